@@ -1,0 +1,105 @@
+//! Where downstream connections arrive, and what is spoken there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::{ClusterId, Route};
+
+/// An address on which downstream connections are accepted.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Unique among the listeners of a snapshot; the label of its metrics.
+    pub name: String,
+    /// `[::]:port` accepts IPv4 too where the host allows it.
+    pub bind: SocketAddr,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Every connection begins with a PROXY protocol header, v1 or v2, and is refused without one.
+    pub accept_proxy_protocol: bool,
+    /// Open downstream connections; one more is answered 503 (HTTP) or closed (TCP), and counted.
+    pub connections_max: usize,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// HTTP/1.0 and HTTP/1.1.
+    Http(HttpListener),
+    /// Bytes.
+    Tcp(TcpListener),
+}
+
+/// A listener that speaks HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpListener {
+    /// In the order of the file; the first that matches wins, the more specific host first.
+    pub routes: Vec<Route>,
+    /// Downstream addresses whose `X-Forwarded-*` and `Forwarded` are believed and extended; from any other they are replaced.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Which of them are sent upstream.
+    pub forwarded: ForwardedHeaders,
+    /// What a client may ask of this listener.
+    pub limits: ListenerLimits,
+}
+
+/// Which headers tell the endpoint about the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedHeaders {
+    /// `X-Forwarded-For`, `-Proto`, `-Host`: the default.
+    XForwarded,
+    /// `Forwarded` (RFC 7239).
+    Rfc7239,
+    /// All four.
+    Both,
+    /// None; those that a client sent are removed unless it is a trusted proxy.
+    Off,
+}
+
+/// What a client may ask of an HTTP listener. Each limit has a status and a reason by which it is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerLimits {
+    /// Bytes of the request line and headers together; more is answered 431 (414 where the request line alone is too long).
+    pub header_bytes_max: usize,
+    /// Header fields; more is answered 431.
+    pub header_count_max: usize,
+    /// Bytes of a request body, as framed; more is answered 413. `None`: no limit.
+    pub body_bytes_max: Option<u64>,
+    /// From the first byte of a request, or from accept, to the end of its headers; then 408.
+    pub header_timeout: Duration,
+    /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
+    pub stall_timeout: Duration,
+    /// How long a keep-alive connection may wait for its next request; then it is closed in silence.
+    pub idle_timeout: Duration,
+    /// The longest silence of both sides of a tunnel (after 101); then it is closed.
+    pub tunnel_idle_timeout: Duration,
+    /// Requests on one connection; the last one is answered with `Connection: close`. `None`: no limit.
+    pub requests_per_connection_max: Option<u64>,
+}
+
+impl Default for ListenerLimits {
+    fn default() -> Self {
+        Self {
+            // 32 KiB: large cookies and bearer tokens fit; HAProxy's 16 KiB and nginx's 8 KiB lines are a well-known cause of 400s and 502s.
+            header_bytes_max: 32 * 1024,
+            // More than browsers and meshes send (Envoy: 100); bounds the work of one head.
+            header_count_max: 100,
+            body_bytes_max: None,
+            header_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
+            tunnel_idle_timeout: Duration::from_secs(3600),
+            requests_per_connection_max: None,
+        }
+    }
+}
+
+/// A listener that moves bytes.
+#[derive(Clone, Debug)]
+pub struct TcpListener {
+    /// Where every connection goes.
+    pub to: ClusterId,
+    /// The longest silence of both directions together; then the connection is closed.
+    pub idle_timeout: Duration,
+}

@@ -1,0 +1,43 @@
+//! Conditions on the parts of a request.
+
+use regex::Regex;
+
+/// A host, in lower case, without a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostMatcher {
+    /// `shop.example.com`.
+    Exact(String),
+    /// `*.example.com`, stored as `example.com`: one label or more in front of it, never none.
+    Suffix(String),
+}
+
+/// The path of a request target, without its query.
+#[derive(Clone, Debug)]
+pub enum PathMatcher {
+    /// On segment boundaries: `/api` and `/api/` both match `/api`, `/api/` and `/api/x`, not `/apix`. `/` matches every path.
+    Prefix(String),
+    /// The whole path, byte for byte.
+    Exact(String),
+    /// Anchored at both ends, case matters.
+    Regex(Regex),
+}
+
+/// A condition on a named value: a header (its name compared without case) or a query parameter.
+#[derive(Clone, Debug)]
+pub struct ValueMatcher {
+    /// Lower case for headers.
+    pub name: String,
+    /// What its value must be. Several headers of the name: one of them.
+    pub value: TextMatcher,
+}
+
+/// A condition on a text.
+#[derive(Clone, Debug)]
+pub enum TextMatcher {
+    /// The whole value, byte for byte.
+    Exact(String),
+    /// Anchored at both ends, case matters.
+    Regex(Regex),
+    /// There, whatever its value.
+    Present,
+}
