@@ -1,0 +1,262 @@
+//! The chunked coding (RFC 9112 section 7.1), decoded in whatever pieces it arrives.
+//!
+//! Extensions are checked and dropped: no meaning of theirs crosses a hop. Every line ends in CRLF; a size is one to sixteen plain
+//! hexadecimal digits. What is left after the last chunk is handed on as a trailer section, bounded.
+
+use std::ops::Range;
+
+/// The line in front of a chunk, with its extensions. Extensions have no use in the wild but to hide things and to cost work.
+pub const CHUNK_LINE_BYTES_MAX: usize = 256;
+
+/// The trailer section, with the empty line that ends it.
+pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
+
+/// Decodes one body. Hand it bytes until [`Decoded::End`].
+#[derive(Debug, Default)]
+pub struct ChunkedDecoder {
+    state: State,
+    /// Bytes of the current chunk that have not come.
+    remaining: u64,
+    /// Bytes of the current line, with its end: `<= CHUNK_LINE_BYTES_MAX`.
+    line_bytes: usize,
+    /// Digits of the current size: `<= 16`.
+    digits: u8,
+    /// All that came after the last chunk's line: `<= TRAILER_BYTES_MAX`.
+    trailers: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Size,
+    /// White space before an extension (RFC 9112 section 7.1.1 allows it and calls it bad).
+    SizeSpace,
+    Extension,
+    QuotedExtension,
+    QuotedPair,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    Trailers,
+    End,
+}
+
+/// What the bytes turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// All were framing; hand in more. So many were taken, which is all of them.
+    More,
+    /// These, as a range of the bytes handed in, are data; go on behind them.
+    Data(Range<usize>),
+    /// The body ended before this position.
+    End(usize),
+}
+
+/// The body is not chunked as the standard says; nothing after the last data can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkError;
+
+impl std::fmt::Display for ChunkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("malformed chunked body")
+    }
+}
+
+impl std::error::Error for ChunkError {}
+
+impl ChunkedDecoder {
+    /// Looks at `bytes` from `from` on. After [`Decoded::Data`] go on with `from` at its end, and with new bytes from 0.
+    ///
+    /// # Errors
+    /// [`ChunkError`]; the decoder must not be used again.
+    pub fn decode(&mut self, bytes: &[u8], from: usize) -> Result<Decoded, ChunkError> {
+        let mut at = from;
+        while let Some(byte) = bytes.get(at).copied() {
+            match self.state {
+                State::Data => {
+                    let available = (bytes.len() - at) as u64;
+                    let taken = self.remaining.min(available);
+                    self.remaining -= taken;
+                    if self.remaining == 0 {
+                        self.state = State::DataCr;
+                    }
+                    return Ok(Decoded::Data(at..at + taken as usize));
+                }
+                State::DataCr if byte == b'\r' => self.state = State::DataLf,
+                State::DataLf if byte == b'\n' => self.start_line(),
+                State::Trailers => {
+                    self.take_trailer(byte)?;
+                    if self.state == State::End {
+                        return Ok(Decoded::End(at + 1));
+                    }
+                }
+                State::DataCr | State::DataLf | State::End => return Err(ChunkError),
+                _ => self.take_line(byte)?,
+            }
+            at += 1;
+        }
+        Ok(Decoded::More)
+    }
+
+    /// The body has ended.
+    pub fn is_done(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// The trailer section with its empty line, once the body has ended; `\r\n` alone where there are no trailers.
+    pub fn trailers(&self) -> &[u8] {
+        &self.trailers
+    }
+
+    fn start_line(&mut self) {
+        self.state = State::Size;
+        self.line_bytes = 0;
+        self.digits = 0;
+        self.remaining = 0;
+    }
+
+    fn take_line(&mut self, byte: u8) -> Result<(), ChunkError> {
+        self.line_bytes += 1;
+        if self.line_bytes > CHUNK_LINE_BYTES_MAX {
+            return Err(ChunkError);
+        }
+        self.state = match (self.state, byte) {
+            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                self.digits += 1;
+                // Sixteen digits are 64 bits: one more could overflow, and leading zeros are a way to hide one.
+                if self.digits > 16 {
+                    return Err(ChunkError);
+                }
+                let digit = (byte as char).to_digit(16).ok_or(ChunkError)?;
+                self.remaining = (self.remaining << 4) | u64::from(digit);
+                State::Size
+            }
+            (State::Size | State::SizeSpace, _) if self.digits == 0 => return Err(ChunkError),
+            (State::Size | State::SizeSpace | State::Extension, b';') => State::Extension,
+            (State::Size | State::SizeSpace, b' ' | b'\t') => State::SizeSpace,
+            (State::Size | State::Extension, b'\r') => State::SizeLf,
+            (State::Extension, b'"') => State::QuotedExtension,
+            (State::QuotedExtension, b'"') => State::Extension,
+            (State::QuotedExtension, b'\\') => State::QuotedPair,
+            (State::QuotedPair, b'\t' | b' '..=b'~' | 0x80..) => State::QuotedExtension,
+            (State::Extension | State::QuotedExtension, b'\t' | b' '..=b'~' | 0x80..) => self.state,
+            (State::SizeLf, b'\n') if self.remaining == 0 => State::Trailers,
+            (State::SizeLf, b'\n') => State::Data,
+            _ => return Err(ChunkError),
+        };
+        Ok(())
+    }
+
+    fn take_trailer(&mut self, byte: u8) -> Result<(), ChunkError> {
+        if self.trailers.len() == TRAILER_BYTES_MAX {
+            return Err(ChunkError);
+        }
+        // CR and LF only as a pair: a lone one is an end of line for some and not for others.
+        let after_cr = self.trailers.last() == Some(&b'\r');
+        if after_cr != (byte == b'\n') {
+            return Err(ChunkError);
+        }
+        self.trailers.push(byte);
+        if self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n") {
+            self.state = State::End;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes `body`, handed in as pieces of at most `piece` bytes: data, trailers, and how much was consumed.
+    fn decode(body: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, usize), ChunkError> {
+        let mut decoder = ChunkedDecoder::default();
+        let mut data = Vec::new();
+        let mut base = 0;
+        for bytes in body.chunks(piece) {
+            let mut from = 0;
+            loop {
+                match decoder.decode(bytes, from)? {
+                    Decoded::More => break,
+                    Decoded::Data(range) => {
+                        data.extend_from_slice(&bytes[range.clone()]);
+                        from = range.end;
+                    }
+                    Decoded::End(at) => return Ok((data, decoder.trailers().to_vec(), base + at)),
+                }
+            }
+            base += bytes.len();
+        }
+        Ok((data, b"partial".to_vec(), base))
+    }
+
+    #[track_caller]
+    fn check(body: &str, expect: Result<(&str, &str), ChunkError>) {
+        let expect = expect.map(|(data, trailers)| (data.as_bytes().to_vec(), trailers.as_bytes().to_vec()));
+        for piece in [1, 2, 3, 1000] {
+            let got = decode(body.as_bytes(), piece).map(|(data, trailers, _)| (data, trailers));
+            assert_eq!(got, expect, "{body:?} in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn well_formed_bodies() {
+        check("5\r\nhello\r\n0\r\n\r\n", Ok(("hello", "\r\n")));
+        check("0\r\n\r\n", Ok(("", "\r\n")));
+        check("3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n", Ok(("abc0123456789", "\r\n")));
+        check("5;a=b;c=\"d;\\\"\\r\"\r\nhello\r\n0;last\r\n\r\n", Ok(("hello", "\r\n")));
+        check("0005\r\nhello\r\n000\r\n\r\n", Ok(("hello", "\r\n")));
+        check("1\r\na\r\n0\r\nX: y\r\nZ: w\r\n\r\n", Ok(("a", "X: y\r\nZ: w\r\n\r\n")));
+        check("5\r\nhel", Ok(("hel", "partial")));
+    }
+
+    #[test]
+    fn hostile_bodies() {
+        for body in [
+            "\r\n",
+            ";\r\n",
+            " 5\r\nhello\r\n",
+            "+5\r\nhello",
+            "-5\r\n",
+            "0x5\r\nhello",
+            "5_0\r\n",
+            "g\r\n",
+            "5\nhello\r\n",
+            "5\rhello",
+            "5\r\rhello",
+            "5\r\nhello0\r\n",
+            "5\r\nhello\n0\r\n\r\n",
+            "5\r\nhello\r0\r\n",
+            "5\r\nhelloworld\r\n",
+            "00000000000000005\r\nhello",
+            "fffffffffffffffff\r\n",
+            "5;a\nb\r\nhello",
+            "5;\"a\r\n\"\r\nhello",
+            "5;a=\0\r\n",
+            "5 \r\nhello",
+            "0\r\n\n",
+            "0\r\nA: b\n\r\n",
+            "0\r\nA: b\rC: d\r\n\r\n",
+            "0\n\r\n",
+        ] {
+            check(body, Err(ChunkError));
+        }
+        check(&format!("5;{}\r\n", "a".repeat(CHUNK_LINE_BYTES_MAX)), Err(ChunkError));
+        check(&format!("0\r\n{}", "A: b\r\n".repeat(TRAILER_BYTES_MAX / 6 + 1)), Err(ChunkError));
+    }
+
+    #[test]
+    fn what_follows_is_left_alone() {
+        assert_eq!(decode(b"1\r\na\r\n0\r\n\r\nGET / HTTP/1.1\r\n", 1000).unwrap().2, 11);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_do_not_matter(bytes in proptest::collection::vec(
+            proptest::sample::select(b"0123abf;\r\n\"x: ".to_vec()), 0..80), piece in 1_usize..20)
+        {
+            proptest::prop_assert_eq!(decode(&bytes, piece), decode(&bytes, 1000));
+        }
+    }
+}

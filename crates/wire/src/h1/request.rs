@@ -1,0 +1,353 @@
+//! Request heads (RFC 9112 sections 3 and 5).
+
+use std::mem::MaybeUninit;
+
+use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
+use super::{HeadError, Parsed};
+use crate::message::{Body, FieldId, Method, RequestHead, Span, Version};
+
+/// Reads a request head from the beginning of `buffer` into `head`. On [`Parsed::Partial`] and on errors `head` holds no meaning.
+///
+/// # Errors
+/// The head must be refused and the connection closed: what follows on it cannot be told apart.
+pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -> Result<Parsed, HeadError> {
+    // One empty line in front is forgiven: old clients sent one after a body (RFC 9112 section 2.2).
+    let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
+    let text = buffer.get(skipped..).unwrap_or_default();
+    if matches!(text.first(), Some(b'\r' | b'\n')) {
+        // `\r` alone may be the half of a forgiven line only at the very beginning.
+        let undecided = skipped == 0 && text == b"\r";
+        return if undecided { Ok(Parsed::Partial) } else { Err(HeadError::StartLine) };
+    }
+
+    let mut room: Room<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    let length = match parsed.parse_with_uninit_headers(text, &mut room) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),
+        Err(error) => return Err(classify(error, text)),
+    };
+    fields::check_line_ends(text.get(..length).unwrap_or_default())?;
+
+    let method = parsed.method.unwrap_or_default().as_bytes();
+    head.method = Method::of(method);
+    head.method_name = Span::of(method, buffer);
+    head.version = if parsed.version == Some(0) { Version::Http10 } else { Version::Http11 };
+    let target = read_target(parsed.path.unwrap_or_default().as_bytes(), head.method)?;
+    head.path = Span::of(target.path, buffer);
+    fields::index(parsed.headers, buffer, fields_max, &mut head.fields)?;
+    read_fields(buffer, head, target.authority)?;
+    Ok(Parsed::Complete(skipped + length))
+}
+
+fn classify(error: httparse::Error, text: &[u8]) -> HeadError {
+    match error {
+        httparse::Error::TooManyHeaders => HeadError::TooManyFields,
+        httparse::Error::HeaderName | httparse::Error::HeaderValue => HeadError::Field,
+        // A version that is well formed is refused as a version, with 505; anything else is no request line.
+        httparse::Error::Version if has_well_formed_version(text) => HeadError::Version,
+        _ => HeadError::StartLine,
+    }
+}
+
+fn has_well_formed_version(text: &[u8]) -> bool {
+    let line = text.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    let (version, rest) = (words.next().unwrap_or_default(), words.next());
+    rest.is_none()
+        && matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit())
+}
+
+struct Target<'b> {
+    path: &'b [u8],
+    authority: Option<&'b [u8]>,
+}
+
+/// Origin-form, absolute-form with `http`, or `*` for OPTIONS (RFC 9112 section 3.2).
+fn read_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
+    if method == Method::Connect {
+        return Err(HeadError::Method);
+    }
+    // A fragment is never sent (RFC 9112 section 3.2.1), and what is not ASCII is read in different ways by different servers.
+    if !target.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#') {
+        return Err(HeadError::StartLine);
+    }
+    match target {
+        [b'/', ..] => return Ok(Target { path: target, authority: None }),
+        b"*" if method == Method::Options => return Ok(Target { path: target, authority: None }),
+        _ => {}
+    }
+    let (scheme, rest) = target.split_at_checked(7).ok_or(HeadError::StartLine)?;
+    if !scheme.eq_ignore_ascii_case(b"http://") {
+        return Err(HeadError::StartLine);
+    }
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at_checked(end).ok_or(HeadError::StartLine)?;
+    // `http://host?query` would need a `/` put in between; nobody sends it, so it is not worth a second form of path.
+    if path.starts_with(b"?") {
+        return Err(HeadError::StartLine);
+    }
+    Ok(Target { path, authority: Some(authority) })
+}
+
+fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> Result<(), HeadError> {
+    let mut framing = Framing::default();
+    let mut connection = ConnectionOptions::default();
+    let mut host = None;
+    let mut upgrade = None;
+    let mut upgrades = 0;
+    head.expect_continue = false;
+    for field in &head.fields {
+        let value = field.value.get(buffer);
+        match field.id {
+            FieldId::ContentLength | FieldId::TransferEncoding => framing.take(field.id, value)?,
+            FieldId::Host if host.is_some() => return Err(HeadError::Host),
+            FieldId::Host => host = Some(value),
+            FieldId::Connection => connection.take(value),
+            FieldId::Upgrade => {
+                upgrades += 1;
+                upgrade = Some(field.value);
+            }
+            FieldId::Expect if value.eq_ignore_ascii_case(b"100-continue") => head.expect_continue = true,
+            FieldId::Expect => return Err(HeadError::Expectation),
+            _ => {}
+        }
+    }
+
+    // RFC 9112 section 6.1: an HTTP/1.0 message with a transfer coding is to be treated as badly framed.
+    let is_http10 = head.version == Version::Http10;
+    if framing.chunked && is_http10 {
+        return Err(HeadError::Framing);
+    }
+    head.body = match framing.length {
+        _ if framing.chunked => Body::Chunked,
+        None | Some(0) => Body::None,
+        Some(length) => Body::Length(length),
+    };
+    head.authority = Span::of(authority(host, target, is_http10)?, buffer);
+    head.keep_alive = if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
+    // h2c by upgrade is gone from the standard (RFC 9113 section 3.1) and a known way around a proxy: never passed on.
+    head.upgrade = upgrade.filter(|value| {
+        connection.upgrade && upgrades == 1 && !is_http10 && head.body == Body::None && is_upgrade(value.get(buffer))
+    });
+    // An HTTP/1.0 client does not know 1xx (RFC 9110 section 10.1.1).
+    head.expect_continue &= !is_http10 && head.body != Body::None;
+    Ok(())
+}
+
+/// One protocol, not HTTP/2.
+fn is_upgrade(value: &[u8]) -> bool {
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(byte);
+    !value.is_empty() && value.iter().all(is_token) && !value.get(..2).is_some_and(|v| v.eq_ignore_ascii_case(b"h2"))
+}
+
+/// Exactly one valid host on HTTP/1.1 (RFC 9112 section 3.2); it may be missing on HTTP/1.0. A target that names another is refused:
+/// RFC 9112 section 3.2.2 lets the target win, and a hop behind us may see it the other way.
+fn authority<'b>(host: Option<&'b [u8]>, target: Option<&'b [u8]>, is_http10: bool) -> Result<&'b [u8], HeadError> {
+    let authority = match (target, host) {
+        (Some(target), Some(host)) if !target.eq_ignore_ascii_case(host) => return Err(HeadError::Host),
+        (Some(target), Some(_)) => target,
+        (Some(target), None) if is_http10 => target,
+        (None, Some(host)) => host,
+        (None, None) if is_http10 => return Ok(b""),
+        (_, None) => return Err(HeadError::Host),
+    };
+    if is_authority(authority) { Ok(authority) } else { Err(HeadError::Host) }
+}
+
+/// `host [":" port]` (RFC 3986 section 3.2.2, without user information, which has no place in HTTP: RFC 9110 section 4.2.4).
+fn is_authority(text: &[u8]) -> bool {
+    let (host, port) = match text {
+        [b'[', rest @ ..] => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let (address, port) = rest.split_at(end);
+            if std::str::from_utf8(address).ok().and_then(|text| text.parse::<std::net::Ipv6Addr>().ok()).is_none() {
+                return false;
+            }
+            (address, port.get(1..).unwrap_or_default())
+        }
+        _ => text.split_at(text.iter().position(|byte| *byte == b':').unwrap_or(text.len())),
+    };
+    let host_ok = !host.is_empty()
+        && (text.starts_with(b"[")
+            || host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte)));
+    let port_ok = match port {
+        [] => true,
+        [b':', digits @ ..] => {
+            digits.iter().all(u8::is_ascii_digit)
+                && std::str::from_utf8(digits).is_ok_and(|digits| digits.parse::<u16>().is_ok())
+        }
+        _ => false,
+    };
+    host_ok && port_ok
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::find;
+
+    fn parse(text: &str) -> Result<(Parsed, RequestHead), HeadError> {
+        let mut head = RequestHead::default();
+        parse_request(text.as_bytes(), 100, &mut head).map(|parsed| (parsed, head))
+    }
+
+    /// `expect`: method, path, authority, body, keep-alive.
+    #[track_caller]
+    fn check_good(text: &str, expect: (&str, &str, &str, Body, bool)) {
+        let (parsed, head) = parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        assert_eq!(parsed, Parsed::Complete(text.len()), "{text:?}");
+        let at = |span: Span| std::str::from_utf8(span.get(text.as_bytes())).unwrap().to_owned();
+        let got = (at(head.method_name), at(head.path), at(head.authority));
+        assert_eq!((got.0.as_str(), got.1.as_str(), got.2.as_str(), head.body, head.keep_alive), expect, "{text:?}");
+    }
+
+    #[track_caller]
+    fn check_bad(text: &str, expect: HeadError) {
+        assert_eq!(parse(text).map(|(parsed, _)| parsed), Err(expect), "{text:?}");
+    }
+
+    #[test]
+    fn plain_requests() {
+        check_good("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ("GET", "/", "a", Body::None, true));
+        check_good("\r\nGET /x?y=z HTTP/1.1\r\nHost: a:80\r\n\r\n", ("GET", "/x?y=z", "a:80", Body::None, true));
+        check_good("GET / HTTP/1.0\r\n\r\n", ("GET", "/", "", Body::None, false));
+        check_good("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", ("GET", "/", "", Body::None, true));
+        check_good("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, close\r\n\r\n", ("GET", "/", "a", Body::None, false));
+        check_good(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
+            ("POST", "/", "a", Body::Length(5), true),
+        );
+        check_good("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", ("POST", "/", "a", Body::None, true));
+        check_good(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked \r\n\r\n",
+            ("POST", "/", "a", Body::Chunked, true),
+        );
+        check_good("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", ("OPTIONS", "*", "a", Body::None, true));
+        check_good("GET http://a/b HTTP/1.1\r\nHost: A\r\n\r\n", ("GET", "/b", "a", Body::None, true));
+        check_good("GET HTTP://a HTTP/1.1\r\nHost: a\r\n\r\n", ("GET", "", "a", Body::None, true));
+        check_good("GET / HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", ("GET", "/", "[::1]:8080", Body::None, true));
+    }
+
+    #[test]
+    fn hostile_start_lines() {
+        for line in [
+            "GET  / HTTP/1.1",
+            "GET / HTTP/1.1 ",
+            " GET / HTTP/1.1",
+            "GET\t/ HTTP/1.1",
+            "GET /a b HTTP/1.1",
+            "GET /a#b HTTP/1.1",
+            "GET /\u{e9} HTTP/1.1",
+            "GET a HTTP/1.1",
+            "GET * HTTP/1.1",
+            "GET https://a/ HTTP/1.1",
+            "GET http://a?x HTTP/1.1",
+            "GET / HTTP/1",
+            "GET / http/1.1",
+            "GET /",
+            "G\0T / HTTP/1.1",
+            "GET /\x01 HTTP/1.1",
+        ] {
+            check_bad(&format!("{line}\r\nHost: a\r\n\r\n"), HeadError::StartLine);
+        }
+        check_bad("GET / HTTP/2.0\r\nHost: a\r\n\r\n", HeadError::Version);
+        check_bad("GET / HTTP/1.2\r\nHost: a\r\n\r\n", HeadError::Version);
+        check_bad("CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Method);
+        check_bad("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::StartLine);
+        check_bad("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::StartLine);
+    }
+
+    #[test]
+    fn hostile_fields() {
+        for line in [
+            "A : b",
+            "A b",
+            ": b",
+            "A\0: b",
+            "A: b\0c",
+            "A: b\x07",
+            "A: b\n",
+            "A: b\rC: d",
+            " A: b",
+            "A: b\r\n c",
+            "\u{e9}: b",
+            "A(: b",
+        ] {
+            check_bad(&format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n"), HeadError::Field);
+        }
+        check_bad("GET / HTTP/1.1\nHost: a\r\n\r\n", HeadError::Field);
+        check_bad("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadError::Field);
+        let many = "A: b\r\n".repeat(101);
+        check_bad(&format!("GET / HTTP/1.1\r\n{many}\r\n"), HeadError::TooManyFields);
+        check_bad(&format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(300)), HeadError::TooManyFields);
+    }
+
+    #[test]
+    fn hostile_framing_and_hosts() {
+        let framing = |lines: &str, version: &str| {
+            check_bad(&format!("POST / HTTP/{version}\r\nHost: a\r\n{lines}\r\n\r\n"), HeadError::Framing);
+        };
+        framing("Content-Length: 5\r\nTransfer-Encoding: chunked", "1.1");
+        framing("Content-Length: 5\r\nContent-Length: 5", "1.1");
+        framing("Content-Length: 5, 5", "1.1");
+        framing("Content-Length:", "1.1");
+        framing("Transfer-Encoding: chunked", "1.0");
+        framing("Transfer-Encoding: gzip, chunked", "1.1");
+        framing("Transfer-Encoding:", "1.1");
+        let host = |lines: &str| check_bad(&format!("GET / HTTP/1.1\r\n{lines}\r\n"), HeadError::Host);
+        host("");
+        host("Host: a\r\nHost: a\r\n");
+        host("Host:\r\n");
+        for bad in
+            ["a b", "a/b", "a@b", "a,b", "a:x", "a:", "a:65536", "[::1", "[1::2::3]", "[::1]x", "[g]", ":80", "a:80:80"]
+        {
+            host(&format!("Host: {bad}\r\n"));
+        }
+        check_bad("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Host);
+        check_bad("GET http://u@a/ HTTP/1.1\r\nHost: u@a\r\n\r\n", HeadError::Host);
+        check_bad("POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", HeadError::Expectation);
+    }
+
+    #[test]
+    fn upgrades_that_may_be_passed_on() {
+        let check = |lines: &str, expect: bool| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n");
+            assert_eq!(parse(&text).unwrap().1.upgrade.is_some(), expect, "{lines:?}");
+        };
+        check("Connection: keep-alive, Upgrade\r\nUpgrade: websocket", true);
+        check("Upgrade: websocket", false);
+        check("Connection: upgrade", false);
+        check("Connection: upgrade\r\nUpgrade: h2c", false);
+        check("Connection: upgrade\r\nUpgrade: websocket, h2c", false);
+        check("Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b", false);
+        check("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 3", false);
+    }
+
+    #[test]
+    fn every_prefix_is_partial_and_the_head_is_found_again() {
+        let text = "POST /x HTTP/1.1\r\nHost: a\r\nX: y\r\nContent-Length: 3\r\n\r\nabc";
+        let end = text.len() - 3;
+        let mut head = RequestHead::default();
+        for length in 0..end {
+            let parsed = parse_request(&text.as_bytes()[..length], 100, &mut head);
+            assert_eq!(parsed, Ok(Parsed::Partial), "{length}");
+        }
+        for length in end..=text.len() {
+            let parsed = parse_request(&text.as_bytes()[..length], 100, &mut head);
+            assert_eq!(parsed, Ok(Parsed::Complete(end)));
+        }
+        assert_eq!(find(&head.fields, FieldId::Host).unwrap().value.get(text.as_bytes()), b"a");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let mut head = RequestHead::default();
+            if let Ok(Parsed::Complete(length)) = parse_request(&bytes, 100, &mut head) {
+                proptest::prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}

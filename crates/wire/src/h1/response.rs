@@ -1,0 +1,159 @@
+//! Response heads (RFC 9112 section 4), read as strictly: an endpoint is not trusted to frame for its neighbours.
+
+use std::mem::MaybeUninit;
+
+use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
+use super::{HeadError, Parsed};
+use crate::message::{Body, FieldId, Method, ResponseHead, Span, Version, list};
+
+/// Reads the head of the response to a request of this method from the beginning of `buffer` into `head`.
+///
+/// # Errors
+/// The connection must be closed: what follows on it cannot be told apart.
+pub fn parse_response(
+    buffer: &[u8],
+    fields_max: usize,
+    request: Method,
+    head: &mut ResponseHead,
+) -> Result<Parsed, HeadError> {
+    let mut room: Room<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
+    let mut parsed = httparse::Response::new(&mut []);
+    // httparse skips empty lines in front of a response; no standard allows them there.
+    if matches!(buffer.first(), Some(b'\r' | b'\n')) {
+        return Err(HeadError::StartLine);
+    }
+    let outcome = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut room);
+    let length = match outcome {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),
+        Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooManyFields),
+        Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => return Err(HeadError::Field),
+        Err(httparse::Error::Version) => return Err(HeadError::Version),
+        Err(_) => return Err(HeadError::StartLine),
+    };
+    fields::check_line_ends(buffer.get(..length).unwrap_or_default())?;
+
+    head.status = parsed.code.unwrap_or_default();
+    if !(100..=999).contains(&head.status) {
+        return Err(HeadError::StartLine);
+    }
+    head.reason = Span::of(parsed.reason.unwrap_or_default().as_bytes(), buffer);
+    head.version = if parsed.version == Some(0) { Version::Http10 } else { Version::Http11 };
+    fields::index(parsed.headers, buffer, fields_max, &mut head.fields)?;
+    read_fields(buffer, request, head)?;
+    Ok(Parsed::Complete(length))
+}
+
+fn read_fields(buffer: &[u8], request: Method, head: &mut ResponseHead) -> Result<(), HeadError> {
+    let mut framing = Framing::default();
+    let mut connection = ConnectionOptions::default();
+    head.keep_alive_timeout_s = None;
+    for field in &head.fields {
+        let value = field.value.get(buffer);
+        match field.id {
+            FieldId::ContentLength | FieldId::TransferEncoding => framing.take(field.id, value)?,
+            FieldId::Connection => connection.take(value),
+            FieldId::KeepAlive => head.keep_alive_timeout_s = keep_alive_timeout(value),
+            _ => {}
+        }
+    }
+    let is_http10 = head.version == Version::Http10;
+    if framing.chunked && is_http10 {
+        return Err(HeadError::Framing);
+    }
+    // RFC 9112 section 6.3, in its order.
+    head.body = match (head.status, framing.length) {
+        (100..=199 | 204 | 304, _) => Body::None,
+        _ if request == Method::Head => Body::None,
+        _ if framing.chunked => Body::Chunked,
+        (_, Some(0)) => Body::None,
+        (_, Some(length)) => Body::Length(length),
+        (_, None) => Body::UntilClose,
+    };
+    head.keep_alive = head.body != Body::UntilClose
+        && if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
+    Ok(())
+}
+
+/// `timeout=5, max=100` (RFC 2068 section 19.7.1.1; no later standard, but what servers send).
+fn keep_alive_timeout(value: &[u8]) -> Option<u32> {
+    let seconds = list(value).find_map(|parameter| parameter.strip_prefix(b"timeout="))?;
+    std::str::from_utf8(seconds).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, method: Method) -> Result<(Parsed, ResponseHead), HeadError> {
+        let mut head = ResponseHead::default();
+        parse_response(text.as_bytes(), 100, method, &mut head).map(|parsed| (parsed, head))
+    }
+
+    #[track_caller]
+    fn check_good(text: &str, method: Method, expect: (u16, Body, bool)) {
+        let (parsed, head) = parse(text, method).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        assert_eq!(parsed, Parsed::Complete(text.len()));
+        assert_eq!((head.status, head.body, head.keep_alive), expect, "{text:?}");
+    }
+
+    #[test]
+    fn bodies_follow_the_standard() {
+        let get = Method::Get;
+        check_good("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", get, (200, Body::Length(5), true));
+        check_good("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::Head, (200, Body::None, true));
+        check_good("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", get, (200, Body::None, true));
+        check_good("HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n", get, (200, Body::Chunked, true));
+        check_good("HTTP/1.1 200\r\n\r\n", get, (200, Body::UntilClose, false));
+        check_good("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", get, (200, Body::Length(5), false));
+        check_good(
+            "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\n",
+            get,
+            (200, Body::Length(5), true),
+        );
+        check_good("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", get, (204, Body::None, true));
+        check_good("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", get, (304, Body::None, true));
+        check_good("HTTP/1.1 100 Continue\r\n\r\n", get, (100, Body::None, true));
+        check_good(
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n",
+            get,
+            (200, Body::Length(1), false),
+        );
+    }
+
+    #[test]
+    fn doubtful_responses_are_refused() {
+        let check = |text: &str, expect| assert_eq!(parse(text, Method::Get).map(|p| p.0), Err(expect), "{text:?}");
+        check("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", HeadError::Framing);
+        check("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", HeadError::Framing);
+        check("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", HeadError::Framing);
+        check("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", HeadError::Framing);
+        check("HTTP/1.1 099 OK\r\n\r\n", HeadError::StartLine);
+        check("HTTP/1.1 20 OK\r\n\r\n", HeadError::StartLine);
+        check("HTTP/2.0 200 OK\r\n\r\n", HeadError::Version);
+        check("\r\nHTTP/1.1 200 OK\r\n\r\n", HeadError::StartLine);
+        check("HTTP/1.1 200 OK\nA: b\r\n\r\n", HeadError::Field);
+        check("HTTP/1.1 200 OK\r\nA : b\r\n\r\n", HeadError::Field);
+        check("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n", HeadError::Field);
+        check("HTTP/1.1 200 OK\r\nA: b\0\r\n\r\n", HeadError::Field);
+    }
+
+    #[test]
+    fn keep_alive_timeouts() {
+        let check = |value: &str, expect| assert_eq!(keep_alive_timeout(value.as_bytes()), expect, "{value}");
+        check("timeout=5, max=100", Some(5));
+        check("max=1,timeout=60", Some(60));
+        check("timeout=x", None);
+        check("", None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let mut head = ResponseHead::default();
+            if let Ok(Parsed::Complete(length)) = parse_response(&bytes, 100, Method::Get, &mut head) {
+                proptest::prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The neutral message: what a request or response head says, as an index over the bytes it came in.
+//!
+//! A head does not own its bytes. Whoever holds the buffer hands it in again to read a [`Span`]; the buffer must not move
+//! its contents while the head is in use.
+
+/// A piece of the buffer that a head was read from: `start <= end <= buffer.len()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// The span of `part` within `whole`. `part` must be a piece of `whole`; anything else gives an empty span.
+    pub fn of(part: &[u8], whole: &[u8]) -> Self {
+        let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+        if start > whole.len() || part.len() > whole.len() - start {
+            return Self::default();
+        }
+        Self { start: start as u32, end: (start + part.len()) as u32 }
+    }
+
+    /// The bytes. Empty if the buffer is not the one that the head was read from.
+    pub fn get(self, buffer: &[u8]) -> &[u8] {
+        buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+
+    /// Number of bytes.
+    pub fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// A header field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Which one it is, where it is one that a hop has to know.
+    pub id: FieldId,
+    /// As received, in its case.
+    pub name: Span,
+    /// Without surrounding white space.
+    pub value: Span,
+}
+
+/// The fields that a hop has to know: those that frame, route, are hop-by-hop, or that it sets itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the field of that name")]
+pub enum FieldId {
+    Host,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    KeepAlive,
+    ProxyConnection,
+    Te,
+    Trailer,
+    Upgrade,
+    Http2Settings,
+    Expect,
+    XForwardedFor,
+    XForwardedProto,
+    XForwardedHost,
+    Forwarded,
+    ProxyAuthorization,
+    ProxyAuthenticate,
+    Cookie,
+    /// `x_forwarded_for` and its like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP) take for one of ours.
+    ForwardedAlias,
+    /// Any other.
+    Other,
+}
+
+impl FieldId {
+    /// By name, whatever its case.
+    pub fn of(name: &[u8]) -> Self {
+        // The length decides among nearly all of them, so that most names cost one comparison or none.
+        let known: &[(&[u8], Self)] = match name.len() {
+            2 => &[(b"te", Self::Te)],
+            4 => &[(b"host", Self::Host)],
+            6 => &[(b"cookie", Self::Cookie), (b"expect", Self::Expect)],
+            7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
+            9 => &[(b"forwarded", Self::Forwarded)],
+            10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
+            14 => &[(b"content-length", Self::ContentLength), (b"http2-settings", Self::Http2Settings)],
+            15 => &[(b"x-forwarded-for", Self::XForwardedFor)],
+            16 => &[(b"x-forwarded-host", Self::XForwardedHost), (b"proxy-connection", Self::ProxyConnection)],
+            17 => &[(b"transfer-encoding", Self::TransferEncoding), (b"x-forwarded-proto", Self::XForwardedProto)],
+            18 => &[(b"proxy-authenticate", Self::ProxyAuthenticate)],
+            19 => &[(b"proxy-authorization", Self::ProxyAuthorization)],
+            _ => &[],
+        };
+        for (text, id) in known {
+            if name.eq_ignore_ascii_case(text) {
+                return *id;
+            }
+        }
+        if (15..=17).contains(&name.len()) && is_forwarded_alias(name) { Self::ForwardedAlias } else { Self::Other }
+    }
+}
+
+fn is_forwarded_alias(name: &[u8]) -> bool {
+    const OURS: [&[u8]; 3] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"];
+    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    OURS.iter().any(|ours| name.len() == ours.len() && name.iter().zip(*ours).all(|(a, b)| fold(*a) == *b))
+}
+
+/// The version in a start line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+/// What a hop has to know of a method (RFC 9110 section 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "each is the method of that name")]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Connect,
+    Options,
+    Trace,
+    Patch,
+    /// Any other token.
+    Other,
+}
+
+impl Method {
+    /// By name; case matters.
+    pub fn of(name: &[u8]) -> Self {
+        match name {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"CONNECT" => Self::Connect,
+            b"OPTIONS" => Self::Options,
+            b"TRACE" => Self::Trace,
+            b"PATCH" => Self::Patch,
+            _ => Self::Other,
+        }
+    }
+
+    /// Doing it twice means the same as doing it once (RFC 9110 section 9.2.2): it may be sent again.
+    pub fn is_idempotent(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)
+    }
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Body {
+    /// There is none.
+    #[default]
+    None,
+    /// So many bytes, more than zero.
+    Length(u64),
+    /// Chunks, then trailers (RFC 9112 section 7.1).
+    Chunked,
+    /// Whatever comes until the connection ends: responses only.
+    UntilClose,
+}
+
+/// A request head. Made for reuse: reading the next head keeps the room of the last.
+#[derive(Debug, Default)]
+pub struct RequestHead {
+    /// What a hop has to know of it.
+    pub method: Method,
+    /// As received.
+    pub method_name: Span,
+    /// Path and query, beginning with `/`; or `*`. Empty for an absolute-form target without a path, which means `/`.
+    pub path: Span,
+    /// Host and port: of an absolute-form target, else of `Host`. Empty: the client (HTTP/1.0) named none.
+    pub authority: Span,
+    /// As received.
+    pub version: Version,
+    /// In the order received, all of them.
+    pub fields: Vec<Field>,
+    /// How the end of the body is known.
+    pub body: Body,
+    /// The client means to send more on this connection.
+    pub keep_alive: bool,
+    /// `Connection: upgrade` with one `Upgrade` that a hop may pass on: the value of `Upgrade`.
+    pub upgrade: Option<Span>,
+    /// The client waits for a 100 before it sends the body.
+    pub expect_continue: bool,
+}
+
+/// A response head. Made for reuse, as [`RequestHead`].
+#[derive(Debug, Default)]
+pub struct ResponseHead {
+    /// 100 to 999.
+    pub status: u16,
+    /// The reason phrase.
+    pub reason: Span,
+    /// As received.
+    pub version: Version,
+    /// In the order received, all of them.
+    pub fields: Vec<Field>,
+    /// How the end of the body is known.
+    pub body: Body,
+    /// The connection can carry another request after this response.
+    pub keep_alive: bool,
+    /// `Keep-Alive: timeout=N`: the endpoint closes the connection after so many seconds without a request.
+    pub keep_alive_timeout_s: Option<u32>,
+}
+
+/// The first field with this id.
+pub fn find(fields: &[Field], id: FieldId) -> Option<&Field> {
+    fields.iter().find(|field| field.id == id)
+}
+
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1), without white space around them and without empty ones.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_ids_ignore_case() {
+        let check = |name: &str, id| assert_eq!(FieldId::of(name.as_bytes()), id, "{name}");
+        check("hOST", FieldId::Host);
+        check("Transfer-Encoding", FieldId::TransferEncoding);
+        check("X-Forwarded-For", FieldId::XForwardedFor);
+        check("X_Forwarded-For", FieldId::ForwardedAlias);
+        check("x_forwarded_proto", FieldId::ForwardedAlias);
+        check("x-forwarded-fox", FieldId::Other);
+        check("Accept", FieldId::Other);
+        check("", FieldId::Other);
+    }
+
+    #[test]
+    fn lists_drop_what_is_empty() {
+        let elements: Vec<_> = list(b" a, ,b ,\tc,").collect();
+        assert_eq!(elements, [b"a", b"b", b"c"]);
+    }
+
+    #[test]
+    fn a_span_of_foreign_bytes_is_empty() {
+        let whole = b"0123456789".to_vec();
+        assert_eq!(Span::of(&whole[2..5], &whole).get(&whole), b"234");
+        assert!(Span::of(b"234", &whole[..1]).is_empty());
+        assert_eq!(Span { start: 5, end: 99 }.get(&whole), b"");
+    }
+}
