@@ -1,0 +1,15 @@
+//! A worker per CPU, and what it needs of the operating system: a pinned thread with its own current-thread runtime, sockets,
+//! pooled buffers, a clock, timers, and splice(2).
+//!
+//! Knows nothing of protocols or configuration. What lives on a worker stays on it: nothing here is `Send` that does not cross
+//! threads by design.
+#![allow(unsafe_code, reason = "file descriptors handed over by another process are adopted here")]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+pub mod buffer;
+pub mod clock;
+pub mod inherit;
+pub mod socket;
+pub mod splice;
+pub mod timer;
+pub mod worker;

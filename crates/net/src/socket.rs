@@ -1,0 +1,89 @@
+//! Sockets as a balancer wants them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::TcpStream;
+
+/// Connections that the kernel completes before they are accepted; the kernel lowers it to net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// Without this, an endpoint that lost its power keeps a silent connection open for ever.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A listening socket, not blocking. Several may be opened on one address by the same user: the kernel spreads connections over
+/// them (SO_REUSEPORT, Linux 3.9), which gives each worker its own queue.
+///
+/// `[::]` accepts IPv4 as well; where the host has no IPv6 it becomes `0.0.0.0`.
+///
+/// # Errors
+/// Those of socket(2), bind(2) and listen(2): the address is in use by another, is not of this host, or needs a privilege.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match open_listener(address) {
+        Err(error) if address.ip().is_unspecified() && address.is_ipv6() && lacks_ipv6(&error) => {
+            open_listener(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()))
+        }
+        outcome => outcome,
+    }
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let lacks = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
+    lacks.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Opens a connection to an endpoint.
+///
+/// # Errors
+/// Those of socket(2) and connect(2).
+pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    tune(&stream);
+    Ok(stream)
+}
+
+/// What both sides want: no waiting for more bytes (a relay that waits for an acknowledgement adds 40 ms), and an end to
+/// connections whose other end is gone. Failing to set them is no reason to refuse a connection.
+pub fn tune(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+}
+
+/// Lets closing `stream` send RST instead of FIN: the other end learns that what it got is not all there was to get.
+pub fn reset_on_close(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn two_listeners_share_a_port_and_any_address_takes_ipv4() {
+        let first = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = first.local_addr().unwrap();
+        let second = listen(address).unwrap();
+        assert_eq!(second.local_addr().unwrap(), address);
+
+        let any = listen("[::]:0".parse().unwrap()).unwrap();
+        let port = any.local_addr().unwrap().port();
+        connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! Deadlines, one per connection, moved for the price of a store.
+//!
+//! A connection moves its deadline several times a request and nearly never meets it. So a [`Timer`] is queued once, at the
+//! earliest deadline it has had; when that time comes and the deadline has moved on, it is queued again there. A tokio `Sleep`
+//! would be taken out of its wheel and put in again each time.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::clock;
+
+/// Deadlines are met up to this much late, so that many of them share one wake-up.
+const GRAIN_MS: u64 = 8;
+
+const NEVER: u64 = u64::MAX;
+
+/// The timers of one worker. Something must run [`Timers::drive`].
+#[derive(Clone, Default)]
+pub struct Timers(Rc<RefCell<Inner>>);
+
+/// One deadline, owned by one task.
+pub struct Timer {
+    timers: Timers,
+    key: usize,
+}
+
+/// The deadline came first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+#[derive(Default)]
+struct Inner {
+    slots: Slab<Slot>,
+    /// When to look at which slot: `(time in ms, key)`. May name slots that are gone or were moved on; looking does no harm.
+    queue: BinaryHeap<Reverse<(u64, usize)>>,
+    driver: Option<Waker>,
+    /// When the driver will wake by itself.
+    driver_wakes_at: u64,
+}
+
+struct Slot {
+    deadline: u64,
+    /// The earliest entry of the queue for this slot; [`NEVER`] if there is none.
+    queued_at: u64,
+    elapsed: bool,
+    /// See [`Timers::interrupt`].
+    interruptible: bool,
+    waker: Option<Waker>,
+}
+
+impl Timers {
+    /// Wakes what has met its deadline, for ever. One for each worker.
+    pub async fn drive(&self) {
+        let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
+        poll_fn(|cx| {
+            loop {
+                let now = clock::now_ms();
+                let mut inner = self.0.borrow_mut();
+                inner.fire(now);
+                let wakes_at = inner.queue.peek().map_or(NEVER, |Reverse((at, _))| *at);
+                inner.driver_wakes_at = wakes_at;
+                if !inner.driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    inner.driver = Some(cx.waker().clone());
+                }
+                drop(inner);
+                if wakes_at == NEVER {
+                    return Poll::Pending;
+                }
+                let wait = Duration::from_millis(wakes_at.saturating_sub(now) + GRAIN_MS);
+                sleep.as_mut().reset(tokio::time::Instant::now() + wait);
+                if sleep.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
+    pub fn interrupt(&self) {
+        for (_, slot) in &mut self.0.borrow_mut().slots {
+            if slot.interruptible {
+                slot.fire();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn fire(&mut self, now: u64) {
+        while let Some(Reverse((at, key))) = self.queue.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.queue.pop();
+            let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.queued_at == at) else { continue };
+            slot.queued_at = NEVER;
+            if slot.deadline <= now {
+                slot.fire();
+            } else {
+                self.enqueue(key);
+            }
+        }
+    }
+
+    fn enqueue(&mut self, key: usize) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        if slot.deadline >= slot.queued_at {
+            return;
+        }
+        slot.queued_at = slot.deadline;
+        self.queue.push(Reverse((slot.deadline, key)));
+        if slot.deadline < self.driver_wakes_at
+            && let Some(driver) = &self.driver
+        {
+            driver.wake_by_ref();
+        }
+    }
+}
+
+impl Slot {
+    fn fire(&mut self) {
+        self.elapsed = true;
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Timer {
+    /// A timer without a deadline.
+    pub fn new(timers: &Timers) -> Self {
+        let slot = Slot { deadline: NEVER, queued_at: NEVER, elapsed: false, interruptible: false, waker: None };
+        let key = timers.0.borrow_mut().slots.insert(slot);
+        Self { timers: timers.clone(), key }
+    }
+
+    /// Moves the deadline, in milliseconds of [`clock::now_ms`].
+    pub fn set(&self, deadline_ms: u64) {
+        self.arm(deadline_ms, false);
+    }
+
+    /// Moves the deadline, and lets [`Timers::interrupt`] meet it early.
+    pub fn set_interruptible(&self, deadline_ms: u64) {
+        self.arm(deadline_ms, true);
+    }
+
+    /// Takes the deadline away.
+    pub fn clear(&self) {
+        self.arm(NEVER, false);
+    }
+
+    fn arm(&self, deadline_ms: u64, interruptible: bool) {
+        let mut inner = self.timers.0.borrow_mut();
+        let Some(slot) = inner.slots.get_mut(self.key) else { return };
+        slot.deadline = deadline_ms;
+        slot.elapsed = false;
+        slot.interruptible = interruptible;
+        if deadline_ms < slot.queued_at {
+            inner.enqueue(self.key);
+        }
+    }
+
+    /// Whether the deadline was met; if not, `cx` is woken when it is.
+    pub fn poll_elapsed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.timers.0.borrow_mut();
+        let Some(slot) = inner.slots.get_mut(self.key) else { return Poll::Pending };
+        if slot.elapsed {
+            return Poll::Ready(());
+        }
+        if !slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            slot.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Whether the deadline was met.
+    pub fn is_elapsed(&self) -> bool {
+        self.timers.0.borrow().slots.get(self.key).is_some_and(|slot| slot.elapsed)
+    }
+
+    /// Runs `work` until it is done or the deadline is met. `work` is looked at first.
+    ///
+    /// # Errors
+    /// [`Elapsed`]
+    pub async fn guard<F: Future>(&self, work: F) -> Result<F::Output, Elapsed> {
+        let mut work = pin!(work);
+        poll_fn(|cx| self.poll_guard(cx, work.as_mut())).await
+    }
+
+    fn poll_guard<F: Future>(&self, cx: &mut Context<'_>, work: Pin<&mut F>) -> Poll<Result<F::Output, Elapsed>> {
+        if let Poll::Ready(output) = work.poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        self.poll_elapsed(cx).map(|()| Err(Elapsed))
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.timers.0.borrow_mut().slots.try_remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// Runs `work` with driven timers.
+    async fn with_timers<F: Future>(work: impl FnOnce(Timers) -> F) -> F::Output {
+        let timers = Timers::default();
+        let driven = timers.clone();
+        tokio::select! {
+            output = work(timers) => output,
+            () = driven.drive() => unreachable!("drives for ever"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_deadline_is_met_and_can_be_moved() {
+        with_timers(|timers| async move {
+            let timer = Timer::new(&timers);
+            timer.set(clock::now_ms() + 3_600_000);
+            assert_eq!(timer.guard(async { 7 }).await, Ok(7));
+            // Earlier than what is queued.
+            timer.set(clock::now_ms() + 5);
+            assert_eq!(timer.guard(pending::<()>()).await, Err(Elapsed));
+            // Elapsed until it is set again.
+            assert!(timer.is_elapsed());
+            timer.set(clock::now_ms() + 5);
+            // Later than what is queued: looked at, and queued again.
+            let later = clock::now_ms() + 30;
+            timer.set(later);
+            assert_eq!(timer.guard(pending::<()>()).await, Err(Elapsed));
+            assert!(clock::now_ms() >= later);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn only_interruptible_timers_are_interrupted() {
+        with_timers(|timers| async move {
+            let (idle, busy) = (Timer::new(&timers), Timer::new(&timers));
+            idle.set_interruptible(clock::now_ms() + 3_600_000);
+            busy.set(clock::now_ms() + 3_600_000);
+            timers.interrupt();
+            assert_eq!(idle.guard(pending::<()>()).await, Err(Elapsed));
+            assert!(!busy.is_elapsed());
+            drop(idle);
+            timers.interrupt();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_new_timer_in_an_old_place_is_not_fired_by_its_predecessor() {
+        with_timers(|timers| async move {
+            let first = Timer::new(&timers);
+            first.set(clock::now_ms() + 10);
+            drop(first);
+            let (second, third) = (Timer::new(&timers), Timer::new(&timers));
+            second.set(clock::now_ms() + 3_600_000);
+            third.set(clock::now_ms() + 30);
+            assert_eq!(third.guard(pending::<()>()).await, Err(Elapsed));
+            assert!(!second.is_elapsed());
+        })
+        .await;
+    }
+}
