@@ -1,0 +1,251 @@
+//! What all workers know together about one cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use crate::endpoint::{DRAINING, EndpointState, UNHEALTHY};
+use crate::maglev::Maglev;
+use crate::outlier::{Ejection, Outcome, OutlierPolicy};
+
+/// The endpoints of a cluster and the policy for using them, shared by the workers and the health checks.
+///
+/// Made anew for each snapshot, from the [`EndpointState`]s of the endpoints that stay and new ones for those that come. An endpoint state
+/// belongs to one cluster: in two, each would hear too late what the other's requests and probes found. For the same reason the cluster
+/// state of a snapshot that has been replaced is for what is still under way, and no longer for picks.
+#[derive(Debug)]
+pub struct ClusterState {
+    endpoints: Vec<Arc<EndpointState>>,
+    /// As long as `endpoints`. As they were when this was made: pickers and the maglev table go by the same ones.
+    weights: Vec<u32>,
+    /// Changes after each change of an endpoint's usability that is not the passing of time.
+    epoch: AtomicU64,
+    panic_threshold: f64,
+    slow_start_ms: u64,
+    outlier: Option<OutlierPolicy>,
+    /// Here and not in the picker: 128 KiB that are the same for all workers.
+    maglev: Option<Maglev>,
+}
+
+/// Whether an endpoint takes new work, and why not. The first that applies, from the operator's will to the proxy's own opinion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointStatus {
+    /// It takes new work; none where its weight is 0.
+    Healthy,
+    /// The operator wants no new work there.
+    Draining,
+    /// Active probes fail.
+    Unhealthy,
+    /// Taken out by what real requests met there.
+    Ejected {
+        /// When that ends.
+        until_ms: u64,
+    },
+}
+
+/// How many endpoints are in which [`EndpointStatus`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// [`EndpointStatus::Healthy`].
+    pub healthy: usize,
+    /// [`EndpointStatus::Draining`].
+    pub draining: usize,
+    /// [`EndpointStatus::Unhealthy`].
+    pub unhealthy: usize,
+    /// [`EndpointStatus::Ejected`].
+    pub ejected: usize,
+}
+
+impl ClusterState {
+    /// The state of `cluster` with these endpoints: those of the file, and every address of those that are names.
+    pub fn new(cluster: &model::Cluster, endpoints: Vec<Arc<EndpointState>>) -> Self {
+        let weights: Vec<u32> = endpoints.iter().map(|endpoint| endpoint.weight()).collect();
+        let maglev =
+            matches!(cluster.algorithm, model::Algorithm::Maglev(_)).then(|| Maglev::new(&endpoints, &weights));
+        Self {
+            epoch: AtomicU64::new(1),
+            panic_threshold: cluster.panic_threshold,
+            slow_start_ms: u64::try_from(cluster.slow_start.as_millis()).unwrap_or(u64::MAX),
+            outlier: cluster.outlier.as_ref().map(|outlier| OutlierPolicy::new(outlier, endpoints.len())),
+            maglev,
+            weights,
+            endpoints,
+        }
+    }
+
+    /// All endpoints. A [`crate::Pick`] and the methods here name them by their index.
+    pub fn endpoints(&self) -> &[Arc<EndpointState>] {
+        &self.endpoints
+    }
+
+    /// An active probe's verdict. True if it changed something. An index that does not exist changes nothing.
+    pub fn set_healthy(&self, index: usize, healthy: bool, now_ms: u64) -> bool {
+        self.set_flag(index, UNHEALTHY, !healthy, now_ms)
+    }
+
+    /// The operator's will. True if it changed something. An index that does not exist changes nothing.
+    pub fn set_draining(&self, index: usize, draining: bool, now_ms: u64) -> bool {
+        self.set_flag(index, DRAINING, draining, now_ms)
+    }
+
+    fn set_flag(&self, index: usize, flag: u8, on: bool, now_ms: u64) -> bool {
+        let Some(endpoint) = self.endpoints.get(index) else { return false };
+        let before = set_bits(&endpoint.flags, flag, on);
+        if (before & flag != 0) == on {
+            return false;
+        }
+        if !on {
+            // Slow start counts from now, or from the end of an ejection that still lasts.
+            endpoint.usable_since_ms.fetch_max(now_ms.max(1), Relaxed);
+        }
+        self.publish();
+        true
+    }
+
+    /// Whether the endpoint takes new work outside of panic.
+    pub fn usable(&self, index: usize, now_ms: u64) -> bool {
+        self.weight(index) > 0 && self.status(index, now_ms) == Some(EndpointStatus::Healthy)
+    }
+
+    /// Why an endpoint takes no new work, if so; `None` for an index that does not exist.
+    pub fn status(&self, index: usize, now_ms: u64) -> Option<EndpointStatus> {
+        let endpoint = self.endpoints.get(index)?;
+        let until_ms = endpoint.ejected_until_ms.load(Relaxed);
+        Some(if endpoint.has(DRAINING) {
+            EndpointStatus::Draining
+        } else if endpoint.has(UNHEALTHY) {
+            EndpointStatus::Unhealthy
+        } else if now_ms < until_ms {
+            EndpointStatus::Ejected { until_ms }
+        } else {
+            EndpointStatus::Healthy
+        })
+    }
+
+    /// How many endpoints are in which status.
+    pub fn counts(&self, now_ms: u64) -> Counts {
+        let mut counts = Counts::default();
+        for status in (0..self.endpoints.len()).filter_map(|index| self.status(index, now_ms)) {
+            *match status {
+                EndpointStatus::Healthy => &mut counts.healthy,
+                EndpointStatus::Draining => &mut counts.draining,
+                EndpointStatus::Unhealthy => &mut counts.unhealthy,
+                EndpointStatus::Ejected { .. } => &mut counts.ejected,
+            } += 1;
+        }
+        counts
+    }
+
+    /// Whether health and ejection are ignored, because less than the panic threshold of the weight is usable. Draining endpoints count on
+    /// neither side: what the operator took out is no reason to doubt the verdicts on the rest.
+    pub fn panicking(&self, now_ms: u64) -> bool {
+        let (mut usable, mut total) = (0u64, 0u64);
+        for (index, weight) in self.weights.iter().enumerate() {
+            match self.status(index, now_ms) {
+                Some(EndpointStatus::Draining) | None => {}
+                Some(EndpointStatus::Healthy) => {
+                    usable += u64::from(*weight);
+                    total += u64::from(*weight);
+                }
+                Some(_) => total += u64::from(*weight),
+            }
+        }
+        (usable as f64) < self.panic_threshold * total as f64
+    }
+
+    /// How a request ended at an endpoint. Returns the ejection if this was one failure too many.
+    pub fn record(&self, index: usize, now_ms: u64, outcome: Outcome) -> Option<Ejection> {
+        let policy = self.outlier.as_ref()?;
+        if outcome == Outcome::Success {
+            policy.on_success(self.endpoints.get(index)?, now_ms);
+            return None;
+        }
+        let ejection = policy.on_failure(&self.endpoints, index, now_ms, outcome)?;
+        self.publish();
+        Some(ejection)
+    }
+
+    pub(crate) fn weight(&self, index: usize) -> u32 {
+        self.weights.get(index).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn slow_start_ms(&self) -> u64 {
+        self.slow_start_ms
+    }
+
+    pub(crate) fn maglev(&self) -> Option<&Maglev> {
+        self.maglev.as_ref()
+    }
+
+    /// Acquire, with [`Self::publish`]'s release: whoever sees the new epoch sees the change that caused it, or else it would keep an old
+    /// list until the next change.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    fn publish(&self) {
+        self.epoch.fetch_add(1, Release);
+    }
+}
+
+/// Returns the bits as they were before.
+fn set_bits(flags: &AtomicU8, bits: u8, on: bool) -> u8 {
+    if on { flags.fetch_or(bits, Relaxed) } else { flags.fetch_and(!bits, Relaxed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Algorithm;
+
+    use super::*;
+    use crate::testing::{cluster_of, cluster_with};
+
+    #[test]
+    fn the_status_is_the_first_that_applies() {
+        let cluster = cluster_with(Algorithm::Random, &[1, 1, 0], |_| {});
+        let is = |expect| assert_eq!(cluster.status(0, 0), Some(expect));
+        is(EndpointStatus::Healthy);
+        (0..5).for_each(|_| _ = cluster.record(0, 0, Outcome::Timeout));
+        is(EndpointStatus::Ejected { until_ms: 10_000 });
+        cluster.set_healthy(0, false, 0);
+        is(EndpointStatus::Unhealthy);
+        cluster.set_draining(0, true, 0);
+        is(EndpointStatus::Draining);
+        assert_eq!(cluster.counts(0), Counts { healthy: 2, draining: 1, ..Counts::default() });
+        assert_eq!([0, 1, 2].map(|index| cluster.usable(index, 0)), [false, true, false]);
+        assert_eq!(cluster.status(3, 0), None);
+    }
+
+    #[test]
+    fn only_a_change_moves_the_epoch() {
+        let cluster = cluster_with(Algorithm::Random, &[1, 1], |_| {});
+        let mut before = cluster.epoch();
+        let mut moved = |step: &dyn Fn() -> bool, expect: bool| {
+            assert_eq!(step(), expect);
+            assert_eq!(cluster.epoch() > before, expect);
+            before = cluster.epoch();
+        };
+        moved(&|| cluster.set_healthy(0, true, 0), false);
+        moved(&|| cluster.set_healthy(0, false, 0), true);
+        moved(&|| cluster.set_healthy(0, false, 0), false);
+        moved(&|| cluster.set_draining(0, true, 0), true);
+        moved(&|| cluster.set_draining(0, true, 0), false);
+        moved(&|| cluster.set_healthy(9, false, 0), false);
+        moved(&|| cluster.record(1, 0, Outcome::Success).is_some(), false);
+        moved(&|| cluster.record(1, 0, Outcome::Reset).is_some(), false);
+        moved(&|| (0..4).any(|_| cluster.record(1, 0, Outcome::Reset).is_some()), true);
+    }
+
+    #[test]
+    fn a_reload_forgets_nothing() {
+        let old = cluster_with(Algorithm::Random, &[1, 1], |_| {});
+        old.set_healthy(0, false, 0);
+        old.endpoints()[1].begin_request();
+        (0..5).for_each(|_| _ = old.record(1, 0, Outcome::Timeout));
+        let kept = old.endpoints().iter().rev().cloned().collect();
+        let new = cluster_of(Algorithm::RoundRobin, kept, |_| {});
+        assert_eq!(new.status(1, 0), Some(EndpointStatus::Unhealthy));
+        assert_eq!(new.status(0, 0), Some(EndpointStatus::Ejected { until_ms: 10_000 }));
+        assert_eq!(new.endpoints()[0].in_flight(), 1);
+    }
+}

@@ -1,0 +1,171 @@
+//! What all workers know together about one endpoint.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::ewma::PeakEwma;
+
+/// Set in [`EndpointState::flags`] while active probes say that the endpoint is down.
+pub(crate) const UNHEALTHY: u8 = 1;
+/// Set while the operator wants no new work there.
+pub(crate) const DRAINING: u8 = 2;
+
+/// The state of one endpoint of one cluster, shared by the workers and the health checks.
+///
+/// It outlives snapshots: on a reload the states of the endpoints that stay go into the new [`crate::ClusterState`], so that load, latency,
+/// verdicts and ejections are not forgotten.
+///
+/// All atomics are relaxed: each is a hint of its own, and what must be seen together is published by the cluster's epoch. Aligned to two
+/// cache lines, because processors fetch lines in pairs, so that two endpoints under load do not slow each other down.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct EndpointState {
+    address: SocketAddr,
+    weight: AtomicU32,
+    in_flight: AtomicU32,
+    connections: AtomicU32,
+    pub(crate) flags: AtomicU8,
+    pub(crate) latency: PeakEwma,
+    /// Low half: failures in a row. High half: ejections in a row. Zero, the common case, is all that a success has to look at.
+    pub(crate) trouble: AtomicU64,
+    /// Ejected while `now < ejected_until_ms`. 0: never was.
+    pub(crate) ejected_until_ms: AtomicU64,
+    /// From when a success takes one off the ejections in a row.
+    pub(crate) forgive_at_ms: AtomicU64,
+    /// Slow start counts from here, which lies ahead while ejected. 0: it was there from the beginning and does not ramp.
+    pub(crate) usable_since_ms: AtomicU64,
+}
+
+impl EndpointState {
+    /// An endpoint that was there when the process started: taken as healthy, at its whole weight.
+    pub fn new(address: SocketAddr, weight: u32) -> Self {
+        Self {
+            address,
+            weight: AtomicU32::new(weight),
+            in_flight: AtomicU32::new(0),
+            connections: AtomicU32::new(0),
+            flags: AtomicU8::new(0),
+            latency: PeakEwma::default(),
+            trouble: AtomicU64::new(0),
+            ejected_until_ms: AtomicU64::new(0),
+            forgive_at_ms: AtomicU64::new(0),
+            usable_since_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// An endpoint that joins a cluster which already carries traffic: it goes through the cluster's slow start.
+    pub fn joining(address: SocketAddr, weight: u32, now_ms: u64) -> Self {
+        let state = Self::new(address, weight);
+        state.usable_since_ms.store(now_ms.max(1), Relaxed);
+        state
+    }
+
+    /// Where it is. Identifies it among the endpoints of its cluster.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Relative to the other endpoints; 0 takes no new work.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Relaxed)
+    }
+
+    /// Gives another weight to an endpoint that stays over a reload. A [`crate::ClusterState`] goes by the weights it was made with.
+    pub fn set_weight(&self, weight: u32) {
+        self.weight.store(weight, Relaxed);
+    }
+
+    /// A request is on its way. Exactly one [`Self::end_request`] follows.
+    pub fn begin_request(&self) {
+        self.in_flight.fetch_add(1, Relaxed);
+    }
+
+    /// A request has been answered, or has failed.
+    pub fn end_request(&self) {
+        let before = self.in_flight.fetch_sub(1, Relaxed);
+        debug_assert!(before > 0, "end_request without begin_request");
+    }
+
+    /// Requests on their way.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// A connection is open or being opened. Exactly one [`Self::close_connection`] follows.
+    pub fn open_connection(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    /// As [`Self::open_connection`] where less than `connections_max` are open; false, and nothing changed, where not.
+    pub fn try_open_connection(&self, connections_max: usize) -> bool {
+        self.connections
+            .fetch_update(
+                Relaxed,
+                Relaxed,
+                |open| if (open as usize) < connections_max { open.checked_add(1) } else { None },
+            )
+            .is_ok()
+    }
+
+    /// A connection is closed, or could not be opened.
+    pub fn close_connection(&self) {
+        let before = self.connections.fetch_sub(1, Relaxed);
+        debug_assert!(before > 0, "close_connection without open_connection");
+    }
+
+    /// Open connections.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// How long an answer took. Only answers that are worth having: an endpoint that fails fast must not look fast.
+    pub fn observe_latency(&self, now_ms: u64, latency_us: u64) {
+        self.latency.observe(now_ms, latency_us);
+    }
+
+    /// The decaying average of latency in microseconds; `None` where nothing is known or what was known has faded.
+    pub fn latency_us(&self, now_ms: u64) -> Option<f32> {
+        self.latency.get(now_ms)
+    }
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    pub(crate) fn is_ejected(&self, now_ms: u64) -> bool {
+        now_ms < self.ejected_until_ms.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> EndpointState {
+        EndpointState::new(([127, 0, 0, 1], 80).into(), 1)
+    }
+
+    #[test]
+    fn connections_stop_at_the_limit() {
+        let endpoint = endpoint();
+        let opened: Vec<bool> = (0..4).map(|_| endpoint.try_open_connection(2)).collect();
+        assert_eq!(opened, [true, true, false, false]);
+        endpoint.close_connection();
+        assert!(endpoint.try_open_connection(2));
+        assert_eq!(endpoint.connections(), 2);
+    }
+
+    #[test]
+    fn requests_are_counted() {
+        let endpoint = endpoint();
+        endpoint.begin_request();
+        endpoint.begin_request();
+        endpoint.end_request();
+        assert_eq!(endpoint.in_flight(), 1);
+    }
+
+    #[test]
+    fn two_endpoints_share_no_pair_of_cache_lines() {
+        assert_eq!(size_of::<EndpointState>(), 128);
+    }
+}

@@ -1,0 +1,43 @@
+//! Which endpoint takes the next request.
+//!
+//! Job: choose, and keep what the choice rests on: weights, load, latency, health verdicts, ejections, drains, slow start, retry budgets.
+//! Not its job: sockets, probes, timers, configuration text. Nothing here does I/O or reads a clock: every call that depends on time takes
+//! `now_ms`, milliseconds of one monotonic clock of the caller's. Randomness comes from seeded generators, so that a run can be repeated.
+//!
+//! Start at [`ClusterState`], which all workers share, and [`Picker`], of which each worker has its own for each cluster:
+//!
+//! ```text
+//! health checks -> ClusterState::set_healthy --\
+//! real requests -> ClusterState::record --------> EndpointState (atomics) + epoch --> Picker::pick
+//! operator      -> ClusterState::set_draining --/
+//! ```
+//!
+//! A pick looks at one atomic, the epoch; only when that or the time of the next known change has passed does the picker list the eligible
+//! endpoints again. What depends on the number of endpoints is done then, not per pick.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod alias;
+mod cluster;
+mod endpoint;
+mod ewma;
+mod hash;
+mod health;
+mod maglev;
+mod outlier;
+mod picker;
+mod retry;
+mod rng;
+mod round_robin;
+#[cfg(test)]
+mod testing;
+mod view;
+
+pub use cluster::{ClusterState, Counts, EndpointStatus};
+pub use endpoint::EndpointState;
+pub use hash::hash_key;
+pub use health::{FIRST_PROBE_WITHIN_MS_MAX, HealthMachine, first_probe_delay_ms, next_probe_delay_ms};
+pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome};
+pub use picker::{Pick, Picker};
+pub use retry::{RETRY_FLOOR_PER_SECOND, RETRY_PERCENT_MAX, RETRY_WINDOW_SECONDS, RetryBudget};
+pub use rng::Rng;

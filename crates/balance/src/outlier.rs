@@ -1,0 +1,265 @@
+//! Outlier ejection: what real requests meet at an endpoint takes it out for a while.
+//!
+//! `consecutive_5xx` failures in a row eject. The n-th ejection in a row lasts n times `eject_for`, at most
+//! [`EJECTION_MULTIPLIER_MAX`] times; after the end of one, each success that comes a whole `eject_for` after the last change takes one off n.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+use crate::endpoint::EndpointState;
+
+/// An ejection lasts at most this many times `eject_for`.
+pub const EJECTION_MULTIPLIER_MAX: u32 = 10;
+
+/// How a request, or the attempt to send one, ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Any answer with a status below 500.
+    Success,
+    /// An answer with a status of 500 to 599.
+    Failure5xx,
+    /// No connection.
+    ConnectFailure,
+    /// The endpoint closed or reset the connection before the end of its answer.
+    Reset,
+    /// The endpoint was silent for too long.
+    Timeout,
+}
+
+/// An endpoint has been taken out. For the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// The endpoint, as an index into its cluster.
+    pub index: usize,
+    /// The failure that did it.
+    pub outcome: Outcome,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Which ejection in a row this is, from 1, at most [`EJECTION_MULTIPLIER_MAX`].
+    pub nth: u32,
+    /// When it ends.
+    pub until_ms: u64,
+}
+
+/// A cluster's policy, in the units of this crate.
+#[derive(Debug)]
+pub(crate) struct OutlierPolicy {
+    consecutive: u32,
+    eject_for_ms: u64,
+    ejected_max: usize,
+    /// Held while the ejected are counted and one is added, so that workers that find out together do not exceed the cap together.
+    ejecting: Mutex<()>,
+}
+
+impl OutlierPolicy {
+    pub(crate) fn new(outlier: &model::Outlier, endpoints: usize) -> Self {
+        let share = (endpoints as f64 * outlier.max_ejected) as usize;
+        let always = usize::from(endpoints >= 2);
+        Self {
+            // Bounded, so that the count of failures never runs over into the ejections above it.
+            consecutive: outlier.consecutive_5xx.clamp(1, u32::MAX / 2),
+            eject_for_ms: u64::try_from(outlier.eject_for.as_millis()).unwrap_or(u64::MAX),
+            ejected_max: share.max(always),
+            ejecting: Mutex::new(()),
+        }
+    }
+
+    /// A success: forgets the failures, and in time the ejections. One relaxed load where there is nothing to forget.
+    pub(crate) fn on_success(&self, endpoint: &EndpointState, now_ms: u64) {
+        let trouble = endpoint.trouble.load(Relaxed);
+        if trouble == 0 {
+            return;
+        }
+        let (failures, ejections) = unpack(trouble);
+        let forgiven = ejections > 0 && now_ms >= endpoint.forgive_at_ms.load(Relaxed);
+        if failures == 0 && !forgiven {
+            return;
+        }
+        let next = pack(0, if forgiven { ejections - 1 } else { ejections });
+        // Lost to another worker: that one has written news, and the next success comes soon.
+        if endpoint.trouble.compare_exchange(trouble, next, Relaxed, Relaxed).is_ok() && forgiven {
+            endpoint.forgive_at_ms.store(now_ms.saturating_add(self.eject_for_ms), Relaxed);
+        }
+    }
+
+    /// A failure: one more in a row, and perhaps an ejection. The caller publishes it.
+    pub(crate) fn on_failure(
+        &self,
+        endpoints: &[std::sync::Arc<EndpointState>],
+        index: usize,
+        now_ms: u64,
+        outcome: Outcome,
+    ) -> Option<Ejection> {
+        let endpoint = endpoints.get(index)?;
+        // What was under way when it was ejected, and what panic sends there, says nothing new.
+        if endpoint.is_ejected(now_ms) {
+            return None;
+        }
+        let failures = (endpoint.trouble.fetch_add(1, Relaxed) as u32).saturating_add(1);
+        if failures < self.consecutive {
+            return None;
+        }
+        // A poisoned lock guards no data: whoever panicked left nothing half done.
+        let _guard = self.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+        if endpoint.is_ejected(now_ms) {
+            return None;
+        }
+        let (_, ejections) = unpack(endpoint.trouble.load(Relaxed));
+        let ejected = endpoints.iter().filter(|other| other.is_ejected(now_ms)).count();
+        if ejected >= self.ejected_max {
+            // Asked again after as many failures: not at each one, which would take the lock each time.
+            endpoint.trouble.store(pack(0, ejections), Relaxed);
+            return None;
+        }
+        let nth = ejections.saturating_add(1).min(EJECTION_MULTIPLIER_MAX);
+        let until_ms = now_ms.saturating_add(self.eject_for_ms.saturating_mul(u64::from(nth)));
+        endpoint.trouble.store(pack(0, nth), Relaxed);
+        endpoint.forgive_at_ms.store(until_ms.saturating_add(self.eject_for_ms), Relaxed);
+        endpoint.usable_since_ms.fetch_max(until_ms, Relaxed);
+        endpoint.ejected_until_ms.store(until_ms, Relaxed);
+        Some(Ejection { index, outcome, failures, nth, until_ms })
+    }
+}
+
+fn pack(failures: u32, ejections: u32) -> u64 {
+    (u64::from(ejections) << 32) | u64::from(failures)
+}
+
+/// Failures in a row, ejections in a row.
+fn unpack(trouble: u64) -> (u32, u32) {
+    (trouble as u32, (trouble >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use model::Algorithm;
+
+    use super::*;
+    use crate::ClusterState;
+    use crate::testing::cluster_with;
+
+    /// Five failures eject, for 10 s, of as many as `max_ejected` says.
+    fn cluster(endpoints: usize, max_ejected: f64) -> ClusterState {
+        cluster_with(Algorithm::Random, &vec![1; endpoints], |cluster| {
+            cluster.outlier.as_mut().unwrap().max_ejected = max_ejected;
+        })
+    }
+
+    fn eject(cluster: &ClusterState, index: usize, now_ms: u64) -> Option<Ejection> {
+        (0..5).find_map(|_| cluster.record(index, now_ms, Outcome::Failure5xx))
+    }
+
+    /// `+` is a success, anything else a failure; expected after each: `.` nothing, `E` ejected.
+    fn check(outcomes: &str, expect: &str) {
+        let cluster = cluster(2, 0.5);
+        let outcome = |letter| match letter {
+            '+' => Outcome::Success,
+            '5' => Outcome::Failure5xx,
+            'c' => Outcome::ConnectFailure,
+            'r' => Outcome::Reset,
+            _ => Outcome::Timeout,
+        };
+        let got: String = outcomes
+            .chars()
+            .map(|letter| if cluster.record(0, 0, outcome(letter)).is_some() { 'E' } else { '.' })
+            .collect();
+        assert_eq!(got, expect, "{outcomes}");
+    }
+
+    #[test]
+    fn failures_in_a_row_eject() {
+        check("5555", "....");
+        check("55555", "....E");
+        check("5crt5", "....E");
+        check("5555+5555", ".........");
+        check("5555+55555", ".........E");
+        // Once ejected, what was still under way changes nothing.
+        check("5555555555555", "....E........");
+    }
+
+    #[test]
+    fn the_ejection_says_what_happened() {
+        let expect = Ejection { index: 1, outcome: Outcome::Failure5xx, failures: 5, nth: 1, until_ms: 10_007 };
+        assert_eq!(eject(&cluster(3, 0.5), 1, 7), Some(expect));
+    }
+
+    #[test]
+    fn one_that_does_it_again_stays_out_longer() {
+        let cluster = cluster(2, 0.5);
+        let mut now_ms = 0;
+        for nth in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10] {
+            let ejection = eject(&cluster, 0, now_ms).unwrap();
+            assert_eq!((ejection.nth, ejection.until_ms), (nth, now_ms + 10_000 * u64::from(nth)));
+            assert!(!cluster.usable(0, ejection.until_ms - 1) && cluster.usable(0, ejection.until_ms));
+            now_ms = ejection.until_ms;
+        }
+    }
+
+    #[test]
+    fn successes_are_forgiven_one_by_one() {
+        let cluster = cluster(2, 0.5);
+        let third = [0, 10_000, 30_000].map(|now_ms| eject(&cluster, 0, now_ms).unwrap())[2];
+        assert_eq!((third.nth, third.until_ms), (3, 60_000));
+        // Too soon after its return: still three.
+        cluster.record(0, 69_999, Outcome::Success);
+        // However many come at once, one is forgiven.
+        (0..9).for_each(|_| _ = cluster.record(0, 70_000, Outcome::Success));
+        assert_eq!(eject(&cluster, 0, 70_001).unwrap().nth, 3);
+        // Long afterwards, with successes all along, it is as new.
+        (0..20).for_each(|n| _ = cluster.record(0, 200_000 + n * 10_000, Outcome::Success));
+        assert_eq!(eject(&cluster, 0, 500_000).unwrap().nth, 1);
+    }
+
+    #[test]
+    fn the_cap_holds_and_one_may_always_be_ejected() {
+        for (endpoints, max_ejected, expect) in
+            [(1, 0.5, 0), (1, 1.0, 1), (2, 0.0, 1), (2, 0.5, 1), (3, 0.5, 1), (4, 0.5, 2), (10, 0.3, 3), (4, 1.0, 4)]
+        {
+            let cluster = cluster(endpoints, max_ejected);
+            let ejected = (0..endpoints).filter(|index| eject(&cluster, *index, 0).is_some()).count();
+            assert_eq!(ejected, expect, "{endpoints} endpoints, {max_ejected}");
+            assert_eq!(cluster.counts(0).ejected, expect);
+        }
+    }
+
+    #[test]
+    fn room_under_the_cap_is_used_by_the_next_failures() {
+        let cluster = cluster(2, 0.5);
+        assert!(eject(&cluster, 0, 0).is_some());
+        assert!(eject(&cluster, 1, 9_999).is_none());
+        // Not at the first failure that comes when there is room: at the fifth.
+        let until_ejected = (1..10).find(|_| cluster.record(1, 10_000, Outcome::Timeout).is_some());
+        assert_eq!(until_ejected, Some(5));
+    }
+
+    /// Chance decides how closely the workers meet; rounds enough that a cap without a lock is exceeded in practice.
+    #[test]
+    fn workers_that_find_out_together_keep_the_cap() {
+        const WORKERS: usize = 4;
+        for _ in 0..200 {
+            let cluster = cluster_with(Algorithm::Random, &[1; 64], |cluster| {
+                let outlier = cluster.outlier.as_mut().unwrap();
+                (outlier.consecutive_5xx, outlier.max_ejected) = (1, 0.25);
+            });
+            let start = Barrier::new(WORKERS);
+            std::thread::scope(|scope| {
+                for worker in 0..WORKERS {
+                    let (cluster, start) = (&cluster, &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        (worker..64).step_by(WORKERS).for_each(|index| _ = cluster.record(index, 0, Outcome::Timeout));
+                    });
+                }
+            });
+            assert_eq!(cluster.counts(0).ejected, 16);
+        }
+    }
+
+    #[test]
+    fn without_a_policy_nothing_is_ejected() {
+        let cluster = cluster_with(Algorithm::Random, &[1, 1], |cluster| cluster.outlier = None);
+        assert_eq!(eject(&cluster, 0, 0), None);
+    }
+}

@@ -1,0 +1,467 @@
+//! Choosing an endpoint: one [`Picker`] for each worker and cluster.
+
+use crate::alias::AliasTable;
+use crate::cluster::ClusterState;
+use crate::endpoint::EndpointState;
+use crate::hash::mix;
+use crate::rng::Rng;
+use crate::round_robin::RoundRobin;
+use crate::view::{Member, View, WHOLE};
+
+/// Draws that may hit an excluded endpoint before the list is walked instead.
+const DRAWS_MAX: u32 = 4;
+
+/// A chosen endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Into the cluster's endpoints.
+    pub index: usize,
+    /// Health and ejection were ignored: too little of the cluster is usable.
+    pub panicked: bool,
+}
+
+/// One worker's choice at one cluster.
+///
+/// A pick costs constant time, logarithmic for round robin, while the cluster does not change. One that excludes endpoints may walk them.
+#[derive(Debug)]
+pub struct Picker {
+    strategy: Strategy,
+    view: View,
+    rng: Rng,
+}
+
+#[derive(Debug)]
+enum Strategy {
+    RoundRobin(RoundRobin),
+    Random(AliasTable),
+    /// The better of two that are drawn by weight.
+    TwoChoices(AliasTable, Load),
+    Maglev,
+}
+
+/// What is compared between two choices.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    Requests,
+    Connections,
+    PeakEwma,
+}
+
+impl Picker {
+    /// The picker of worker number `worker` of `workers`.
+    ///
+    /// All workers of a process are given the same `seed`, which should differ from one process to the next: the workers take round robin up
+    /// at points spread evenly from where the seed says, so that they do not begin at the same endpoint, nor each reload at the first.
+    pub fn new(algorithm: &model::Algorithm, cluster: &ClusterState, worker: usize, workers: usize, seed: u64) -> Self {
+        let strategy = match algorithm {
+            model::Algorithm::RoundRobin => {
+                let weights: Vec<u32> = (0..cluster.endpoints().len()).map(|index| cluster.weight(index)).collect();
+                let spread = (((worker as u64) << 32) / workers.max(1) as u64) as u32;
+                Strategy::RoundRobin(RoundRobin::new(&weights, spread.wrapping_add(mix(seed) as u32)))
+            }
+            model::Algorithm::Random => Strategy::Random(AliasTable::default()),
+            model::Algorithm::LeastRequest => Strategy::TwoChoices(AliasTable::default(), Load::Requests),
+            model::Algorithm::LeastConnections => Strategy::TwoChoices(AliasTable::default(), Load::Connections),
+            model::Algorithm::PeakEwma => Strategy::TwoChoices(AliasTable::default(), Load::PeakEwma),
+            model::Algorithm::Maglev(_) => Strategy::Maglev,
+        };
+        // A view of epoch 0 never holds: a cluster's first is 1.
+        Self { strategy, view: View::default(), rng: Rng::new(seed ^ mix(worker as u64 + 1)) }
+    }
+
+    /// Whether `key` decides: where not, the caller need not hash anything and passes 0.
+    pub fn needs_key(&self) -> bool {
+        matches!(self.strategy, Strategy::Maglev)
+    }
+
+    /// An endpoint for new work; `None` where there is none to take it, or none that is not in `tried`.
+    ///
+    /// `cluster` is the one that the picker was made for, `key` a [`crate::hash_key`], and `tried` the endpoints that have failed this request.
+    pub fn pick(&mut self, cluster: &ClusterState, now_ms: u64, key: u64, tried: &[usize]) -> Option<Pick> {
+        self.pick_unless(cluster, now_ms, key, |index| tried.contains(&index))
+    }
+
+    /// As [`Self::pick`], with any reason not to take an endpoint: tried, no room. When it holds of many, the cost grows with the number of
+    /// endpoints.
+    pub fn pick_unless(
+        &mut self,
+        cluster: &ClusterState,
+        now_ms: u64,
+        key: u64,
+        excluded: impl Fn(usize) -> bool,
+    ) -> Option<Pick> {
+        if !self.view.holds(cluster, now_ms) {
+            self.refresh(cluster, now_ms);
+        }
+        let Self { strategy, view, rng } = self;
+        let index = match strategy {
+            Strategy::RoundRobin(turns) => turns.pick(view, excluded)?,
+            Strategy::Random(table) => draw(table, &view.members, rng, excluded)?.index,
+            Strategy::TwoChoices(table, load) => two_choices(table, &view.members, rng, excluded, |first, second| {
+                let endpoints = cluster.endpoints();
+                match (endpoints.get(first.index), endpoints.get(second.index)) {
+                    (Some(a), Some(b)) => load.is_less((b, second), (a, first), now_ms),
+                    _ => false,
+                }
+            })?,
+            Strategy::Maglev => {
+                let open = |index: usize| view.share_of(index) > 0 && !excluded(index);
+                // Slow start goes by key, so that each comes back once and stays.
+                let granted =
+                    |index: usize| mix(key ^ index as u64) % u64::from(WHOLE) < u64::from(view.share_of(index));
+                let table = cluster.maglev()?;
+                table.lookup(key, |index| open(index) && granted(index)).or_else(|| table.lookup(key, open))?
+            }
+        };
+        Some(Pick { index, panicked: view.panicked })
+    }
+
+    fn refresh(&mut self, cluster: &ClusterState, now_ms: u64) {
+        self.view.refresh(cluster, now_ms);
+        match &mut self.strategy {
+            Strategy::RoundRobin(turns) => turns.rebuild(&self.view),
+            Strategy::Random(table) | Strategy::TwoChoices(table, _) => {
+                table.rebuild(self.view.members.iter().map(|member| u64::from(member.effective_weight())));
+            }
+            Strategy::Maglev => {}
+        }
+    }
+}
+
+/// One member by weight, not an `excluded` one.
+fn draw<'a>(
+    table: &AliasTable,
+    members: &'a [Member],
+    rng: &mut Rng,
+    excluded: impl Fn(usize) -> bool,
+) -> Option<&'a Member> {
+    for _ in 0..DRAWS_MAX {
+        let member = members.get(table.draw(rng)?)?;
+        if !excluded(member.index) {
+            return Some(member);
+        }
+    }
+    let (head, tail) = members.split_at_checked(rng.below(members.len() as u64) as usize)?;
+    tail.iter().chain(head).find(|member| !excluded(member.index))
+}
+
+/// The better of two different members (Mitzenmacher: "The power of two choices in randomized load balancing", 2001): the first drawn unless
+/// `second_is_better`.
+fn two_choices(
+    table: &AliasTable,
+    members: &[Member],
+    rng: &mut Rng,
+    excluded: impl Fn(usize) -> bool,
+    second_is_better: impl Fn(&Member, &Member) -> bool,
+) -> Option<usize> {
+    let first = draw(table, members, rng, &excluded)?;
+    let second = draw(table, members, rng, |index| index == first.index || excluded(index));
+    Some(second.filter(|second| second_is_better(first, second)).unwrap_or(first).index)
+}
+
+impl Load {
+    /// Whether the first of the two would carry less for its weight with one more request.
+    fn is_less(self, a: (&EndpointState, &Member), b: (&EndpointState, &Member), now_ms: u64) -> bool {
+        match self {
+            Load::Requests => less_count(a.0.in_flight(), a.1, b.0.in_flight(), b.1),
+            Load::Connections => less_count(a.0.connections(), a.1, b.0.connections(), b.1),
+            Load::PeakEwma => {
+                let (cost_a, cost_b) = (expected_us(a.0, now_ms), expected_us(b.0, now_ms));
+                // As in `less_count`: where both are idle, the draw has seen to the weights.
+                if a.0.in_flight() == 0 && b.0.in_flight() == 0 {
+                    return cost_a < cost_b;
+                }
+                cost_a * (b.1.effective_weight() as f32) < cost_b * (a.1.effective_weight() as f32)
+            }
+        }
+    }
+}
+
+/// `(a + 1) / weight_a < (b + 1) / weight_b`, without the division. Two that are idle are equal: were the weightier one less, it would get
+/// all of a load of one request at a time, while the draw has already given each its share.
+fn less_count(a: u32, member_a: &Member, b: u32, member_b: &Member) -> bool {
+    if a == 0 && b == 0 {
+        return false;
+    }
+    let scaled_a = (u64::from(a) + 1) * u64::from(member_b.effective_weight());
+    let scaled_b = (u64::from(b) + 1) * u64::from(member_a.effective_weight());
+    scaled_a < scaled_b
+}
+
+/// How long one more request would take, all in flight being served in turn. An endpoint of which nothing is known costs nothing while idle,
+/// so that it is tried, and more than any other while its first request is out, so that it gets just that one.
+fn expected_us(endpoint: &EndpointState, now_ms: u64) -> f32 {
+    let in_flight = endpoint.in_flight() as f32;
+    match endpoint.latency_us(now_ms) {
+        Some(latency_us) => latency_us * (in_flight + 1.0),
+        None if in_flight == 0.0 => 0.0,
+        None => UNKNOWN_US + in_flight,
+    }
+}
+
+/// Beyond any latency, and still small enough in `f32` for weights to be multiplied in.
+const UNKNOWN_US: f32 = 1e15;
+
+impl Member {
+    /// The weight with slow start taken in, times [`WHOLE`].
+    fn effective_weight(&self) -> u32 {
+        // 65535 * 1000 fits; a weight beyond that range saturates.
+        self.weight.saturating_mul(u32::from(self.share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use model::Algorithm;
+    use proptest::prelude::*;
+
+    use crate::testing::{algorithms, cluster_with, maglev, picker, seeded};
+    use crate::{ClusterState, Outcome, Pick, Picker, Rng};
+
+    /// Picks with a key that changes, and the load of each pick kept for a while, so that all that can be picked is.
+    fn picked(picker: &mut Picker, cluster: &ClusterState, now_ms: u64, tried: &[usize], picks: usize) -> Vec<u32> {
+        let mut counts = vec![0; cluster.endpoints().len()];
+        let mut rng = Rng::new(picks as u64);
+        for _ in 0..picks {
+            if let Some(pick) = picker.pick(cluster, now_ms, rng.next_u64(), tried) {
+                counts[pick.index] += 1;
+            }
+        }
+        counts
+    }
+
+    /// Which endpoints are ever picked, and whether a pick says that it panicked, for every algorithm.
+    fn check(prepare: impl Fn(&ClusterState), threshold: f64, weights: &[u32], expect: &[usize], panicked: bool) {
+        for algorithm in algorithms() {
+            let cluster = cluster_with(algorithm.clone(), weights, |cluster| cluster.panic_threshold = threshold);
+            prepare(&cluster);
+            let mut picker = picker(&algorithm, &cluster, 5);
+            let counts = picked(&mut picker, &cluster, 10, &[], 400);
+            let got: Vec<usize> = (0..weights.len()).filter(|index| counts[*index] > 0).collect();
+            assert_eq!(got, expect, "{algorithm:?}");
+            let pick = picker.pick(&cluster, 10, 0, &[]);
+            assert_eq!(pick.map(|pick| pick.panicked), (!expect.is_empty()).then_some(panicked), "{algorithm:?}");
+        }
+    }
+
+    fn unhealthy(indexes: &'static [usize]) -> impl Fn(&ClusterState) {
+        move |cluster| indexes.iter().for_each(|index| assert!(cluster.set_healthy(*index, false, 5)))
+    }
+
+    fn draining(indexes: &'static [usize]) -> impl Fn(&ClusterState) {
+        move |cluster| indexes.iter().for_each(|index| assert!(cluster.set_draining(*index, true, 5)))
+    }
+
+    #[test]
+    fn who_is_eligible() {
+        check(|_| {}, 0.3, &[1, 1, 1], &[0, 1, 2], false);
+        check(|_| {}, 0.3, &[1, 0, 1], &[0, 2], false);
+        check(|_| {}, 0.3, &[0, 0], &[], false);
+        check(|_| {}, 0.3, &[], &[], false);
+        check(unhealthy(&[0]), 0.3, &[1, 1, 1], &[1, 2], false);
+        check(draining(&[0]), 0.3, &[1, 1, 1], &[1, 2], false);
+        // A third is not less than the threshold.
+        check(unhealthy(&[0, 1]), 0.3, &[1, 1, 1], &[2], false);
+        // By weight it is: 2 of 8.
+        check(unhealthy(&[0, 1]), 0.3, &[3, 3, 2], &[0, 1, 2], true);
+        check(unhealthy(&[0, 1, 2]), 0.3, &[1, 1, 1], &[0, 1, 2], true);
+        // Even then nothing for a weight of 0.
+        check(unhealthy(&[0, 1, 2]), 0.3, &[1, 0, 1], &[0, 2], true);
+        // Without panic nothing is left.
+        check(unhealthy(&[0, 1, 2]), 0.0, &[1, 1, 1], &[], false);
+        // Draining is the operator's will, panic or not.
+        check(draining(&[0, 1, 2]), 0.3, &[1, 1, 1], &[], false);
+        // One of the two that do not drain: half, no panic.
+        check(|cluster| (draining(&[0])(cluster), unhealthy(&[1])(cluster)).0, 0.3, &[8, 1, 1], &[2], false);
+    }
+
+    #[test]
+    fn the_end_of_an_ejection_is_seen_without_an_event() {
+        for algorithm in algorithms() {
+            let cluster = cluster_with(algorithm.clone(), &[1, 1], |_| {});
+            let mut picker = picker(&algorithm, &cluster, 5);
+            let ejection = (0..5).find_map(|_| cluster.record(0, 100, Outcome::Reset)).unwrap();
+            assert_eq!(picked(&mut picker, &cluster, ejection.until_ms - 1, &[], 100)[0], 0, "{algorithm:?}");
+            assert!(picked(&mut picker, &cluster, ejection.until_ms, &[], 100)[0] > 0, "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn the_tried_are_never_picked_again() {
+        for algorithm in algorithms() {
+            for weights in [vec![1, 1, 1, 1], vec![1000, 1, 1, 1]] {
+                let cluster = cluster_with(algorithm.clone(), &weights, |_| {});
+                let mut picker = picker(&algorithm, &cluster, 5);
+                assert_eq!(picked(&mut picker, &cluster, 0, &[0, 2], 100).iter().sum::<u32>(), 100);
+                for tried in [&[0][..], &[0, 2], &[3, 1, 0]] {
+                    let counts = picked(&mut picker, &cluster, 0, tried, 200);
+                    assert!(tried.iter().all(|index| counts[*index] == 0), "{algorithm:?} {tried:?} {counts:?}");
+                }
+                assert_eq!(picker.pick(&cluster, 0, 1, &[0, 1, 2, 3]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn only_maglev_needs_a_key() {
+        for algorithm in algorithms() {
+            let cluster = cluster_with(algorithm.clone(), &[1], |_| {});
+            let needs = picker(&algorithm, &cluster, 1).needs_key();
+            assert_eq!(needs, matches!(algorithm, Algorithm::Maglev(_)));
+        }
+    }
+
+    /// Shares of 30,000 picks that find all endpoints idle must be those of the weights, within a twentieth.
+    #[test]
+    fn idle_endpoints_get_their_weight() {
+        for algorithm in algorithms().into_iter().filter(|algorithm| *algorithm != maglev()) {
+            for weights in [vec![2, 1], vec![4, 3, 2, 1]] {
+                let cluster = cluster_with(algorithm.clone(), &weights, |_| {});
+                cluster.endpoints().iter().for_each(|endpoint| endpoint.observe_latency(0, 1000));
+                let counts = picked(&mut picker(&algorithm, &cluster, 9), &cluster, 0, &[], 30_000);
+                let sum: u32 = weights.iter().sum();
+                for (count, weight) in counts.iter().zip(&weights) {
+                    let due = 30_000 * weight / sum;
+                    assert!(count.abs_diff(due) <= due / 20, "{algorithm:?} {weights:?}: {counts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn loads_settle_at_the_weights() {
+        for algorithm in [Algorithm::LeastRequest, Algorithm::LeastConnections] {
+            let cluster = cluster_with(algorithm.clone(), &[4, 2, 1, 1], |_| {});
+            let mut picker = picker(&algorithm, &cluster, 9);
+            for _ in 0..8000 {
+                let endpoint = &cluster.endpoints()[picker.pick(&cluster, 0, 0, &[]).unwrap().index];
+                endpoint.begin_request();
+                endpoint.open_connection();
+            }
+            let loads: Vec<u32> = cluster.endpoints().iter().map(|endpoint| endpoint.in_flight()).collect();
+            for (load, due) in loads.iter().zip([4000, 2000, 1000, 1000]) {
+                assert!(load.abs_diff(due) <= 20, "{algorithm:?}: {loads:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_endpoint_is_tried_once_and_not_flooded() {
+        let cluster = cluster_with(Algorithm::PeakEwma, &[1, 1, 1], |_| {});
+        let mut picker = picker(&Algorithm::PeakEwma, &cluster, 9);
+        for known in [0, 1] {
+            cluster.endpoints()[known].observe_latency(0, 1000);
+        }
+        for _ in 0..200 {
+            let pick = picker.pick(&cluster, 0, 0, &[]).unwrap();
+            cluster.endpoints()[pick.index].begin_request();
+        }
+        assert_eq!(cluster.endpoints()[2].in_flight(), 1);
+    }
+
+    #[test]
+    fn slow_start_grows_and_ends() {
+        for algorithm in algorithms() {
+            let cluster =
+                cluster_with(algorithm.clone(), &[1, 1, 1], |cluster| cluster.slow_start = Duration::from_secs(10));
+            let mut picker = picker(&algorithm, &cluster, 9);
+            // The start of the process is no slow start.
+            assert!(picked(&mut picker, &cluster, 0, &[], 3000)[1] > 900, "{algorithm:?}");
+            cluster.set_healthy(1, false, 0);
+            cluster.set_healthy(1, true, 1000);
+            let counts: Vec<u32> = [1000, 3000, 5000, 7000, 9000, 11_000]
+                .iter()
+                .map(|now_ms| picked(&mut picker, &cluster, *now_ms, &[], 3000)[1])
+                .collect();
+            assert!(counts.is_sorted_by(|a, b| a < b), "{algorithm:?}: {counts:?}");
+            // A tenth against two wholes is 1 in 21.
+            assert!((100..200).contains(&counts[0]) && counts[5] > 900, "{algorithm:?}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn all_in_slow_start_share_as_ever() {
+        for algorithm in algorithms() {
+            let cluster =
+                cluster_with(algorithm.clone(), &[1, 1], |cluster| cluster.slow_start = Duration::from_secs(10));
+            for index in [0, 1] {
+                cluster.set_draining(index, true, 0);
+                cluster.set_draining(index, false, 1000);
+            }
+            let counts = picked(&mut picker(&algorithm, &cluster, 9), &cluster, 1000, &[], 2000);
+            assert!(counts.iter().all(|count| *count > 850), "{algorithm:?}: {counts:?}");
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Healthy(usize, bool),
+        Draining(usize, bool),
+        Fail(usize),
+        Advance(u64),
+        Pick(Option<usize>),
+    }
+
+    fn step(endpoints: usize) -> impl Strategy<Value = Step> {
+        let index = 0..endpoints;
+        prop_oneof![
+            (index.clone(), any::<bool>()).prop_map(|(index, on)| Step::Healthy(index, on)),
+            (index.clone(), prop::bool::weighted(0.3)).prop_map(|(index, on)| Step::Draining(index, on)),
+            index.clone().prop_map(Step::Fail),
+            (0u64..4000).prop_map(Step::Advance),
+            prop::option::of(index).prop_map(Step::Pick),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(seeded(256))]
+
+        /// Whatever happens to a cluster, a pick is of an endpoint that is usable, or does not drain if the cluster panics; there is a pick
+        /// if there is such an endpoint; and ejections keep to their cap.
+        #[test]
+        fn picks_are_always_allowed(
+            weights in prop::collection::vec(0u32..4, 4),
+            threshold in prop_oneof![Just(0.0), Just(0.5)],
+            max_ejected in 0.0f64..1.0,
+            which in 0usize..6,
+            steps in prop::collection::vec(step(4), 1..200),
+            seed: u64,
+        ) {
+            let algorithm = algorithms()[which].clone();
+            let cluster = cluster_with(algorithm.clone(), &weights, |cluster| {
+                cluster.panic_threshold = threshold;
+                cluster.slow_start = Duration::from_secs(3);
+                let outlier = cluster.outlier.as_mut().unwrap();
+                (outlier.consecutive_5xx, outlier.max_ejected) = (2, max_ejected);
+            });
+            let ejected_max = ((4.0 * max_ejected) as usize).max(1);
+            let mut picker = Picker::new(&algorithm, &cluster, 0, 1, seed);
+            let (mut now_ms, mut key) = (0, seed);
+            for step in steps {
+                match step {
+                    Step::Healthy(index, on) => _ = cluster.set_healthy(index, on, now_ms),
+                    Step::Draining(index, on) => _ = cluster.set_draining(index, on, now_ms),
+                    Step::Fail(index) => _ = cluster.record(index, now_ms, Outcome::Timeout),
+                    Step::Advance(ms) => now_ms += ms,
+                    Step::Pick(tried) => {
+                        key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+                        let panicking = cluster.panicking(now_ms);
+                        let allowed = |index: usize| {
+                            let drains = cluster.status(index, now_ms) == Some(crate::EndpointStatus::Draining);
+                            tried != Some(index) && weights[index] > 0 && !drains
+                                && (panicking || cluster.usable(index, now_ms))
+                        };
+                        match picker.pick(&cluster, now_ms, key, tried.as_slice()) {
+                            Some(Pick { index, panicked }) => prop_assert!(allowed(index) && panicked == panicking),
+                            None => prop_assert!(!(0..4).any(allowed)),
+                        }
+                    }
+                }
+                let ejected = (0..4).filter(|index| cluster.endpoints()[*index].is_ejected(now_ms)).count();
+                prop_assert!(ejected <= ejected_max, "{} of {}", ejected, ejected_max);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A bound on retries, so that a failing cluster is not finished off by them.
+
+/// Seconds over which requests and retries are counted.
+pub const RETRY_WINDOW_SECONDS: u64 = 10;
+/// Retries per hundred requests within the window.
+pub const RETRY_PERCENT_MAX: u64 = 20;
+/// Retries a second that are allowed beside that: what little traffic there is may be retried, too.
+pub const RETRY_FLOOR_PER_SECOND: u64 = 10;
+
+/// One worker's retry budget at one cluster.
+///
+/// In any [`RETRY_WINDOW_SECONDS`], counted in whole seconds, there are at most [`RETRY_PERCENT_MAX`] retries per hundred requests, plus
+/// [`RETRY_FLOOR_PER_SECOND`] for each second; these may come at once, as when an endpoint dies with many requests on it.
+#[derive(Clone, Debug, Default)]
+pub struct RetryBudget {
+    /// Requests and retries of second `s`, at `s % RETRY_WINDOW_SECONDS`.
+    seconds: [Counted; RETRY_WINDOW_SECONDS as usize],
+    /// The sum of `seconds`.
+    window: Counted,
+    /// The latest second seen.
+    second: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    requests: u64,
+    retries: u64,
+}
+
+impl RetryBudget {
+    /// An empty window.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A request has come from downstream. Its retries are not requests.
+    pub fn on_request(&mut self, now_ms: u64) {
+        self.advance(now_ms);
+        self.window.requests += 1;
+        self.current().requests += 1;
+    }
+
+    /// Whether a retry is within the budget; if so it is counted.
+    pub fn try_retry(&mut self, now_ms: u64) -> bool {
+        self.advance(now_ms);
+        let allowed = self.window.requests * RETRY_PERCENT_MAX / 100 + RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS;
+        if self.window.retries >= allowed {
+            return false;
+        }
+        self.window.retries += 1;
+        self.current().retries += 1;
+        true
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "x % n is below n, the length of the array")]
+    fn current(&mut self) -> &mut Counted {
+        &mut self.seconds[(self.second % RETRY_WINDOW_SECONDS) as usize]
+    }
+
+    /// Forgets the seconds that have left the window. At most as many steps as the window has seconds.
+    fn advance(&mut self, now_ms: u64) {
+        let second = now_ms / 1000;
+        // A clock that stands still or steps back counts into the latest second.
+        let steps = second.saturating_sub(self.second).min(RETRY_WINDOW_SECONDS);
+        for _ in 0..steps {
+            self.second += 1;
+            let old = std::mem::take(self.current());
+            self.window.requests -= old.requests;
+            self.window.retries -= old.retries;
+        }
+        self.second = self.second.max(second);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `(at_ms, requests, retries asked for, retries granted)` in order.
+    fn check(steps: &[(u64, u64, u64, u64)]) {
+        let mut budget = RetryBudget::new();
+        for (at_ms, requests, asked, granted) in steps {
+            (0..*requests).for_each(|_| budget.on_request(*at_ms));
+            let got = (0..*asked).filter(|_| budget.try_retry(*at_ms)).count() as u64;
+            assert_eq!(got, *granted, "at {at_ms} of {steps:?}");
+        }
+    }
+
+    #[test]
+    fn budgets() {
+        // The floor alone.
+        check(&[(0, 0, 200, 100)]);
+        // A fifth of the requests more.
+        check(&[(0, 1000, 500, 300)]);
+        // What was used is used for the whole window, and free after it.
+        check(&[(0, 0, 100, 100), (9_999, 0, 5, 0), (10_000, 0, 200, 100)]);
+        // Requests leave the window as well.
+        check(&[(0, 1000, 0, 0), (5_000, 500, 0, 0), (10_000, 0, 500, 200), (15_000, 0, 10, 0), (20_000, 0, 500, 100)]);
+        // A long silence.
+        check(&[(0, 1000, 300, 300), (1_000_000_000, 0, 500, 100)]);
+        // A clock that steps back.
+        check(&[(50_000, 100, 120, 120), (1_000, 0, 1, 0)]);
+    }
+}

@@ -1,0 +1,71 @@
+//! Clusters for the tests of this crate.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::Algorithm;
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+
+use crate::{ClusterState, EndpointState, Picker};
+
+/// The address of the n-th endpoint.
+pub(crate) fn address(n: usize) -> SocketAddr {
+    ([10, 0, (n / 256) as u8, (n % 256) as u8], 8080).into()
+}
+
+/// A cluster of these weights: no panic, no slow start, the default ejection, unless `adjust` says otherwise.
+pub(crate) fn cluster_with(
+    algorithm: Algorithm,
+    weights: &[u32],
+    adjust: impl FnOnce(&mut model::Cluster),
+) -> ClusterState {
+    let endpoint = |(n, weight): (usize, &u32)| Arc::new(EndpointState::new(address(n), *weight));
+    cluster_of(algorithm, weights.iter().enumerate().map(endpoint).collect(), adjust)
+}
+
+/// As [`cluster_with`], of endpoints that are there already.
+pub(crate) fn cluster_of(
+    algorithm: Algorithm,
+    endpoints: Vec<Arc<EndpointState>>,
+    adjust: impl FnOnce(&mut model::Cluster),
+) -> ClusterState {
+    let mut cluster = model::Cluster::new("test", Vec::new());
+    cluster.algorithm = algorithm;
+    cluster.panic_threshold = 0.0;
+    cluster.slow_start = Duration::ZERO;
+    adjust(&mut cluster);
+    ClusterState::new(&cluster, endpoints)
+}
+
+/// The only worker's picker.
+pub(crate) fn picker(algorithm: &Algorithm, cluster: &ClusterState, seed: u64) -> Picker {
+    Picker::new(algorithm, cluster, 0, 1, seed)
+}
+
+/// Maglev by client address.
+pub(crate) fn maglev() -> Algorithm {
+    Algorithm::Maglev(model::HashKey::ClientIp)
+}
+
+/// Every algorithm.
+pub(crate) fn algorithms() -> [Algorithm; 6] {
+    [
+        Algorithm::RoundRobin,
+        Algorithm::LeastRequest,
+        Algorithm::LeastConnections,
+        Algorithm::Random,
+        maglev(),
+        Algorithm::PeakEwma,
+    ]
+}
+
+/// So many cases, the same ones in every run.
+pub(crate) fn seeded(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        rng_seed: RngSeed::Fixed(0x57ee_17a2_d000_0001),
+        failure_persistence: None,
+        cases,
+        ..ProptestConfig::default()
+    }
+}
