@@ -1,0 +1,100 @@
+//! Records packed for the way to the writer: texts in one arena, the rest in entries of fixed size. A batch that comes back empty keeps its
+//! memory, so that a worker in steady state allocates nothing.
+
+use super::{HttpRecord, Record};
+
+/// Records of a batch.
+pub(super) const BATCH_RECORDS_MAX: usize = 1024;
+/// Bytes of the texts of a batch.
+const BATCH_BYTES_MAX: usize = 128 * 1024;
+/// A longer text is cut, and ends in `...`: a head may have 32 KiB, and a batch must have room for any record.
+pub(super) const TEXT_BYTES_MAX: usize = 4096;
+const CUT_MARK: &[u8] = b"...";
+
+/// Listener, cluster, method, target, host, route.
+const TEXTS: usize = 6;
+
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The texts of all entries one after the other. `bytes.len() <= BATCH_BYTES_MAX`.
+    bytes: Vec<u8>,
+    /// `entries.len() <= BATCH_RECORDS_MAX`.
+    entries: Vec<Entry>,
+}
+
+/// A record without its texts.
+#[derive(Debug)]
+struct Entry {
+    record: Record<'static>,
+    /// Each at most TEXT_BYTES_MAX + CUT_MARK.len().
+    lengths: [u16; TEXTS],
+}
+
+const _: () = assert!(TEXTS * (TEXT_BYTES_MAX + CUT_MARK.len()) <= BATCH_BYTES_MAX);
+const _: () = assert!(TEXT_BYTES_MAX + CUT_MARK.len() <= u16::MAX as usize);
+
+impl Batch {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether a record of any size may not find room.
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= BATCH_RECORDS_MAX
+            || self.bytes.len() > BATCH_BYTES_MAX - TEXTS * (TEXT_BYTES_MAX + CUT_MARK.len())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    /// Copies a record. The batch must not be full.
+    pub(super) fn push(&mut self, record: &Record<'_>) {
+        let http = record.http.as_ref();
+        let (method, target, host) =
+            http.map_or((&[][..], &[][..], &[][..]), |http| (http.method, http.target, http.host));
+        let route = http.map_or("", |http| http.route).as_bytes();
+        let texts: [&[u8]; TEXTS] =
+            [record.listener.as_bytes(), record.cluster.as_bytes(), method, target, host, route];
+        let lengths = texts.map(|text| self.push_text(text));
+        let http = record.http.map(|http| HttpRecord { method: &[], target: &[], host: &[], route: "", ..http });
+        self.entries.push(Entry { record: Record { listener: "", cluster: "", http, ..*record }, lengths });
+    }
+
+    fn push_text(&mut self, text: &[u8]) -> u16 {
+        let before = self.bytes.len();
+        match text.get(..TEXT_BYTES_MAX) {
+            Some(start) if text.len() > TEXT_BYTES_MAX => {
+                self.bytes.extend_from_slice(start);
+                self.bytes.extend_from_slice(CUT_MARK);
+            }
+            _ => self.bytes.extend_from_slice(text),
+        }
+        (self.bytes.len() - before) as u16
+    }
+
+    /// The records as they were pushed, but for texts that were cut.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let mut rest = self.bytes.as_slice();
+        self.entries.iter().map(move |entry| {
+            let [listener, cluster, method, target, host, route] = entry.lengths.map(|length| take(&mut rest, length));
+            let http = entry.record.http.map(|http| HttpRecord { method, target, host, route: text(route), ..http });
+            Record { listener: text(listener), cluster: text(cluster), http, ..entry.record }
+        })
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: u16) -> &'a [u8] {
+    let (taken, after) = rest.split_at_checked(usize::from(length)).unwrap_or_default();
+    *rest = after;
+    taken
+}
+
+/// A name from the configuration. It went in as a `str`; only a cut may have gone through a character.
+fn text(bytes: &[u8]) -> &str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => bytes.get(..error.valid_up_to()).and_then(|valid| std::str::from_utf8(valid).ok()).unwrap_or(""),
+    }
+}

@@ -1,0 +1,166 @@
+//! Records as lines, text or JSON. The fields and their order are what operators' scripts rely on.
+
+use std::fmt::{self, Display, Formatter};
+use std::io::Write;
+use std::net::SocketAddr;
+
+use model::AccessLogFormat;
+
+use super::escape;
+use super::{HttpRecord, Record};
+
+/// Appends the line of a record, its line feed included.
+pub(super) fn line(out: &mut Vec<u8>, format: AccessLogFormat, record: &Record<'_>) {
+    match format {
+        AccessLogFormat::Text => text(out, record),
+        AccessLogFormat::Json => json(out, record),
+    }
+    out.push(b'\n');
+}
+
+fn text(out: &mut Vec<u8>, record: &Record<'_>) {
+    put(out, format_args!("{} client={} listener=", Timestamp(record.unix_ms), Client(record.client)));
+    escape::value(out, record.listener.as_bytes());
+    match &record.http {
+        Some(http) => text_request(out, http),
+        None => out.extend_from_slice(b" tcp"),
+    }
+    put(out, format_args!(" bytes_in={} bytes_out={}", record.bytes_in, record.bytes_out));
+    if let Some(http) = &record.http {
+        out.extend_from_slice(b" route=");
+        escape::value(out, http.route.as_bytes());
+    }
+    out.extend_from_slice(b" cluster=");
+    escape::value(out, record.cluster.as_bytes());
+    put(out, format_args!(" endpoint={} total_ms={}", dash(record.endpoint), Millis(record.total_us)));
+    if let Some(http) = &record.http {
+        put(out, format_args!(" added_us={} upstream_ms={}", http.added_us, dash(http.upstream_us.map(Millis))));
+    }
+    put(out, format_args!(" attempts={} reason={}", record.attempts, dash(record.reason)));
+}
+
+fn text_request(out: &mut Vec<u8>, http: &HttpRecord<'_>) {
+    out.extend_from_slice(b" \"");
+    if http.method.is_empty() {
+        out.push(b'-');
+    } else {
+        escape::quoted(out, http.method);
+        out.push(b' ');
+        escape::quoted(out, http.target);
+        put(out, format_args!(" HTTP/1.{}", http.minor_version));
+    }
+    out.extend_from_slice(b"\" host=");
+    escape::value(out, http.host);
+    put(out, format_args!(" status={}", dash(Some(http.status).filter(|status| *status != 0))));
+}
+
+fn json(out: &mut Vec<u8>, record: &Record<'_>) {
+    put(out, format_args!("{{\"time\":\"{}\",\"client\":\"{}\"", Timestamp(record.unix_ms), Client(record.client)));
+    json_text(out, "listener", record.listener.as_bytes());
+    json_text(out, "protocol", if record.http.is_some() { b"http" } else { b"tcp" });
+    if let Some(http) = &record.http {
+        json_text(out, "method", http.method);
+        json_text(out, "target", http.target);
+        put(out, format_args!(",\"version\":\"1.{}\"", http.minor_version));
+        json_text(out, "host", http.host);
+        put(out, format_args!(",\"status\":{}", null(Some(http.status).filter(|status| *status != 0))));
+    }
+    put(out, format_args!(",\"bytes_in\":{},\"bytes_out\":{}", record.bytes_in, record.bytes_out));
+    if let Some(http) = &record.http {
+        json_text(out, "route", http.route.as_bytes());
+    }
+    json_text(out, "cluster", record.cluster.as_bytes());
+    match record.endpoint {
+        Some(endpoint) => put(out, format_args!(",\"endpoint\":\"{endpoint}\"")),
+        None => out.extend_from_slice(b",\"endpoint\":null"),
+    }
+    put(out, format_args!(",\"total_ms\":{}", Millis(record.total_us)));
+    if let Some(http) = &record.http {
+        let upstream = null(http.upstream_us.map(Millis));
+        put(out, format_args!(",\"added_us\":{},\"upstream_ms\":{upstream}", http.added_us));
+    }
+    put(out, format_args!(",\"attempts\":{}", record.attempts));
+    json_text(out, "reason", record.reason.map_or("", |reason| reason.name()).as_bytes());
+    out.push(b'}');
+}
+
+/// `,"name":"text"`, and `null` for the empty text.
+fn json_text(out: &mut Vec<u8>, name: &str, text: &[u8]) {
+    put(out, format_args!(",\"{name}\":"));
+    match text {
+        b"" => out.extend_from_slice(b"null"),
+        text => escape::json(out, text),
+    }
+}
+
+fn dash(value: Option<impl Display>) -> Or<impl Display> {
+    Or(value, "-")
+}
+
+fn null(value: Option<impl Display>) -> Or<impl Display> {
+    Or(value, "null")
+}
+
+/// A value, or a word for that there is none.
+struct Or<T>(Option<T>, &'static str);
+
+impl<T: Display> Display for Or<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(value) => value.fmt(f),
+            None => f.write_str(self.1),
+        }
+    }
+}
+
+/// An address, without its port where that is not known.
+struct Client(SocketAddr);
+
+impl Display for Client {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0.port() {
+            0 => self.0.ip().fmt(f),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+/// Microseconds, written as milliseconds with three decimals.
+struct Millis(u64);
+
+impl Display for Millis {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// Milliseconds since 1970, written as RFC 3339 has it, in UTC.
+struct Timestamp(u64);
+
+impl Display for Timestamp {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (days, ms_of_day) = (self.0 / 86_400_000, self.0 % 86_400_000);
+        let (year, month, day) = date(days);
+        let (seconds, ms) = (ms_of_day / 1000, ms_of_day % 1000);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    }
+}
+
+/// Year, month and day of a day since 1970-01-01. After Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days:
+/// years begin in March, so that the odd day is the last of its year.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468; // From 0000-03-01 on.
+    let (era, day_of_era) = (days / 146_097, days % 146_097); // 400 years.
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+fn put(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    // Writing to a Vec does not fail.
+    let _ = out.write_fmt(text);
+}

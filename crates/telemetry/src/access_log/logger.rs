@@ -1,0 +1,83 @@
+//! A worker's end of the access log.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::batch::Batch;
+use super::{BATCHES_MAX, Message, Record, Shared};
+
+/// A worker's way to the log. It never blocks. Dropping it flushes.
+#[derive(Debug)]
+pub struct Logger {
+    current: Batch,
+    queue: SyncSender<Message>,
+    shared: Arc<Shared>,
+    /// Emptied batches from the writer. As long as there are batches, so that the writer never waits for us.
+    home: SyncSender<Batch>,
+    emptied: Receiver<Batch>,
+    /// Batches made, `current` among them: `1 <= made <= BATCHES_MAX`.
+    made: usize,
+}
+
+impl Logger {
+    pub(super) fn new(queue: SyncSender<Message>, shared: Arc<Shared>) -> Self {
+        let (home, emptied) = sync_channel(BATCHES_MAX);
+        Self { current: Batch::default(), queue, shared, home, emptied, made: 1 }
+    }
+
+    /// Copies a record. When that fills the batch and the writer is behind, the batch is dropped and counted.
+    pub fn push(&mut self, record: &Record<'_>) {
+        self.current.push(record);
+        if self.current.is_full() && !self.hand_over() {
+            self.shared.dropped.fetch_add(self.current.len() as u64, Relaxed);
+            self.current.clear();
+        }
+    }
+
+    /// Hands over what is there; when the writer is behind it stays, and grows on. To be called a few times a second, so that a quiet
+    /// listener's lines appear, too.
+    pub fn flush(&mut self) {
+        if self.current.len() > 0 {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) -> bool {
+        // First the one that takes its place: with none there is no handing over.
+        let Some(next) = self.next() else { return false };
+        let full = mem::replace(&mut self.current, next);
+        match self.queue.try_send(Message::Batch(full, self.home.clone())) {
+            Ok(()) => true,
+            Err(error) => {
+                // Take it back. The writer has ended, or other workers have filled the queue.
+                let (std::sync::mpsc::TrySendError::Full(message)
+                | std::sync::mpsc::TrySendError::Disconnected(message)) = error;
+                if let Message::Batch(full, home) = message {
+                    let next = mem::replace(&mut self.current, full);
+                    let _ = home.try_send(next);
+                }
+                false
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Batch> {
+        if let Ok(batch) = self.emptied.try_recv() {
+            return Some(batch);
+        }
+        (self.made < BATCHES_MAX).then(|| {
+            self.made += 1;
+            Batch::default()
+        })
+    }
+}
+
+impl Drop for Logger {
+    fn drop(&mut self) {
+        self.flush();
+        // What is left found the writer behind for the last time.
+        self.shared.dropped.fetch_add(self.current.len() as u64, Relaxed);
+    }
+}

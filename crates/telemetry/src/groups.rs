@@ -1,0 +1,266 @@
+//! What is counted about a listener, a route, a cluster and an endpoint, by each worker for itself, and the sums over the workers.
+
+use std::array;
+
+use crate::counter::{Counter, Gauge};
+use crate::histogram::{Distribution, Histogram};
+use crate::reason::Reason;
+
+/// Something that workers count apart and that is told as one.
+pub(crate) trait Summed: Default {
+    /// The sum over workers.
+    type Total: Default;
+
+    /// Adds what one worker has counted.
+    fn add_to(&self, total: &mut Self::Total);
+}
+
+/// A struct of things that are summed, and the struct of their sums.
+macro_rules! group {
+    ($(#[$doc:meta])* $counters:ident $totals:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty => $total:ty,)* }) => {
+        $(#[$doc])*
+        ///
+        /// One worker's; only that worker writes to it.
+        // Two cache lines, which x86 fetches in pairs: workers that write to neighbours in memory would slow each other down.
+        #[repr(align(128))]
+        #[derive(Debug, Default)]
+        pub struct $counters {
+            $($(#[$field_doc])* pub $field: $kind,)*
+        }
+
+        $(#[$doc])*
+        ///
+        /// Summed over the workers.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $totals {
+            $($(#[$field_doc])* pub $field: $total,)*
+        }
+
+        impl Summed for $counters {
+            type Total = $totals;
+
+            fn add_to(&self, total: &mut $totals) {
+                $(self.$field.add_to(&mut total.$field);)*
+            }
+        }
+    };
+}
+
+group! {
+    /// What is counted about a listener.
+    ListenerCounters ListenerTotals {
+        /// Downstream connections accepted, those refused because the listener was full among them.
+        connections: Counter => u64,
+        /// Downstream connections that are open.
+        open: Gauge => u64,
+        /// Requests whose head was complete, or TCP connections given to a cluster.
+        requests: Counter => u64,
+        /// Bytes from clients.
+        bytes_received: Counter => u64,
+        /// Bytes to clients.
+        bytes_sent: Counter => u64,
+        /// What was refused, failed or closed.
+        reasons: ReasonCounters => ReasonTotals,
+    }
+}
+
+group! {
+    /// What is counted about a route.
+    RouteCounters RouteTotals {
+        /// Final responses to clients by the class of their status, those that Steelyard made itself among them.
+        responses: ResponseCounters => ResponseTotals,
+        /// The time that Steelyard itself added to a request, microseconds.
+        added: Histogram => Distribution,
+        /// From the end of the request's head going upstream to the end of the response's head, microseconds.
+        upstream: Histogram => Distribution,
+    }
+}
+
+group! {
+    /// What is counted about a cluster.
+    ClusterCounters ClusterTotals {
+        /// Requests, or TCP connections, given to it; a retry is none.
+        requests: Counter => u64,
+        /// Requests that were sent again.
+        retries: Counter => u64,
+        /// Upstream connections tried.
+        connects: Counter => u64,
+        /// Upstream connections that were tried and did not come about.
+        connect_failures: Counter => u64,
+        /// Requests sent on a connection that had served one before.
+        reused: Counter => u64,
+        /// Kept connections that turned out to be closed by the endpoint when a request was sent on them.
+        stale_reuse: Counter => u64,
+        /// Requests that wait for a connection.
+        pending: Gauge => u64,
+        /// Picks made with health and ejection ignored.
+        panic_picks: Counter => u64,
+        /// Connections turned into tunnels, and TCP connections.
+        tunnels: Counter => u64,
+    }
+}
+
+group! {
+    /// What is counted about an endpoint.
+    EndpointCounters EndpointTotals {
+        /// Requests, or TCP connections, sent to it.
+        requests: Counter => u64,
+        /// Those that failed: not connected, reset, timed out, malformed, or answered 500 to 599.
+        failures: Counter => u64,
+        /// How often outlier ejection took it out.
+        ejections: Counter => u64,
+    }
+}
+
+/// A counter for each [`Reason`].
+#[derive(Debug)]
+pub struct ReasonCounters([Counter; Reason::COUNT]);
+
+/// A sum for each [`Reason`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReasonTotals([u64; Reason::COUNT]);
+
+/// Counters of final responses by the class of their status.
+#[derive(Debug, Default)]
+pub struct ResponseCounters([Counter; CLASSES]);
+
+/// Sums of final responses by the class of their status: 1xx (101 alone is final) to 5xx.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseTotals(pub [u64; CLASSES]);
+
+const CLASSES: usize = 5;
+
+impl ReasonCounters {
+    /// One more.
+    pub fn inc(&self, reason: Reason) {
+        // Every index is below COUNT.
+        self.0[reason.index()].inc();
+    }
+}
+
+impl ReasonTotals {
+    /// How often.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0[reason.index()]
+    }
+
+    /// Each reason that was counted at least once, and how often.
+    pub fn counted(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL.iter().map(|reason| (*reason, self.of(*reason))).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl ResponseCounters {
+    /// One more response with this status. An endpoint may use a status outside 100 to 599: that is counted as a 5xx, as RFC 9110 section 15
+    /// has clients treat it.
+    pub fn inc(&self, status: u16) {
+        let class = usize::from(status / 100).wrapping_sub(1).min(CLASSES - 1);
+        self.0[class].inc();
+    }
+}
+
+impl ResponseTotals {
+    /// All responses.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Default for ReasonCounters {
+    fn default() -> Self {
+        Self(array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Default for ReasonTotals {
+    fn default() -> Self {
+        Self([0; Reason::COUNT])
+    }
+}
+
+impl Summed for Counter {
+    type Total = u64;
+
+    fn add_to(&self, total: &mut u64) {
+        *total = total.wrapping_add(self.get());
+    }
+}
+
+impl Summed for Gauge {
+    type Total = u64;
+
+    fn add_to(&self, total: &mut u64) {
+        *total = total.saturating_add(self.get());
+    }
+}
+
+impl Summed for Histogram {
+    type Total = Distribution;
+
+    fn add_to(&self, total: &mut Distribution) {
+        Histogram::add_to(self, total);
+    }
+}
+
+impl Summed for ReasonCounters {
+    type Total = ReasonTotals;
+
+    fn add_to(&self, total: &mut ReasonTotals) {
+        self.0.iter().zip(&mut total.0).for_each(|(counter, total)| counter.add_to(total));
+    }
+}
+
+impl Summed for ResponseCounters {
+    type Total = ResponseTotals;
+
+    fn add_to(&self, total: &mut ResponseTotals) {
+        self.0.iter().zip(&mut total.0).for_each(|(counter, total)| counter.add_to(total));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_by_class() {
+        let check = |status, expect: [u64; CLASSES]| {
+            let counters = ResponseCounters::default();
+            counters.inc(status);
+            let mut totals = ResponseTotals::default();
+            counters.add_to(&mut totals);
+            assert_eq!(totals.0, expect, "{status}");
+        };
+        check(101, [1, 0, 0, 0, 0]);
+        check(200, [0, 1, 0, 0, 0]);
+        check(304, [0, 0, 1, 0, 0]);
+        check(499, [0, 0, 0, 1, 0]);
+        check(503, [0, 0, 0, 0, 1]);
+        check(999, [0, 0, 0, 0, 1]);
+        check(0, [0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn reasons_by_name() {
+        let counters = ReasonCounters::default();
+        Reason::ALL.iter().for_each(|reason| counters.inc(*reason));
+        counters.inc(Reason::NoRoute);
+        let mut totals = ReasonTotals::default();
+        counters.add_to(&mut totals);
+        assert_eq!(totals.of(Reason::NoRoute), 2);
+        assert_eq!(totals.of(Reason::TunnelIdle), 1);
+        assert_eq!(totals.counted().count(), Reason::ALL.len());
+    }
+
+    #[test]
+    fn groups_are_summed_field_by_field() {
+        let (one, other) = (ClusterCounters::default(), ClusterCounters::default());
+        one.requests.add(3);
+        other.requests.add(4);
+        other.pending.inc();
+        let mut total = ClusterTotals::default();
+        one.add_to(&mut total);
+        other.add_to(&mut total);
+        assert_eq!(total, ClusterTotals { requests: 7, pending: 1, ..ClusterTotals::default() });
+    }
+}

@@ -1,0 +1,191 @@
+//! Why something was refused, failed or was closed: one list, from which come the enum, the metric labels, the words of the access log,
+//! and the page `docs/reasons.md`.
+//!
+//! A reason that is no longer used leaves the list, and its number is not given to another.
+
+/// Makes the enum and all that is known about its variants from one table.
+macro_rules! reasons {
+    ($($number:literal $variant:ident $name:literal $place:ident $meaning:literal;)*) => {
+        /// Why something was refused, failed or was closed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $meaning] $variant = $number,)*
+        }
+
+        impl Reason {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Reason] = &[$(Reason::$variant),*];
+
+            /// The word for it in metrics and access logs. Never changes.
+            pub const fn name(self) -> &'static str {
+                match self { $(Reason::$variant => $name,)* }
+            }
+
+            /// Where it happened.
+            pub const fn place(self) -> Place {
+                match self { $(Reason::$variant => Place::$place,)* }
+            }
+
+            /// One sentence for people.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Reason::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    0 BadRequestLine "bad_request_line" Downstream "The request line is not one, or could be read in two ways.";
+    1 BadHeader "bad_header" Downstream "A header field of the request is malformed: its name, its value, its line ending, or folded over lines.";
+    2 BadFraming "bad_framing" Downstream "Where the request's body ends is unclear or contradicted, or a chunk is malformed.";
+    3 BadHost "bad_host" Downstream "The request has no Host where one is due, several, or one that is not a host.";
+    4 BadVersion "bad_version" Downstream "The request is not HTTP/1.0 or HTTP/1.1.";
+    5 HeaderTooLarge "header_too_large" Downstream "Request line and header fields together are longer than the listener's limit.";
+    6 TooManyHeaders "too_many_headers" Downstream "The request has more header fields than the listener's limit.";
+    7 UriTooLong "uri_too_long" Downstream "The request line alone is longer than the listener's limit.";
+    8 BodyTooLarge "body_too_large" Downstream "The request's body is longer than the listener's limit.";
+    9 HeaderTimeout "header_timeout" Downstream "The request's head was not complete in time.";
+    10 BodyTimeout "body_timeout" Downstream "The client fell silent within the request's body.";
+    11 SlowRead "slow_read" Downstream "The client did not read its response for too long.";
+    12 ClientReset "client_reset" Downstream "The client's connection was reset, or could not be written to.";
+    13 ClientEof "client_eof" Downstream "The client ended its side in the middle of a request.";
+    14 ConnectionsFull "connections_full" Downstream "The listener has as many connections open as it may.";
+    15 BadProxyProtocol "bad_proxy_protocol" Downstream "The connection did not begin with a valid PROXY protocol header where the listener asks for one.";
+    16 ProxyProtocolTimeout "proxy_protocol_timeout" Downstream "The PROXY protocol header was not complete in time.";
+    17 ExpectationFailed "expectation_failed" Downstream "The request expects something other than 100-continue.";
+    18 IdleTimeout "idle_timeout" Downstream "A connection was closed because nothing came over it for too long.";
+    19 MethodNotSupported "method_not_supported" Downstream "The method is one that this proxy does not serve: CONNECT.";
+    20 NoRoute "no_route" Routing "No route of the listener matches the request.";
+    21 NoEndpoint "no_endpoint" Cluster "The cluster has no endpoint that takes new work.";
+    22 PendingFull "pending_full" Cluster "All connections to the cluster are in use, and so are its places for requests that wait for one.";
+    23 PendingTimeout "pending_timeout" Cluster "The request waited too long for a connection to the cluster.";
+    24 RetryBudget "retry_budget" Cluster "The request failed, could have been sent again, and was not because too many are.";
+    25 ConnectRefused "connect_refused" Upstream "The endpoint refused the connection: nothing listens on its port.";
+    26 ConnectTimeout "connect_timeout" Upstream "The endpoint did not answer the TCP handshake in time.";
+    27 ConnectFailed "connect_failed" Upstream "The endpoint could not be connected to for another cause, such as no route to its network.";
+    28 UpstreamReset "upstream_reset" Upstream "The endpoint reset the connection before its response was complete.";
+    29 UpstreamEof "upstream_eof" Upstream "The endpoint closed the connection before its response was complete.";
+    30 UpstreamBadHead "upstream_bad_head" Upstream "The head of the endpoint's response is malformed.";
+    31 UpstreamBadFraming "upstream_bad_framing" Upstream "Where the response's body ends is unclear or contradicted, or a chunk is malformed.";
+    32 UpstreamHeadTooLarge "upstream_head_too_large" Upstream "The head of the endpoint's response is longer than the limit.";
+    33 ResponseTimeout "response_timeout" Upstream "The endpoint was silent for longer than the cluster's response timeout.";
+    34 RequestTimeout "request_timeout" Upstream "The response was not complete within the route's timeout.";
+    35 Draining "draining" Internal "Steelyard is draining, and closed what had not ended in time or had not begun.";
+    36 Internal "internal" Internal "A fault of Steelyard itself. Please report it.";
+    37 TunnelIdle "tunnel_idle" Internal "Both sides of a tunnel were silent for too long.";
+}
+
+/// Where a [`Reason`] belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The client, or a limit of the listener that it met.
+    Downstream,
+    /// The routing table.
+    Routing,
+    /// The choice of an endpoint, or a limit of the cluster.
+    Cluster,
+    /// The endpoint.
+    Upstream,
+    /// Steelyard.
+    Internal,
+}
+
+impl Reason {
+    /// One more than the greatest number: the length of an array that is indexed by [`Reason::index`].
+    pub const COUNT: usize = match Self::ALL.last() {
+        Some(last) => last.index() + 1,
+        None => 0,
+    };
+
+    /// Its number. Never changes, and never passes to another reason.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The page `docs/reasons.md`.
+    pub fn page() -> String {
+        let mut page = PAGE_HEAD.to_owned();
+        for (place, title) in Place::TITLES {
+            page += &format!("\n## {title}\n\n| reason | number | meaning |\n|---|---|---|\n");
+            for reason in Self::ALL.iter().filter(|reason| reason.place() == *place) {
+                page += &format!("| `{}` | {} | {} |\n", reason.name(), reason.index(), reason.meaning());
+            }
+        }
+        page
+    }
+}
+
+impl Place {
+    const TITLES: &[(Place, &str)] = &[
+        (Place::Downstream, "Client and listener"),
+        (Place::Routing, "Routing"),
+        (Place::Cluster, "Cluster"),
+        (Place::Upstream, "Endpoint"),
+        (Place::Internal, "Steelyard itself"),
+    ];
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const PAGE_HEAD: &str = "\
+# Reasons
+
+Whatever Steelyard refuses, fails to do or closes before its end is counted under one of these, by listener, in
+`steelyard_refused_total{listener,reason}`, and stands as `reason=` in the access log.
+
+This page is made from the list in `crates/telemetry/src/reason.rs`:
+`cargo run -p telemetry --example reasons > docs/reasons.md`.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_grow_and_names_are_unique_words() {
+        for pair in Reason::ALL.windows(2) {
+            assert!(pair[0].index() < pair[1].index(), "{} and {}", pair[0], pair[1]);
+        }
+        let mut names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert!(
+            names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')),
+            "{names:?}"
+        );
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+        assert!(Reason::ALL.iter().all(|reason| reason.index() < Reason::COUNT));
+    }
+
+    #[test]
+    fn names_are_those_of_the_variants() {
+        for reason in Reason::ALL {
+            let mut snake = String::new();
+            for letter in format!("{reason:?}").chars() {
+                if letter.is_uppercase() && !snake.is_empty() {
+                    snake.push('_');
+                }
+                snake.push(letter.to_ascii_lowercase());
+            }
+            assert_eq!(reason.name(), snake);
+        }
+    }
+
+    #[test]
+    fn every_place_has_its_section() {
+        let page = Reason::page();
+        assert!(Reason::ALL.iter().all(|reason| page.contains(&format!("| `{}` |", reason.name()))));
+    }
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reasons.md");
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(page == Reason::page(), "run `cargo run -p telemetry --example reasons > docs/reasons.md`");
+    }
+}

@@ -1,0 +1,157 @@
+//! All counters of the process, found by name and summed over the workers.
+//!
+//! A worker asks for its counters when it takes a snapshot, or when a route is hit for the first time, and keeps them: the lock here is
+//! never on a request's way. Series of names that stay in the configuration stay, so that no counter goes backwards on a reload.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::{EndpointAddress, Protocol, Snapshot};
+
+use crate::groups::{
+    ClusterCounters, ClusterTotals, EndpointCounters, EndpointTotals, ListenerCounters, ListenerTotals, RouteCounters,
+    RouteTotals, Summed,
+};
+use crate::process;
+use crate::prometheus::{self, Sample};
+
+/// All counters of the process. Cloning gives another handle on the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    series: Arc<Mutex<Series>>,
+}
+
+/// Sums over the workers at one moment. A total is exact; totals among each other may be some requests apart, as the workers go on meanwhile.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// By the name of the listener.
+    pub listeners: BTreeMap<String, ListenerTotals>,
+    /// By the names of listener and route. A route that was never hit is not there.
+    pub routes: BTreeMap<(String, String), RouteTotals>,
+    /// By the name of the cluster.
+    pub clusters: BTreeMap<String, ClusterTotals>,
+    /// By the name of the cluster and the address.
+    pub endpoints: BTreeMap<(String, SocketAddr), EndpointTotals>,
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    listeners: Family<String, ListenerCounters>,
+    routes: Family<(String, String), RouteCounters>,
+    clusters: Family<String, ClusterCounters>,
+    endpoints: Family<(String, SocketAddr), EndpointCounters>,
+}
+
+/// The counters of one kind: by name, then by worker.
+#[derive(Debug)]
+struct Family<K, C>(BTreeMap<K, BTreeMap<usize, Arc<C>>>);
+
+impl Registry {
+    /// The counters of a listener for one worker; made when they are not there.
+    pub fn listener(&self, worker: usize, name: &str) -> Arc<ListenerCounters> {
+        self.lock().listeners.counters(worker, name.to_owned())
+    }
+
+    /// The counters of a route for one worker; made when they are not there, so ask at the first hit.
+    pub fn route(&self, worker: usize, listener: &str, route: &str) -> Arc<RouteCounters> {
+        self.lock().routes.counters(worker, (listener.to_owned(), route.to_owned()))
+    }
+
+    /// The counters of a cluster for one worker; made when they are not there.
+    pub fn cluster(&self, worker: usize, name: &str) -> Arc<ClusterCounters> {
+        self.lock().clusters.counters(worker, name.to_owned())
+    }
+
+    /// The counters of an endpoint for one worker; made when they are not there.
+    pub fn endpoint(&self, worker: usize, cluster: &str, address: SocketAddr) -> Arc<EndpointCounters> {
+        self.lock().endpoints.counters(worker, (cluster.to_owned(), address))
+    }
+
+    /// Forgets every series whose names are not in `snapshot`.
+    ///
+    /// An address that a name of the configuration once had is forgotten when nobody holds its counters any more, so call this after each
+    /// change of resolved addresses, too, when the workers have taken it. Counters that a worker still holds go on counting unseen.
+    pub fn retain(&self, snapshot: &Snapshot) {
+        let listeners: BTreeSet<&str> = snapshot.listeners.iter().map(|listener| listener.name.as_str()).collect();
+        let routes: BTreeSet<(&str, &str)> = routes(snapshot).collect();
+        let clusters: BTreeMap<&str, &model::Cluster> =
+            snapshot.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
+        let mut series = self.lock();
+        series.listeners.0.retain(|name, _| listeners.contains(name.as_str()));
+        series.routes.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
+        series.clusters.0.retain(|name, _| clusters.contains_key(name.as_str()));
+        series.endpoints.0.retain(|(name, address), workers| {
+            clusters.get(name.as_str()).is_some_and(|cluster| {
+                let held = workers.values().any(|counters| Arc::strong_count(counters) > 1);
+                has_endpoint(cluster, *address, held)
+            })
+        });
+    }
+
+    /// Everything, summed over the workers.
+    pub fn totals(&self) -> Totals {
+        let series = self.lock();
+        Totals {
+            listeners: series.listeners.totals(),
+            routes: series.routes.totals(),
+            clusters: series.clusters.totals(),
+            endpoints: series.endpoints.totals(),
+        }
+    }
+
+    /// Everything as Prometheus text (format 0.0.4): the totals, the process (from `/proc/self`), and what the caller adds. Samples of one
+    /// name must stand next to each other.
+    pub fn render(&self, extra: &[Sample]) -> String {
+        let mut samples = process::samples();
+        samples.extend_from_slice(extra);
+        prometheus::render(&self.totals(), &samples)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Series> {
+        // Nothing in here is left half done by a panic.
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str)> {
+    snapshot.listeners.iter().flat_map(|listener| {
+        let routes = match &listener.protocol {
+            Protocol::Http(http) => http.routes.as_slice(),
+            Protocol::Tcp(_) => &[],
+        };
+        routes.iter().map(|route| (listener.name.as_str(), route.name.as_str()))
+    })
+}
+
+fn has_endpoint(cluster: &model::Cluster, address: SocketAddr, held: bool) -> bool {
+    cluster.endpoints.iter().any(|endpoint| match &endpoint.address {
+        EndpointAddress::Socket(socket) => *socket == address,
+        EndpointAddress::Name { port, .. } => *port == address.port() && held,
+    })
+}
+
+impl<K: Ord + Clone, C: Summed> Family<K, C> {
+    fn counters(&mut self, worker: usize, key: K) -> Arc<C> {
+        Arc::clone(self.0.entry(key).or_default().entry(worker).or_default())
+    }
+
+    fn totals(&self) -> BTreeMap<K, C::Total> {
+        let sum = |workers: &BTreeMap<usize, Arc<C>>| {
+            let mut total = C::Total::default();
+            workers.values().for_each(|counters| counters.add_to(&mut total));
+            total
+        };
+        self.0.iter().map(|(key, workers)| (key.clone(), sum(workers))).collect()
+    }
+}
+
+// Derived, it would ask the counters' keys for a default.
+impl<K, C> Default for Family<K, C> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+#[cfg(test)]
+mod tests;

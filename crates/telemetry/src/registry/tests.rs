@@ -1,0 +1,247 @@
+//! Names that come and go, sums over workers, and the page as a scraper reads it.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Cluster, ClusterId, Endpoint, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher,
+    Route,
+};
+
+use super::*;
+use crate::prometheus::Kind;
+use crate::reason::Reason;
+
+fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress])]) -> Snapshot {
+    Snapshot {
+        generation: Generation(1),
+        admin: None,
+        access_log: None,
+        dns: model::Dns::default(),
+        drain_timeout: std::time::Duration::ZERO,
+        listeners: listeners.iter().map(|(name, routes)| listener(name, routes)).collect(),
+        clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses)).collect(),
+    }
+}
+
+fn listener(name: &str, routes: &[&str]) -> Listener {
+    let route = |name: &&str| Route {
+        name: (*name).to_owned(),
+        hosts: Vec::new(),
+        path: PathMatcher::Prefix("/".into()),
+        methods: Vec::new(),
+        headers: Vec::new(),
+        query: Vec::new(),
+        to: ClusterId(0),
+        timeout: None,
+    };
+    let protocol = Protocol::Http(HttpListener {
+        routes: routes.iter().map(route).collect(),
+        trusted_proxies: Vec::new(),
+        forwarded: ForwardedHeaders::XForwarded,
+        limits: ListenerLimits::default(),
+    });
+    let bind = address(80);
+    Listener { name: name.into(), bind, protocol, accept_proxy_protocol: false, connections_max: 1 }
+}
+
+fn cluster(name: &str, addresses: &[EndpointAddress]) -> Cluster {
+    Cluster::new(name, addresses.iter().map(|address| Endpoint { address: address.clone(), weight: 1 }).collect())
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 7], port))
+}
+
+#[test]
+fn workers_are_summed() {
+    let registry = Registry::default();
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let counters = registry.cluster(worker, "web");
+            scope.spawn(move || (0..10_000).for_each(|_| counters.requests.inc()));
+        }
+    });
+    assert_eq!(registry.totals().clusters["web"].requests, 40_000);
+}
+
+#[test]
+fn the_same_name_and_worker_give_the_same_counters() {
+    let registry = Registry::default();
+    let counters = registry.route(0, "web", "/");
+    assert!(Arc::ptr_eq(&counters, &registry.clone().route(0, "web", "/")));
+    assert!(!Arc::ptr_eq(&counters, &registry.route(1, "web", "/")));
+    assert!(!Arc::ptr_eq(&counters, &registry.route(0, "api", "/")));
+}
+
+#[test]
+fn a_reload_keeps_what_stays_and_forgets_the_rest() {
+    let socket = |port| EndpointAddress::Socket(address(port));
+    let registry = Registry::default();
+    for (listener, route) in [("web", "/a"), ("web", "/b"), ("old", "/a")] {
+        registry.listener(0, listener).requests.add(5);
+        registry.route(0, listener, route).responses.inc(200);
+    }
+    for (cluster, port) in [("shop", 1), ("shop", 2), ("gone", 1)] {
+        registry.cluster(0, cluster).requests.add(5);
+        registry.endpoint(0, cluster, address(port)).requests.add(5);
+    }
+    registry.retain(&snapshot(&[("web", &["/b", "/c"])], &[("shop", &[socket(2), socket(3)])]));
+    let totals = registry.totals();
+    assert_eq!(totals.listeners.keys().collect::<Vec<_>>(), ["web"]);
+    assert_eq!(totals.listeners["web"].requests, 10);
+    assert_eq!(totals.routes.keys().collect::<Vec<_>>(), [&("web".to_owned(), "/b".to_owned())]);
+    assert_eq!(totals.clusters.keys().collect::<Vec<_>>(), ["shop"]);
+    assert_eq!(totals.clusters["shop"].requests, 10);
+    assert_eq!(totals.endpoints.keys().collect::<Vec<_>>(), [&("shop".to_owned(), address(2))]);
+}
+
+#[test]
+fn an_address_of_a_name_lives_as_long_as_somebody_holds_it() {
+    let name = EndpointAddress::Name { host: "shop.internal".into(), port: 80 };
+    let snapshot = snapshot(&[], &[("shop", &[name])]);
+    let registry = Registry::default();
+    let held = registry.endpoint(0, "shop", address(80));
+    drop(registry.endpoint(0, "shop", SocketAddr::from(([10, 0, 0, 8], 80))));
+    let wrong_port = registry.endpoint(0, "shop", address(81));
+    registry.retain(&snapshot);
+    assert_eq!(registry.totals().endpoints.keys().map(|(_, address)| *address).collect::<Vec<_>>(), [address(80)]);
+    drop((held, wrong_port));
+    registry.retain(&snapshot);
+    assert!(registry.totals().endpoints.is_empty());
+}
+
+#[test]
+fn the_page_reads_back() {
+    let registry = Registry::default();
+    let odd = "a \"quoted\" \\ name\nof two lines, with=signs{}";
+    let listener = registry.listener(0, odd);
+    listener.connections.add(3);
+    listener.open.inc();
+    listener.reasons.inc(Reason::BadFraming);
+    let route = registry.route(1, odd, "/");
+    route.responses.inc(503);
+    [10, 20, 30, 1_000_000, 900_000_000].into_iter().for_each(|us| route.added.record(us));
+    registry.cluster(0, "shop").panic_picks.inc();
+    registry.endpoint(0, "shop", "[2001:db8::1]:80".parse().unwrap()).ejections.inc();
+    let generation = Sample {
+        name: "steelyard_generation",
+        help: "Number of the snapshot.",
+        kind: Kind::Gauge,
+        labels: Vec::new(),
+        value: 7.0,
+    };
+    let page = Page::parse(&registry.render(&[generation]));
+
+    let check = |name: &str, labels: &[(&str, &str)], expect: f64| {
+        assert_eq!(page.value(name, labels), Some(expect), "{name} {labels:?}");
+    };
+    check("steelyard_listener_connections_total", &[("listener", odd)], 3.0);
+    check("steelyard_listener_connections_open", &[("listener", odd)], 1.0);
+    check("steelyard_refused_total", &[("listener", odd), ("reason", "bad_framing")], 1.0);
+    check("steelyard_refused_total", &[("listener", odd), ("reason", "bad_host")], 0.0);
+    check("steelyard_route_responses_total", &[("listener", odd), ("route", "/"), ("class", "5xx")], 1.0);
+    check("steelyard_route_added_seconds_count", &[("listener", odd), ("route", "/")], 5.0);
+    check("steelyard_route_added_seconds_sum", &[("listener", odd), ("route", "/")], 901.00006);
+    check("steelyard_route_added_seconds_bucket", &[("listener", odd), ("route", "/"), ("le", "0.000016")], 1.0);
+    check("steelyard_route_added_seconds_bucket", &[("listener", odd), ("route", "/"), ("le", "+Inf")], 5.0);
+    check("steelyard_route_upstream_seconds_count", &[("listener", odd), ("route", "/")], 0.0);
+    check("steelyard_cluster_panic_picks_total", &[("cluster", "shop")], 1.0);
+    check("steelyard_endpoint_ejections_total", &[("cluster", "shop"), ("endpoint", "[2001:db8::1]:80")], 1.0);
+    check("steelyard_generation", &[], 7.0);
+    assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 0.0);
+    page.assert_well_formed();
+}
+
+/// Prometheus text, read as strictly as the format's page has it.
+struct Page {
+    /// Name to type.
+    types: BTreeMap<String, String>,
+    samples: Vec<Line>,
+}
+
+struct Line {
+    name: String,
+    labels: Vec<(String, String)>,
+    value: f64,
+}
+
+impl Page {
+    fn parse(text: &str) -> Self {
+        let mut page = Page { types: BTreeMap::new(), samples: Vec::new() };
+        assert!(text.ends_with('\n'));
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert!(page.types.insert(name.into(), kind.into()).is_none(), "{name} has two heads");
+            } else if !line.starts_with("# HELP ") {
+                page.samples.push(sample(line));
+            }
+        }
+        page
+    }
+
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let same = |have: &[(String, String)]| {
+            have.len() == labels.len()
+                && have.iter().zip(labels).all(|(have, want)| (have.0.as_str(), have.1.as_str()) == *want)
+        };
+        self.samples.iter().find(|line| line.name == name && same(&line.labels)).map(|line| line.value)
+    }
+
+    /// Every sample has a type and no twin, and the buckets of a histogram only grow.
+    fn assert_well_formed(&self) {
+        let word = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        for (place, line @ Line { name, labels, .. }) in self.samples.iter().enumerate() {
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| {
+                name.strip_suffix(suffix)
+                    .filter(|family| self.types.get(*family).is_some_and(|kind| kind == "histogram"))
+            });
+            let kind = self.types.get(family.unwrap_or(name)).unwrap_or_else(|| panic!("{name} has no type"));
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name} is a {kind}");
+            assert!(word(name) && labels.iter().all(|(label, _)| word(label)), "{name} {labels:?}");
+            let (before, line_before) =
+                (&self.samples[..place], place.checked_sub(1).map(|before| &self.samples[before]));
+            assert!(
+                !before.iter().any(|other| other.name == *name && other.labels == *labels),
+                "{name} {labels:?} twice"
+            );
+            if let Some(before) = line_before.filter(|before| name.ends_with("_bucket") && before.name == *name) {
+                assert!(before.value <= line.value, "{name} {labels:?}");
+            }
+        }
+    }
+}
+
+fn sample(line: &str) -> Line {
+    let end = line.find(['{', ' ']).unwrap();
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = Vec::new();
+    if rest.starts_with('{') {
+        while !rest.starts_with('}') {
+            let (label, after) = rest[1..].split_once("=\"").unwrap();
+            let (value, after) = unescape(after);
+            labels.push((label.to_owned(), value));
+            rest = after;
+        }
+        rest = &rest[1..];
+    }
+    Line { name: name.to_owned(), labels, value: rest.strip_prefix(' ').unwrap().parse().unwrap() }
+}
+
+/// The text up to the closing quote, and what comes after that.
+fn unescape(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return (value, &text[at + 1..]),
+            '\\' => match chars.next().unwrap().1 {
+                'n' => value.push('\n'),
+                c @ ('"' | '\\') => value.push(c),
+                c => panic!("unknown escape {c:?}"),
+            },
+            c => value.push(c),
+        }
+    }
+    panic!("no closing quote in {text:?}");
+}
