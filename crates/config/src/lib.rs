@@ -1,0 +1,61 @@
+//! YAML text to model, with every error at its place.
+//!
+//! Job: read a file into a [`model::Snapshot`], or tell everything that is wrong with it and what would be right; describe what a file may
+//! hold, for editors ([`schema`]) and for people ([`reference`]). Not its job: opening files, sockets or names.
+//!
+//! Text becomes a tree of nodes (`yaml`), the nodes become raw values by a table of keys (`raw`, read by `read`), and the raw values become
+//! the model (`lower`). Each step reports what it finds and goes on, so that one run tells all errors.
+#![forbid(unsafe_code)]
+
+mod defaults;
+mod define;
+mod diagnostic;
+mod lower;
+mod raw;
+mod read;
+mod reference;
+mod schema;
+mod text;
+mod yaml;
+
+use std::net::SocketAddr;
+
+use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot};
+
+pub use diagnostic::{Diagnostic, Errors, Excerpt};
+pub use reference::reference;
+pub use schema::schema;
+pub use text::{parse_bind, parse_endpoint};
+
+use diagnostic::Report;
+use raw::{ProtocolName, RawFile};
+use read::Read;
+
+/// The snapshot that a file means.
+///
+/// # Errors
+/// Everything that is wrong with it (at most a hundred things), in its order; never empty.
+pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snapshot, Errors> {
+    // RFC 3629 section 6: a byte order mark is a signature and not text.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut report = Report::default();
+    let snapshot = yaml::load(text, &mut report)
+        .and_then(|root| RawFile::read(&root, "the file", &mut report))
+        .and_then(|raw| lower::snapshot(raw, generation, &mut report));
+    match snapshot {
+        Some(snapshot) if report.is_empty() => Ok(snapshot),
+        _ => Err(report.into_errors(file_name, text)),
+    }
+}
+
+/// What `steelyard proxy --listen ADDRESS --to A,B` means: one listener that sends everything to one cluster, all else as in a file that says
+/// no more than that.
+pub fn proxy_snapshot(listen: SocketAddr, to: &[EndpointAddress], tcp: bool) -> Snapshot {
+    let endpoint = |address: &EndpointAddress| Endpoint { address: address.clone(), weight: defaults::WEIGHT };
+    let cluster = Cluster::new("proxy", to.iter().map(endpoint).collect());
+    let protocol = if tcp { ProtocolName::Tcp } else { ProtocolName::Http };
+    lower::one_listener("proxy", listen, protocol, cluster)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Clusters: endpoints and the policy for choosing among them.
+
+use std::collections::HashMap;
+
+use model::{Algorithm, Cluster, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe};
+
+use super::{count, positive};
+use crate::defaults;
+use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::raw::{
+    RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier, RawOutlierObject,
+};
+use crate::read::{Keyed, Many, Placed};
+
+/// `None` where it has no endpoints that could be read; the report says why.
+pub fn cluster(name: &str, raw: RawCluster, report: &mut Report) -> Option<Cluster> {
+    let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
+    let endpoints = endpoints(raw.endpoints?, name, report);
+    let mut cluster = Cluster::new(name, endpoints);
+    cluster.health_check = health_check.flatten();
+    if let Some(balance) = raw.balance {
+        cluster.algorithm = algorithm(balance.value);
+    }
+    if let Some(outlier) = raw.outlier {
+        cluster.outlier = match outlier.value {
+            RawOutlier::Text(_off) => None,
+            RawOutlier::Object(object) => Some(self::outlier(object)),
+        };
+    }
+    if let Some(share) = raw.panic_threshold {
+        cluster.panic_threshold = share.value.0;
+    }
+    if let Some(duration) = raw.slow_start {
+        cluster.slow_start = duration.value.0;
+    }
+    if let Some(limits) = raw.limits {
+        cluster.limits = self::limits(limits.value);
+    }
+    cluster.connect_timeout = positive(&raw.connect_timeout, cluster.connect_timeout);
+    cluster.response_timeout = positive(&raw.response_timeout, cluster.response_timeout);
+    cluster.idle_timeout = positive(&raw.idle_timeout, cluster.idle_timeout);
+    if let Some(connections) = raw.idle_connections {
+        cluster.idle_connections_max = count(connections.value.0);
+    }
+    cluster.send_proxy_protocol = raw.proxy_protocol.map(|version| version.value.0);
+    Some(cluster)
+}
+
+fn endpoints(raw: Placed<Many<RawEndpoint>>, name: &str, report: &mut Report) -> Vec<Endpoint> {
+    let whole = raw.place;
+    let mut first: HashMap<EndpointAddress, Place> = HashMap::new();
+    let mut endpoints = Vec::with_capacity(raw.value.0.len());
+    for Placed { place, value } in raw.value.0 {
+        let (address, weight) = match value {
+            RawEndpoint::Text(address) => (Some(address), None),
+            RawEndpoint::Object(object) => (object.address.map(|address| address.value), object.weight),
+        };
+        let Some(address) = address.map(|address| address.0) else { continue };
+        if let Some(first) = first.insert(address.clone(), place) {
+            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            report.add(place, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
+        }
+        let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
+        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT) });
+    }
+    if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
+        let hint = "none of them takes work; give at least one a weight above 0";
+        report.add(whole, Wrong::new(format!("every endpoint of {} has the weight 0", ticked(name))).hint(hint));
+    }
+    endpoints
+}
+
+fn algorithm(raw: RawBalance) -> Algorithm {
+    let maglev = match raw {
+        RawBalance::Text(word) => return word.0,
+        RawBalance::Object(object) => object.maglev,
+    };
+    let key = match maglev.and_then(|maglev| maglev.value.key).map(|key| key.value) {
+        Some(RawHashKey::Object(object)) => match (object.header, object.cookie) {
+            (Some(header), _) => HashKey::Header(header.value.0),
+            (None, Some(cookie)) => HashKey::Cookie(cookie.value.0),
+            (None, None) => HashKey::ClientIp,
+        },
+        Some(RawHashKey::Text(_)) | None => HashKey::ClientIp,
+    };
+    Algorithm::Maglev(key)
+}
+
+fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCheck> {
+    if raw.tcp.is_some() {
+        for key in raw.written().iter().filter(|written| matches!(written.key, "host" | "expect")) {
+            let wrong = Wrong::new(format!("`{}` has no meaning in a health check over tcp", key.key));
+            report.add(key.place, wrong.hint("it belongs to `http`"));
+        }
+    }
+    let probe = match (raw.http, raw.tcp) {
+        (Some(path), _) => Probe::Http {
+            path: path.value.0,
+            host: raw.host.map(|host| host.value.0),
+            expect: raw.expect.map_or(defaults::EXPECTED_STATUSES, |range| (range.value.0, range.value.1)),
+        },
+        (None, Some(_)) => Probe::Tcp,
+        (None, None) => return None,
+    };
+    let mut check = HealthCheck::new(probe);
+    check.interval = positive(&raw.interval, check.interval);
+    check.timeout = positive(&raw.timeout, check.timeout);
+    if let Some(failures) = raw.unhealthy_after {
+        check.unhealthy_after = u32::try_from(failures.value.0).unwrap_or(u32::MAX);
+    }
+    if let Some(successes) = raw.healthy_after {
+        check.healthy_after = u32::try_from(successes.value.0).unwrap_or(u32::MAX);
+    }
+    check.port = raw.port.and_then(|port| u16::try_from(port.value.0).ok());
+    Some(check)
+}
+
+fn outlier(raw: RawOutlierObject) -> Outlier {
+    let mut outlier = Outlier::default();
+    if let Some(answers) = raw.consecutive_5xx {
+        outlier.consecutive_5xx = u32::try_from(answers.value.0).unwrap_or(u32::MAX);
+    }
+    outlier.eject_for = positive(&raw.eject_for, outlier.eject_for);
+    if let Some(share) = raw.max_ejected {
+        outlier.max_ejected = share.value.0;
+    }
+    outlier
+}
+
+fn limits(raw: RawClusterLimits) -> ClusterLimits {
+    let mut limits = ClusterLimits::default();
+    limits.connections_max = raw.connections.map(|connections| count(connections.value.0)).or(limits.connections_max);
+    if let Some(pending) = raw.pending {
+        limits.pending_max = count(pending.value.0);
+    }
+    limits.pending_timeout = positive(&raw.pending_timeout, limits.pending_timeout);
+    limits
+}

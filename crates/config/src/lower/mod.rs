@@ -1,0 +1,169 @@
+//! From raw to model: what the values mean together. Names are looked up, defaults filled in, contradictions found.
+
+mod cluster;
+mod listener;
+mod reachable;
+mod route;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Snapshot};
+
+use crate::defaults;
+use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
+use crate::raw::{ProtocolName, RawAccessLog, RawCluster, RawDns, RawFile, RawListener};
+use crate::read::{Entry, Named, Placed};
+use crate::text::{Label, Positive, duration_text};
+
+/// The snapshot, as far as it can be told; it is of use only when the report is still empty.
+pub fn snapshot(raw: RawFile, generation: Generation, report: &mut Report) -> Option<Snapshot> {
+    let clusters = raw.clusters?;
+    let ids = ClusterIds::of(&clusters.value);
+    let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
+    let listeners = listeners(raw.listeners?, admin.as_ref(), &ids, report);
+    let lowered =
+        |entry: Entry<Label, RawCluster>, report: &mut Report| cluster::cluster(&entry.name.0, entry.value?, report);
+    let clusters = clusters.value.0.into_iter().filter_map(|entry| lowered(entry, report)).collect();
+    Some(Snapshot {
+        admin: admin.map(|admin| admin.value),
+        access_log: raw.access_log.map(|log| access_log(log.value)),
+        dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
+        drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
+        ..bare(generation, listeners, clusters)
+    })
+}
+
+/// One listener that sends everything to one cluster.
+pub fn one_listener(name: &str, bind: SocketAddr, protocol: ProtocolName, cluster: Cluster) -> Snapshot {
+    bare(Generation(1), vec![listener::bare(name, bind, protocol, ClusterId(0))], vec![cluster])
+}
+
+/// What a file means that says nothing else.
+fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>) -> Snapshot {
+    Snapshot {
+        generation,
+        admin: None,
+        access_log: None,
+        dns: Dns::default(),
+        drain_timeout: defaults::DRAIN_TIMEOUT,
+        listeners,
+        clusters,
+    }
+}
+
+fn listeners(
+    raw: Placed<Named<Label, RawListener>>,
+    admin: Option<&Placed<SocketAddr>>,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Vec<Listener> {
+    if raw.value.0.is_empty() {
+        report
+            .add(raw.place, Wrong::new("`listeners` is empty").hint("give at least one a name, `bind` and `protocol`"));
+    }
+    let mut binds = Binds::default();
+    if let Some(admin) = admin {
+        binds.add(admin.value, admin.place, report);
+    }
+    let mut listeners = Vec::with_capacity(raw.value.0.len());
+    for entry in raw.value.0 {
+        let Some(raw) = entry.value else { continue };
+        if let Some(bind) = &raw.bind {
+            binds.add(bind.value.0, bind.place, report);
+        }
+        listeners.extend(listener::listener(&entry.name.0, raw, ids, report));
+    }
+    listeners
+}
+
+/// The addresses that the file opens, each with its place.
+#[derive(Default)]
+struct Binds(HashMap<SocketAddr, Place>);
+
+impl Binds {
+    fn add(&mut self, bind: SocketAddr, place: Place, report: &mut Report) {
+        // Port 0 is another one each time.
+        if bind.port() == 0 {
+            return;
+        }
+        // `[::]` accepts IPv4 too, so that it stands in the way of `0.0.0.0`.
+        let key = match bind.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), bind.port()),
+            _ => bind,
+        };
+        if let Some(first) = self.0.get(&key) {
+            let hint = format!("line {} listens there too; give one of them another port", first.line);
+            report.add(place, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+        } else {
+            self.0.insert(key, place);
+        }
+    }
+}
+
+/// The clusters of the file by name. Those that could not be read have their id too: a `to` that names one is no second error.
+struct ClusterIds(HashMap<String, ClusterId>);
+
+impl ClusterIds {
+    fn of(clusters: &Named<Label, RawCluster>) -> Self {
+        let ids = clusters.0.iter().enumerate().map(|(index, entry)| (entry.name.0.clone(), ClusterId(index)));
+        Self(ids.collect())
+    }
+
+    fn find(&self, to: &Placed<Label>, report: &mut Report) -> Option<ClusterId> {
+        let name = to.value.0.as_str();
+        if let Some(id) = self.0.get(name) {
+            return Some(*id);
+        }
+        let wrong = Wrong::new(format!("`to` names the cluster {}, which `clusters` does not have", ticked(name)));
+        let mut known: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        let hint = match (nearest(name, known.iter().copied()), known.as_slice()) {
+            (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, []) => "it has none".to_owned(),
+            (None, [one]) => format!("it has only `{one}`"),
+            (None, many) if many.len() <= 8 => format!("it has {}", many.join(", ")),
+            (None, many) => format!("it has {} others", many.len()),
+        };
+        report.add(to.place, wrong.hint(hint));
+        None
+    }
+}
+
+fn access_log(raw: RawAccessLog) -> AccessLog {
+    let (file, format) = match raw {
+        RawAccessLog::Text(file) => (Some(file), None),
+        RawAccessLog::Object(object) => {
+            (object.path.map(|file| file.value), object.format.map(|format| format.value.0))
+        }
+    };
+    AccessLog { path: file.and_then(|file| file.0), format: format.unwrap_or(defaults::ACCESS_LOG_FORMAT) }
+}
+
+fn resolver(raw: RawDns, report: &mut Report) -> Dns {
+    let mut dns = Dns::default();
+    if let Some(servers) = raw.servers {
+        dns.servers = servers.value.0.into_iter().map(|server| server.value.0).collect();
+    }
+    dns.ttl_min = positive(&raw.ttl_min, dns.ttl_min);
+    dns.ttl_max = positive(&raw.ttl_max, dns.ttl_max);
+    if let Some(place) = raw.ttl_min.or(raw.ttl_max).map(|ttl| ttl.place)
+        && dns.ttl_min > dns.ttl_max
+    {
+        let message =
+            format!("`ttl_min` ({}) is above `ttl_max` ({})", duration_text(dns.ttl_min), duration_text(dns.ttl_max));
+        report.add(place, Wrong::new(message));
+    }
+    dns
+}
+
+/// What was written, or the default.
+fn positive(raw: &Option<Placed<Positive>>, default: Duration) -> Duration {
+    raw.as_ref().map_or(default, |raw| raw.value.0)
+}
+
+/// A number that was written, as a count in memory. The limits in the tables of keys are far below what `usize` holds.
+fn count(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

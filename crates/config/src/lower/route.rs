@@ -1,0 +1,170 @@
+//! Routes: conditions, the names of those that were given none, and those that could never match.
+
+use std::collections::HashMap;
+
+use model::{ClusterId, HostMatcher, PathMatcher, Route, TextMatcher, ValueMatcher};
+
+use super::{ClusterIds, reachable};
+use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::raw::{RawPath, RawRoute, RawValue};
+use crate::read::{Entry, Many, OneOrMany, Placed};
+use crate::text::{HeaderName, Pattern, QueryName, RouteName};
+
+/// Characters of a name made from conditions: it is the label of metrics.
+const NAME_CHARS_MAX: usize = 128;
+
+/// The routes of one listener. Those that could not be read are left out; the report has them.
+pub fn routes(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
+    let mut names = Names::of(&raw.value.0, report);
+    let mut routes = Vec::with_capacity(raw.value.0.len());
+    let mut places = Vec::with_capacity(raw.value.0.len());
+    for raw in &raw.value.0 {
+        if let Some(route) = route(&raw.value, &mut names, ids, report) {
+            routes.push(route);
+            places.push(raw.place);
+        }
+    }
+    // Only in a file that is right so far: a condition that could not be read is missing here, and its route would seem to take everything.
+    if report.is_empty() {
+        reachable::report_unreachable(&routes, &places, report);
+    }
+    routes
+}
+
+/// The route that takes every request.
+pub fn catch_all(to: ClusterId) -> Route {
+    Route {
+        name: "/".to_owned(),
+        hosts: Vec::new(),
+        path: PathMatcher::Prefix("/".to_owned()),
+        methods: Vec::new(),
+        headers: Vec::new(),
+        query: Vec::new(),
+        to,
+        timeout: None,
+    }
+}
+
+fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
+    let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
+    let headers = raw.headers.as_ref().map_or(&[][..], |headers| &headers.value.0);
+    let query = raw.query.as_ref().map_or(&[][..], |query| &query.value.0);
+    let mut route = catch_all(to?);
+    route.hosts = listed(&raw.hosts, |host| host.0.clone());
+    if let Some(path) = &raw.path {
+        route.path = path_matcher(&path.value)?;
+    }
+    route.methods = listed(&raw.methods, |method| method.0.clone());
+    route.headers = headers.iter().filter_map(|entry| condition(entry, |HeaderName(name)| name)).collect();
+    route.query = query.iter().filter_map(|entry| condition(entry, |QueryName(name)| name)).collect();
+    route.timeout = raw.timeout.as_ref().map(|timeout| timeout.value.0);
+    route.name = match &raw.name {
+        Some(name) => name.value.0.clone(),
+        None => names.make(&route, raw.path.as_ref().map(|path| &path.value)),
+    };
+    Some(route)
+}
+
+fn listed<T, M>(raw: &Option<Placed<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
+    raw.iter().flat_map(|many| &many.value.0).map(|one| model(&one.value)).collect()
+}
+
+fn path_matcher(raw: &RawPath) -> Option<PathMatcher> {
+    match raw {
+        RawPath::Text(prefix) => Some(PathMatcher::Prefix(prefix.0.clone())),
+        RawPath::Object(object) => match (&object.exact, &object.regex) {
+            (Some(exact), _) => Some(PathMatcher::Exact(exact.value.0.clone())),
+            (None, Some(regex)) => Some(PathMatcher::Regex(regex.value.regex.clone())),
+            (None, None) => None,
+        },
+    }
+}
+
+fn condition<K>(entry: &Entry<K, RawValue>, name: impl Fn(&K) -> &String) -> Option<ValueMatcher> {
+    let value = match entry.value.as_ref()? {
+        RawValue::Text(text) => TextMatcher::Exact(text.0.clone()),
+        RawValue::Object(object) => match (&object.regex, &object.present) {
+            (Some(regex), _) => TextMatcher::Regex(regex.value.regex.clone()),
+            (None, Some(_)) => TextMatcher::Present,
+            (None, None) => return None,
+        },
+    };
+    Some(ValueMatcher { name: name(&entry.name).clone(), value })
+}
+
+/// The names of a listener's routes: those that were given come first, those that are made step aside.
+struct Names {
+    /// Each name, and how often it was asked for.
+    taken: HashMap<String, usize>,
+}
+
+impl Names {
+    fn of(routes: &[Placed<RawRoute>], report: &mut Report) -> Self {
+        let mut first: HashMap<&str, Place> = HashMap::new();
+        for name in routes.iter().filter_map(|route| route.value.name.as_ref()) {
+            let RouteName(text) = &name.value;
+            if let Some(first) = first.get(text.as_str()) {
+                let hint = format!("the first is at line {}", first.line);
+                report.add(name.place, Wrong::new(format!("two routes have the name {}", ticked(text))).hint(hint));
+            } else {
+                first.insert(text, name.place);
+            }
+        }
+        Self { taken: first.into_keys().map(|name| (name.to_owned(), 1)).collect() }
+    }
+
+    fn make(&mut self, route: &Route, path: Option<&RawPath>) -> String {
+        let wanted: String = conditions(route, path).chars().take(NAME_CHARS_MAX).collect();
+        let mut name = wanted.clone();
+        loop {
+            if !self.taken.contains_key(&name) {
+                self.taken.insert(name.clone(), 1);
+                return name;
+            }
+            let asked = self.taken.entry(wanted.clone()).or_insert(1);
+            *asked += 1;
+            name = format!("{wanted}#{asked}");
+        }
+    }
+}
+
+/// `GET shop.example.com/api/ x-canary=always ?v=2`; `/` where there are none.
+fn conditions(route: &Route, path: Option<&RawPath>) -> String {
+    let mut name = String::new();
+    if !route.methods.is_empty() {
+        name = format!("{} ", route.methods.join(","));
+    }
+    match route.hosts.first() {
+        Some(HostMatcher::Exact(host)) => name.push_str(host),
+        Some(HostMatcher::Suffix(domain)) => name.push_str(&format!("*.{domain}")),
+        None => {}
+    }
+    if route.hosts.len() > 1 {
+        name.push_str(&format!("+{}", route.hosts.len() - 1));
+    }
+    match path {
+        None => name.push('/'),
+        Some(RawPath::Text(prefix)) => name.push_str(&prefix.0),
+        Some(RawPath::Object(object)) => match (&object.exact, &object.regex) {
+            (Some(exact), _) => name.push_str(&format!("={}", exact.value.0)),
+            (None, Some(regex)) => name.push_str(&format!("~{}", source(&regex.value))),
+            (None, None) => {}
+        },
+    }
+    for (prefix, matchers) in [(" ", &route.headers), (" ?", &route.query)] {
+        for matcher in matchers {
+            let value = match &matcher.value {
+                TextMatcher::Exact(text) => format!("={text}"),
+                TextMatcher::Regex(_) => "~".to_owned(),
+                TextMatcher::Present => String::new(),
+            };
+            name.push_str(&format!("{prefix}{}{value}", matcher.name));
+        }
+    }
+    name
+}
+
+/// A regular expression may go over several lines; a name may not.
+fn source(pattern: &Pattern) -> String {
+    pattern.source.chars().filter(|c| !c.is_control()).collect()
+}

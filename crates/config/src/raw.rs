@@ -1,0 +1,444 @@
+//! The file as it is written: every key, its type, its default and its meaning. The one definition that all else comes from.
+//!
+//! What the values mean together is the business of [`crate::lower`].
+
+use std::sync::LazyLock;
+
+use model::{
+    AccessLogFormat, Algorithm, Cluster, ClusterLimits, Dns, ForwardedHeaders, HashKey, HealthCheck, ListenerLimits,
+    Outlier, Probe, ProxyProtocol,
+};
+
+use crate::defaults;
+use crate::define::{Kind, keys};
+use crate::diagnostic::{Report, Wrong};
+use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
+use crate::text::{
+    Bind, ByteSize, CookieName, EndpointText, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method,
+    Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange, Text, Wait, duration_text,
+    percent_text, size_text,
+};
+use crate::yaml::{Node, Value};
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::new("", Vec::new()));
+static PROBE: LazyLock<HealthCheck> = LazyLock::new(|| HealthCheck::new(Probe::Tcp));
+static LIMITS: LazyLock<ListenerLimits> = LazyLock::new(ListenerLimits::default);
+
+keys! {
+    /// The whole file.
+    pub struct RawFile as "the file" {
+        /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen. Give it an address that only operators reach.
+        optional admin: Bind, default "not opened";
+        /// Where one line goes for each request (HTTP) or connection (TCP): a file, or `stdout`; or an object that says the format too.
+        optional access_log: RawAccessLog, default "none written";
+        /// How names among the endpoints are resolved.
+        optional dns: RawDns, default "as below";
+        /// The longest a drain takes, after a stop or a reload, before the connections that are left are closed.
+        optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
+        /// Where connections arrive. The name is the label of the listener's metrics.
+        required listeners: Named<Label, RawListener>;
+        /// Who serves them. The name is what `to` names, and the label of the cluster's metrics.
+        required clusters: Named<Label, RawCluster>;
+    }
+}
+
+keys! {
+    /// One line for each request or connection.
+    pub struct RawAccessLogObject as "an access log" {
+        /// The file that lines are added to; `stdout` or `"-"` is standard output.
+        optional path: LogFile, default "stdout";
+        /// How a line is written.
+        optional format: OneOf<AccessLogFormat>, default word(&defaults::ACCESS_LOG_FORMAT);
+    }
+}
+
+keys! {
+    /// How names among the endpoints are resolved. Every address of a name is an endpoint for as long as its TTL says.
+    pub struct RawDns as "the resolver" {
+        /// Addresses of name servers; the port is 53 where none is given.
+        optional servers: OneOrMany<Server>, default "those of resolv.conf";
+        /// A TTL is raised to this: one of zero would ask at every request.
+        optional ttl_min: Positive, default duration_text(Dns::default().ttl_min);
+        /// And lowered to this.
+        optional ttl_max: Positive, default duration_text(Dns::default().ttl_max);
+    }
+}
+
+keys! {
+    /// An address on which connections are accepted, and what is spoken there.
+    pub struct RawListener as "a listener", one of [to, routes] {
+        /// The address and port. `:8080` is port 8080 of every address, IPv4 and IPv6.
+        required bind: Bind;
+        /// What is spoken.
+        required protocol: OneOf<ProtocolName>;
+        /// The cluster that every connection (TCP) or request (HTTP) goes to.
+        optional to: Label;
+        /// Which request goes to which cluster. The first route that matches wins, the more specific host first.
+        optional routes: Many<RawRoute>, only "http";
+        /// Every connection begins with a PROXY protocol header, v1 or v2, and is refused without one. For listeners behind another balancer.
+        optional proxy_protocol: Flag, default "false";
+        /// What clients may ask.
+        optional limits: RawListenerLimits, default "as below";
+        /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are believed and extended. From all others they are replaced.
+        optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
+        /// The headers that tell the endpoint about the client.
+        optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
+        /// From the first byte of a request, or from accept, to the end of its headers; then 408.
+        optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http";
+        /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
+        optional stall_timeout: Positive, default duration_text(LIMITS.stall_timeout), only "http";
+        /// HTTP: how long a kept-alive connection may wait for its next request. TCP: the longest silence of both directions together. Then it is closed.
+        optional idle_timeout: Positive, default format!(
+            "{} (http), {} (tcp)", duration_text(LIMITS.idle_timeout), duration_text(defaults::TCP_IDLE_TIMEOUT)
+        );
+        /// The longest silence of both sides of a tunnel (WebSocket, after 101); then it is closed.
+        optional tunnel_idle_timeout: Positive, default duration_text(LIMITS.tunnel_idle_timeout), only "http";
+    }
+}
+
+keys! {
+    /// What clients may ask of a listener. Each refusal is counted with its reason.
+    pub struct RawListenerLimits as "the limits of a listener" {
+        /// Open connections; one more is answered 503 (HTTP) or closed (TCP).
+        optional connections: Int<1, 10_000_000>, default defaults::CONNECTIONS_MAX.to_string();
+        /// The request line and the headers together; more is answered 431, or 414 where the request line alone is too long. From 1KiB to 1MiB.
+        optional header_bytes: ByteSize<1024, 1_048_576>, default size_text(LIMITS.header_bytes_max as u64), only "http";
+        /// Header fields of one request; more is answered 431.
+        optional header_count: Int<1, 256>, default LIMITS.header_count_max.to_string(), only "http";
+        /// A request body; more is answered 413.
+        optional body_bytes: ByteSize<0, { u64::MAX }>, default "no limit", only "http";
+        /// Requests on one connection; the last is answered with `Connection: close`.
+        optional requests_per_connection: Int<1, 1_000_000_000>, default "no limit", only "http";
+    }
+}
+
+keys! {
+    /// Conditions on a request, all of which must hold, and the cluster that serves what meets them. A route without conditions takes every request.
+    pub struct RawRoute as "a route" {
+        /// The label of the route's metrics.
+        optional name: RouteName, default "made from the conditions";
+        /// One of these: `shop.example.com`, or `*.example.com` for one label or more in front. Compared without port and case.
+        optional hosts: OneOrMany<HostText>, default "every host";
+        /// Text is a prefix on the boundaries of segments: `/api` and `/api/` take `/api`, `/api/` and `/api/x`, but not `/apix`. The query is no part of it.
+        optional path: RawPath, default "every path";
+        /// One of these. Case matters.
+        optional methods: OneOrMany<Method>, default "every method";
+        /// All of these: names of headers, each with the text that one of its values must be.
+        optional headers: Named<HeaderName, RawValue>, default "none asked for";
+        /// All of these: names of query parameters, each with the text that its decoded value must be.
+        optional query: Named<QueryName, RawValue>, default "none asked for";
+        /// The cluster that serves it.
+        required to: Label;
+        /// From the end of the request's headers to the end of the response's; then 504.
+        optional timeout: Positive, default "no limit";
+    }
+}
+
+keys! {
+    /// A path that is not a prefix.
+    pub struct RawPathObject as "a path", one of [exact, regex] {
+        /// The whole path, byte for byte.
+        optional exact: HttpPath;
+        /// The whole path matches; case matters.
+        optional regex: Pattern;
+    }
+}
+
+keys! {
+    /// A condition on a value that is not one text.
+    pub struct RawValueObject as "a condition", one of [regex, present] {
+        /// The whole value matches; case matters.
+        optional regex: Pattern;
+        /// It is there, whatever its value.
+        optional present: True;
+    }
+}
+
+keys! {
+    /// Endpoints that serve the same thing, and the policy for choosing among them.
+    pub struct RawCluster as "a cluster" {
+        /// Where they are: `address:port`, or `name:port` for a name that is resolved at run time. At least one.
+        required endpoints: Many<RawEndpoint>;
+        /// How an endpoint is chosen.
+        optional balance: RawBalance, default word(&CLUSTER.algorithm);
+        /// An active probe of each endpoint.
+        optional health_check: RawHealthCheck, default "none: endpoints are thought healthy";
+        /// What real requests say about an endpoint. `off`: nothing.
+        optional outlier: RawOutlier, default "on, as below";
+        /// When less than this share of the endpoints' weight is usable, health and ejection are ignored: the verdict is then more likely wrong than the endpoints.
+        optional panic_threshold: Percent, default percent_text(CLUSTER.panic_threshold);
+        /// How long the weight of an endpoint takes to grow from a tenth to whole after it becomes usable.
+        optional slow_start: Wait, default duration_text(CLUSTER.slow_start);
+        /// The breaker.
+        optional limits: RawClusterLimits, default "as below";
+        /// From the start of the TCP handshake to its end.
+        optional connect_timeout: Positive, default duration_text(CLUSTER.connect_timeout);
+        /// The longest silence of an endpoint while a response is due or under way; then 504, or the connection is cut where the headers have gone out. HTTP only.
+        optional response_timeout: Positive, default duration_text(CLUSTER.response_timeout);
+        /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so. HTTP only.
+        optional idle_timeout: Positive, default duration_text(CLUSTER.idle_timeout);
+        /// Unused upstream connections kept by each worker for each endpoint; 0: none is used again. HTTP only.
+        optional idle_connections: Int<0, 1_000_000>, default CLUSTER.idle_connections_max.to_string();
+        /// The version of the PROXY protocol sent at the start of each upstream connection. HTTP connections are then not shared between clients.
+        optional proxy_protocol: OneOf<ProxyProtocol>, default "none sent";
+    }
+}
+
+keys! {
+    /// One address of a cluster.
+    pub struct RawEndpointObject as "an endpoint" {
+        /// `address:port` or `name:port`.
+        required address: EndpointText;
+        /// Relative to the others; 0 takes no new work.
+        optional weight: Int<0, 65535>, default defaults::WEIGHT.to_string();
+    }
+}
+
+keys! {
+    /// An algorithm with something to say about it.
+    pub struct RawBalanceObject as "a balance" {
+        /// Consistent hashing: the same key goes to the same endpoint, from every Steelyard.
+        required maglev: RawMaglev;
+    }
+}
+
+keys! {
+    /// What is hashed.
+    pub struct RawMaglev as "the settings of maglev" {
+        /// The client's address as trusted proxies report it, a header or a cookie. Where the header or cookie is missing: the address.
+        optional key: RawHashKey, default word(&KeyWord);
+    }
+}
+
+keys! {
+    /// A part of the request that is hashed.
+    pub struct RawHashKeyObject as "a hash key", one of [header, cookie] {
+        /// The value of this header.
+        optional header: HeaderName;
+        /// The value of this cookie.
+        optional cookie: CookieName;
+    }
+}
+
+keys! {
+    /// An active probe.
+    pub struct RawHealthCheck as "a health check", one of [http, tcp] {
+        /// `GET` this path; the status must be in `expect`.
+        optional http: HttpPath;
+        /// The TCP handshake must complete.
+        optional tcp: True;
+        /// The `Host` header. With `http`.
+        optional host: HostHeader, default "the endpoint's address";
+        /// The status that counts as success, or the first and the last of them. With `http`.
+        optional expect: StatusRange, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
+        /// From the start of one probe to the start of the next, give or take a tenth.
+        optional interval: Positive, default duration_text(PROBE.interval);
+        /// For the whole probe.
+        optional timeout: Positive, default duration_text(PROBE.timeout);
+        /// Failures in a row that make a healthy endpoint unhealthy.
+        optional unhealthy_after: Int<1, 1000>, default PROBE.unhealthy_after.to_string();
+        /// Successes in a row that make an unhealthy endpoint healthy.
+        optional healthy_after: Int<1, 1000>, default PROBE.healthy_after.to_string();
+        /// Probe this port instead of the endpoint's own.
+        optional port: Int<1, 65535>, default "the endpoint's";
+    }
+}
+
+keys! {
+    /// Passive ejection: real requests are the probe.
+    pub struct RawOutlierObject as "the outlier ejection" {
+        /// Answers of 500 to 599, resets and timeouts in a row that eject an endpoint.
+        optional consecutive_5xx: Int<1, 1_000_000>, default Outlier::default().consecutive_5xx.to_string();
+        /// For the first ejection; the n-th in a row lasts n times as long, at most ten times.
+        optional eject_for: Positive, default duration_text(Outlier::default().eject_for);
+        /// The share of the endpoints that may be ejected at once; one may always be, of two or more.
+        optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
+    }
+}
+
+keys! {
+    /// The breaker: what a cluster takes before it refuses. Shared by all workers.
+    pub struct RawClusterLimits as "the limits of a cluster" {
+        /// Open connections to each endpoint.
+        optional connections: Int<1, 10_000_000>, default "no limit";
+        /// Requests that wait for one of them, in the whole cluster; one more is answered 503.
+        optional pending: Int<0, 10_000_000>, default ClusterLimits::default().pending_max.to_string();
+        /// How long one waits; then 503.
+        optional pending_timeout: Positive, default duration_text(ClusterLimits::default().pending_timeout);
+    }
+}
+
+/// A value that is one text, or an object for what one text cannot say.
+macro_rules! text_or_object {
+    ($(#[doc = $doc:literal])* $raw:ident = $text:ty | $object:ty) => {
+        $(#[doc = $doc])*
+        #[derive(Debug)]
+        pub enum $raw {
+            Text($text),
+            Object($object),
+        }
+
+        impl Read for $raw {
+            fn kind() -> Kind {
+                Kind::Either(vec![<$text as Read>::kind(), <$object as Read>::kind()])
+            }
+
+            fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self> {
+                match &node.value {
+                    Value::Scalar { text, .. } => match <$text as Scalar>::parse(text) {
+                        Ok(value) => Some(Self::Text(value)),
+                        Err(wrong) => {
+                            let other = || format!("it can also be {}", <$object as Read>::kind().expected());
+                            let message = format!("{subject}: {}", wrong.message);
+                            report.add(node.place, Wrong::new(message).hint(wrong.hint.unwrap_or_else(other)));
+                            None
+                        }
+                    },
+                    Value::Map(_) => <$object as Read>::read(node, subject, report).map(Self::Object),
+                    other => {
+                        report.add(node.place, unexpected(subject, &Self::kind(), other));
+                        None
+                    }
+                }
+            }
+        }
+    };
+}
+
+text_or_object! {
+    /// A file, or the file and the format.
+    RawAccessLog = LogFile | RawAccessLogObject
+}
+text_or_object! {
+    /// A prefix, or another way to match.
+    RawPath = HttpPath | RawPathObject
+}
+text_or_object! {
+    /// The exact text, or another condition.
+    RawValue = Text | RawValueObject
+}
+text_or_object! {
+    /// An address, or the address and its weight.
+    RawEndpoint = EndpointText | RawEndpointObject
+}
+text_or_object! {
+    /// An algorithm as it is, or with settings.
+    RawBalance = OneOf<Algorithm> | RawBalanceObject
+}
+text_or_object! {
+    /// The client's address, or a part of the request.
+    RawHashKey = OneOf<KeyWord> | RawHashKeyObject
+}
+text_or_object! {
+    /// `off`, or the settings.
+    RawOutlier = OneOf<Off> | RawOutlierObject
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolName {
+    Http,
+    Tcp,
+}
+
+impl ProtocolName {
+    pub fn name(self) -> &'static str {
+        word(&self)
+    }
+}
+
+/// The one word among the hash keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyWord;
+
+/// The one word that turns something off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Off;
+
+impl Choice for ProtocolName {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] =
+        &[("http", Self::Http, "HTTP/1.0 and HTTP/1.1"), ("tcp", Self::Tcp, "bytes, whatever they mean")];
+}
+
+impl Choice for KeyWord {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[("client_ip", Self, "the client's address")];
+}
+
+impl Choice for Off {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[("off", Self, "not done")];
+}
+
+impl Choice for AccessLogFormat {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] =
+        &[("text", Self::Text, "`key=value`, for people"), ("json", Self::Json, "one object a line, for machines")];
+}
+
+impl Choice for ForwardedHeaders {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("x_forwarded", Self::XForwarded, "`X-Forwarded-For`, `-Proto` and `-Host`"),
+        ("rfc7239", Self::Rfc7239, "`Forwarded`"),
+        ("both", Self::Both, "all four"),
+        ("off", Self::Off, "none of them"),
+    ];
+}
+
+impl Choice for Algorithm {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("round_robin", Self::RoundRobin, "in turn, each by its weight"),
+        ("least_request", Self::LeastRequest, "the better of two at random, by outstanding requests over weight"),
+        ("least_connections", Self::LeastConnections, "the better of two at random, by open connections over weight"),
+        ("random", Self::Random, "at random, by weight"),
+        ("maglev", Self::Maglev(HashKey::ClientIp), "consistent hashing of the client's address"),
+        ("peak_ewma", Self::PeakEwma, "the better of two at random, by recent latency times outstanding requests"),
+    ];
+}
+
+impl Choice for ProxyProtocol {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] =
+        &[("v1", Self::V1, "a line of text"), ("v2", Self::V2, "a binary header")];
+}
+
+/// What has this key, when it is not what the operator gave it to.
+pub fn owner_of(key: &str) -> Option<&'static str> {
+    RawFile::kind().objects().into_iter().find(|object| object.key(key).is_some()).map(|object| object.noun)
+}
+
+/// The word that stands for a value; for defaults.
+fn word<T: Choice + PartialEq>(value: &T) -> &'static str {
+    T::CHOICES.iter().find(|(_, choice, _)| choice == value).map_or("", |(word, ..)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_meaning_and_every_default_is_a_text() {
+        let found = RawFile::kind().objects();
+        assert_eq!(found.len(), 16);
+        for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
+            let name = key.name;
+            assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);
+            let must = key.required || object.one_of.contains(&name);
+            assert_eq!(key.default.as_ref().is_some_and(|text| !text.is_empty()), !must, "the default of {name}");
+        }
+    }
+
+    #[test]
+    fn what_one_of_names_are_optional_keys() {
+        let found = RawFile::kind().objects();
+        for object in found {
+            for name in object.one_of {
+                assert!(!object.key(name).unwrap().required, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_read_as_what_they_stand_for() {
+        for (text, algorithm, _) in Algorithm::CHOICES {
+            assert_eq!(&OneOf::<Algorithm>::parse(text).unwrap().0, algorithm);
+            assert_eq!(word(algorithm), *text);
+        }
+    }
+}

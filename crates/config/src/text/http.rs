@@ -1,0 +1,439 @@
+//! The parts of a request as a file names them, and the names that the operator gives.
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use model::HostMatcher;
+use regex::{Regex, RegexBuilder};
+
+use super::dns_name;
+use crate::define::Form;
+use crate::diagnostic::{Wrong, quoted};
+use crate::read::Formed;
+
+/// Bytes that one compiled regular expression may take. `\w` needs some tens of kilobytes, since it knows all of Unicode; most need far less.
+const REGEX_BYTES_MAX: usize = 256 * 1024;
+
+/// Characters of a name: it becomes the label of metrics and a column of tables.
+const LABEL_CHARS_MAX: usize = 64;
+
+/// Characters of the name of a route: the same, but it may look like the conditions.
+const ROUTE_NAME_CHARS_MAX: usize = 128;
+
+/// Characters of any other text. Request lines, and so paths and header values that could match, are of this order at most.
+const TEXT_CHARS_MAX: usize = 8192;
+
+/// A name that the operator gives to a listener or cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label(pub String);
+
+/// A name that the operator gives to a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteName(pub String);
+
+/// Any text of one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text(pub String);
+
+/// Where a log goes: a file, or `stdout`, or `-` which means the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFile(pub Option<PathBuf>);
+
+/// The name of a query parameter, decoded; case matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryName(pub String);
+
+/// A host to match: a name, `*.` and a name, or an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostText(pub HostMatcher);
+
+/// What a `Host` header holds: a host, and a port after it where one is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostHeader(pub String);
+
+/// A path that begins with `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpPath(pub String);
+
+/// A regular expression, anchored at both ends.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// As written.
+    pub source: String,
+    pub regex: Regex,
+}
+
+/// A method, as on the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Method(pub String);
+
+/// The name of a header, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HeaderName(pub String);
+
+/// The name of a cookie; case matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CookieName(pub String);
+
+/// The first and last of a range of statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusRange(pub u16, pub u16);
+
+impl Formed for Label {
+    const FORM: Form = Form { noun: "a name", example: "web", pattern: Some("^[A-Za-z0-9_.-]{1,64}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if !plain || text.is_empty() || text.len() > LABEL_CHARS_MAX {
+            let hint = format!("a name has 1 to {LABEL_CHARS_MAX} letters, digits, `-`, `_` and `.`");
+            return Err(Wrong::new(format!("{} is not a name", quoted(text))).hint(hint));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for RouteName {
+    const FORM: Form = Form { noun: "a name", example: "checkout", pattern: Some("^.{1,128}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let Text(name) = Text::parse(text)?;
+        if name.trim().is_empty() || name.chars().count() > ROUTE_NAME_CHARS_MAX {
+            let hint = format!("the name of a route has 1 to {ROUTE_NAME_CHARS_MAX} characters");
+            return Err(Wrong::new(format!("{} is not a name", quoted(text))).hint(hint));
+        }
+        Ok(Self(name))
+    }
+}
+
+impl Formed for Text {
+    const FORM: Form = Form { noun: "text", example: "always", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if text.chars().any(char::is_control) {
+            return Err(Wrong::new(format!("{} has a control character", quoted(text))));
+        }
+        if text.len() > TEXT_CHARS_MAX {
+            return Err(Wrong::new(format!("{} is longer than {TEXT_CHARS_MAX} bytes", quoted(text))));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for LogFile {
+    const FORM: Form = Form { noun: "a file", example: "/var/log/steelyard.log", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match Text::parse(text)?.0.as_str() {
+            "" => Err(Wrong::new("no file has an empty name").hint("write a path, or stdout")),
+            "stdout" | "-" => Ok(Self(None)),
+            path => Ok(Self(Some(PathBuf::from(path)))),
+        }
+    }
+}
+
+impl Formed for QueryName {
+    const FORM: Form = Form { noun: "the name of a parameter", example: "page", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let Text(name) = Text::parse(text)?;
+        Ok(Self(name))
+    }
+}
+
+impl Formed for HostText {
+    const FORM: Form = Form {
+        noun: "a host",
+        example: "shop.example.com",
+        pattern: Some(r"^(\*\.)?[A-Za-z0-9_.-]+$|^\[[0-9A-Fa-f:.]+\]$"),
+    };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let wrong = || Wrong::new(format!("{} is not a host", quoted(text)));
+        if text == "*" {
+            return Err(wrong().hint("leave `hosts` out to match every host"));
+        }
+        if let Some(domain) = text.strip_prefix("*.") {
+            return dns_name(domain).map(HostMatcher::Suffix).map(Self);
+        }
+        if text.contains('*') {
+            return Err(wrong().hint("a `*` stands only at the beginning, for one label or more, as in *.example.com"));
+        }
+        // RFC 3986 section 3.2.2: an IPv6 address stands in brackets, in `Host` too.
+        let literal = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if let Some(address) = literal.and_then(|literal| literal.parse::<Ipv6Addr>().ok()) {
+            return Ok(Self(HostMatcher::Exact(format!("[{address}]"))));
+        }
+        if text.contains("://") || text.contains('/') {
+            return Err(wrong().hint("write the name alone; a path is a key of its own"));
+        }
+        if let Some((name, port)) = text.rsplit_once(':')
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return Err(wrong().hint(format!("hosts are compared without their port; write {}", shortened(name))));
+        }
+        if text.parse::<std::net::Ipv4Addr>().is_ok() {
+            return Ok(Self(HostMatcher::Exact(text.to_owned())));
+        }
+        dns_name(text).map(HostMatcher::Exact).map(Self)
+    }
+}
+
+impl Formed for HostHeader {
+    const FORM: Form = Form { noun: "a host", example: "shop.example.com", pattern: Some(r"^[A-Za-z0-9_.:\[\]-]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, port),
+            _ => (text, "80"),
+        };
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits || port.parse::<u16>().is_err() {
+            return Err(
+                Wrong::new(format!("{} has no valid port", quoted(text))).hint("a port is a number from 1 to 65535")
+            );
+        }
+        match HostText::parse(host)?.0 {
+            HostMatcher::Exact(_) => Ok(Self(text.to_owned())),
+            HostMatcher::Suffix(_) => {
+                Err(Wrong::new(format!("{} is many hosts", quoted(text))).hint("write one that the endpoint serves"))
+            }
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    quoted(text).trim_matches('"').to_owned()
+}
+
+impl Formed for HttpPath {
+    const FORM: Form = Form { noun: "a path", example: "/api/", pattern: Some(r"^/[^?#\s]*$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let wrong = || Wrong::new(format!("{} is not a path", quoted(text)));
+        if !text.starts_with('/') {
+            // A URL is the likely cause; any other text lacks its first character.
+            let hint = if text.contains("://") {
+                "write its path alone, from the `/` after the host".to_owned()
+            } else {
+                format!("a path begins with `/`: write /{}", shortened(text))
+            };
+            return Err(wrong().hint(hint));
+        }
+        if text.len() > TEXT_CHARS_MAX {
+            return Err(wrong().hint(format!("it is longer than {TEXT_CHARS_MAX} bytes")));
+        }
+        if text.contains(['?', '#']) {
+            return Err(wrong().hint("a query is matched by `query`, and a fragment is never sent"));
+        }
+        // RFC 3986 section 2: what is sent has these percent-encoded, and paths are compared as sent.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong().hint("write spaces and characters outside of ASCII percent-encoded, as they are sent"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for Pattern {
+    const FORM: Form = Form { noun: "a regular expression", example: "/v[0-9]+/.*", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let compile = |text: &str, bytes_max| RegexBuilder::new(text).size_limit(bytes_max).build();
+        let wrong = |error: regex::Error| {
+            Wrong::new(format!("{} is not a regular expression: {}", quoted(text), reason(&error)))
+        };
+        // Alone first: `a)|(b` must not become right by what is put around it. With no room this ends before the costly part.
+        if let Err(error @ regex::Error::Syntax(_)) = compile(text, 0) {
+            return Err(wrong(error));
+        }
+        // Where that does not compile, the expression ends in a comment, which `(?x)` allows and which swallowed the `)`: a line end closes it.
+        let anchored = compile(&format!(r"\A(?:{text})\z"), REGEX_BYTES_MAX);
+        let regex = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), REGEX_BYTES_MAX)).map_err(wrong)?;
+        Ok(Self { source: text.to_owned(), regex })
+    }
+}
+
+/// The last line of the library's message; those before it draw the expression once more.
+fn reason(error: &regex::Error) -> String {
+    let message = error.to_string();
+    let last = message.lines().last().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).trim_end_matches('.').to_owned()
+}
+
+impl Formed for Method {
+    const FORM: Form = Form { noun: "a method", example: "GET", pattern: Some("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+        token(text, "a method")?;
+        // RFC 9110 section 9.1.
+        if let Some(known) = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text) && **known != text) {
+            return Err(Wrong::new(format!("no client sends {}: case matters in methods", quoted(text)))
+                .hint(format!("write {known}")));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Formed for HeaderName {
+    const FORM: Form =
+        Form { noun: "the name of a header", example: "x-canary", pattern: Some("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        token(text, "the name of a header")?;
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl Formed for CookieName {
+    const FORM: Form =
+        Form { noun: "the name of a cookie", example: "session", pattern: Some("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        token(text, "the name of a cookie")?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// RFC 9110 section 5.6.2.
+fn token(text: &str, noun: &str) -> Result<(), Wrong> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || !text.bytes().all(token) {
+        return Err(
+            Wrong::new(format!("{} is not {noun}", quoted(text))).hint("it has letters, digits and !#$%&'*+-.^_`|~")
+        );
+    }
+    if text.len() > 256 {
+        return Err(Wrong::new(format!("{} is longer than 256 bytes", quoted(text))));
+    }
+    Ok(())
+}
+
+impl Formed for StatusRange {
+    const FORM: Form = Form {
+        noun: "a status, or two and a `-`",
+        example: "200-399",
+        pattern: Some("^[1-5][0-9]{2}(-[1-5][0-9]{2})?$"),
+    };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let status = |text: &str| {
+            let digits = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u16>().ok().filter(|status| digits && (100..=599).contains(status))
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (status(first), status(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self(first, last)),
+            _ => Err(Wrong::new(format!("{} is not a range of statuses", quoted(text)))
+                .hint("write one from 100 to 599, or the first and the last, such as 200-399")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parsed value as text, or the error in one line.
+    fn check<T: Formed>(text: &str, expect: &str, show: impl Fn(T) -> String) {
+        assert_eq!(T::parse(text).map_or_else(|wrong| wrong.to_string(), show), expect, "{text:?}");
+    }
+
+    #[test]
+    fn hosts() {
+        let check = |text, expect| check(text, expect, |HostText(host)| format!("{host:?}"));
+        check("Shop.Example.com", r#"Exact("shop.example.com")"#);
+        check("shop.example.com.", r#"Exact("shop.example.com")"#);
+        check("*.Example.com", r#"Suffix("example.com")"#);
+        check("10.0.0.1", r#"Exact("10.0.0.1")"#);
+        check("[::1]", r#"Exact("[::1]")"#);
+        check("*", r#""*" is not a host; leave `hosts` out to match every host"#);
+        check(
+            "a.*.com",
+            r#""a.*.com" is not a host; a `*` stands only at the beginning, for one label or more, as in *.example.com"#,
+        );
+        check(
+            "*example.com",
+            r#""*example.com" is not a host; a `*` stands only at the beginning, for one label or more, as in *.example.com"#,
+        );
+        check(
+            "example.com:80",
+            r#""example.com:80" is not a host; hosts are compared without their port; write example.com"#,
+        );
+        check("[::1]:80", r#""[::1]:80" is not a host; hosts are compared without their port; write [::1]"#);
+        check(
+            "http://example.com",
+            r#""http://example.com" is not a host; write the name alone; a path is a key of its own"#,
+        );
+        check(
+            "a b",
+            r#""a b" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends"#,
+        );
+    }
+
+    #[test]
+    fn paths() {
+        let check = |text, expect| check(text, expect, |HttpPath(path)| path);
+        check("/", "/");
+        check("/api/%20x", "/api/%20x");
+        check("api", r#""api" is not a path; a path begins with `/`: write /api"#);
+        check("/a?b=1", r#""/a?b=1" is not a path; a query is matched by `query`, and a fragment is never sent"#);
+        check(
+            "/a b",
+            r#""/a b" is not a path; write spaces and characters outside of ASCII percent-encoded, as they are sent"#,
+        );
+    }
+
+    #[test]
+    fn patterns_are_anchored() {
+        let matches = |pattern: &str, text: &str| Pattern::parse(pattern).unwrap().regex.is_match(text);
+        assert!(matches("/v[0-9]+", "/v1"));
+        assert!(!matches("/v[0-9]+", "/v1/x"));
+        assert!(!matches("a|b", "ab"));
+        assert!(!matches("(?m)^a$", "a\nb"));
+        assert!(matches("(?x) a # comment", "a"));
+        assert!(!matches("a", "a\n"));
+    }
+
+    #[test]
+    fn patterns_are_refused_in_the_words_of_the_library() {
+        let check = |text, expect| check(text, expect, |pattern: Pattern| pattern.source);
+        check("(a", r#""(a" is not a regular expression: unclosed group"#);
+        check("a)|(b", r#""a)|(b" is not a regular expression: unopened group"#);
+        check(
+            "(?:a{1000}){1000}",
+            r#""(?:a{1000}){1000}" is not a regular expression: Compiled regex exceeds size limit of 262144 bytes"#,
+        );
+    }
+
+    #[test]
+    fn names_methods_and_statuses() {
+        check("x-Canary", "x-canary", |HeaderName(name)| name);
+        check(
+            "x canary",
+            r#""x canary" is not the name of a header; it has letters, digits and !#$%&'*+-.^_`|~"#,
+            |HeaderName(name)| name,
+        );
+        check("PURGE", "PURGE", |Method(method)| method);
+        check("get", r#"no client sends "get": case matters in methods; write GET"#, |Method(method)| method);
+        check("a b", r#""a b" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#, |Label(name)| {
+            name
+        });
+        let status = |text, expect| check(text, expect, |StatusRange(first, last)| format!("{first} {last}"));
+        status("200", "200 200");
+        status("200-399", "200 399");
+        status(
+            "399-200",
+            r#""399-200" is not a range of statuses; write one from 100 to 599, or the first and the last, such as 200-399"#,
+        );
+        status(
+            "2xx",
+            r#""2xx" is not a range of statuses; write one from 100 to 599, or the first and the last, such as 200-399"#,
+        );
+        let host = |text, expect| check(text, expect, |HostHeader(host)| host);
+        host("Shop.example.com", "Shop.example.com");
+        host("[::1]:8080", "[::1]:8080");
+        host("[::1]", "[::1]");
+        host("a:b", r#""a:b" has no valid port; a port is a number from 1 to 65535"#);
+        host("*.example.com", r#""*.example.com" is many hosts; write one that the endpoint serves"#);
+    }
+}

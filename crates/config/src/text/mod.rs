@@ -1,0 +1,12 @@
+//! What is written as one piece of text: numbers with units, addresses, the parts of a request.
+
+mod address;
+mod http;
+mod units;
+
+pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, parse_endpoint};
+pub use http::{
+    CookieName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName, RouteName,
+    StatusRange, Text,
+};
+pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};

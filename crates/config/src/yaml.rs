@@ -1,0 +1,378 @@
+//! YAML text to a tree of nodes with their places, bounded in size, depth and nodes.
+//!
+//! It knows YAML and nothing of what the file means: scalars stay text until a reader asks for a duration or an address. The tree is built
+//! here from the parser's events, and not by a ready-made loader, since a loader stops at the first duplicate key and copies what an alias names.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+
+use crate::diagnostic::{Place, Report, Wrong};
+
+/// Bytes of a file. The largest that we have heard of (generated, 10,000 routes) are a tenth of it.
+pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Characters from one value to the next, and of a whole `[...]` or `{...}` that might still turn out to be a key: the parser holds all of
+/// that, at a hundred times its size, before it gives us anything. A file of 16 MiB in brackets, JSON say, would take three gigabytes from the
+/// balancer that is asked to reload it.
+const LOOKAHEAD_CHARS_MAX: usize = 1 << 20;
+
+/// Values inside values. The deepest that means something is 9.
+pub const DEPTH_MAX: u32 = 64;
+
+/// Values of a file, each counted once for every way in which aliases lead to it: what an alias repeats costs a reader its time again.
+pub const NODES_MAX: u32 = 1_000_000;
+
+/// One value and where it begins. An alias shares the node of its anchor, and so its place.
+#[derive(Debug)]
+pub struct Node {
+    pub place: Place,
+    pub value: Value,
+    /// 1 for a scalar; one more than its highest child for the others. `height <= DEPTH_MAX`.
+    height: u32,
+    /// Itself and all below it. `nodes <= NODES_MAX`.
+    nodes: u32,
+}
+
+/// What a node holds.
+#[derive(Debug)]
+pub enum Value {
+    /// Nothing, `~` or `null`.
+    Null,
+    /// Text as written. `plain`: without quotes, so that `true` and `80` may mean more than text.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    List(Vec<Rc<Node>>),
+    /// Keys in the order of the file; the same key may come twice.
+    Map(Vec<(Rc<Node>, Rc<Node>)>),
+}
+
+impl Value {
+    /// For messages: "not a list".
+    pub fn noun(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Scalar { .. } => "text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// The one document of a file. `None` where there is none, or one that cannot be read: the report says why.
+pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
+    if text.len() > FILE_BYTES_MAX {
+        let message = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
+        report.add(Place::START, Wrong::new(message));
+        return None;
+    }
+    // The parser takes a NUL for the end, and what comes after it would not be read.
+    if let Some((line, column)) =
+        text.lines().zip(1..).find_map(|(line, number)| Some((number, line.chars().position(|c| c == '\0')?)))
+    {
+        report.add(Place { line, column: column + 1 }, Wrong::new("the file has a NUL character"));
+        return None;
+    }
+    match build(text, report) {
+        Ok(Some(root)) if !matches!(root.value, Value::Null) => Some(root),
+        Ok(_) => {
+            report.add(Place::START, Wrong::new("the file is empty").hint("it needs `listeners` and `clusters`"));
+            None
+        }
+        Err((place, wrong)) => {
+            report.add(place, wrong);
+            None
+        }
+    }
+}
+
+fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Place, Wrong)> {
+    let mut tree = Tree::default();
+    let mut documents = 0;
+    let mut last = Place::START;
+    let ahead = Cell::new(0);
+    // Past the limit the parser meets the end of the file, for good: the count stays where it is.
+    let chars = text.chars().take_while(|_| {
+        ahead.set(ahead.get() + 1);
+        ahead.get() <= LOOKAHEAD_CHARS_MAX
+    });
+    for event in Parser::new_from_iter(chars.fuse()) {
+        if ahead.get() > LOOKAHEAD_CHARS_MAX {
+            let message = format!("what begins after this is larger than {LOOKAHEAD_CHARS_MAX} characters");
+            return Err((
+                last,
+                Wrong::new(message).hint("write large lists and mappings one entry a line, without brackets"),
+            ));
+        }
+        ahead.set(0);
+        let (event, span) = event.map_err(|error| syntax(&error, text))?;
+        last = self::place(span.start);
+        let place = place(span.start);
+        match event {
+            Event::DocumentStart(_) => {
+                documents += 1;
+                if documents > 1 {
+                    return Err((place, Wrong::new("a second document begins here").hint("a file holds one")));
+                }
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                refuse_own_tag(tag.as_deref(), place, report);
+                tree.scalar(text.into_owned(), style == ScalarStyle::Plain, tag.is_some(), anchor, place)?;
+            }
+            Event::SequenceStart(anchor, tag) => {
+                refuse_own_tag(tag.as_deref(), place, report);
+                tree.open(Open { place, anchor, map: false, children: Vec::new() })?;
+            }
+            Event::MappingStart(anchor, tag) => {
+                refuse_own_tag(tag.as_deref(), place, report);
+                tree.open(Open { place, anchor, map: true, children: Vec::new() })?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => tree.close()?,
+            Event::Alias(anchor) => tree.alias(anchor, place)?,
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        }
+    }
+    Ok(tree.root)
+}
+
+/// The parser counts lines from 1 and columns from 0.
+fn place(marker: Marker) -> Place {
+    Place { line: marker.line().max(1), column: marker.col() + 1 }
+}
+
+/// The parser's words, and what to do about the mistakes that operators make most.
+fn syntax(error: &ScanError, text: &str) -> (Place, Wrong) {
+    let place = place(*error.marker());
+    let info = error.info();
+    let line = text.lines().nth(place.line - 1).unwrap_or_default();
+    let hint = if info.contains("tabs") {
+        Some("indent with spaces")
+    } else if info.contains("block sequence entries") {
+        Some("a list begins on a line of its own, and a `-` alone is written \"-\"")
+    } else if line.contains("]:") {
+        Some("an address with brackets is written in quotes: \"[::1]:80\"")
+    } else {
+        None
+    };
+    let wrong = Wrong::new(format!("this is not YAML: {info}"));
+    (place, hint.into_iter().fold(wrong, Wrong::hint))
+}
+
+/// `!!str` and its like say what we find out anyway; any other tag asks for something that this file does not have.
+fn refuse_own_tag(tag: Option<&Tag>, place: Place, report: &mut Report) {
+    if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
+        report.add(
+            place,
+            Wrong::new("a tag (`!…`) has no meaning in this file").hint("put text that begins with `!` in quotes"),
+        );
+    }
+}
+
+/// A list or mapping whose end has not come yet.
+struct Open {
+    place: Place,
+    /// 0: none.
+    anchor: usize,
+    map: bool,
+    /// For a mapping: key, value, key, value.
+    children: Vec<Rc<Node>>,
+}
+
+/// The part of the tree that is built, and what it may still cost.
+#[derive(Default)]
+struct Tree {
+    root: Option<Rc<Node>>,
+    /// From the outermost to the innermost; `open.len() < DEPTH_MAX`.
+    open: Vec<Open>,
+    anchors: HashMap<usize, Rc<Node>>,
+    /// Of the whole file, `<= NODES_MAX`.
+    nodes: u32,
+}
+
+impl Tree {
+    fn scalar(
+        &mut self,
+        text: String,
+        plain: bool,
+        tagged: bool,
+        anchor: usize,
+        place: Place,
+    ) -> Result<(), (Place, Wrong)> {
+        let null = plain && !tagged && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
+        let value = if null { Value::Null } else { Value::Scalar { text, plain: plain && !tagged } };
+        self.count(1, place)?;
+        self.add(Node { place, value, height: 1, nodes: 1 }, anchor)
+    }
+
+    fn open(&mut self, open: Open) -> Result<(), (Place, Wrong)> {
+        self.count(1, open.place)?;
+        if self.open.len() as u32 + 1 >= DEPTH_MAX {
+            return Err((open.place, too_deep()));
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), (Place, Wrong)> {
+        let Some(Open { place, anchor, map, children }) = self.open.pop() else { return Ok(()) };
+        let height = 1 + children.iter().map(|child| child.height).max().unwrap_or(0);
+        let nodes = children.iter().fold(1u32, |sum, child| sum.saturating_add(child.nodes));
+        let value = if map {
+            let mut pairs = Vec::with_capacity(children.len() / 2);
+            let mut children = children.into_iter();
+            while let (Some(key), Some(value)) = (children.next(), children.next()) {
+                pairs.push((key, value));
+            }
+            Value::Map(pairs)
+        } else {
+            Value::List(children)
+        };
+        self.add(Node { place, value, height, nodes }, anchor)
+    }
+
+    fn alias(&mut self, anchor: usize, place: Place) -> Result<(), (Place, Wrong)> {
+        let Some(node) = self.anchors.get(&anchor).cloned() else {
+            return Err((place, Wrong::new("an alias stands inside the value that it names")));
+        };
+        // The way down to this place, and what hangs below the anchor: only both together say how deep a reader would go.
+        if self.open.len() as u32 + node.height > DEPTH_MAX {
+            return Err((place, too_deep()));
+        }
+        self.count(node.nodes, place)?;
+        self.hang(node);
+        Ok(())
+    }
+
+    fn add(&mut self, node: Node, anchor: usize) -> Result<(), (Place, Wrong)> {
+        let node = Rc::new(node);
+        if anchor > 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        self.hang(node);
+        Ok(())
+    }
+
+    fn hang(&mut self, node: Rc<Node>) {
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.root = Some(node),
+        }
+    }
+
+    fn count(&mut self, nodes: u32, place: Place) -> Result<(), (Place, Wrong)> {
+        self.nodes = self.nodes.saturating_add(nodes);
+        if self.nodes > NODES_MAX {
+            return Err((place, Wrong::new(format!("the file holds more than {NODES_MAX} values, aliases followed"))));
+        }
+        Ok(())
+    }
+}
+
+fn too_deep() -> Wrong {
+    Wrong::new(format!("values are nested more than {DEPTH_MAX} deep"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree in one line, or what is wrong with it.
+    fn show(text: &str) -> String {
+        let mut report = Report::default();
+        match load(text, &mut report) {
+            Some(node) if report.is_empty() => shown(&node),
+            _ => report.into_errors("f", "").to_string(),
+        }
+    }
+
+    fn shown(node: &Node) -> String {
+        let Place { line, column } = node.place;
+        match &node.value {
+            Value::Null => format!("null@{line}:{column}"),
+            Value::Scalar { text, plain } => format!("{}{text}@{line}:{column}", if *plain { "" } else { "'" }),
+            Value::List(items) => format!("[{}]", items.iter().map(|n| shown(n)).collect::<Vec<_>>().join(" ")),
+            Value::Map(pairs) => {
+                let pairs = pairs.iter().map(|(key, value)| format!("{}={}", shown(key), shown(value)));
+                format!("{{{}}}", pairs.collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+
+    #[test]
+    fn places_quotes_and_nulls() {
+        let check = |text, expect: &str| assert_eq!(show(text), expect, "{text:?}");
+        check("a: 1\nb:\n  - x\n  - 'y'\n", "{a@1:1=1@1:4 b@2:1=[x@3:5 'y@4:5]}");
+        check("a: ~\nb: \nc: \"\"\nd: '~'", "{a@1:1=null@1:4 b@2:1=null@2:2 c@3:1='@3:4 d@4:1='~@4:4}");
+        check("a: 1\na: 2", "{a@1:1=1@1:4 a@2:1=2@2:4}");
+        check("a: !!str 1\r\nb: 2", "{a@1:1='1@1:4 b@2:1=2@2:4}");
+        check("ü: ü\n", "{ü@1:1=ü@1:4}");
+    }
+
+    #[test]
+    fn an_alias_is_the_node_of_its_anchor() {
+        assert_eq!(show("a: &x [1]\nb: *x"), "{a@1:1=[1@1:8] b@2:1=[1@1:8]}");
+    }
+
+    #[test]
+    fn what_is_not_one_document_is_refused() {
+        let check = |text, expect: &str| assert_eq!(show(text), expect, "{text:?}");
+        let empty = "f:1:1: the file is empty; it needs `listeners` and `clusters`";
+        check("", empty);
+        check("# only a comment\n", empty);
+        check("---\n", empty);
+        check("a: 1\n---\nb: 2\n", "f:2:1: a second document begins here; a file holds one");
+        check(
+            "a: !env HOME",
+            "f:1:4: a tag (`!…`) has no meaning in this file; put text that begins with `!` in quotes",
+        );
+        check("a: 1\nbc\0: 2", "f:2:3: the file has a NUL character");
+        check("a: &x [*x]", "f:1:8: an alias stands inside the value that it names");
+    }
+
+    #[test]
+    fn depth_is_bounded_with_and_without_aliases() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(show(&nested(63)).starts_with('['));
+        let deep = "values are nested more than 64 deep";
+        assert!(show(&nested(64)).contains(deep));
+        assert!(show(&"- ".repeat(100_000)).contains(deep));
+        // Each level is shallow, but names the one before it.
+        let chain: String = (1..200).map(|n| format!("k{n}: &a{n} [*a{}]\n", n - 1)).collect();
+        assert!(show(&format!("k0: &a0 x\n{chain}")).contains(deep));
+    }
+
+    #[test]
+    fn aliases_that_multiply_are_refused_before_they_cost_anything() {
+        let mut bomb = String::from("k0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for n in 1..20 {
+            let aliases = vec![format!("*a{}", n - 1); 10].join(", ");
+            bomb.push_str(&format!("k{n}: &a{n} [{aliases}]\n"));
+        }
+        assert!(show(&bomb).contains("the file holds more than 1000000 values, aliases followed"));
+    }
+
+    #[test]
+    fn what_the_parser_would_hold_is_bounded() {
+        let check = |text: &str, expect: &str| assert_eq!(show(text).get(..expect.len()), Some(expect));
+        let entry = "b".repeat(1000);
+        let list = |entries: usize| format!("[{}]", format!("{entry}, ").repeat(entries));
+        check(&list(1000), "[bbb");
+        check(
+            &list(1100),
+            "f:1:1: what begins after this is larger than 1048576 characters; \
+             write large lists and mappings one entry a line, without brackets",
+        );
+        // Behind a key it cannot be a key itself: the parser gives it to us piece by piece.
+        check(&format!("a: {}", list(1100)), "{a@1:1=[bbb");
+        check(&format!("- {entry}\n").repeat(1100), "[bbb");
+    }
+
+    #[test]
+    fn a_file_too_large_is_not_read() {
+        assert!(show(&"#".repeat(FILE_BYTES_MAX + 1)).contains("at most 16777216 are read"));
+    }
+}
