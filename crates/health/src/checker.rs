@@ -1,0 +1,478 @@
+//! Which probes run, and whom their verdicts reach.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use balance::{ClusterState, HealthMachine, Rng, first_probe_delay_ms, next_probe_delay_ms};
+use model::{HealthCheck, ProxyProtocol};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, sleep};
+
+use crate::probe::{Failure, probe};
+
+/// Probes under way at once, over all clusters: bounds the sockets. Others wait; their timeout begins when they do.
+pub const PROBES_AT_ONCE_MAX: usize = 512;
+
+/// An endpoint that is to be probed.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Who is told.
+    pub cluster: Arc<ClusterState>,
+    /// The endpoint, as an index into the cluster.
+    pub index: usize,
+    /// For logs and [`LastFailure`].
+    pub cluster_name: String,
+    /// Where the endpoint is; [`HealthCheck::port`] may send the probe to another port.
+    pub address: SocketAddr,
+    /// What is asked, and how often.
+    pub check: HealthCheck,
+    /// The cluster's [`model::Cluster::send_proxy_protocol`]: an endpoint that expects the header expects it of a probe, too. Not sent to
+    /// another port than the endpoint's own.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// Why an endpoint is unhealthy, or why its last probe failed though it is not unhealthy yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastFailure {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The endpoint's address.
+    pub address: SocketAddr,
+    /// As an operator reads it: `connect refused`, `status 503, expected 200-399`.
+    pub why: String,
+    /// When, by the clock given to [`Checker::new`].
+    pub at_ms: u64,
+}
+
+/// All active probes of the process. Dropping it ends them.
+pub struct Checker {
+    /// By the address probed; several where clusters ask differently.
+    running: HashMap<SocketAddr, Vec<Running>>,
+    common: Arc<Common>,
+    rng: Rng,
+}
+
+/// What all probes use.
+struct Common {
+    now_ms: Box<dyn Fn() -> u64 + Send + Sync>,
+    permits: Semaphore,
+    results: watch::Sender<u64>,
+}
+
+/// One probe and its task.
+struct Running {
+    check: HealthCheck,
+    proxy_protocol: Option<ProxyProtocol>,
+    state: Arc<Mutex<State>>,
+    task: JoinHandle<()>,
+}
+
+struct State {
+    machine: HealthMachine,
+    /// A probe has ended, so that `machine` holds a verdict and not an assumption.
+    proven: bool,
+    /// The last failure, and when it was; `None` once a probe has succeeded and the verdict is healthy.
+    failure: Option<(Failure, u64)>,
+    targets: Vec<Target>,
+}
+
+impl Checker {
+    /// No probes yet. `now_ms` is the clock that the cluster states go by; `seed` spreads the probes, and should differ between processes.
+    pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
+        let common = Common {
+            now_ms: Box::new(now_ms),
+            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
+            results: watch::Sender::new(0),
+        };
+        Self { running: HashMap::new(), common: Arc::new(common), rng: Rng::new(seed) }
+    }
+
+    /// Makes the probes those of `targets`, all of them. Must be called on a tokio runtime, and before the new cluster states are used.
+    ///
+    /// A probe whose address and check stay keeps its count of results and its schedule, and tells the new cluster states its verdict at
+    /// once. An endpoint that is probed no longer is taken as healthy again: nothing would ever say so.
+    pub fn apply(&mut self, targets: Vec<Target>) {
+        let still_probed: HashSet<_> = targets.iter().filter_map(endpoint_of).collect();
+        let mut groups = group(targets);
+        for (address, running) in &mut self.running {
+            let groups = groups.entry(*address).or_default();
+            running.retain(|probe| {
+                let same = |group: &[Target]| group.first().is_some_and(|target| probe.serves(target));
+                let targets = groups.iter().position(|group| same(group)).map(|place| groups.swap_remove(place));
+                let stays = targets.is_some();
+                let now_ms = (self.common.now_ms)();
+                for gone in lock(&probe.state).take_over(targets.unwrap_or_default(), now_ms) {
+                    if endpoint_of(&gone).is_none_or(|endpoint| !still_probed.contains(&endpoint)) {
+                        gone.cluster.set_healthy(gone.index, true, now_ms);
+                    }
+                }
+                stays
+            });
+        }
+        for (address, groups) in groups {
+            let new: Vec<Running> = groups.into_iter().filter_map(|group| self.start(address, group)).collect();
+            self.running.entry(address).or_default().extend(new);
+        }
+        self.running.retain(|_, running| !running.is_empty());
+    }
+
+    fn start(&mut self, address: SocketAddr, targets: Vec<Target>) -> Option<Running> {
+        let first = targets.first()?;
+        let (check, proxy_protocol) = (first.check.clone(), first.header());
+        let machine = HealthMachine::new(&check, true);
+        let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
+        let rng = Rng::new(self.rng.next_u64());
+        let run = run(address, check.clone(), proxy_protocol, Arc::clone(&state), Arc::clone(&self.common), rng);
+        Some(Running { check, proxy_protocol, state, task: tokio::spawn(run) })
+    }
+
+    /// The last failure of each endpoint that is unhealthy or has failed its last probe, sorted by cluster and address.
+    pub fn last_failures(&self) -> Vec<LastFailure> {
+        let mut failures = Vec::new();
+        for running in self.running.values().flatten() {
+            let state = lock(&running.state);
+            let Some((failure, at_ms)) = &state.failure else { continue };
+            failures.extend(state.targets.iter().map(|target| LastFailure {
+                cluster: target.cluster_name.clone(),
+                address: target.address,
+                why: failure.to_string(),
+                at_ms: *at_ms,
+            }));
+        }
+        failures.sort_by(|a, b| (&a.cluster, a.address).cmp(&(&b.cluster, b.address)));
+        failures
+    }
+
+    /// How many probes have ended so far; changes after the cluster states have been told.
+    pub fn results(&self) -> watch::Receiver<u64> {
+        self.common.results.subscribe()
+    }
+}
+
+/// By address, those together that one probe can serve.
+fn group(targets: Vec<Target>) -> HashMap<SocketAddr, Vec<Vec<Target>>> {
+    let mut groups: HashMap<SocketAddr, Vec<Vec<Target>>> = HashMap::new();
+    for target in targets {
+        let groups = groups.entry(target.probed()).or_default();
+        let same = |group: &&mut Vec<Target>| {
+            group.first().is_some_and(|other| (&other.check, other.header()) == (&target.check, target.header()))
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(target),
+            None => groups.push(vec![target]),
+        }
+    }
+    groups
+}
+
+/// Tells endpoint states apart, which outlive the cluster states.
+fn endpoint_of(target: &Target) -> Option<*const balance::EndpointState> {
+    target.cluster.endpoints().get(target.index).map(Arc::as_ptr)
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Nothing that holds the lock leaves a state half changed.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Target {
+    fn probed(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), self.check.port.unwrap_or(self.address.port()))
+    }
+
+    /// The PROXY protocol header that the probe sends.
+    fn header(&self) -> Option<ProxyProtocol> {
+        self.proxy_protocol.filter(|_| self.probed() == self.address)
+    }
+}
+
+impl Running {
+    fn serves(&self, target: &Target) -> bool {
+        self.check == target.check && self.proxy_protocol == target.header()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Probes until aborted.
+async fn run(
+    address: SocketAddr,
+    check: HealthCheck,
+    proxy_protocol: Option<ProxyProtocol>,
+    state: Arc<Mutex<State>>,
+    common: Arc<Common>,
+    mut rng: Rng,
+) {
+    let interval_ms = u64::try_from(check.interval.as_millis()).unwrap_or(u64::MAX);
+    sleep(Duration::from_millis(first_probe_delay_ms(interval_ms, &mut rng))).await;
+    loop {
+        // Runs beside the probe: the interval goes from start to start.
+        let next = sleep(Duration::from_millis(next_probe_delay_ms(interval_ms, &mut rng)));
+        // The semaphore is never closed.
+        let permit = common.permits.acquire().await.ok();
+        let result = probe(address, &check, proxy_protocol).await;
+        drop(permit);
+        lock(&state).conclude(result, (common.now_ms)());
+        common.results.send_modify(|results| *results += 1);
+        next.await;
+    }
+}
+
+impl State {
+    /// Serves other targets from now on. Returns those before.
+    fn take_over(&mut self, targets: Vec<Target>, now_ms: u64) -> Vec<Target> {
+        let before = std::mem::replace(&mut self.targets, targets);
+        if self.proven {
+            self.tell(now_ms);
+        }
+        before
+    }
+
+    fn conclude(&mut self, result: Result<(), Failure>, now_ms: u64) {
+        self.proven = true;
+        self.machine.on_result(result.is_ok());
+        match result {
+            Err(failure) => self.failure = Some((failure, now_ms)),
+            Ok(()) if self.machine.healthy() => self.failure = None,
+            Ok(()) => {}
+        }
+        self.tell(now_ms);
+    }
+
+    /// Says how it stands, not what has changed: the clusters know best what is new to them.
+    fn tell(&self, now_ms: u64) {
+        let healthy = self.machine.healthy();
+        for target in &self.targets {
+            if !target.cluster.set_healthy(target.index, healthy, now_ms) {
+                continue;
+            }
+            let (cluster, endpoint) = (&target.cluster_name, target.address);
+            match &self.failure {
+                Some((why, _)) if !healthy => tracing::info!(%cluster, %endpoint, %why, "endpoint is unhealthy"),
+                _ => tracing::info!(%cluster, %endpoint, "endpoint is healthy"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use balance::{EndpointState, EndpointStatus};
+    use model::Probe;
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Three failures to go down, two successes to come up, as fast as loopback allows.
+    fn check() -> HealthCheck {
+        let mut check = HealthCheck::new(Probe::Tcp);
+        (check.interval, check.timeout) = (Duration::from_millis(2), Duration::from_secs(10));
+        check
+    }
+
+    fn cluster(address: SocketAddr) -> Arc<ClusterState> {
+        cluster_of(Arc::new(EndpointState::new(address, 1)))
+    }
+
+    fn cluster_of(endpoint: Arc<EndpointState>) -> Arc<ClusterState> {
+        Arc::new(ClusterState::new(&model::Cluster::new("c", Vec::new()), vec![endpoint]))
+    }
+
+    fn target(cluster: &Arc<ClusterState>, name: &str) -> Target {
+        Target {
+            cluster: Arc::clone(cluster),
+            index: 0,
+            cluster_name: name.to_owned(),
+            address: cluster.endpoints()[0].address(),
+            check: check(),
+            proxy_protocol: None,
+        }
+    }
+
+    fn checker() -> Checker {
+        Checker::new(|| 7, 1)
+    }
+
+    /// A port that is ours and refuses connections until it listens. (One that nobody holds could be given to another test.)
+    fn closed(address: SocketAddr) -> TcpSocket {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        socket
+    }
+
+    fn closed_anywhere() -> (TcpSocket, SocketAddr) {
+        let socket = closed(([127, 0, 0, 1], 0).into());
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    /// Accepts nothing: the kernel completes the handshakes.
+    fn listen(socket: TcpSocket) -> TcpListener {
+        socket.listen(1024).unwrap()
+    }
+
+    /// Awaits probes until the endpoint is as expected.
+    async fn until(checker: &Checker, cluster: &ClusterState, expect: EndpointStatus) {
+        let mut results = checker.results();
+        let reached = async {
+            while cluster.status(0, 7) != Some(expect) {
+                results.changed().await.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(30), reached).await.expect("the verdict has not come");
+    }
+
+    /// Awaits so many more probes.
+    async fn probes(checker: &Checker, count: u64) {
+        let mut results = checker.results();
+        let end = *results.borrow() + count;
+        let ended = async { results.wait_for(|ended| *ended >= end).await.map(|_| ()).unwrap() };
+        timeout(Duration::from_secs(30), ended).await.expect("no probe has ended");
+    }
+
+    fn tasks(checker: &Checker) -> Vec<tokio::task::Id> {
+        checker.running.values().flatten().map(|running| running.task.id()).collect()
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_goes_down_and_comes_back() {
+        let (socket, address) = closed_anywhere();
+        let listener = listen(socket);
+        let cluster = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&cluster, "web")]);
+        probes(&checker, 2).await;
+        assert_eq!(cluster.status(0, 7), Some(EndpointStatus::Healthy));
+        assert_eq!(checker.last_failures(), []);
+
+        drop(listener);
+        let socket = closed(address);
+        until(&checker, &cluster, EndpointStatus::Unhealthy).await;
+        let failure = LastFailure { cluster: "web".to_owned(), address, why: "connect refused".to_owned(), at_ms: 7 };
+        assert_eq!(checker.last_failures(), [failure]);
+
+        let _listener = listen(socket);
+        until(&checker, &cluster, EndpointStatus::Healthy).await;
+        assert_eq!(checker.last_failures(), []);
+    }
+
+    #[tokio::test]
+    async fn the_first_failure_decides_at_once() {
+        let (_closed, address) = closed_anywhere();
+        let cluster = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&cluster, "web")]);
+        probes(&checker, 1).await;
+        assert_eq!(cluster.status(0, 7), Some(EndpointStatus::Unhealthy));
+    }
+
+    #[tokio::test]
+    async fn clusters_that_ask_the_same_share_a_probe() {
+        let (_closed, address) = closed_anywhere();
+        let (one, two, other) = (cluster(address), cluster(address), cluster(address));
+        let mut different = target(&other, "other");
+        different.check.timeout = Duration::from_secs(9);
+        let mut checker = checker();
+        checker.apply(vec![target(&two, "two"), different, target(&one, "one")]);
+        assert_eq!(tasks(&checker).len(), 2);
+        for cluster in [&one, &two, &other] {
+            until(&checker, cluster, EndpointStatus::Unhealthy).await;
+        }
+        let names: Vec<String> = checker.last_failures().into_iter().map(|failure| failure.cluster).collect();
+        assert_eq!(names, ["one", "other", "two"]);
+    }
+
+    #[tokio::test]
+    async fn a_reload_keeps_the_probe_and_its_verdict() {
+        let (closed, address) = closed_anywhere();
+        let old = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&old, "web")]);
+        until(&checker, &old, EndpointStatus::Unhealthy).await;
+        let before = tasks(&checker);
+
+        // Another endpoint state, so that only the checker can know.
+        let new = cluster(address);
+        checker.apply(vec![target(&new, "web")]);
+        assert_eq!(new.status(0, 7), Some(EndpointStatus::Unhealthy));
+        assert_eq!(tasks(&checker), before);
+
+        let _listener = listen(closed);
+        until(&checker, &new, EndpointStatus::Healthy).await;
+    }
+
+    #[tokio::test]
+    async fn a_changed_check_is_another_probe_and_forgets_no_verdict() {
+        let (_closed, address) = closed_anywhere();
+        let old = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&old, "web")]);
+        until(&checker, &old, EndpointStatus::Unhealthy).await;
+        let before = tasks(&checker);
+
+        let new = cluster_of(Arc::clone(&old.endpoints()[0]));
+        let mut changed = target(&new, "web");
+        changed.check.healthy_after = 1;
+        checker.apply(vec![changed]);
+        assert_eq!(new.status(0, 7), Some(EndpointStatus::Unhealthy));
+        assert_ne!(tasks(&checker), before);
+    }
+
+    #[tokio::test]
+    async fn who_is_probed_no_longer_is_healthy_again() {
+        let (_closed, address) = closed_anywhere();
+        let old = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&old, "web")]);
+        until(&checker, &old, EndpointStatus::Unhealthy).await;
+        let new = cluster_of(Arc::clone(&old.endpoints()[0]));
+        checker.apply(Vec::new());
+        assert_eq!(new.status(0, 7), Some(EndpointStatus::Healthy));
+        assert!(tasks(&checker).is_empty() && checker.last_failures().is_empty());
+    }
+
+    #[tokio::test]
+    async fn dropping_the_checker_lets_go_of_everything() {
+        let (socket, address) = closed_anywhere();
+        let _listener = listen(socket);
+        let cluster = cluster(address);
+        let mut checker = checker();
+        checker.apply(vec![target(&cluster, "web")]);
+        probes(&checker, 1).await;
+        let state: Weak<Mutex<State>> = Arc::downgrade(&checker.running[&address][0].state);
+        drop(checker);
+        let gone = async {
+            while state.strong_count() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), gone).await.expect("the task still runs");
+        assert_eq!(Arc::strong_count(&cluster), 1);
+    }
+
+    #[tokio::test]
+    async fn another_port_is_probed_where_the_check_says_so() {
+        let (socket, healthy) = closed_anywhere();
+        let _listener = listen(socket);
+        let (_closed, address) = closed_anywhere();
+        let cluster = cluster(address);
+        let mut target = target(&cluster, "web");
+        target.check.port = Some(healthy.port());
+        target.proxy_protocol = Some(ProxyProtocol::V1);
+        assert_eq!(target.header(), None);
+        let mut checker = checker();
+        checker.apply(vec![target]);
+        probes(&checker, 2).await;
+        assert_eq!(cluster.status(0, 7), Some(EndpointStatus::Healthy));
+    }
+}

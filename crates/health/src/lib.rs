@@ -1,0 +1,16 @@
+//! Active probes: asks endpoints whether they are well, and tells their clusters.
+//!
+//! Job: connect or ask over HTTP at intervals, count the results into verdicts ([`balance::HealthMachine`]), hand the verdicts to the
+//! [`balance::ClusterState`]s, remember why the last probe failed. Not its job: choosing endpoints, ejecting them for what real requests
+//! meet, resolving names.
+//!
+//! [`Checker`] holds one task for each distinct address and check, however many clusters have it; the tasks live on the runtime of the control
+//! thread, so that probes cost the workers nothing.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod checker;
+mod probe;
+
+pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, Target};
+pub use probe::RESPONSE_BYTES_MAX;

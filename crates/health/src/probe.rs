@@ -1,0 +1,283 @@
+//! One probe: connect, and for HTTP ask and read the status line.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use model::{HealthCheck, Probe, ProxyProtocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+use wire::proxy_protocol;
+
+/// Bytes read of an answer in search of the end of its status line.
+pub const RESPONSE_BYTES_MAX: usize = 16 * 1024;
+
+/// Why a probe failed, as an operator reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Refused,
+    ConnectTimeout(Duration),
+    AnswerTimeout(Duration),
+    /// The connection broke, or could not be made, for another reason.
+    Io(String),
+    /// The end of the stream came before the end of the status line.
+    Closed,
+    NotHttp,
+    StatusLineTooLong,
+    Status {
+        got: u16,
+        expect: (u16, u16),
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => out.write_str("connect refused"),
+            Self::ConnectTimeout(after) => write!(out, "no connection within {}", Seconds(*after)),
+            Self::AnswerTimeout(after) => write!(out, "no answer within {}", Seconds(*after)),
+            Self::Io(error) => out.write_str(error),
+            Self::Closed => out.write_str("closed before the end of the status line"),
+            Self::NotHttp => out.write_str("the answer is not HTTP/1"),
+            Self::StatusLineTooLong => write!(out, "no status line within {RESPONSE_BYTES_MAX} bytes"),
+            Self::Status { got, expect: (first, last) } if first == last => {
+                write!(out, "status {got}, expected {first}")
+            }
+            Self::Status { got, expect: (first, last) } => write!(out, "status {got}, expected {first}-{last}"),
+        }
+    }
+}
+
+/// A duration as it was most likely written.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_millis() {
+            0 if self.0.as_secs() > 0 => write!(out, "{} s", self.0.as_secs()),
+            _ => write!(out, "{} ms", self.0.as_millis()),
+        }
+    }
+}
+
+/// Probes `address` once. Takes no longer than the check's timeout.
+pub(crate) async fn probe(
+    address: SocketAddr,
+    check: &HealthCheck,
+    proxy_protocol: Option<ProxyProtocol>,
+) -> Result<(), Failure> {
+    let mut deadline = pin!(sleep(check.timeout));
+    let connected = before(deadline.as_mut(), TcpStream::connect(address)).await;
+    let mut stream = connected.ok_or(Failure::ConnectTimeout(check.timeout))?.map_err(broken)?;
+    let exchange = async {
+        let request = request(&stream, address, &check.probe, proxy_protocol).map_err(broken)?;
+        stream.write_all(&request).await.map_err(broken)?;
+        match check.probe {
+            Probe::Tcp => Ok(()),
+            Probe::Http { expect, .. } => {
+                let got = read_status(&mut stream).await?;
+                if (expect.0..=expect.1).contains(&got) { Ok(()) } else { Err(Failure::Status { got, expect }) }
+            }
+        }
+    };
+    before(deadline, exchange).await.unwrap_or(Err(Failure::AnswerTimeout(check.timeout)))
+}
+
+/// What `work` gives, unless the deadline comes first.
+async fn before<T>(deadline: Pin<&mut Sleep>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = deadline => None,
+    }
+}
+
+fn broken(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Failure::Refused,
+        io::ErrorKind::ConnectionReset => Failure::Io("connection reset".to_owned()),
+        _ => Failure::Io(error.to_string()),
+    }
+}
+
+/// All that is sent; nothing for a plain TCP probe.
+fn request(
+    stream: &TcpStream,
+    address: SocketAddr,
+    probe: &Probe,
+    proxy_protocol: Option<ProxyProtocol>,
+) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(version) = proxy_protocol {
+        // The probe speaks for itself, and says so with its own addresses: receivers that refuse UNKNOWN and LOCAL exist
+        // (proxy-protocol.txt, section 2.1).
+        let version = match version {
+            ProxyProtocol::V1 => proxy_protocol::Version::V1,
+            ProxyProtocol::V2 => proxy_protocol::Version::V2,
+        };
+        proxy_protocol::encode(version, stream.local_addr()?, address, &mut bytes);
+    }
+    if let Probe::Http { path, host, .. } = probe {
+        let host = host.clone().unwrap_or_else(|| address.to_string());
+        let version = env!("CARGO_PKG_VERSION");
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steelyard-health/{version}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        );
+        bytes.extend_from_slice(head.as_bytes());
+    }
+    Ok(bytes)
+}
+
+/// The status of the answer. What follows the status line is left unread: closing then resets the connection, which ends a long body early.
+async fn read_status(stream: &mut TcpStream) -> Result<u16, Failure> {
+    let mut bytes = Vec::with_capacity(256);
+    let mut limited = stream.take(RESPONSE_BYTES_MAX as u64);
+    loop {
+        let read = limited.read_buf(&mut bytes).await.map_err(broken)?;
+        if let Some(line) = bytes.split(|byte| *byte == b'\n').next().filter(|line| line.len() < bytes.len()) {
+            return parse_status(line).ok_or(Failure::NotHttp);
+        }
+        if read == 0 {
+            return Err(if bytes.len() < RESPONSE_BYTES_MAX { Failure::Closed } else { Failure::StatusLineTooLong });
+        }
+    }
+}
+
+/// `HTTP/1.x SP 3DIGIT`, then a space or the end (RFC 9112 section 4).
+fn parse_status(line: &[u8]) -> Option<u16> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let rest = line.strip_prefix(b"HTTP/1.0 ").or_else(|| line.strip_prefix(b"HTTP/1.1 "))?;
+    let (digits, rest) = rest.split_first_chunk::<3>()?;
+    if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest, [] | [b' ', ..]) {
+        return None;
+    }
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn http(expect: (u16, u16)) -> HealthCheck {
+        let mut check = HealthCheck::new(Probe::Http { path: "/healthz?deep=1".to_owned(), host: None, expect });
+        check.timeout = Duration::from_secs(10);
+        check
+    }
+
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// Probes an endpoint that reads a whole head, answers so, and closes. Returns what it read.
+    async fn ask(check: &HealthCheck, header: Option<ProxyProtocol>, answer: &[u8]) -> (Vec<u8>, Result<(), Failure>) {
+        let (listener, address) = listen().await;
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && stream.read_buf(&mut head).await.unwrap() > 0 {}
+            // The probe may have read enough and closed.
+            _ = stream.write_all(answer).await;
+            head
+        };
+        let probed = probe(address, check, header);
+        tokio::join!(serve, probed)
+    }
+
+    /// `expect` is empty for success, else the reason.
+    async fn check(statuses: (u16, u16), answer: &[u8], expect: &str) {
+        let (_, result) = ask(&http(statuses), None, answer).await;
+        let got = result.err().map_or(String::new(), |failure| failure.to_string());
+        assert_eq!(got, expect, "{:?}", String::from_utf8_lossy(&answer[..answer.len().min(80)]));
+    }
+
+    #[tokio::test]
+    async fn answers() {
+        let ok = (200, 399);
+        check(ok, b"HTTP/1.1 200 OK\r\n\r\n", "").await;
+        check(ok, b"HTTP/1.0 204\r\n", "").await;
+        check(ok, b"HTTP/1.1 399 \r\n", "").await;
+        check(ok, b"HTTP/1.1 200 OK\n", "").await;
+        check((503, 503), b"HTTP/1.1 503 x\r\n", "").await;
+        check(ok, b"HTTP/1.1 503 Service Unavailable\r\n", "status 503, expected 200-399").await;
+        check(ok, b"HTTP/1.1 400 \r\n", "status 400, expected 200-399").await;
+        check(ok, b"HTTP/1.1 199 \r\n", "status 199, expected 200-399").await;
+        check((200, 200), b"HTTP/1.1 204 \r\n", "status 204, expected 200").await;
+        check(ok, b"", "closed before the end of the status line").await;
+        check(ok, b"HTTP/1.1 200 OK", "closed before the end of the status line").await;
+        for bad in
+            ["SSH-2.0-x\r\n", "HTTP/2 200\r\n", "HTTP/1.1 20\r\n", "HTTP/1.1 2000\r\n", "HTTP/1.1 +20 \r\n", "\n"]
+        {
+            check(ok, bad.as_bytes(), "the answer is not HTTP/1").await;
+        }
+        check(ok, &[b'x'; 2 * RESPONSE_BYTES_MAX], "no status line within 16384 bytes").await;
+    }
+
+    #[tokio::test]
+    async fn what_is_asked() {
+        let (head, result) = ask(&http((200, 200)), None, b"HTTP/1.1 200 OK\r\n").await;
+        assert_eq!(result, Ok(()));
+        let head = String::from_utf8(head).unwrap();
+        let lines: Vec<&str> = head.split("\r\n").collect();
+        assert_eq!(lines[0], "GET /healthz?deep=1 HTTP/1.1");
+        assert!(lines[1].starts_with("Host: 127.0.0.1:"), "{head}");
+        assert_eq!(lines[2], concat!("User-Agent: steelyard-health/", env!("CARGO_PKG_VERSION")));
+        assert_eq!(lines[3..], ["Accept: */*", "Connection: close", "", ""]);
+
+        let mut named = http((200, 200));
+        named.probe = Probe::Http { path: "/".to_owned(), host: Some("shop.example".to_owned()), expect: (200, 200) };
+        let (head, _) = ask(&named, None, b"HTTP/1.1 200 OK\r\n").await;
+        assert!(head.starts_with(b"GET / HTTP/1.1\r\nHost: shop.example\r\n"));
+    }
+
+    #[tokio::test]
+    async fn a_proxy_protocol_header_comes_first() {
+        for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
+            let (bytes, _) = ask(&http((200, 200)), Some(version), b"HTTP/1.1 200 OK\r\n").await;
+            let Ok(proxy_protocol::Parsed::Complete { header, consumed }) = proxy_protocol::parse(&bytes) else {
+                panic!("{version:?}: {bytes:?}")
+            };
+            let (source, destination) = header.source.unwrap();
+            assert!(source.ip().is_loopback() && source.port() > 0 && destination.port() > 0);
+            assert!(bytes[consumed..].starts_with(b"GET "));
+        }
+    }
+
+    #[tokio::test]
+    async fn tcp_says_nothing_and_wants_nothing() {
+        let (bytes, result) = ask(&HealthCheck::new(Probe::Tcp), None, b"").await;
+        assert_eq!((bytes, result), (Vec::new(), Ok(())));
+    }
+
+    #[tokio::test]
+    async fn refused() {
+        // Bound, so that it is nobody else's, and not listening.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        assert_eq!(probe(address, &http((200, 200)), None).await, Err(Failure::Refused));
+    }
+
+    #[tokio::test]
+    async fn silence_ends_at_the_timeout() {
+        // The handshake is completed by the kernel, and then nobody answers.
+        let (_listener, address) = listen().await;
+        let mut check = http((200, 200));
+        check.timeout = Duration::from_millis(20);
+        let failure = probe(address, &check, None).await.unwrap_err();
+        assert_eq!(failure.to_string(), "no answer within 20 ms");
+    }
+
+    #[test]
+    fn durations_read_as_written() {
+        for (ms, expect) in [(1000, "1 s"), (1500, "1500 ms"), (20, "20 ms"), (0, "0 ms"), (60_000, "60 s")] {
+            assert_eq!(Seconds(Duration::from_millis(ms)).to_string(), expect);
+        }
+    }
+}
