@@ -1,0 +1,165 @@
+//! Asking a running Steelyard, from a command that has nothing else to do meanwhile: blocking, one request a connection.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::ADMIN_HEADER;
+use crate::query::encode;
+
+/// For the TCP handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest silence. Longer than a server gives itself for the longest answer, a reload.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
+/// Bytes of an answer. The metrics of 10,000 routes are some 100 MiB.
+const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Why there is no answer, or none that says yes.
+#[derive(Debug)]
+pub enum ClientError {
+    /// No connection.
+    Connect {
+        /// To where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The connection broke, or fell silent.
+    Broken {
+        /// To where.
+        address: SocketAddr,
+        /// How.
+        source: io::Error,
+    },
+    /// What listens there does not answer as Steelyard does.
+    Foreign {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The answer is no: a status other than 200.
+    Refused {
+        /// The status.
+        status: u16,
+        /// What it says, for people: one line or more.
+        why: String,
+    },
+}
+
+/// What a `GET` of `path` tells.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn get(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
+    ask(address, "GET", path)
+}
+
+/// What a `POST` to `path` tells.
+///
+/// # Errors
+/// See [`ClientError`].
+pub fn post(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
+    ask(address, "POST", path)
+}
+
+/// The path that drains an endpoint, or takes it back; for [`post`].
+pub fn endpoint_path(cluster: Option<&str>, endpoint: &str, draining: bool) -> String {
+    let verb = if draining { "drain" } else { "ready" };
+    let cluster = cluster.map_or(String::new(), |name| format!("&cluster={}", encode(name)));
+    format!("/endpoint/{verb}?endpoint={}{cluster}", encode(endpoint))
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str) -> Result<Vec<u8>, ClientError> {
+    let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
+        .map_err(|source| ClientError::Connect { address, source })?;
+    let answer = exchange(stream, method, path).map_err(|source| ClientError::Broken { address, source })?;
+    let (status, body) = read(&answer).ok_or(ClientError::Foreign { address })?;
+    match status {
+        200 => Ok(body.to_vec()),
+        _ => Err(ClientError::Refused { status, why: String::from_utf8_lossy(body).trim_end().to_owned() }),
+    }
+}
+
+fn exchange(mut stream: TcpStream, method: &str, path: &str) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
+    stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
+    // HTTP/1.0: the answer comes whole, never in chunks, and its end is that of the connection.
+    let request =
+        format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{ADMIN_HEADER}: 1\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// Status and body of a whole answer; `None`: it is not HTTP, or was cut.
+fn read(answer: &[u8]) -> Option<(u16, &[u8])> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let (head, body) = (std::str::from_utf8(answer.get(..end)?).ok()?, answer.get(end + 4..)?);
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    let length =
+        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let (_, length) = length?;
+    (length.trim().parse() == Ok(body.len())).then_some((status, body))
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect { address, source } if source.kind() == io::ErrorKind::ConnectionRefused => {
+                write!(
+                    f,
+                    "nothing listens on {address}: is steelyard running, and does its file have `admin: {address}`?"
+                )
+            }
+            Self::Connect { address, source } => write!(f, "no connection to {address}: {source}"),
+            Self::Broken { address, source } => {
+                write!(
+                    f,
+                    "{address} took the connection and then did not answer: {source}; is it the address of `admin:`?"
+                )
+            }
+            Self::Foreign { address } => {
+                write!(f, "what listens on {address} does not answer as steelyard does: is it the address of `admin:`?")
+            }
+            Self::Refused { status: 404, why } if why.is_empty() => f.write_str("there is no such thing"),
+            Self::Refused { status, why } if why.is_empty() => write!(f, "refused with status {status}"),
+            Self::Refused { why, .. } => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Connect { source, .. } | Self::Broken { source, .. } => Some(source),
+            Self::Foreign { .. } | Self::Refused { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers() {
+        let check = |answer: &str, expect: Option<(u16, &str)>| {
+            assert_eq!(read(answer.as_bytes()), expect.map(|(status, body)| (status, body.as_bytes())), "{answer:?}");
+        };
+        check("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nok\n", Some((200, "ok\n")));
+        check("HTTP/1.1 503 Service Unavailable\r\nA: b\r\nContent-Length:0\r\n\r\n", Some((503, "")));
+        check("HTTP/1.0 200 OK\r\ncontent-length: 4\r\n\r\nok\n", None);
+        check("HTTP/1.0 200 OK\r\n\r\nok\n", None);
+        check("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n", None);
+        check("SSH-2.0-OpenSSH_9.2\r\n", None);
+        check("", None);
+    }
+
+    #[test]
+    fn paths() {
+        assert_eq!(endpoint_path(None, "10.0.0.7:80", true), "/endpoint/drain?endpoint=10.0.0.7%3A80");
+        assert_eq!(endpoint_path(Some("a b"), "x\r\ny", false), "/endpoint/ready?endpoint=x%0D%0Ay&cluster=a%20b");
+    }
+}

@@ -1,0 +1,261 @@
+//! A real server on loopback, asked by the real client and by bare sockets.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Mutex;
+
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::{ClientError, EndpointState, EndpointStatus, Status, endpoint_path, get, post};
+
+/// Says yes or no as it is told, and remembers what it was asked.
+#[derive(Default)]
+struct Scripted {
+    not_ready: Option<&'static str>,
+    reload_errors: Option<&'static str>,
+    drained: Mutex<Vec<(Option<String>, String, bool)>>,
+}
+
+impl Control for Scripted {
+    fn metrics(&self) -> String {
+        telemetry::Registry::default().render(&[])
+    }
+
+    fn status(&self) -> Status {
+        status()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.not_ready.map_or(Ok(()), |why| Err(why.to_owned()))
+    }
+
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>> {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            self.reload_errors.map_or(Ok(8), |errors| Err(errors.to_owned()))
+        })
+    }
+
+    fn set_draining(&self, cluster: Option<&str>, endpoint: &str, draining: bool) -> Result<usize, String> {
+        self.drained.lock().unwrap().push((cluster.map(str::to_owned), endpoint.to_owned(), draining));
+        if endpoint == "10.0.0.7:80" { Ok(2) } else { Err(format!("no cluster has an endpoint {endpoint}")) }
+    }
+}
+
+fn status() -> Status {
+    let endpoint = EndpointStatus {
+        address: "127.0.0.1:9001".into(),
+        weight: 1,
+        state: EndpointState::Ejected,
+        why: Some("5 failures in a row".into()),
+        in_flight: 0,
+        connections: 1,
+        requests: 2,
+        failures: 3,
+    };
+    let cluster = model::Cluster::new("web", Vec::new());
+    let totals = telemetry::Totals::default();
+    Status {
+        version: crate::STATUS_VERSION,
+        steelyard: "0.1.0".into(),
+        pid: 1,
+        workers: 2,
+        unix_seconds: 3,
+        uptime_seconds: 4,
+        generation: 5,
+        draining: false,
+        last_reload: Some(crate::Reload { unix_seconds: 6, ok: false, errors: vec!["no".into()] }),
+        listeners: Vec::new(),
+        routes: Vec::new(),
+        clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
+    }
+}
+
+/// A server on a thread of its own, gone when this is dropped.
+struct Server {
+    address: SocketAddr,
+    control: Arc<Scripted>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(control: Scripted, limits: Limits) -> Self {
+        let control = Arc::new(control);
+        let (stop, stopped) = oneshot::channel();
+        let (bound, address) = std::sync::mpsc::channel();
+        let answers = Arc::clone(&control);
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                bound.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    () = serve_with(listener, answers, limits) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { address: address.recv().unwrap(), control, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// All bytes of the answer to these bytes.
+    fn raw(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn connect(&self) -> std::net::TcpStream {
+        std::net::TcpStream::connect(self.address).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+    }
+}
+
+fn text(answer: Result<Vec<u8>, ClientError>) -> Result<String, String> {
+    answer.map(|body| String::from_utf8(body).unwrap()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_page_answers() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let page = |path| text(get(server.address, path)).unwrap();
+    assert_eq!(page("/healthz"), "ok\n");
+    assert_eq!(page("/readyz"), "ok\n");
+    assert!(page("/metrics").contains("\nprocess_cpu_seconds_total "));
+    let index = page("/");
+    for path in ["/metrics", "/healthz", "/readyz", "/status", "/reload", "/endpoint/drain", "/endpoint/ready"] {
+        assert!(index.contains(&format!("<code>{path}</code>")), "{path}");
+    }
+    assert_eq!(text(post(server.address, "/reload")), Ok("{\"generation\":8}\n".into()));
+    assert_eq!(
+        text(get(server.address, "/nothing")).unwrap_err().split(';').next(),
+        Some("there is no \"/nothing\" here")
+    );
+    assert_eq!(text(get(server.address, "/reload")), Err("/reload takes POST".into()));
+    assert_eq!(text(post(server.address, "/status")), Err("/status takes GET, HEAD".into()));
+}
+
+#[test]
+fn the_status_survives_the_way() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    assert_eq!(Status::parse(&get(server.address, "/status").unwrap()), Ok(status()));
+}
+
+#[test]
+fn other_statuses_are_told_apart() {
+    let check = |json: &str, expect: &str| {
+        let error = Status::parse(json.as_bytes()).unwrap_err();
+        assert!(error.starts_with(expect), "{json}: {error}");
+    };
+    check("{\"version\":2}", "the running Steelyard tells its status in version 2, this program knows 1");
+    check("{\"version\":1}", "this is not the status of a Steelyard: missing field");
+    check("<html>", "this is not the status of a Steelyard: ");
+    let newer = serde_json::to_string(&status()).unwrap().replacen('{', "{\"mood\":\"good\",", 1);
+    assert_eq!(Status::parse(newer.as_bytes()), Ok(status()));
+}
+
+#[test]
+fn no_is_said_with_its_cause() {
+    let control = Scripted {
+        not_ready: Some("draining"),
+        reload_errors: Some("file:1:1: bad\nfile:2:1: worse"),
+        ..Scripted::default()
+    };
+    let server = Server::start(control, LIMITS);
+    let status = |answer| match answer {
+        Err(ClientError::Refused { status, why }) => (status, why),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(status(get(server.address, "/readyz")), (503, "draining".into()));
+    assert_eq!(status(post(server.address, "/reload")), (422, "file:1:1: bad\nfile:2:1: worse".into()));
+    assert_eq!(status(post(server.address, "/endpoint/drain")).0, 400);
+    assert_eq!(
+        status(post(server.address, &endpoint_path(None, "10.9.9.9:1", true))),
+        (404, "no cluster has an endpoint 10.9.9.9:1".into())
+    );
+}
+
+#[test]
+fn endpoints_are_drained_and_taken_back() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let ask = |cluster, draining| text(post(server.address, &endpoint_path(cluster, "10.0.0.7:80", draining)));
+    assert_eq!(ask(None, true), Ok("{\"endpoints\":2}\n".into()));
+    assert_eq!(ask(Some("a&b"), false), Ok("{\"endpoints\":2}\n".into()));
+    let asked = server.control.drained.lock().unwrap();
+    let endpoint = "10.0.0.7:80".to_owned();
+    assert_eq!(*asked, [(None, endpoint.clone(), true), (Some("a&b".to_owned()), endpoint, false)]);
+}
+
+#[test]
+fn web_pages_are_refused() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let check = |request: &str, expect: &str| {
+        let answer = server.raw(request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {expect}")), "{request:?}: {answer}");
+        answer
+    };
+    check("POST /reload HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\n\r\na=b", "403");
+    check("POST /reload HTTP/1.1\r\nHost: evil.example\r\nX-Steelyard-Admin: 1\r\n\r\n", "421");
+    check("GET /status HTTP/1.1\r\nHost: evil.example\r\n\r\n", "421");
+    check("POST /reload HTTP/1.1\r\nHost: localhost:9900\r\nX-Steelyard-Admin: 1\r\n\r\n", "200");
+    let preflight = check("OPTIONS /reload HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", "405");
+    assert!(preflight.contains("\r\nallow: POST\r\n") && !preflight.contains("access-control"), "{preflight}");
+    let head = check("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "200");
+    assert!(head.ends_with("\r\n\r\n") && head.contains("\r\ncache-control: no-store\r\n"), "{head}");
+    check("nonsense\r\n\r\n", "400");
+    let long = "a".repeat(2 * HEADER_BYTES_MAX);
+    check(&format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {long}\r\n\r\n"), "431");
+}
+
+#[test]
+fn a_client_that_says_nothing_loses_its_place() {
+    let limits = Limits { connections_max: 1, header_timeout: Duration::from_millis(20), ..LIMITS };
+    let server = Server::start(Scripted::default(), limits);
+    let mut silent = server.connect();
+    // Waits for its place, and gets it only after the other is gone.
+    assert_eq!(text(get(server.address, "/healthz")), Ok("ok\n".into()));
+    silent.set_nonblocking(true).unwrap();
+    let mut rest = Vec::new();
+    assert!(silent.read_to_end(&mut rest).is_ok(), "the first connection is still open");
+}
+
+#[test]
+fn what_is_not_steelyard_is_told_apart() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Read first: closing with unread bytes would reset the connection.
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.push(byte[0]);
+        }
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+    });
+    let error = text(get(address, "/status")).unwrap_err();
+    assert_eq!(
+        error,
+        format!("what listens on {address} does not answer as steelyard does: is it the address of `admin:`?")
+    );
+    other.join().unwrap();
+    // The listener is gone with its thread.
+    let error = text(get(address, "/status")).unwrap_err();
+    assert_eq!(
+        error,
+        format!("nothing listens on {address}: is steelyard running, and does its file have `admin: {address}`?")
+    );
+}

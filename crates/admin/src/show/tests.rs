@@ -1,0 +1,181 @@
+//! What stands on the screen, to the letter.
+
+use super::*;
+
+fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -> EndpointStatus {
+    EndpointStatus {
+        address: address.into(),
+        weight: 1,
+        state,
+        why: why.map(str::to_owned),
+        in_flight: 2,
+        connections: 5,
+        requests: 1000,
+        failures: 12,
+    }
+}
+
+fn status() -> Status {
+    let listener = ListenerStatus {
+        name: "web".into(),
+        bind: "0.0.0.0:80".into(),
+        protocol: "http".into(),
+        connections_open: 12,
+        connections_total: 3456,
+        requests: 70_000,
+        refused: [("bad_header".to_owned(), 2), ("no_route".to_owned(), 10)].into(),
+    };
+    let route = |name: &str, requests, upstream_us| RouteStatus {
+        listener: "web".into(),
+        name: name.into(),
+        cluster: "shop".into(),
+        requests,
+        added_us: Some(Quantiles { p50: 41.2, p99: 1_234.0 }),
+        upstream_us,
+    };
+    let cluster = ClusterStatus {
+        name: "shop".into(),
+        algorithm: "round_robin".into(),
+        requests: 70_000,
+        retries: 3,
+        panic: false,
+        endpoints: vec![
+            endpoint("127.0.0.1:9001", EndpointState::Healthy, None),
+            endpoint("127.0.0.1:9002", EndpointState::Healthy, None),
+        ],
+    };
+    Status {
+        version: 1,
+        steelyard: "0.1.0".into(),
+        pid: 4242,
+        workers: 2,
+        unix_seconds: 1_795_241_235,
+        uptime_seconds: 93_784,
+        generation: 7,
+        draining: false,
+        last_reload: Some(Reload { unix_seconds: 1_795_241_000, ok: true, errors: Vec::new() }),
+        listeners: vec![listener],
+        routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],
+        clusters: vec![cluster],
+    }
+}
+
+const TABLES: &str = "
+LISTENER  BIND        PROTOCOL  OPEN  ACCEPTED  REQUESTS  REFUSED OR CUT
+web       0.0.0.0:80  http        12      3456     70000  10 no_route, 2 bad_header
+
+ROUTE   LISTENER  CLUSTER  REQUESTS  ADDED p50     p99  UPSTREAM p50    p99
+/       web       shop        69990      41 us  1.2 ms        2.3 ms  1.5 s
+/quiet  web       shop           10      41 us  1.2 ms             -      -
+
+CLUSTER  ALGORITHM    HEALTHY  REQUESTS  RETRIES
+shop     round_robin   2 of 2     70000        3
+
+ENDPOINT        CLUSTER  STATE    WEIGHT  IN FLIGHT  CONNECTIONS  REQUESTS  FAILED  WHY
+127.0.0.1:9001  shop     healthy       1          2            5      1000      12
+127.0.0.1:9002  shop     healthy       1          2            5      1000      12
+";
+
+#[test]
+fn a_good_day() {
+    let title = "steelyard 0.1.0, pid 4242, up 1 d 2 h, 2 workers, generation 7";
+    assert_eq!(render_status_text(&status(), false), format!("{title}\n\nNothing is wrong.\n{TABLES}"));
+    assert_eq!(
+        render_status_text(&status(), true),
+        format!("\x1b[1m{title}\x1b[0m\n\n\x1b[32mNothing is wrong.\x1b[0m\n{TABLES}")
+    );
+}
+
+#[test]
+fn a_bad_night() {
+    let mut status = status();
+    status.last_reload = Some(Reload {
+        unix_seconds: status.unix_seconds - 65,
+        ok: false,
+        errors: vec!["steelyard.yaml:3:5: unknown key `bnd`\n  did you mean `bind`?".into(), "second".into()],
+    });
+    let (cluster, listener) = (&mut status.clusters[0], &mut status.listeners[0]);
+    cluster.endpoints[1] = endpoint("127.0.0.1:9002", EndpointState::Unhealthy, Some("connect refused"));
+    cluster.endpoints.push(endpoint("127.0.0.1:9003", EndpointState::Ejected, None));
+    listener.refused = [("internal".to_owned(), 3)].into();
+    let text = render_status_text(&status, false);
+    let expect = "
+4 things to look at:
+- the last reload, 1 min 5 s ago, was refused; generation 7 goes on:
+  steelyard.yaml:3:5: unknown key `bnd`
+    did you mean `bind`?
+  second
+- 1 of 3 endpoints of shop is unhealthy: 127.0.0.1:9002 connect refused
+- 1 of 3 endpoints of shop is ejected: 127.0.0.1:9003
+- 3 times something failed by a fault of steelyard itself: please report it, with its log
+
+";
+    assert!(text.contains(expect), "{text}");
+    let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("ENDPOINT")).collect();
+    assert_eq!(
+        rows[1],
+        "127.0.0.1:9002  shop     unhealthy       1          2            5      1000      12  connect refused"
+    );
+    assert!(rows[2].starts_with("127.0.0.1:9003") && rows[3].starts_with("127.0.0.1:9001"), "{text}");
+    assert!(
+        render_status_text(&status, true)
+            .contains("- \x1b[31m1 of 3 endpoints of shop is ejected: 127.0.0.1:9003\x1b[0m\n")
+    );
+}
+
+#[test]
+fn findings_of_a_cluster() {
+    use EndpointState::{Draining, Ejected, Healthy, Unhealthy};
+    let check = |panic, endpoints: &[(u32, EndpointState)], expect: &[&str]| {
+        let endpoints =
+            endpoints.iter().map(|(weight, state)| EndpointStatus { weight: *weight, ..endpoint("a", *state, None) });
+        let mut cluster = status().clusters.remove(0);
+        (cluster.panic, cluster.endpoints) = (panic, endpoints.collect());
+        let mut findings = Vec::new();
+        cluster_findings(&cluster, &mut findings);
+        assert_eq!(findings, expect);
+    };
+    let none_usable = "shop takes no requests: none of its endpoints is usable";
+    check(false, &[(1, Healthy)], &[]);
+    check(false, &[], &["shop has no endpoint now: do its names resolve?"]);
+    check(false, &[(0, Healthy)], &[none_usable]);
+    check(false, &[(1, Unhealthy)], &[none_usable, "the only endpoint of shop is unhealthy: a"]);
+    check(false, &[(1, Draining), (1, Draining)], &[none_usable, "all 2 endpoints of shop are draining: a, a"]);
+    check(
+        true,
+        &[(1, Unhealthy), (1, Ejected), (1, Unhealthy)],
+        &[
+            "shop is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too",
+            "2 of 3 endpoints of shop are unhealthy: a, a",
+            "1 of 3 endpoints of shop is ejected: a",
+        ],
+    );
+    check(
+        false,
+        &[[(1, Healthy)].as_slice(), &[(1, Unhealthy); 7]].concat(),
+        &["7 of 8 endpoints of shop are unhealthy: a, a, a, a, a, and 2 more"],
+    );
+}
+
+#[test]
+fn much_is_cut_and_nothing_is_obeyed() {
+    let mut status = status();
+    status.draining = true;
+    let cluster = &mut status.clusters[0];
+    cluster.endpoints =
+        (0..30).map(|port| endpoint(&format!("10.0.0.7:{port}"), EndpointState::Healthy, None)).collect();
+    cluster.endpoints[29] = endpoint("10.0.0.8:1", EndpointState::Unhealthy, Some("\x1b[2Jgone"));
+    let text = render_status_text(&status, false);
+    assert!(text.contains("\n10.0.0.8:1 ") && text.ends_with("and 10 more: `--json` has all\n"), "{text}");
+    assert!(text.contains("- steelyard is draining: ") && !text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn durations() {
+    let check = |seconds, expect: &str| assert_eq!(duration(seconds), expect);
+    check(0, "0 s");
+    check(59, "59 s");
+    check(61, "1 min 1 s");
+    check(3_600, "1 h 0 min");
+    check(90_000, "1 d 1 h");
+}

@@ -1,0 +1,328 @@
+//! How things are, as `/status` tells it in JSON.
+//!
+//! [`STATUS_VERSION`] grows when a field changes its meaning or goes; new fields may come without that, and readers pass over those that they
+//! do not know.
+
+use std::collections::BTreeMap;
+
+use model::{Algorithm, Protocol, Snapshot};
+use serde::{Deserialize, Serialize};
+use telemetry::{Distribution, ListenerTotals, RouteTotals, Totals};
+
+/// The version of the JSON.
+pub const STATUS_VERSION: u32 = 1;
+
+/// How things are. Counts are since the start of the process, or since the thing came into the configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`STATUS_VERSION`].
+    pub version: u32,
+    /// The version of the program.
+    pub steelyard: String,
+    /// The process.
+    pub pid: u32,
+    /// Threads that carry traffic.
+    pub workers: usize,
+    /// When this was told, seconds since 1970.
+    pub unix_seconds: u64,
+    /// Since the process began.
+    pub uptime_seconds: u64,
+    /// The snapshot in force.
+    pub generation: u64,
+    /// The process finishes what is under way and then ends.
+    pub draining: bool,
+    /// The last time that the configuration was read again; `None`: never.
+    pub last_reload: Option<Reload>,
+    /// In the order of the file.
+    pub listeners: Vec<ListenerStatus>,
+    /// Routes that were hit, in the order of the file.
+    pub routes: Vec<RouteStatus>,
+    /// In the order of the file.
+    pub clusters: Vec<ClusterStatus>,
+}
+
+/// A reload and its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reload {
+    /// Seconds since 1970.
+    pub unix_seconds: u64,
+    /// Whether the file was taken.
+    pub ok: bool,
+    /// What was wrong with it, as `steelyard check` says it.
+    pub errors: Vec<String>,
+}
+
+/// A listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub bind: String,
+    /// `http` or `tcp`.
+    pub protocol: String,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Connections accepted.
+    pub connections_total: u64,
+    /// Requests, or TCP connections given to a cluster.
+    pub requests: u64,
+    /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouteStatus {
+    /// Its listener's name.
+    pub listener: String,
+    /// Its name.
+    pub name: String,
+    /// Its cluster's name.
+    pub cluster: String,
+    /// Requests answered.
+    pub requests: u64,
+    /// The time that Steelyard itself added; `None`: nothing measured yet.
+    pub added_us: Option<Quantiles>,
+    /// The time until the endpoint's response head; `None`: nothing measured yet.
+    pub upstream_us: Option<Quantiles>,
+}
+
+/// Of durations, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Half took no longer.
+    pub p50: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+}
+
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Its name.
+    pub name: String,
+    /// As in the file.
+    pub algorithm: String,
+    /// Requests, or TCP connections, given to it.
+    pub requests: u64,
+    /// Requests sent again.
+    pub retries: u64,
+    /// So little is usable that health and ejection are ignored.
+    pub panic: bool,
+    /// In the order of the file; the addresses of a name where the name stands.
+    pub endpoints: Vec<EndpointStatus>,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointStatus {
+    /// Where.
+    pub address: String,
+    /// Relative to the others; 0 takes no new work.
+    pub weight: u32,
+    /// Whether it takes new work.
+    pub state: EndpointState,
+    /// What led to that state, or the last failure.
+    pub why: Option<String>,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Connections open to it.
+    pub connections: u64,
+    /// Requests, or TCP connections, sent to it.
+    pub requests: u64,
+    /// Those that failed.
+    pub failures: u64,
+}
+
+/// Whether an endpoint takes new work, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndpointState {
+    /// It does.
+    Healthy,
+    /// Active probes fail.
+    Unhealthy,
+    /// Taken out for a while by what real requests met there.
+    Ejected,
+    /// The operator wants no new work there.
+    Draining,
+}
+
+impl Status {
+    /// Reads what `/status` told.
+    ///
+    /// # Errors
+    /// It is of another version, or no status at all; in a sentence.
+    pub fn parse(json: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let no_status = |error| format!("this is not the status of a Steelyard: {error}");
+        let Version { version } = serde_json::from_slice(json).map_err(no_status)?;
+        if version != STATUS_VERSION {
+            return Err(format!(
+                "the running Steelyard tells its status in version {version}, this program knows {STATUS_VERSION}: use the same binary for both"
+            ));
+        }
+        serde_json::from_slice(json).map_err(no_status)
+    }
+}
+
+impl ClusterStatus {
+    /// What configuration and counters say about a cluster; the rest is for who knows the state of its endpoints.
+    pub fn new(cluster: &model::Cluster, totals: &Totals, panic: bool, endpoints: Vec<EndpointStatus>) -> Self {
+        let (requests, retries) =
+            totals.clusters.get(&cluster.name).map_or((0, 0), |total| (total.requests, total.retries));
+        let algorithm = match cluster.algorithm {
+            Algorithm::RoundRobin => "round_robin",
+            Algorithm::LeastRequest => "least_request",
+            Algorithm::LeastConnections => "least_connections",
+            Algorithm::Random => "random",
+            Algorithm::Maglev(_) => "maglev",
+            Algorithm::PeakEwma => "peak_ewma",
+        };
+        Self { name: cluster.name.clone(), algorithm: algorithm.into(), requests, retries, panic, endpoints }
+    }
+}
+
+/// What configuration and counters say about the listeners.
+pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerStatus> {
+    let nothing = ListenerTotals::default();
+    let status = |listener: &model::Listener| {
+        let total = totals.listeners.get(&listener.name).unwrap_or(&nothing);
+        let protocol = match listener.protocol {
+            Protocol::Http(_) => "http",
+            Protocol::Tcp(_) => "tcp",
+        };
+        ListenerStatus {
+            name: listener.name.clone(),
+            bind: listener.bind.to_string(),
+            protocol: protocol.into(),
+            connections_open: total.open,
+            connections_total: total.connections,
+            requests: total.requests,
+            refused: total.reasons.counted().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+        }
+    };
+    snapshot.listeners.iter().map(status).collect()
+}
+
+/// What configuration and counters say about the routes that were hit.
+pub fn route_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<RouteStatus> {
+    let mut statuses = Vec::new();
+    for listener in &snapshot.listeners {
+        let Protocol::Http(http) = &listener.protocol else { continue };
+        for route in &http.routes {
+            if let Some(total) = totals.routes.get(&(listener.name.clone(), route.name.clone())) {
+                statuses.push(route_status(&listener.name, route, &snapshot.cluster(route.to).name, total));
+            }
+        }
+    }
+    statuses
+}
+
+fn route_status(listener: &str, route: &model::Route, cluster: &str, total: &RouteTotals) -> RouteStatus {
+    RouteStatus {
+        listener: listener.into(),
+        name: route.name.clone(),
+        cluster: cluster.into(),
+        requests: total.responses.sum(),
+        added_us: quantiles(&total.added),
+        upstream_us: quantiles(&total.upstream),
+    }
+}
+
+fn quantiles(distribution: &Distribution) -> Option<Quantiles> {
+    Some(Quantiles { p50: distribution.quantile(0.5)?, p99: distribution.quantile(0.99)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use model::{
+        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher, Route,
+        TcpListener,
+    };
+    use telemetry::{Reason, Registry};
+
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let route = |name: &str, cluster| Route {
+            name: name.into(),
+            hosts: Vec::new(),
+            path: PathMatcher::Prefix("/".into()),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            query: Vec::new(),
+            to: ClusterId(cluster),
+            timeout: None,
+        };
+        let http = Protocol::Http(HttpListener {
+            routes: vec![route("/hit", 1), route("/quiet", 0)],
+            trusted_proxies: Vec::new(),
+            forwarded: ForwardedHeaders::Off,
+            limits: ListenerLimits::default(),
+        });
+        let tcp = Protocol::Tcp(TcpListener { to: ClusterId(0), idle_timeout: Duration::ZERO });
+        let listener = |name: &str, protocol| Listener {
+            name: name.into(),
+            bind: ([127, 0, 0, 1], 80).into(),
+            protocol,
+            accept_proxy_protocol: false,
+            connections_max: 1,
+        };
+        Snapshot {
+            generation: Generation(1),
+            admin: None,
+            access_log: None,
+            dns: model::Dns::default(),
+            drain_timeout: Duration::ZERO,
+            listeners: vec![listener("web", http), listener("db", tcp)],
+            clusters: vec![model::Cluster::new("zero", Vec::new()), model::Cluster::new("one", Vec::new())],
+        }
+    }
+
+    #[test]
+    fn counters_of_listeners_and_routes() {
+        let registry = Registry::default();
+        let listener = registry.listener(0, "web");
+        listener.connections.add(3);
+        listener.open.inc();
+        listener.requests.add(5);
+        listener.reasons.inc(Reason::NoRoute);
+        let route = registry.route(1, "web", "/hit");
+        [200, 404].into_iter().for_each(|status| route.responses.inc(status));
+        route.added.record(8);
+        let (snapshot, totals) = (snapshot(), registry.totals());
+
+        let listeners = listener_statuses(&snapshot, &totals);
+        let web = ListenerStatus {
+            name: "web".into(),
+            bind: "127.0.0.1:80".into(),
+            protocol: "http".into(),
+            connections_open: 1,
+            connections_total: 3,
+            requests: 5,
+            refused: [("no_route".to_owned(), 1)].into(),
+        };
+        assert_eq!(listeners.first(), Some(&web));
+        // Nothing was counted there yet.
+        let db =
+            listeners.get(1).map(|listener| (listener.name.as_str(), listener.protocol.as_str(), listener.requests));
+        assert_eq!(db, Some(("db", "tcp", 0)));
+
+        let hit = RouteStatus {
+            listener: "web".into(),
+            name: "/hit".into(),
+            cluster: "one".into(),
+            requests: 2,
+            added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
+            upstream_us: None,
+        };
+        assert_eq!(route_statuses(&snapshot, &totals), [hit]);
+    }
+}
