@@ -1,0 +1,247 @@
+//! The upstream half of an exchange: choose, connect, send, wait for the answer to begin; and once more elsewhere where that is safe.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use balance::Outcome;
+use model::ListenerLimits;
+use net::clock;
+use smallvec::SmallVec;
+use telemetry::Reason;
+use tokio::io::AsyncWriteExt;
+use wire::message::Version;
+
+use crate::body::Failure;
+use crate::cluster::{Cluster, Lease};
+use crate::connect::{self, Upstream};
+use crate::error::{Error, Side};
+use crate::exchange::{Answered, Downstream, Work};
+use crate::headers;
+use crate::log::Entry;
+use crate::receive::{self, Watch};
+
+/// Endpoints that are tried for one request, the first included.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
+const INTERIM_MAX: usize = 16;
+
+/// Sends the request until an endpoint has begun its final answer, whose head is then in `work.response`.
+///
+/// A request goes to another endpoint where the first cannot have acted on it (no connection was made), or where acting twice is the
+/// same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the pool does when its
+/// endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one.
+pub(crate) async fn until_answered(
+    limits: &ListenerLimits,
+    cluster: &Rc<Cluster>,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    entry: &mut Entry,
+    key: u64,
+    deadline_ms: u64,
+) -> Result<Answered, Error> {
+    let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
+    let mut fresh = false;
+    let mut now_ms = entry.begun_us / 1000;
+    cluster.budget.borrow_mut().on_request(now_ms);
+    loop {
+        let lease = cluster.lease(now_ms, key, &tried, &downstream.timer).await?;
+        lease.endpoint.counters.requests.inc();
+        entry.attempts += 1;
+        entry.endpoint = Some(lease.endpoint.clone());
+        let mut attempt = Attempt { limits, cluster, lease, deadline_ms, was_reused: false, was_sent: false };
+        let error = match attempt.run(downstream, work, entry, fresh, now_ms).await {
+            Ok((upstream, head_bytes, upload_failed)) => {
+                let at_us = clock::now_us();
+                attempt.judge_answer(work, at_us);
+                return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
+            }
+            Err(error) => error,
+        };
+        let is_unanswered = matches!(error.reason, Reason::UpstreamReset | Reason::UpstreamEof);
+        let was_stale = attempt.was_reused && is_unanswered;
+        attempt.judge_failure(&error, was_stale);
+
+        let is_safe = !attempt.was_sent || (is_unanswered && work.request.method.is_idempotent());
+        if error.side != Side::Upstream || error.reason == Reason::RequestTimeout || !is_safe || !work.upload.rewind() {
+            return Err(error);
+        }
+        now_ms = clock::now_ms();
+        if was_stale {
+            cluster.counters.stale_reuse.inc();
+            // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
+            fresh = true;
+        } else {
+            tried.push(attempt.lease.endpoint.index);
+            if tried.len() >= ATTEMPTS_MAX.min(cluster.endpoints.len()) {
+                return Err(error);
+            }
+            if !cluster.budget.borrow_mut().try_retry(now_ms) {
+                return Err(Error::internal(Reason::RetryBudget));
+            }
+            cluster.counters.retries.inc();
+        }
+    }
+}
+
+/// One try at one endpoint.
+struct Attempt<'a> {
+    limits: &'a ListenerLimits,
+    cluster: &'a Rc<Cluster>,
+    lease: Lease,
+    deadline_ms: u64,
+    was_reused: bool,
+    /// There was a connection: the endpoint may have seen the request.
+    was_sent: bool,
+}
+
+impl Attempt<'_> {
+    /// Gives the connection, the length of the response's head, and whether the request stopped getting through.
+    async fn run(
+        &mut self,
+        downstream: &mut Downstream,
+        work: &mut Work,
+        entry: &mut Entry,
+        fresh: bool,
+        now_ms: u64,
+    ) -> Result<(Upstream, usize, bool), Error> {
+        let Self { cluster, lease, deadline_ms, .. } = self;
+        let timer = &downstream.timer;
+        let checked_out =
+            connect::checkout(cluster, &lease.endpoint, downstream.who, fresh, timer, now_ms, *deadline_ms).await;
+        let mut upstream = checked_out?;
+        self.was_reused = upstream.is_reused;
+        self.was_sent = true;
+        // What a new connection took is the network's time and the endpoint's, not ours.
+        entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
+
+        let mut upload_failed = false;
+        for _ in 0..=INTERIM_MAX {
+            let head_bytes = self.response_head(downstream, &mut upstream, work, &mut upload_failed).await?;
+            match work.response.status {
+                101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
+                // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
+                101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
+                100..=199 => self.pass_interim(downstream, &mut upstream, work, head_bytes).await?,
+                _ => return Ok((upstream, head_bytes, upload_failed)),
+            }
+        }
+        Err(Error::upstream(Reason::UpstreamBadHead))
+    }
+
+    /// Sends what there is of the request while it waits for the head of a response.
+    async fn response_head(
+        &self,
+        downstream: &mut Downstream,
+        upstream: &mut Upstream,
+        work: &mut Work,
+        upload_failed: &mut bool,
+    ) -> Result<usize, Error> {
+        let Downstream { stream, input, timer, .. } = downstream;
+        let (mut down_reader, _) = stream.split();
+        let (mut up_reader, mut up_writer) = upstream.stream.split();
+        let Work { request, response, upload, .. } = work;
+        let stall_ms = crate::millis(self.limits.stall_timeout);
+        let response_ms = crate::millis(self.cluster.plan.policy.response_timeout);
+        let mut scanned = 0;
+        let mut seen = u64::MAX;
+        let mut watch = Watch::default();
+        poll_fn(|cx| {
+            if !*upload_failed && !upload.is_done() {
+                match upload.poll(cx, &mut down_reader, input, &mut up_writer) {
+                    // The endpoint stopped listening; it may still have said why.
+                    Poll::Ready(Err(Failure::Write(_))) => *upload_failed = true,
+                    Poll::Ready(Err(failure)) => return Poll::Ready(Err(request_error(failure))),
+                    _ => {}
+                }
+            }
+            let head = receive::poll_response_head(
+                cx,
+                &mut up_reader,
+                &mut upstream.input,
+                &mut scanned,
+                request.method,
+                response,
+            );
+            if let Poll::Ready(outcome) = head {
+                return Poll::Ready(outcome);
+            }
+            if *upload_failed || upload.is_done() {
+                watch.check(cx, down_reader.as_ref())?;
+            }
+            let waits_for_client = !*upload_failed && !upload.is_read() && upload.waits_for_sender(input);
+            let progress = upload.sent + scanned as u64;
+            if progress != seen {
+                seen = progress;
+                let wait_ms = if waits_for_client { stall_ms } else { response_ms };
+                timer.set(clock::now_ms().saturating_add(wait_ms).min(self.deadline_ms));
+            }
+            timer.poll_elapsed(cx).map(|()| {
+                Err(match waits_for_client {
+                    _ if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
+                    true => Error::downstream(Reason::BodyTimeout),
+                    false => Error::upstream(Reason::ResponseTimeout),
+                })
+            })
+        })
+        .await
+    }
+
+    /// Passes a 1xx on to a client that knows them (RFC 9110 section 15.2).
+    async fn pass_interim(
+        &self,
+        downstream: &mut Downstream,
+        upstream: &mut Upstream,
+        work: &mut Work,
+        head_bytes: usize,
+    ) -> Result<(), Error> {
+        work.scratch.clear();
+        headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled());
+        upstream.input.consume(head_bytes);
+        if work.request.version == Version::Http10 {
+            return Ok(());
+        }
+        downstream.timer.set(clock::now_ms().saturating_add(crate::millis(self.limits.stall_timeout)));
+        let written = downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await;
+        written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)
+    }
+
+    /// Tells the cluster how the endpoint did that answered.
+    fn judge_answer(&self, work: &Work, at_us: u64) {
+        let outcome = if work.response.status >= 500 { Outcome::Failure5xx } else { Outcome::Success };
+        self.cluster.record(&self.lease.endpoint, outcome);
+        if self.cluster.plan.policy.algorithm == model::Algorithm::PeakEwma {
+            let latency_us = at_us.saturating_sub(work.upload.head_sent_us);
+            self.lease.endpoint.state.observe_latency(at_us / 1000, latency_us);
+        }
+    }
+
+    fn judge_failure(&self, error: &Error, was_stale: bool) {
+        if error.side != Side::Upstream || was_stale {
+            return;
+        }
+        let outcome = match error.reason {
+            Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed => Outcome::ConnectFailure,
+            Reason::ResponseTimeout | Reason::RequestTimeout => Outcome::Timeout,
+            _ => Outcome::Reset,
+        };
+        self.cluster.record(&self.lease.endpoint, outcome);
+        tracing::debug!(
+            cluster = self.cluster.plan.policy.name,
+            endpoint = %self.lease.endpoint.state.address(),
+            %error,
+            "endpoint failed"
+        );
+    }
+}
+
+fn request_error(failure: Failure) -> Error {
+    match failure {
+        Failure::Read(error) => Error::client_io(error),
+        Failure::Truncated => Error::downstream(Reason::ClientEof),
+        Failure::Framing => Error::downstream(Reason::BadFraming),
+        Failure::TooLarge => Error::downstream(Reason::BodyTooLarge),
+        Failure::Write(error) => Error::endpoint_io(error),
+    }
+}

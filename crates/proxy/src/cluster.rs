@@ -1,0 +1,193 @@
+//! One worker's view of a cluster: which endpoint gets the next request, and whether it may have one at all.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use balance::{EndpointState, Outcome, Picker, RetryBudget};
+use model::HashKey;
+use net::timer::Timer;
+use telemetry::{ClusterCounters, EndpointCounters, Reason};
+use tokio::sync::Notify;
+
+use crate::error::Error;
+use crate::pool::Pool;
+use crate::snapshot::ClusterPlan;
+
+/// Of every picker of the process: the same for all its workers, or their round robins would not add up. Any number will do.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A cluster as one worker uses it, under one snapshot.
+pub(crate) struct Cluster {
+    pub(crate) plan: Arc<ClusterPlan>,
+    pub(crate) endpoints: Vec<Rc<Endpoint>>,
+    pub(crate) counters: Arc<ClusterCounters>,
+    picker: RefCell<Picker>,
+    pub(crate) budget: RefCell<RetryBudget>,
+}
+
+/// An endpoint as one worker uses it.
+pub(crate) struct Endpoint {
+    /// Its place in the cluster's state.
+    pub(crate) index: usize,
+    pub(crate) state: Arc<EndpointState>,
+    pub(crate) pool: Pool,
+    pub(crate) counters: Arc<EndpointCounters>,
+}
+
+/// Requests that wait for a connection, of all workers.
+#[derive(Default)]
+pub(crate) struct Breaker {
+    pending: AtomicUsize,
+    freed: Notify,
+}
+
+/// The right to use one connection of an endpoint.
+pub(crate) struct Lease {
+    pub(crate) endpoint: Rc<Endpoint>,
+    plan: Arc<ClusterPlan>,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        plan: Arc<ClusterPlan>,
+        endpoints: Vec<Rc<Endpoint>>,
+        counters: Arc<ClusterCounters>,
+        worker: usize,
+        workers: usize,
+    ) -> Self {
+        let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
+        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget: RefCell::new(RetryBudget::new()) }
+    }
+
+    /// What is to be hashed for this cluster's choice; `None`: nothing.
+    pub(crate) fn hash_key(&self) -> Option<&HashKey> {
+        match &self.plan.policy.algorithm {
+            model::Algorithm::Maglev(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Chooses an endpoint that is not in `tried`, and waits for a connection's worth of room there if it must.
+    ///
+    /// # Errors
+    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`], [`Reason::PendingTimeout`].
+    pub(crate) async fn lease(&self, now_ms: u64, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Error> {
+        match self.try_lease(now_ms, key, tried) {
+            Ok(lease) => Ok(lease),
+            Err(Full::NoEndpoint) => Err(Error::internal(Reason::NoEndpoint)),
+            Err(Full::NoRoom) => self.wait_for_lease(now_ms, key, tried, timer).await,
+        }
+    }
+
+    fn try_lease(&self, now_ms: u64, key: u64, tried: &[usize]) -> Result<Lease, Full> {
+        let mut picker = self.picker.borrow_mut();
+        let state = &self.plan.state;
+        let pick = picker.pick(state, now_ms, key, tried).ok_or(Full::NoEndpoint)?;
+        if pick.panicked {
+            self.counters.panic_picks.inc();
+        }
+        if let Some(lease) = self.take(pick.index) {
+            return Ok(lease);
+        }
+        // The one chosen is full: any other that has room will do. The room may go to another worker in between; then the next is tried.
+        let max = self.plan.policy.limits.connections_max.unwrap_or(usize::MAX);
+        let is_out = |index: usize| {
+            tried.contains(&index)
+                || self.endpoints.get(index).is_none_or(|endpoint| endpoint.state.connections() as usize >= max)
+        };
+        for _ in 0..self.endpoints.len() {
+            let Some(pick) = picker.pick_unless(state, now_ms, key, is_out) else { break };
+            if let Some(lease) = self.take(pick.index) {
+                return Ok(lease);
+            }
+        }
+        Err(Full::NoRoom)
+    }
+
+    fn take(&self, index: usize) -> Option<Lease> {
+        let endpoint = self.endpoints.get(index)?;
+        match self.plan.policy.limits.connections_max {
+            None => endpoint.state.open_connection(),
+            Some(max) if endpoint.state.try_open_connection(max) => {}
+            Some(_) => return None,
+        }
+        endpoint.state.begin_request();
+        Some(Lease { endpoint: endpoint.clone(), plan: self.plan.clone() })
+    }
+
+    async fn wait_for_lease(&self, now_ms: u64, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Error> {
+        let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
+        let _pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
+        timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)));
+        loop {
+            let freed = breaker.freed.notified();
+            tokio::pin!(freed);
+            // Asked before looking again, so that room made in between is not missed.
+            freed.as_mut().enable();
+            match self.try_lease(net::clock::now_ms(), key, tried) {
+                Ok(lease) => return Ok(lease),
+                Err(Full::NoEndpoint) => return Err(Error::internal(Reason::NoEndpoint)),
+                Err(Full::NoRoom) => {}
+            }
+            timer.guard(freed).await.map_err(|_| Error::internal(Reason::PendingTimeout))?;
+        }
+    }
+
+    /// Takes note of how an endpoint did.
+    pub(crate) fn record(&self, endpoint: &Endpoint, outcome: Outcome) {
+        if outcome != Outcome::Success {
+            endpoint.counters.failures.inc();
+        }
+        let Some(ejection) = self.plan.state.record(endpoint.index, net::clock::now_ms(), outcome) else { return };
+        endpoint.counters.ejections.inc();
+        tracing::warn!(
+            cluster = self.plan.policy.name,
+            endpoint = %endpoint.state.address(),
+            failures = ejection.failures,
+            last = ?ejection.outcome,
+            "ejected",
+        );
+    }
+}
+
+enum Full {
+    NoEndpoint,
+    NoRoom,
+}
+
+/// One request's place among those that wait.
+struct Pending<'b>(&'b Breaker);
+
+impl<'b> Pending<'b> {
+    fn new(breaker: &'b Breaker, pending_max: usize) -> Option<Self> {
+        let before = breaker.pending.fetch_add(1, Relaxed);
+        let pending = Self(breaker);
+        (before < pending_max).then_some(pending)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Breaker {
+    /// Requests that wait now.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.load(Relaxed)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.endpoint.state.end_request();
+        self.endpoint.state.close_connection();
+        // Nobody can wait where there is no limit, and hardly anybody where there is one.
+        if self.plan.policy.limits.connections_max.is_some() && self.plan.breaker.pending() > 0 {
+            self.plan.breaker.freed.notify_one();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What went wrong with an exchange or a relay, and whose doing it was.
+
+use std::io;
+
+use telemetry::Reason;
+
+/// One failure. Its place and reason decide the status, the log and whether the request may be sent again.
+#[derive(Debug)]
+pub(crate) struct Error {
+    pub(crate) reason: Reason,
+    pub(crate) side: Side,
+    /// What the operating system said, where it did.
+    pub(crate) source: Option<io::Error>,
+}
+
+/// Where it went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// At the client: its doing, its loss.
+    Downstream,
+    /// At the endpoint: another one may do better.
+    Upstream,
+    /// Here: a limit, a missing route, a drain.
+    Internal,
+}
+
+impl Error {
+    pub(crate) fn downstream(reason: Reason) -> Self {
+        Self { reason, side: Side::Downstream, source: None }
+    }
+
+    pub(crate) fn upstream(reason: Reason) -> Self {
+        Self { reason, side: Side::Upstream, source: None }
+    }
+
+    pub(crate) fn internal(reason: Reason) -> Self {
+        Self { reason, side: Side::Internal, source: None }
+    }
+
+    pub(crate) fn because(mut self, source: io::Error) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// Reading from or writing to the client failed.
+    pub(crate) fn client_io(source: io::Error) -> Self {
+        Self::downstream(Reason::ClientReset).because(source)
+    }
+
+    /// Reading from or writing to an endpoint failed.
+    pub(crate) fn endpoint_io(source: io::Error) -> Self {
+        Self::upstream(Reason::UpstreamReset).because(source)
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.reason.name())?;
+        self.source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
+    }
+}
+
+impl std::error::Error for Error {}

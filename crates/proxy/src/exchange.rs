@@ -1,0 +1,334 @@
+//! One request, from its head to the last byte of its response: every stage in order.
+//!
+//! receive -> route -> cluster (choose) -> connect -> send and wait -> respond (relay) -> log; any failure goes to `fail`.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use model::{HttpListener, Protocol};
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use telemetry::Reason;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use wire::message::{Body, RequestHead, ResponseHead, Version};
+
+use crate::attempt;
+use crate::body::{Failure, Pump};
+use crate::cluster::{Cluster, Lease};
+use crate::connect::{OnBehalfOf, Upstream};
+use crate::error::{Error, Side};
+use crate::headers::{self, Client};
+use crate::log::Entry;
+use crate::receive::{self, Watch};
+use crate::relay::{self, End, Moved};
+use crate::respond;
+use crate::worker::{ListenerView, Worker};
+
+/// A downstream HTTP connection.
+pub(crate) struct Downstream {
+    pub(crate) stream: TcpStream,
+    /// What the client sent and nobody took yet.
+    pub(crate) input: Buffer,
+    pub(crate) timer: Timer,
+    pub(crate) who: OnBehalfOf,
+    /// Requests begun on this connection.
+    pub(crate) requests: u64,
+}
+
+/// What becomes of the downstream connection after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Another request may come.
+    KeepAlive,
+    /// All was said.
+    Close,
+    /// All was said, but the client may still be talking: what it says is read for a while, or it would lose our answer to a reset.
+    Linger,
+    /// The response is incomplete, and must be seen to be.
+    Reset,
+}
+
+/// What an exchange works on. Pooled by the worker: heads and buffers keep their room.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub(crate) request: RequestHead,
+    pub(crate) response: ResponseHead,
+    pub(crate) upload: Pump,
+    pub(crate) download: Pump,
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// Serves the next request of a connection.
+pub(crate) async fn serve(worker: &Worker, listener: &Rc<ListenerView>, downstream: &mut Downstream) -> Next {
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
+    let mut work = worker.take_work();
+    let mut entry = Entry::http(downstream.who.client);
+    let outcome = run(worker, listener, http, downstream, &mut work, &mut entry).await;
+    let next = match outcome {
+        Ok(next) => next,
+        Err(error) => fail(listener, http, downstream, &mut work, &mut entry, &error).await,
+    };
+    if entry.is_begun() {
+        entry.bytes_out += work.download.sent;
+        entry.bytes_in += work.upload.received;
+        worker.log_http(listener, &entry);
+    }
+    worker.give_back(work);
+    next
+}
+
+async fn run(
+    worker: &Worker,
+    listener: &Rc<ListenerView>,
+    http: &HttpListener,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    entry: &mut Entry,
+) -> Result<Next, Error> {
+    // Until the head is there, nothing is known of the last request any more.
+    work.upload.start(Body::None, Body::None, None);
+    work.download.start(Body::None, Body::None, None);
+    work.request.version = Version::Http11;
+    work.request.method = wire::message::Method::Get;
+    let Some(head_bytes) = receive::request_head(downstream, &http.limits, &mut work.request).await? else {
+        return Ok(Next::Close);
+    };
+    entry.begin(clock::now_us());
+    downstream.requests += 1;
+    if worker.logs_requests() {
+        entry.remember(&work.request, downstream.input.filled());
+    }
+    let route = listener.plan.router.route(&work.request, downstream.input.filled());
+    let Some((policy, cluster)) = route.and_then(|route| listener.target(http, route)) else {
+        // The connection goes on behind this request, if it has no body to be skipped.
+        work.upload.start(work.request.body, Body::None, None);
+        downstream.input.consume(head_bytes);
+        return Err(Error::internal(Reason::NoRoute));
+    };
+    entry.route = route;
+    entry.cluster = Some(cluster.clone());
+    cluster.counters.requests.inc();
+
+    let key = prepare(http, &cluster, downstream, work, head_bytes)?;
+    let deadline_ms =
+        policy.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
+    let answered = attempt::until_answered(&http.limits, &cluster, downstream, work, entry, key, deadline_ms).await?;
+    if work.response.status == 101 {
+        return tunnel(listener, http, downstream, answered, work, entry).await;
+    }
+    respond(worker, http, &cluster, downstream, answered, work, entry, deadline_ms).await
+}
+
+/// Writes the request as the endpoint gets it, and takes its head off the input. Gives the key for the choice of an endpoint.
+fn prepare(
+    http: &HttpListener,
+    cluster: &Cluster,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    head_bytes: usize,
+) -> Result<u64, Error> {
+    let Work { request, upload, .. } = work;
+    let client = Client {
+        address: downstream.who.client,
+        local: downstream.who.local,
+        forwarded: http.forwarded,
+        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
+        trusted_proxies: &http.trusted_proxies,
+    };
+    let buffer = downstream.input.filled();
+    let key = cluster.hash_key().map_or(0, |key| crate::hash::key(key, request, buffer, &client));
+    if let (Body::Length(length), Some(max)) = (request.body, http.limits.body_bytes_max)
+        && length > max
+    {
+        return Err(Error::downstream(Reason::BodyTooLarge));
+    }
+    let out = upload.start(request.body, request.body, http.limits.body_bytes_max);
+    headers::write_request(out, request, buffer, &client);
+    downstream.input.consume(head_bytes);
+    Ok(key)
+}
+
+/// An endpoint that has begun to answer.
+pub(crate) struct Answered {
+    pub(crate) lease: Lease,
+    pub(crate) upstream: Upstream,
+    /// The response's head is that much of its input.
+    pub(crate) head_bytes: usize,
+    /// When the response's head was whole.
+    pub(crate) at_us: u64,
+    /// The request got through to its end; false: the endpoint answered before, or stopped listening.
+    pub(crate) upload_failed: bool,
+}
+
+/// Relays the response, and what is left of the request.
+#[expect(clippy::too_many_arguments, reason = "the last stage needs what every stage before it found")]
+async fn respond(
+    worker: &Worker,
+    http: &HttpListener,
+    cluster: &Rc<Cluster>,
+    downstream: &mut Downstream,
+    answered: Answered,
+    work: &mut Work,
+    entry: &mut Entry,
+    deadline_ms: u64,
+) -> Result<Next, Error> {
+    let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
+    let Work { request, response, upload, download, .. } = work;
+    let framing = headers::response_framing(response, request.version);
+    // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
+    let is_early_refusal = response.status >= 300 && (upload_failed || !upload.is_done());
+    let may_stay = request.keep_alive
+        && !is_early_refusal
+        && framing != Body::UntilClose
+        && !worker.is_draining()
+        && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max);
+    let to = headers::Downstream { method: request.method, version: request.version, keep_alive: may_stay };
+    headers::write_response(download.start(response.body, framing, None), response, upstream.input.filled(), &to);
+    upstream.input.consume(head_bytes);
+    entry.status = response.status;
+
+    let (mut down_reader, mut down_writer) = downstream.stream.split();
+    let (mut up_reader, mut up_writer) = upstream.stream.split();
+    let Downstream { input, timer, .. } = downstream;
+    let stall_ms = crate::millis(http.limits.stall_timeout);
+    let response_ms = crate::millis(cluster.plan.policy.response_timeout);
+    let mut seen = u64::MAX;
+    let mut watch = Watch::default();
+    poll_fn(|cx| {
+        if !upload_failed && !upload.is_done() {
+            // A request that fails now does not take the response with it: the endpoint may have had enough of it.
+            if let Poll::Ready(Err(_)) = upload.poll(cx, &mut down_reader, input, &mut up_writer) {
+                upload_failed = true;
+            }
+        }
+        if let Poll::Ready(outcome) = download.poll(cx, &mut up_reader, &mut upstream.input, &mut down_writer) {
+            return Poll::Ready(outcome.map_err(response_error));
+        }
+        if upload_failed || upload.is_done() {
+            watch.check(cx, down_reader.as_ref())?;
+        }
+        let progress = upload.received + download.received + download.sent;
+        if progress != seen {
+            seen = progress;
+            let wait_ms = if download.waits_for_sender(&upstream.input) { response_ms } else { stall_ms };
+            timer.set(clock::now_ms().saturating_add(wait_ms).min(deadline_ms));
+        }
+        timer.poll_elapsed(cx).map(|()| {
+            Err(match download.waits_for_sender(&upstream.input) {
+                _ if clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
+                true => Error::upstream(Reason::ResponseTimeout),
+                false => Error::downstream(Reason::SlowRead),
+            })
+        })
+    })
+    .await?;
+
+    entry.finish(upload.head_sent_us, at_us, download.head_sent_us);
+    let is_uploaded = upload.is_done() && !upload_failed;
+    if is_uploaded && response.keep_alive && upstream.input.is_empty() {
+        give_back(cluster, &lease, upstream, response);
+    }
+    Ok(match (may_stay, is_uploaded) {
+        (true, true) => Next::KeepAlive,
+        (false, true) => Next::Close,
+        (_, false) => Next::Linger,
+    })
+}
+
+fn response_error(failure: Failure) -> Error {
+    match failure {
+        Failure::Read(error) => Error::endpoint_io(error),
+        Failure::Truncated => Error::upstream(Reason::UpstreamEof),
+        Failure::Framing | Failure::TooLarge => Error::upstream(Reason::UpstreamBadFraming),
+        Failure::Write(error) => Error::client_io(error),
+    }
+}
+
+/// Keeps an upstream connection for the next request.
+fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, response: &ResponseHead) {
+    let policy = &cluster.plan.policy;
+    // Announced to the endpoint as one client's: nobody else's requests may go there.
+    if policy.send_proxy_protocol.is_some() {
+        return;
+    }
+    let mut idle_ms = crate::millis(policy.idle_timeout);
+    if let Some(seconds) = response.keep_alive_timeout_s {
+        // A second before the endpoint closes it, so that no request meets it closing.
+        idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
+    }
+    lease.endpoint.pool.put(upstream.stream, clock::now_ms().saturating_add(idle_ms), policy.idle_connections_max);
+}
+
+/// After 101: bytes both ways, beginning with those that came with the heads.
+async fn tunnel(
+    listener: &ListenerView,
+    http: &HttpListener,
+    downstream: &mut Downstream,
+    answered: Answered,
+    work: &mut Work,
+    entry: &mut Entry,
+) -> Result<Next, Error> {
+    let Answered { lease: _lease, mut upstream, head_bytes, at_us, .. } = answered;
+    entry.status = 101;
+    work.scratch.clear();
+    headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled());
+    upstream.input.consume(head_bytes);
+    let stall_ms = crate::millis(http.limits.stall_timeout);
+    downstream.timer.set(clock::now_ms().saturating_add(stall_ms));
+    let written = downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await;
+    written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)?;
+    entry.bytes_out += work.scratch.len() as u64;
+    entry.finish(work.upload.head_sent_us, at_us, clock::now_us());
+
+    let mut moved = Moved::default();
+    let from_client = std::mem::replace(&mut downstream.input, Buffer::none());
+    let ends = (
+        End { stream: &mut downstream.stream, input: from_client },
+        End { stream: &mut upstream.stream, input: upstream.input },
+    );
+    let idle_ms = crate::millis(http.limits.tunnel_idle_timeout);
+    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved).await;
+    entry.bytes_in += moved.upstream;
+    entry.bytes_out += moved.downstream;
+    if let Err(error) = outcome {
+        // The response was complete with its head: what ends a tunnel is logged, not answered.
+        entry.reason = Some(error.reason);
+        listener.count(error.reason);
+        net::socket::reset_on_close(&upstream.stream);
+        return Ok(Next::Reset);
+    }
+    Ok(Next::Close)
+}
+
+/// Tells the client, where there is something to tell and it can still be told.
+async fn fail(
+    listener: &ListenerView,
+    http: &HttpListener,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    entry: &mut Entry,
+    error: &Error,
+) -> Next {
+    // A request that never got a head was still one: someone sent bytes, and gets an answer.
+    entry.begin(clock::now_us());
+    entry.reason = Some(error.reason);
+    listener.count(error.reason);
+    tracing::debug!(listener = listener.plan.policy.name, client = %downstream.who.client, %error, "request failed");
+    let Some(status) = respond::status(error).filter(|_| work.download.sent == 0) else { return Next::Reset };
+
+    entry.status = status;
+    let is_read = error.side != Side::Downstream && work.upload.is_read();
+    let keep_alive = is_read && work.request.keep_alive;
+    work.scratch.clear();
+    respond::write(&mut work.scratch, status, error.reason, work.request.method, keep_alive, work.request.version);
+    downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
+    match downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await {
+        Ok(Ok(())) => {}
+        _ => return Next::Reset,
+    }
+    entry.bytes_out += work.scratch.len() as u64;
+    if keep_alive { Next::KeepAlive } else { Next::Linger }
+}

@@ -1,0 +1,443 @@
+//! Heads as they leave: hop-by-hop fields out, framing made anew, the client's address told.
+//!
+//! Nothing a client or an endpoint sends decides how the next hop frames a message, and nothing in `Connection` can take away what
+//! this hop sets (RFC 9110 section 7.6.1 lets it name any field; naming `x-forwarded-for` there is an old way to lose it).
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use model::ForwardedHeaders;
+use smallvec::SmallVec;
+use wire::h1;
+use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Version, find, list};
+
+/// What is known of a client besides its request.
+pub(crate) struct Client<'c> {
+    /// Of the connection, or as its PROXY protocol header says.
+    pub(crate) address: SocketAddr,
+    /// The address that the client connected to.
+    pub(crate) local: SocketAddr,
+    pub(crate) forwarded: ForwardedHeaders,
+    /// The connection comes from a proxy whose word is taken.
+    pub(crate) is_trusted: bool,
+    pub(crate) trusted_proxies: &'c [IpNet],
+}
+
+/// Options that `Connection` may name without losing them: they are end-to-end, and taking them away would change who the request
+/// is from or for.
+const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", b"cache-control"];
+
+type Named<'b> = SmallVec<[&'b [u8]; 4]>;
+
+/// The fields that `Connection` makes hop-by-hop, besides those that always are.
+fn named_in_connection<'b>(fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
+    let connection = fields.iter().filter(|field| field.id == FieldId::Connection);
+    connection
+        .flat_map(|field| list(field.value.get(buffer)))
+        .filter(|option| {
+            let is = |name: &&[u8]| option.eq_ignore_ascii_case(name);
+            ![&b"close"[..], b"keep-alive", b"upgrade"].iter().any(is) && !NOT_HOP_BY_HOP.iter().any(is)
+        })
+        .collect()
+}
+
+fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
+    named.iter().any(|option| option.eq_ignore_ascii_case(name))
+}
+
+/// Writes the head that an endpoint gets.
+pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
+    h1::request_line(out, head.method_name.get(buffer), head.path.get(buffer));
+    let authority = head.authority.get(buffer);
+    out.extend_from_slice(b"host: ");
+    if authority.is_empty() {
+        // HTTP/1.0 without Host: the endpoint speaks 1.1 and must get one; the address that was asked is what we know.
+        write_display(out, client.local);
+    } else {
+        out.extend_from_slice(authority);
+    }
+    out.extend_from_slice(b"\r\n");
+
+    let named = named_in_connection(&head.fields, buffer);
+    for field in &head.fields {
+        match field.id {
+            FieldId::Other | FieldId::Cookie if named.is_empty() || !is_named(&named, field.name.get(buffer)) => {
+                h1::field(out, field.name.get(buffer), field.value.get(buffer));
+            }
+            FieldId::ContentLength if head.body == Body::None => out.extend_from_slice(b"content-length: 0\r\n"),
+            FieldId::Expect if head.expect_continue => out.extend_from_slice(b"expect: 100-continue\r\n"),
+            _ => {}
+        }
+    }
+    write_framing(out, head.body);
+    write_forwarded(out, head, buffer, client);
+    if let Some(upgrade) = head.upgrade {
+        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
+        out.extend_from_slice(upgrade.get(buffer));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_framing(out: &mut Vec<u8>, body: Body) {
+    match body {
+        Body::Length(length) => {
+            out.extend_from_slice(b"content-length: ");
+            h1::decimal(out, length);
+            out.extend_from_slice(b"\r\n");
+        }
+        Body::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Body::None | Body::UntilClose => {}
+    }
+}
+
+fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
+    use std::io::Write;
+    // Writing to a Vec does not fail.
+    let _ = write!(out, "{text}");
+}
+
+/// `X-Forwarded-*` and `Forwarded` (RFC 7239): extended when they come from a trusted proxy, else made anew.
+fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
+    let ip = client.address.ip();
+    let (x_forwarded, rfc7239) = match client.forwarded {
+        ForwardedHeaders::XForwarded => (true, false),
+        ForwardedHeaders::Rfc7239 => (false, true),
+        ForwardedHeaders::Both => (true, true),
+        ForwardedHeaders::Off => (false, false),
+    };
+    let received = |id| {
+        let fields = head.fields.iter().filter(move |field| client.is_trusted && field.id == id);
+        fields.map(|field| field.value.get(buffer)).filter(|value| !value.is_empty())
+    };
+    let authority = head.authority.get(buffer);
+
+    let mut extend = |name: &[u8], id, own: &dyn Fn(&mut Vec<u8>)| {
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        for value in received(id) {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+        own(out);
+        out.extend_from_slice(b"\r\n");
+    };
+    if x_forwarded {
+        extend(b"x-forwarded-for", FieldId::XForwardedFor, &|out| write_display(out, ip));
+    }
+    if rfc7239 {
+        extend(b"forwarded", FieldId::Forwarded, &|out| {
+            match ip {
+                IpAddr::V4(ip) => write_display(out, format_args!("for={ip};proto=http")),
+                IpAddr::V6(ip) => write_display(out, format_args!("for=\"[{ip}]\";proto=http")),
+            }
+            if !authority.is_empty() {
+                // Quoted: a port's colon is not part of a token. A host holds neither quotes nor backslashes.
+                out.extend_from_slice(b";host=\"");
+                out.extend_from_slice(authority);
+                out.push(b'"');
+            }
+        });
+    }
+    let mut keep = |name: &[u8], id, own: &[u8]| {
+        // The first hop knows best, if the way from it is trusted.
+        let value = received(id).next().unwrap_or(own);
+        if !value.is_empty() {
+            h1::field(out, name, value);
+        }
+    };
+    let own = |value| if x_forwarded { value } else { &b""[..] };
+    keep(b"x-forwarded-proto", FieldId::XForwardedProto, own(b"http"));
+    keep(b"x-forwarded-host", FieldId::XForwardedHost, own(authority));
+    if !x_forwarded {
+        for value in received(FieldId::XForwardedFor) {
+            h1::field(out, b"x-forwarded-for", value);
+        }
+    }
+    if !rfc7239 {
+        for value in received(FieldId::Forwarded) {
+            h1::field(out, b"forwarded", value);
+        }
+    }
+}
+
+/// The client's address as the trusted proxies tell it: going back from us, the first that is not one of them.
+pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> IpAddr {
+    let direct = client.address.ip();
+    if !client.is_trusted {
+        return direct;
+    }
+    let told = head.fields.iter().rev().filter(|field| field.id == FieldId::XForwardedFor);
+    let mut nearest = direct;
+    for field in told {
+        for element in field.value.get(buffer).rsplit(|byte| *byte == b',') {
+            let Some(ip) = std::str::from_utf8(element.trim_ascii()).ok().and_then(|text| text.parse::<IpAddr>().ok())
+            else {
+                return nearest;
+            };
+            nearest = ip.to_canonical();
+            if !client.trusted_proxies.iter().any(|net| net.contains(&nearest)) {
+                return nearest;
+            }
+        }
+    }
+    nearest
+}
+
+/// What the next head downstream is for.
+pub(crate) struct Downstream {
+    pub(crate) method: Method,
+    pub(crate) version: Version,
+    /// The connection stays open after this response.
+    pub(crate) keep_alive: bool,
+}
+
+/// How a response body is framed on its way to the client.
+pub(crate) fn response_framing(head: &ResponseHead, version: Version) -> Body {
+    match (head.body, version) {
+        // Not every client that speaks 1.0 knows chunks; for it the connection ends with the body.
+        (Body::Chunked | Body::UntilClose, Version::Http10) => Body::UntilClose,
+        (Body::UntilClose, Version::Http11) => Body::Chunked,
+        (body, _) => body,
+    }
+}
+
+/// Writes the head that a client gets.
+pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], to: &Downstream) {
+    h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
+    write_response_fields(out, head, buffer);
+    let describes_body = to.method == Method::Head || head.status == 304;
+    if describes_body {
+        // There is no body, but these fields say what it would be (RFC 9110 section 8.6).
+        match find(&head.fields, FieldId::ContentLength) {
+            Some(field) => h1::field(out, b"content-length", field.value.get(buffer)),
+            None if find(&head.fields, FieldId::TransferEncoding).is_some() && to.version == Version::Http11 => {
+                write_framing(out, Body::Chunked);
+            }
+            None => {}
+        }
+    } else if head.body == Body::None && head.status != 204 {
+        out.extend_from_slice(b"content-length: 0\r\n");
+    } else {
+        write_framing(out, response_framing(head, to.version));
+    }
+    match (to.keep_alive, to.version) {
+        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+        (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (true, Version::Http11) => {}
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes an interim response (1xx), or the 101 that opens a tunnel to `upgrade`.
+pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8]) {
+    h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
+    write_response_fields(out, head, buffer);
+    if head.status == 101 {
+        out.extend_from_slice(b"connection: upgrade\r\n");
+        if let Some(field) = find(&head.fields, FieldId::Upgrade) {
+            h1::field(out, b"upgrade", field.value.get(buffer));
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8]) {
+    let named = named_in_connection(&head.fields, buffer);
+    for field in &head.fields {
+        let is_end_to_end = match field.id {
+            FieldId::Connection
+            | FieldId::KeepAlive
+            | FieldId::ProxyConnection
+            | FieldId::TransferEncoding
+            | FieldId::ContentLength
+            | FieldId::Te
+            | FieldId::Upgrade => false,
+            _ => named.is_empty() || !is_named(&named, field.name.get(buffer)),
+        };
+        if is_end_to_end {
+            h1::field(out, field.name.get(buffer), field.value.get(buffer));
+        }
+    }
+}
+
+/// Writes a trailer section without the fields that must not stand in one (RFC 9110 section 6.5.1): those that frame, route or
+/// authenticate, which a hop that merges trailers into headers would believe.
+pub(crate) fn write_trailers(out: &mut Vec<u8>, fields: &[Field], section: &[u8]) {
+    const FORBIDDEN: [&[u8]; 6] =
+        [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
+    for field in fields.iter().filter(|field| field.id == FieldId::Other) {
+        let name = field.name.get(section);
+        if !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden)) {
+            h1::field(out, name, field.value.get(section));
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::h1::{Parsed, parse_request, parse_response};
+
+    use super::*;
+
+    fn client(is_trusted: bool, forwarded: ForwardedHeaders, trusted_proxies: &[IpNet]) -> Client<'_> {
+        Client {
+            address: "10.0.0.9:4711".parse().unwrap(),
+            local: "127.0.0.1:8080".parse().unwrap(),
+            forwarded,
+            is_trusted,
+            trusted_proxies,
+        }
+    }
+
+    fn request(text: &str) -> RequestHead {
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+        head
+    }
+
+    #[track_caller]
+    fn check_request(lines: &str, is_trusted: bool, forwarded: ForwardedHeaders, expect: &str) {
+        let text = format!("{lines}\r\n");
+        let mut out = Vec::new();
+        write_request(&mut out, &request(&text), text.as_bytes(), &client(is_trusted, forwarded, &[]));
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"));
+    }
+
+    const OFF: ForwardedHeaders = ForwardedHeaders::Off;
+
+    #[test]
+    fn hop_by_hop_fields_end_here() {
+        check_request(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, X-Gone, authorization, host\r\nKeep-Alive: 1\r\nX-Gone: 1\r\nTE: trailers\r\n\
+             Authorization: b\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\nProxy-Authorization: y\r\nTrailer: z\r\nX-Kept:  1 \r\n",
+            false,
+            OFF,
+            "GET / HTTP/1.1\r\nhost: a\r\nAuthorization: b\r\nX-Kept: 1\r\n",
+        );
+    }
+
+    #[test]
+    fn framing_is_made_anew() {
+        let post = |lines: &str, expect: &str| {
+            let lines = format!("POST /x HTTP/1.1\r\nHost: a\r\n{lines}");
+            check_request(&lines, false, OFF, &format!("POST /x HTTP/1.1\r\nhost: a\r\n{expect}"));
+        };
+        post("Content-Length: 0005\r\n", "content-length: 5\r\n");
+        post("Content-Length: 0\r\n", "content-length: 0\r\n");
+        post(
+            "Transfer-Encoding: CHUNKED\r\nExpect: 100-Continue\r\n",
+            "expect: 100-continue\r\ntransfer-encoding: chunked\r\n",
+        );
+        post("Expect: 100-continue\r\n", "");
+        check_request("GET http://a HTTP/1.0\r\n", false, OFF, "GET / HTTP/1.1\r\nhost: a\r\n");
+        check_request("GET / HTTP/1.0\r\n", false, OFF, "GET / HTTP/1.1\r\nhost: 127.0.0.1:8080\r\n");
+        check_request(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n",
+            false,
+            OFF,
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n",
+        );
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_is_believed() {
+        let lines = "GET / HTTP/1.1\r\nHost: a:80\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-For: 2.2.2.2\r\nX-Forwarded-Proto: https\r\n\
+                     X-Forwarded-Host: b\r\nForwarded: for=3.3.3.3\r\nx_forwarded_for: 4.4.4.4\r\nConnection: x-forwarded-for\r\n";
+        let start = "GET / HTTP/1.1\r\nhost: a:80\r\n";
+        let check = |is_trusted, forwarded, expect: &str| {
+            check_request(lines, is_trusted, forwarded, &format!("{start}{expect}"));
+        };
+        check(
+            false,
+            ForwardedHeaders::XForwarded,
+            "x-forwarded-for: 10.0.0.9\r\nx-forwarded-proto: http\r\nx-forwarded-host: a:80\r\n",
+        );
+        check(
+            true,
+            ForwardedHeaders::XForwarded,
+            "x-forwarded-for: 1.1.1.1, 2.2.2.2, 10.0.0.9\r\nx-forwarded-proto: https\r\nx-forwarded-host: b\r\nforwarded: for=3.3.3.3\r\n",
+        );
+        check(false, ForwardedHeaders::Rfc7239, "forwarded: for=10.0.0.9;proto=http;host=\"a:80\"\r\n");
+        check(false, OFF, "");
+        check(
+            true,
+            OFF,
+            "x-forwarded-proto: https\r\nx-forwarded-host: b\r\nx-forwarded-for: 1.1.1.1\r\nx-forwarded-for: 2.2.2.2\r\nforwarded: for=3.3.3.3\r\n",
+        );
+    }
+
+    #[test]
+    fn the_client_is_the_nearest_that_is_not_trusted() {
+        let nets = ["10.0.0.0/8".parse().unwrap()];
+        let check = |is_trusted, lines: &str, expect: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            let client = client(is_trusted, ForwardedHeaders::XForwarded, &nets);
+            assert_eq!(client_ip(&request(&text), text.as_bytes(), &client).to_string(), expect, "{lines}");
+        };
+        check(false, "X-Forwarded-For: 1.1.1.1\r\n", "10.0.0.9");
+        check(true, "X-Forwarded-For: 6.6.6.6, 1.1.1.1, 10.1.1.1\r\n", "1.1.1.1");
+        check(true, "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-For: 10.1.1.1\r\n", "6.6.6.6");
+        check(true, "X-Forwarded-For: 10.2.2.2, 10.1.1.1\r\n", "10.2.2.2");
+        check(true, "X-Forwarded-For: nonsense, 10.1.1.1\r\n", "10.1.1.1");
+        check(true, "", "10.0.0.9");
+    }
+
+    #[track_caller]
+    fn check_response(text: &str, method: Method, version: Version, keep_alive: bool, expect: &str) {
+        let mut head = ResponseHead::default();
+        parse_response(text.as_bytes(), 100, method, &mut head).unwrap();
+        let mut out = Vec::new();
+        write_response(&mut out, &head, text.as_bytes(), &Downstream { method, version, keep_alive });
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"), "{text}");
+    }
+
+    #[test]
+    fn responses_are_framed_for_the_client() {
+        let (get, new, old) = (Method::Get, Version::Http11, Version::Http10);
+        let ok = "HTTP/1.1 200 OK\r\n";
+        let check = |fields: &str, version, keep_alive, expect: &str| {
+            check_response(&format!("{ok}{fields}\r\n"), get, version, keep_alive, &format!("{ok}{expect}"));
+        };
+        check("A: b\r\nContent-Length: 03\r\n", new, true, "A: b\r\ncontent-length: 3\r\n");
+        check(
+            "Content-Length: 3\r\nKeep-Alive: x\r\nConnection: keep-alive, A\r\nA: b\r\n",
+            new,
+            true,
+            "content-length: 3\r\n",
+        );
+        check("Content-Length: 3\r\n", old, true, "content-length: 3\r\nconnection: keep-alive\r\n");
+        check("Content-Length: 0\r\n", new, true, "content-length: 0\r\n");
+        check("", new, true, "transfer-encoding: chunked\r\n");
+        check("", old, false, "connection: close\r\n");
+        check("Transfer-Encoding: chunked\r\n", new, true, "transfer-encoding: chunked\r\n");
+        check("Transfer-Encoding: chunked\r\n", old, false, "connection: close\r\n");
+        check_response("HTTP/1.1 204 None\r\nContent-Length: 9\r\n\r\n", get, new, true, "HTTP/1.1 204 None\r\n");
+        check_response(
+            "HTTP/1.1 304 Same\r\nContent-Length: 9\r\n\r\n",
+            get,
+            new,
+            true,
+            "HTTP/1.1 304 Same\r\ncontent-length: 9\r\n",
+        );
+        check_response(
+            &format!("{ok}Content-Length: 9\r\n\r\n"),
+            Method::Head,
+            new,
+            true,
+            &format!("{ok}content-length: 9\r\n"),
+        );
+        check_response(&format!("{ok}\r\n"), Method::Head, new, true, ok);
+    }
+
+    #[test]
+    fn trailers_that_would_be_believed_are_dropped() {
+        let section = b"X-Sum: 1\r\nContent-Length: 5\r\nHost: b\r\nAuthorization: c\r\nx-forwarded-for: d\r\n\r\n";
+        let mut fields = Vec::new();
+        h1::parse_trailers(section, &mut fields).unwrap();
+        let mut out = Vec::new();
+        write_trailers(&mut out, &fields, section);
+        assert_eq!(out, b"X-Sum: 1\r\n\r\n");
+    }
+}

@@ -1,0 +1,53 @@
+//! The proxy plane: HTTP/1 and TCP, from the listener to the endpoint and back.
+//!
+//! A request has one way, and [`exchange`] names its stages in order; each stage is a file. A downstream connection and the upstream
+//! connections that it uses live on one worker, a thread with a runtime of its own: nothing on the way is shared with another thread
+//! but the atomics of an endpoint's state.
+//!
+//! | stage | file |
+//! |---|---|
+//! | accept, PROXY protocol | `listener` |
+//! | one downstream connection | `session` (HTTP), `tcp` |
+//! | one request, head to trailers | `exchange` |
+//! | heads as they arrive | `receive` |
+//! | which route | `route` |
+//! | heads as they leave | `headers` |
+//! | choose, connect, send, retry | `attempt`, `cluster`, `hash`, `connect`, `pool` |
+//! | bodies with backpressure | `body` |
+//! | bytes both ways | `relay` |
+//! | failures | `error`, `respond` |
+//! | access log and counters | `log` |
+//!
+//! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod attempt;
+mod body;
+mod cluster;
+mod connect;
+mod error;
+mod exchange;
+mod hash;
+mod headers;
+mod listener;
+mod log;
+mod plane;
+mod pool;
+mod receive;
+mod relay;
+mod respond;
+mod route;
+mod session;
+mod snapshot;
+mod tcp;
+mod worker;
+
+use std::time::Duration;
+
+pub use plane::{BindError, Plane};
+pub use snapshot::{ClusterPlan, Compiled, ListenerPlan};
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

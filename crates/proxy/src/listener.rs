@@ -1,0 +1,203 @@
+//! Where downstream connections come in: accept, count, learn the client's address, hand over to the protocol.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use model::Protocol;
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use telemetry::Reason;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use wire::message::{Method, Version};
+use wire::proxy_protocol::{self, Parsed};
+
+use crate::connect::OnBehalfOf;
+use crate::error::Error;
+use crate::worker::{ListenerView, Worker};
+use crate::{respond, session, tcp};
+
+/// The longest a PROXY protocol header may take: the proxy in front sends it at once.
+const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
+
+/// After accept(2) failed for want of descriptors or memory: trying again at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener on one worker, through all snapshots that have it.
+pub(crate) struct Slot {
+    view: RefCell<Rc<ListenerView>>,
+    /// The listener left the configuration: connections finish what they do and end.
+    closed: Cell<bool>,
+    stop: Notify,
+}
+
+impl Slot {
+    pub(crate) fn new(view: Rc<ListenerView>) -> Self {
+        Self { view: RefCell::new(view), closed: Cell::new(false), stop: Notify::new() }
+    }
+
+    /// The listener as the newest snapshot has it.
+    pub(crate) fn view(&self) -> Rc<ListenerView> {
+        self.view.borrow().clone()
+    }
+
+    pub(crate) fn update(&self, view: Rc<ListenerView>) {
+        *self.view.borrow_mut() = view;
+    }
+
+    /// Ends accepting, once what the kernel has queued is accepted.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        self.stop.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+}
+
+/// Accepts until the slot is closed.
+pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListener) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            () = slot.stop.notified() => break,
+        };
+        match accepted {
+            Ok((stream, address)) => begin(&worker, &slot, stream, address),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(listener = slot.view().plan.policy.name, %error, "cannot accept");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    // The kernel has completed these; closing the socket now would reset them.
+    while let Some(Ok((stream, address))) = poll_fn(|cx| match socket.poll_accept(cx) {
+        std::task::Poll::Ready(accepted) => std::task::Poll::Ready(Some(accepted)),
+        std::task::Poll::Pending => std::task::Poll::Ready(None),
+    })
+    .await
+    {
+        begin(&worker, &slot, stream, address);
+    }
+}
+
+/// The client was gone before it was accepted: accept(2) says to treat these as EAGAIN.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, address: SocketAddr) {
+    let view = slot.view();
+    view.counters.connections.inc();
+    let place = Place::take(&view, worker.connection());
+    let (worker, slot) = (worker.clone(), slot.clone());
+    tokio::task::spawn_local(async move {
+        net::socket::tune(&stream);
+        match place {
+            Some(_place) => serve(&worker, &slot, stream, address).await,
+            None => refuse(&view, stream).await,
+        }
+    });
+}
+
+/// An open connection, counted while it lasts.
+struct Place {
+    open: Arc<AtomicUsize>,
+    view: Rc<ListenerView>,
+    _connection: crate::worker::Connection,
+}
+
+impl Place {
+    fn take(view: &Rc<ListenerView>, connection: crate::worker::Connection) -> Option<Self> {
+        let open = view.plan.open.clone();
+        let before = open.fetch_add(1, Relaxed);
+        view.counters.open.inc();
+        let place = Self { open, view: view.clone(), _connection: connection };
+        (before < view.plan.policy.connections_max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Relaxed);
+        self.view.counters.open.dec();
+    }
+}
+
+/// One connection too many: an HTTP client is told, in one write that never waits.
+async fn refuse(view: &ListenerView, mut stream: TcpStream) {
+    let error = Error::internal(Reason::ConnectionsFull);
+    view.count(error.reason);
+    if let (Protocol::Http(_), Some(status)) = (&view.plan.policy.protocol, respond::status(&error)) {
+        let mut out = Vec::new();
+        respond::write(&mut out, status, error.reason, Method::Get, false, Version::Http11);
+        let _ = stream.try_write(&out);
+        let _ = stream.shutdown().await;
+    }
+}
+
+async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, address: SocketAddr) {
+    let view = slot.view();
+    let mut who = OnBehalfOf { client: canonical(address), local: stream.local_addr().map_or(address, canonical) };
+    let mut input = Buffer::none();
+    if view.plan.policy.accept_proxy_protocol {
+        match Box::pin(read_proxy_header(worker, &mut stream, &mut who)).await {
+            Ok(rest) => input = rest,
+            Err(error) => {
+                view.count(error.reason);
+                tracing::debug!(listener = view.plan.policy.name, client = %who.client, %error, "refused");
+                return;
+            }
+        }
+    }
+    match &view.plan.policy.protocol {
+        Protocol::Http(_) => {
+            drop(view);
+            session::serve(worker, slot, stream, input, who).await;
+        }
+        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, &view, stream, input, who)).await,
+    }
+}
+
+/// `::ffff:1.2.3.4`, which is how a socket for both families tells of an IPv4 client, is 1.2.3.4 to everybody else.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Reads the PROXY protocol header with which the connection must begin; gives what came behind it.
+async fn read_proxy_header(worker: &Worker, stream: &mut TcpStream, who: &mut OnBehalfOf) -> Result<Buffer, Error> {
+    let timer = Timer::new(&worker.timers);
+    timer.set(clock::now_ms() + PROXY_PROTOCOL_TIMEOUT_MS);
+    let mut input = Buffer::small();
+    let (mut reader, _) = stream.split();
+    loop {
+        match proxy_protocol::parse(input.filled()) {
+            Ok(Parsed::Complete { header, consumed }) => {
+                if let Some((client, local)) = header.source {
+                    *who = OnBehalfOf { client: canonical(client), local: canonical(local) };
+                }
+                input.consume(consumed);
+                return Ok(input);
+            }
+            Ok(Parsed::Incomplete) => {}
+            Err(_) => return Err(Error::downstream(Reason::BadProxyProtocol)),
+        }
+        match timer.guard(poll_fn(|cx| input.poll_fill(cx, &mut reader))).await {
+            Ok(Ok(0)) => return Err(Error::downstream(Reason::ClientEof)),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(Error::client_io(error)),
+            Err(_) => return Err(Error::downstream(Reason::ProxyProtocolTimeout)),
+        }
+    }
+}

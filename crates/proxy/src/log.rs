@@ -1,0 +1,168 @@
+//! What is kept of an exchange or a TCP connection until it ends, and then counted and logged.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use net::clock;
+use telemetry::{HttpRecord, Reason, Record};
+use wire::message::{RequestHead, Version};
+
+use crate::cluster::{Cluster, Endpoint};
+use crate::worker::{ListenerView, Worker};
+
+/// One line of the access log in the making.
+pub(crate) struct Entry {
+    /// When the request's head was whole, or the connection accepted; 0: not yet.
+    pub(crate) begun_us: u64,
+    /// When there was an upstream connection.
+    pub(crate) connected_us: u64,
+    client: SocketAddr,
+    /// The route's place in its listener.
+    pub(crate) route: Option<usize>,
+    pub(crate) cluster: Option<Rc<Cluster>>,
+    pub(crate) endpoint: Option<Rc<Endpoint>>,
+    /// 0: none was sent.
+    pub(crate) status: u16,
+    pub(crate) attempts: u32,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    /// The time that this hop added.
+    pub(crate) added_us: u64,
+    /// From the request's head sent to the response's head received.
+    pub(crate) upstream_us: Option<u64>,
+    pub(crate) reason: Option<Reason>,
+    /// Kept only where an access log is written: the bytes they came in are gone by then.
+    text: Option<Box<Text>>,
+}
+
+#[derive(Default)]
+struct Text {
+    method: Vec<u8>,
+    target: Vec<u8>,
+    host: Vec<u8>,
+    minor_version: u8,
+}
+
+impl Entry {
+    pub(crate) fn http(client: SocketAddr) -> Self {
+        Self {
+            begun_us: 0,
+            connected_us: 0,
+            client,
+            route: None,
+            cluster: None,
+            endpoint: None,
+            status: 0,
+            attempts: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            added_us: 0,
+            upstream_us: None,
+            reason: None,
+            text: None,
+        }
+    }
+
+    pub(crate) fn tcp(begun_us: u64, client: SocketAddr) -> Self {
+        Self { begun_us, ..Self::http(client) }
+    }
+
+    /// There is a request. The first call counts.
+    pub(crate) fn begin(&mut self, now_us: u64) {
+        if self.begun_us == 0 {
+            self.begun_us = now_us;
+        }
+    }
+
+    pub(crate) fn is_begun(&self) -> bool {
+        self.begun_us != 0
+    }
+
+    pub(crate) fn remember(&mut self, head: &RequestHead, buffer: &[u8]) {
+        self.text = Some(Box::new(Text {
+            method: head.method_name.get(buffer).to_vec(),
+            target: head.path.get(buffer).to_vec(),
+            host: head.authority.get(buffer).to_vec(),
+            minor_version: u8::from(head.version == Version::Http11),
+        }));
+    }
+
+    /// The response's head is on its way: what of the time was ours, and what the endpoint's.
+    ///
+    /// Ours is from the request's head to its leaving, without the making of a connection; and from the response's head to its leaving.
+    pub(crate) fn finish(&mut self, sent_us: u64, answered_us: u64, responded_us: u64) {
+        let sent_us = sent_us.max(self.connected_us);
+        let connect_us = self.connected_us.saturating_sub(self.begun_us);
+        let request_us = sent_us.saturating_sub(self.begun_us).saturating_sub(connect_us);
+        self.added_us = request_us + responded_us.saturating_sub(answered_us);
+        self.upstream_us = Some(answered_us.saturating_sub(sent_us));
+    }
+
+    fn record<'r>(
+        &'r self,
+        listener: &'r ListenerView,
+        cluster: Option<&'r Cluster>,
+        http: Option<HttpRecord<'r>>,
+    ) -> Record<'r> {
+        let total_us = clock::now_us().saturating_sub(self.begun_us);
+        Record {
+            unix_ms: clock::unix_ms().saturating_sub(total_us / 1000),
+            client: self.client,
+            listener: &listener.plan.policy.name,
+            http,
+            cluster: cluster.map_or("", |cluster| cluster.plan.policy.name.as_str()),
+            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.state.address()),
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            total_us,
+            attempts: self.attempts,
+            reason: self.reason,
+        }
+    }
+}
+
+impl Worker {
+    /// Counts an exchange that has ended, and logs it where a log is kept.
+    pub(crate) fn log_http(&self, listener: &ListenerView, entry: &Entry) {
+        let counters = &listener.counters;
+        counters.requests.inc();
+        counters.bytes_received.add(entry.bytes_in);
+        counters.bytes_sent.add(entry.bytes_out);
+        let route = entry.route.and_then(|route| Some((route, listener.route_name(route)?)));
+        if let Some((index, name)) = route
+            && let Some(counters) = listener.route_counters(self, index, name)
+        {
+            counters.responses.inc(entry.status);
+            if let Some(upstream_us) = entry.upstream_us {
+                counters.added.record(entry.added_us);
+                counters.upstream.record(upstream_us);
+            }
+        }
+        if !self.logs_requests() {
+            return;
+        }
+        let text = entry.text.as_deref();
+        let bytes = |part: fn(&Text) -> &[u8]| text.map(part).unwrap_or_default();
+        let http = HttpRecord {
+            method: bytes(|text| &text.method),
+            target: bytes(|text| &text.target),
+            minor_version: text.map_or(1, |text| text.minor_version),
+            host: bytes(|text| &text.host),
+            status: entry.status,
+            route: route.map_or("", |(_, name)| name),
+            added_us: entry.added_us,
+            upstream_us: entry.upstream_us,
+        };
+        let record = entry.record(listener, entry.cluster.as_deref(), Some(http));
+        self.with_logger(|logger| logger.push(&record));
+    }
+
+    /// Counts a TCP connection that has ended, and logs it where a log is kept.
+    pub(crate) fn log_tcp(&self, listener: &ListenerView, cluster: &Cluster, entry: &Entry) {
+        listener.counters.requests.inc();
+        if self.logs_requests() {
+            let record = entry.record(listener, Some(cluster), None);
+            self.with_logger(|logger| logger.push(&record));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The control thread's handle on the proxy plane: start workers, give them snapshots, drain them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use net::clock;
+use net::inherit::Inherited;
+use telemetry::{Logger, Registry};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use crate::snapshot::Compiled;
+use crate::worker::{self, Command};
+
+/// The proxy plane. Dropping it leaves the workers running until the process ends; [`Plane::drain`] ends them.
+pub struct Plane {
+    workers: Vec<Handle>,
+    registry: Arc<Registry>,
+    /// Every listening socket, once more: what a new binary is handed.
+    sockets: HashMap<SocketAddr, Vec<TcpListener>>,
+    /// The listeners that the workers have sockets for, by name and address.
+    served: HashSet<(String, SocketAddr)>,
+}
+
+struct Handle {
+    commands: UnboundedSender<Command>,
+    thread: JoinHandle<()>,
+}
+
+/// A listener that cannot be opened.
+#[derive(Debug)]
+pub struct BindError {
+    /// The listener's name.
+    pub listener: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// What the operating system said.
+    pub error: io::Error,
+}
+
+impl std::fmt::Display for BindError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { listener, address, error } = self;
+        write!(f, "listener {listener}: cannot listen on {address}: {error}")?;
+        match error.kind() {
+            io::ErrorKind::AddrInUse => write!(f, "; another process has this port (ss -ltnp shows which)"),
+            io::ErrorKind::PermissionDenied => {
+                write!(f, "; ports below 1024 need CAP_NET_BIND_SERVICE, or a socket from the service manager")
+            }
+            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this host has this address (ip addr)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+impl Plane {
+    /// Starts so many workers, each on a CPU of its own where there are enough.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(workers: usize, registry: Arc<Registry>) -> io::Result<Self> {
+        let cpus = net::worker::allowed_cpus();
+        let start = |index: usize| {
+            let (commands, receiver) = unbounded_channel();
+            // With more workers than CPUs, which to pin where is the scheduler's business.
+            let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
+            let registry = registry.clone();
+            let main = move || worker::run(index, workers, registry, receiver);
+            Ok(Handle { commands, thread: net::worker::spawn(format!("worker-{index}"), cpu, main)? })
+        };
+        let workers = (0..workers).map(start).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { workers, registry, sockets: HashMap::new(), served: HashSet::new() })
+    }
+
+    /// Lets all workers use a snapshot. New listeners take sockets from `inherited` where it has them; all are opened before anything
+    /// changes, and closed again if one cannot be.
+    ///
+    /// # Errors
+    /// Every listener that cannot be opened. Nothing has changed.
+    pub async fn apply(&mut self, compiled: Arc<Compiled>, inherited: &mut Inherited) -> Result<(), Vec<BindError>> {
+        let wanted: HashSet<SocketAddr> = worker::binds(&compiled).map(|(_, address)| address).collect();
+        let mut opened: HashMap<SocketAddr, Vec<TcpListener>> = HashMap::new();
+        let mut errors = Vec::new();
+        for (name, address) in worker::binds(&compiled).filter(|(_, address)| !self.sockets.contains_key(address)) {
+            match self.open(address, inherited) {
+                Ok(sockets) => drop(opened.insert(address, sockets)),
+                Err(error) => errors.push(BindError { listener: name.to_owned(), address, error }),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        self.sockets.extend(opened);
+        self.sockets.retain(|address, _| wanted.contains(address));
+        let binds: HashSet<_> = worker::binds(&compiled).map(|(name, address)| (name.to_owned(), address)).collect();
+        // By name and address: a renamed listener keeps its sockets, and its workers get them under the new name.
+        let fresh: Vec<_> = binds.difference(&self.served).cloned().collect();
+        let mut answers = Vec::new();
+        for (index, handle) in self.workers.iter().enumerate() {
+            let sockets = fresh.iter().flat_map(|(name, address)| {
+                self.share(*address, index).map(|socket| (name.clone(), socket)).collect::<Vec<_>>()
+            });
+            let (done, answer) = oneshot::channel();
+            let command = Command::Apply { compiled: compiled.clone(), sockets: sockets.collect(), done };
+            if handle.commands.send(command).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            // A worker that has ended uses no snapshot.
+            let _ = answer.await;
+        }
+        self.served = binds;
+        self.registry.retain(&compiled.snapshot);
+        Ok(())
+    }
+
+    /// One socket for each worker, or those that were handed to us.
+    fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
+        let handed = inherited.take(address);
+        if !handed.is_empty() {
+            return Ok(handed);
+        }
+        let first = net::socket::listen(address)?;
+        // All on the port that the first got, should the operator have asked for any.
+        let address = SocketAddr::new(address.ip(), first.local_addr()?.port());
+        let rest = (1..self.workers.len()).map(|_| net::socket::listen(address));
+        std::iter::once(Ok(first)).chain(rest).collect()
+    }
+
+    /// The sockets of an address that this worker accepts on: one of its own, or one shared where there are fewer sockets than workers,
+    /// or several where there are more, so that none is left unattended.
+    fn share(&self, address: SocketAddr, worker: usize) -> impl Iterator<Item = TcpListener> {
+        let sockets = self.sockets.get(&address).map(Vec::as_slice).unwrap_or_default();
+        let workers = self.workers.len();
+        let mine = sockets.iter().enumerate().filter(move |(index, _)| {
+            if sockets.len() < workers { worker % sockets.len() == *index } else { index % workers == worker }
+        });
+        mine.filter_map(|(_, socket)| socket.try_clone().ok())
+    }
+
+    /// Lets each worker write the access log through a logger of its own, or not at all.
+    pub fn log_to(&self, mut logger: impl FnMut() -> Option<Logger>) {
+        for handle in &self.workers {
+            // Fails only for a worker that has ended.
+            let _ = handle.commands.send(Command::Log(logger()));
+        }
+    }
+
+    /// All listening sockets, for a process that takes over.
+    pub fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
+        self.sockets.values().flatten()
+    }
+
+    /// Where the plane listens; the port is the one that the system chose where the operator asked for port 0.
+    pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+        self.sockets.iter().filter_map(|(asked, sockets)| Some((*asked, sockets.first()?.local_addr().ok()?)))
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Takes no new connections and waits, blocking, until the old ones have finished or `timeout` is over.
+    pub fn drain(self, timeout: Duration) {
+        let deadline_ms = clock::now_ms().saturating_add(crate::millis(timeout));
+        // First, so that the kernel queues nothing on sockets that only this handle holds.
+        drop(self.sockets);
+        for handle in &self.workers {
+            let _ = handle.commands.send(Command::Drain { deadline_ms });
+        }
+        for handle in self.workers {
+            // A worker that panicked has said so; the others still drain.
+            let _ = handle.thread.join();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! One downstream HTTP connection: exchange after exchange, and a decent end.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use model::Protocol;
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::connect::OnBehalfOf;
+use crate::exchange::{self, Downstream, Next};
+use crate::listener::Slot;
+use crate::worker::{ListenerView, Worker};
+
+/// How long an idle connection may stay when its worker drains: long enough for a request that is on its way.
+const DRAIN_IDLE_MS: u64 = 2_000;
+
+/// What is read and thrown away from a client that is still talking after its last answer, and for how long.
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
+const LINGER_MS: u64 = 2_000;
+
+/// Serves a connection to its end. `input` holds what came behind a PROXY protocol header.
+pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, input: Buffer, who: OnBehalfOf) {
+    let mut downstream = Downstream { stream, input, timer: Timer::new(&worker.timers), who, requests: 0 };
+    loop {
+        let listener = slot.view();
+        if downstream.input.is_empty() && !wait_for_request(worker, slot, &listener, &mut downstream).await {
+            return;
+        }
+        // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
+        let next = Box::pin(exchange::serve(worker, &slot.view(), &mut downstream)).await;
+        match next {
+            Next::KeepAlive => {}
+            Next::Close => return close(&mut downstream).await,
+            Next::Linger => return linger(&mut downstream).await,
+            Next::Reset => return net::socket::reset_on_close(&downstream.stream),
+        }
+    }
+}
+
+/// Waits, without a buffer, until the client sends something; false when it is time to close.
+async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView, downstream: &mut Downstream) -> bool {
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return false };
+    downstream.input = Buffer::none();
+    let begun_ms = clock::now_ms();
+    let is_first = downstream.requests == 0;
+    let patience = if is_first { http.limits.header_timeout } else { http.limits.idle_timeout };
+    let deadline_ms = begun_ms.saturating_add(crate::millis(patience));
+    loop {
+        let is_ending = worker.is_draining() || slot.is_closed();
+        if is_ending {
+            downstream.timer.set(deadline_ms.min(clock::now_ms() + DRAIN_IDLE_MS));
+        } else {
+            downstream.timer.set_interruptible(deadline_ms);
+        }
+        if downstream.timer.guard(downstream.stream.readable()).await.is_ok() {
+            return true;
+        }
+        // A drain that began while we waited interrupts the timer: the client gets a little longer, then we close.
+        if is_ending || clock::now_ms() >= deadline_ms {
+            return false;
+        }
+    }
+}
+
+async fn close(downstream: &mut Downstream) {
+    // Fails only where the client is gone already.
+    let _ = downstream.stream.shutdown().await;
+}
+
+/// Ends our side and reads on for a while: closing with unread bytes makes the kernel send a reset, which can overtake the answer.
+async fn linger(downstream: &mut Downstream) {
+    if downstream.stream.shutdown().await.is_err() {
+        return;
+    }
+    let Downstream { stream, input, timer, .. } = downstream;
+    timer.set(clock::now_ms() + LINGER_MS);
+    let (mut reader, _) = stream.split();
+    let mut read = 0;
+    input.grow(net::buffer::SMALL_BYTES);
+    let drained = poll_fn(|cx| {
+        loop {
+            input.consume(usize::MAX);
+            match input.poll_fill(cx, &mut reader) {
+                Poll::Ready(Ok(count)) if count > 0 && read < LINGER_BYTES_MAX => read += count,
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    });
+    // Its end, too much of it, or too long: in any case the connection ends here.
+    let _ = timer.guard(drained).await;
+}

@@ -1,0 +1,110 @@
+//! One downstream connection of a TCP listener: choose, connect, relay.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use balance::Outcome;
+use model::HashKey;
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use smallvec::SmallVec;
+use tokio::net::TcpStream;
+
+use crate::cluster::{Cluster, Lease};
+use crate::connect::{self, OnBehalfOf, Upstream};
+use crate::error::{Error, Side};
+use crate::log::Entry;
+use crate::relay::{self, End, Moved};
+use crate::worker::{ListenerView, Worker};
+
+/// Endpoints that are tried for one connection. Nothing is sent before one accepts, so that trying is safe.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
+pub(crate) async fn serve(
+    worker: &Worker,
+    listener: &Rc<ListenerView>,
+    mut stream: TcpStream,
+    input: Buffer,
+    who: OnBehalfOf,
+) {
+    let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
+    let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
+    let timer = Timer::new(&worker.timers);
+    let begun_us = clock::now_us();
+    let mut entry = Entry::tcp(begun_us, who.client);
+    let mut moved = Moved::default();
+
+    let outcome = match open(&cluster, who, &timer, &mut entry).await {
+        Ok((lease, mut upstream)) => {
+            cluster.counters.tunnels.inc();
+            entry.added_us = clock::now_us().saturating_sub(begun_us);
+            let ends =
+                (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
+            let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(policy.idle_timeout), &mut moved).await;
+            if let Err(Error { side: Side::Upstream, .. }) = &outcome {
+                cluster.record(&lease.endpoint, Outcome::Reset);
+            }
+            if outcome.is_err() {
+                // What ends in failure on one side must not look complete on the other.
+                net::socket::reset_on_close(&stream);
+                net::socket::reset_on_close(&upstream.stream);
+            }
+            outcome
+        }
+        Err(error) => {
+            net::socket::reset_on_close(&stream);
+            Err(error)
+        }
+    };
+    listener.counters.bytes_received.add(moved.upstream);
+    listener.counters.bytes_sent.add(moved.downstream);
+    entry.bytes_in = moved.upstream;
+    entry.bytes_out = moved.downstream;
+    if let Err(error) = outcome {
+        listener.count(error.reason);
+        tracing::debug!(listener = listener.plan.policy.name, client = %who.client, %error, "relay failed");
+        entry.reason = Some(error.reason);
+    }
+    worker.log_tcp(listener, &cluster, &entry);
+}
+
+async fn open(
+    cluster: &Rc<Cluster>,
+    who: OnBehalfOf,
+    timer: &Timer,
+    entry: &mut Entry,
+) -> Result<(Lease, Upstream), Error> {
+    let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
+    let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
+    loop {
+        let now_ms = clock::now_ms();
+        cluster.counters.requests.inc();
+        let lease = cluster.lease(now_ms, key, &tried, timer).await?;
+        entry.attempts += 1;
+        entry.endpoint = Some(lease.endpoint.clone());
+        lease.endpoint.counters.requests.inc();
+        match connect::checkout(cluster, &lease.endpoint, who, true, timer, now_ms, u64::MAX).await {
+            Ok(upstream) => {
+                cluster.record(&lease.endpoint, Outcome::Success);
+                return Ok((lease, upstream));
+            }
+            Err(error) => {
+                cluster.record(&lease.endpoint, Outcome::ConnectFailure);
+                tried.push(lease.endpoint.index);
+                if tried.len() == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {
+                    return Err(error);
+                }
+                cluster.counters.retries.inc();
+            }
+        }
+    }
+}
+
+/// A connection has an address and nothing else to hash.
+fn hash(key: &HashKey, client: SocketAddr) -> u64 {
+    match key {
+        HashKey::ClientIp | HashKey::Header(_) | HashKey::Cookie(_) => crate::hash::ip(client.ip()),
+    }
+}

@@ -1,0 +1,301 @@
+//! A worker of the proxy plane: its view of the snapshot, its connections, and the orders it takes.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{ClusterId, HttpListener, Route};
+use net::clock;
+use net::timer::{Timer, Timers};
+use telemetry::{ListenerCounters, Logger, Reason, Registry, RouteCounters};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, oneshot};
+
+use crate::cluster::{Cluster, Endpoint};
+use crate::exchange::Work;
+use crate::listener::{self, Slot};
+use crate::pool::Pool;
+use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
+
+/// Between two looks at idle upstream connections and the access log.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// Spare [`Work`]s: as many as requests that are under way at once, up to this.
+const SPARE_WORK_MAX: usize = 128;
+
+/// An order from the control thread.
+pub(crate) enum Command {
+    /// Use this snapshot; listen on these sockets from now on. Done when the answer is sent.
+    Apply { compiled: Arc<Compiled>, sockets: Vec<(String, std::net::TcpListener)>, done: oneshot::Sender<()> },
+    /// Write the access log here from now on.
+    Log(Option<Logger>),
+    /// Take no new connections, let the old ones finish until then (in milliseconds), and end.
+    Drain { deadline_ms: u64 },
+}
+
+/// What lives on one worker.
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) workers: usize,
+    pub(crate) timers: Timers,
+    registry: Arc<Registry>,
+    slots: RefCell<HashMap<String, Rc<Slot>>>,
+    clusters: RefCell<Vec<Rc<Cluster>>>,
+    #[expect(
+        clippy::vec_box,
+        reason = "taken out and put back in its box: an exchange holds a pointer, not the heads and pumps"
+    )]
+    spare_work: RefCell<Vec<Box<Work>>>,
+    logger: RefCell<Option<Logger>>,
+    draining: Cell<bool>,
+    connections: Cell<usize>,
+    last_connection_gone: Notify,
+}
+
+/// A listener under one snapshot.
+pub(crate) struct ListenerView {
+    pub(crate) plan: Arc<ListenerPlan>,
+    /// Indexed by `ClusterId`.
+    pub(crate) clusters: Rc<[Rc<Cluster>]>,
+    pub(crate) counters: Arc<ListenerCounters>,
+    /// Made on the first request: of ten thousand routes most are never taken.
+    routes: Vec<OnceCell<Arc<RouteCounters>>>,
+}
+
+impl ListenerView {
+    /// The route at this place, and its cluster.
+    pub(crate) fn target<'h>(&self, http: &'h HttpListener, route: usize) -> Option<(&'h Route, Rc<Cluster>)> {
+        let route = http.routes.get(route)?;
+        let ClusterId(cluster) = route.to;
+        Some((route, self.clusters.get(cluster)?.clone()))
+    }
+
+    /// Counts something refused, failed or closed.
+    pub(crate) fn count(&self, reason: Reason) {
+        self.counters.reasons.inc(reason);
+    }
+
+    pub(crate) fn route_name(&self, route: usize) -> Option<&str> {
+        self.plan.routes().get(route).map(|route| route.name.as_str())
+    }
+
+    pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&RouteCounters> {
+        let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
+        self.routes.get(route).map(|cell| cell.get_or_init(make).as_ref())
+    }
+}
+
+/// A downstream connection, as far as the end of a drain depends on it.
+pub(crate) struct Connection(Rc<Worker>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let left = self.0.connections.get().saturating_sub(1);
+        self.0.connections.set(left);
+        if left == 0 {
+            self.0.last_connection_gone.notify_one();
+        }
+    }
+}
+
+impl Worker {
+    fn new(index: usize, workers: usize, registry: Arc<Registry>) -> Self {
+        Self {
+            index,
+            workers,
+            timers: Timers::default(),
+            registry,
+            slots: RefCell::default(),
+            clusters: RefCell::default(),
+            spare_work: RefCell::default(),
+            logger: RefCell::default(),
+            draining: Cell::new(false),
+            connections: Cell::new(0),
+            last_connection_gone: Notify::new(),
+        }
+    }
+
+    pub(crate) fn connection(self: &Rc<Self>) -> Connection {
+        self.connections.set(self.connections.get() + 1);
+        Connection(self.clone())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    pub(crate) fn take_work(&self) -> Box<Work> {
+        self.spare_work.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, work: Box<Work>) {
+        let mut spare = self.spare_work.borrow_mut();
+        if spare.len() < SPARE_WORK_MAX {
+            spare.push(work);
+        }
+    }
+
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.logger.borrow().is_some()
+    }
+
+    pub(crate) fn with_logger(&self, write: impl FnOnce(&mut Logger)) {
+        if let Some(logger) = self.logger.borrow_mut().as_mut() {
+            write(logger);
+        }
+    }
+
+    fn apply(self: &Rc<Self>, compiled: &Compiled) {
+        let old = self.clusters.take();
+        let clusters: Rc<[Rc<Cluster>]> = compiled.clusters.iter().map(|plan| self.cluster(plan, &old)).collect();
+        *self.clusters.borrow_mut() = clusters.to_vec();
+
+        let mut slots = self.slots.borrow_mut();
+        slots.retain(|name, slot| {
+            let stays = compiled
+                .listeners
+                .iter()
+                .any(|plan| plan.policy.name == *name && plan.policy.bind == slot.view().plan.policy.bind);
+            if !stays {
+                slot.close();
+            }
+            stays
+        });
+        for plan in &compiled.listeners {
+            let view = Rc::new(ListenerView {
+                plan: plan.clone(),
+                clusters: clusters.clone(),
+                counters: self.registry.listener(self.index, &plan.policy.name),
+                routes: plan.routes().iter().map(|_| OnceCell::new()).collect(),
+            });
+            match slots.get(&plan.policy.name) {
+                Some(slot) => slot.update(view),
+                None => drop(slots.insert(plan.policy.name.clone(), Rc::new(Slot::new(view)))),
+            }
+        }
+        drop(slots);
+        // Idle connections of listeners that are gone.
+        self.timers.interrupt();
+    }
+
+    /// This worker's view of a cluster; pools of endpoints that stay are kept.
+    fn cluster(&self, plan: &Arc<ClusterPlan>, old: &[Rc<Cluster>]) -> Rc<Cluster> {
+        let old = old.iter().find(|old| {
+            old.plan.policy.name == plan.policy.name
+                && old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
+        });
+        let name = plan.policy.name.as_str();
+        let endpoints = plan.state.endpoints().iter().enumerate().map(|(index, state)| {
+            let kept = old.and_then(|old| old.endpoints.iter().find(|e| e.state.address() == state.address()));
+            Rc::new(Endpoint {
+                index,
+                state: state.clone(),
+                pool: kept.map_or_else(Pool::default, |kept| kept.pool.clone()),
+                counters: self.registry.endpoint(self.index, name, state.address()),
+            })
+        });
+        let counters = self.registry.cluster(self.index, name);
+        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers))
+    }
+
+    fn listen(self: &Rc<Self>, sockets: Vec<(String, std::net::TcpListener)>) {
+        for (name, socket) in sockets {
+            let Some(slot) = self.slots.borrow().get(&name).cloned() else { continue };
+            match TcpListener::from_std(socket) {
+                Ok(socket) => drop(tokio::task::spawn_local(listener::accept(self.clone(), slot, socket))),
+                Err(error) => tracing::error!(listener = name, %error, "cannot listen"),
+            }
+        }
+    }
+
+    fn close_all(&self) {
+        for slot in self.slots.borrow().values() {
+            slot.close();
+        }
+    }
+
+    async fn keep_house(&self) {
+        loop {
+            tokio::time::sleep(HOUSEKEEPING).await;
+            let now_ms = clock::now_ms();
+            for cluster in self.clusters.borrow().iter() {
+                for endpoint in &cluster.endpoints {
+                    endpoint.pool.sweep(now_ms);
+                }
+            }
+            self.with_logger(Logger::flush);
+        }
+    }
+
+    async fn drained(&self, deadline_ms: u64) {
+        let timer = Timer::new(&self.timers);
+        timer.set(deadline_ms);
+        while self.connections.get() > 0 {
+            if timer.guard(self.last_connection_gone.notified()).await.is_err() {
+                tracing::warn!(
+                    worker = self.index,
+                    left = self.connections.get(),
+                    "drain timeout: closing what is left"
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// Runs a worker until it has drained.
+pub(crate) async fn run(
+    index: usize,
+    workers: usize,
+    registry: Arc<Registry>,
+    mut commands: UnboundedReceiver<Command>,
+) {
+    let worker = Rc::new(Worker::new(index, workers, registry));
+    let timers = worker.timers.clone();
+    tokio::task::spawn_local(async move { timers.drive().await });
+    let housekeeper = worker.clone();
+    tokio::task::spawn_local(async move { housekeeper.keep_house().await });
+
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Apply { compiled, sockets, done } => {
+                worker.apply(&compiled);
+                worker.listen(sockets);
+                // Nobody may be waiting any more; the order is carried out all the same.
+                let _ = done.send(());
+            }
+            Command::Log(logger) => {
+                worker.with_logger(Logger::flush);
+                *worker.logger.borrow_mut() = logger;
+            }
+            Command::Drain { deadline_ms } => {
+                worker.draining.set(true);
+                worker.close_all();
+                worker.timers.interrupt();
+                // Lets the accept loops empty the kernel's queues before connections are counted.
+                tokio::task::yield_now().await;
+                worker.drained(deadline_ms).await;
+                worker.with_logger(Logger::flush);
+                return;
+            }
+        }
+    }
+}
+
+impl ListenerPlan {
+    fn routes(&self) -> &[Route] {
+        match &self.policy.protocol {
+            model::Protocol::Http(http) => &http.routes,
+            model::Protocol::Tcp(_) => &[],
+        }
+    }
+}
+
+/// Where a listener of the snapshot is bound.
+pub(crate) fn binds(compiled: &Compiled) -> impl Iterator<Item = (&str, SocketAddr)> {
+    compiled.listeners.iter().map(|plan| (plan.policy.name.as_str(), plan.policy.bind))
+}
