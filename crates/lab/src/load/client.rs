@@ -1,0 +1,299 @@
+//! One connection of an HTTP load: a request out, an answer in.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::buffer::ReadBuffer;
+use crate::framing::{BodyReader, Framing, content_length, has_token, invalid};
+
+/// Header fields of an answer; more are an error.
+const HEADERS_MAX: usize = 100;
+
+/// Interim answers (1xx) before the final one; more are an error.
+const INTERIM_MAX: usize = 16;
+
+/// Bodies up to this size go out together with the head; a longer one in blocks of this size.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// The one request of a load, laid out once.
+pub(super) struct Request {
+    /// Head, and the body if it is short.
+    first: Vec<u8>,
+    /// One block of a long body, and how many bytes of it follow `first`.
+    block: Vec<u8>,
+    rest_bytes: u64,
+    is_head: bool,
+    /// Whether it may be sent again when nothing of an answer came (RFC 9110 section 9.2.2).
+    pub is_idempotent: bool,
+}
+
+/// A final answer that came whole.
+pub(super) struct Answer {
+    pub status: u16,
+    /// Whether the connection can carry another request.
+    pub keep_alive: bool,
+}
+
+/// Why there is no answer.
+pub(super) enum Failure {
+    /// The connection had carried requests before and was closed without a byte of an answer: the race of keep-alive (RFC 9112 section
+    /// 9.3.1) rather than a fault, if the request may be sent again.
+    Stale,
+    /// Anything else.
+    Broken,
+}
+
+/// One connection.
+pub(super) struct Client {
+    stream: TcpStream,
+    input: ReadBuffer,
+    answers: u64,
+    /// Bytes that came from the socket.
+    pub received: u64,
+}
+
+impl Request {
+    pub(super) fn new(method: &str, path: &str, host: &str, headers: &[(String, String)], body_bytes: u64) -> Self {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH") {
+            head.push_str(&format!("content-length: {body_bytes}\r\n"));
+        }
+        head.push_str("\r\n");
+        let mut first = head.into_bytes();
+        let (mut block, mut rest_bytes) = (Vec::new(), 0);
+        if body_bytes <= BLOCK_BYTES as u64 {
+            first.resize(first.len() + body_bytes as usize, b'.');
+        } else {
+            (block, rest_bytes) = (vec![b'.'; BLOCK_BYTES], body_bytes);
+        }
+        let is_idempotent = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
+        Self { first, block, rest_bytes, is_head: method == "HEAD", is_idempotent }
+    }
+
+    /// Bytes on the wire.
+    pub(super) fn bytes(&self) -> u64 {
+        self.first.len() as u64 + self.rest_bytes
+    }
+
+    async fn send_rest<W: AsyncWrite + Unpin>(&self, to: &mut W) -> io::Result<()> {
+        let mut left = self.rest_bytes;
+        while left > 0 {
+            let count = left.min(self.block.len() as u64) as usize;
+            to.write_all(&self.block[..count]).await?;
+            left -= count as u64;
+        }
+        Ok(())
+    }
+}
+
+impl Client {
+    pub(super) async fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, input: ReadBuffer::new(), answers: 0, received: 0 })
+    }
+
+    /// Whether the other side has closed, or has sent what nobody asked for, since the last answer. Costs no system call while nothing
+    /// has come.
+    pub(super) fn is_spent(&self) -> bool {
+        match self.stream.try_read(&mut [0]) {
+            Ok(_) => true,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Sends the request and reads the answer to its end. `on_origin` gets the value of `x-origin`, if there is one.
+    pub(super) async fn exchange(
+        &mut self,
+        request: &Request,
+        on_origin: impl FnMut(&[u8]),
+    ) -> Result<Answer, Failure> {
+        let sent = self.stream.write_all(&request.first).await;
+        let answer = if request.rest_bytes == 0 || sent.is_err() {
+            // Where the request could not be sent whole, an answer may still wait: a refusal that came early.
+            read_answer(&mut self.stream, &mut self.input, &mut self.received, request.is_head, on_origin).await
+        } else {
+            self.exchange_long(request, on_origin).await
+        };
+        match answer {
+            Ok(mut answer) => {
+                self.answers += 1;
+                answer.keep_alive &= sent.is_ok() && self.input.unused().is_empty();
+                Ok(answer)
+            }
+            Err(error) => {
+                let is_close = matches!(
+                    error.kind(),
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                );
+                let nothing_came = self.received == 0;
+                Err(if is_close && nothing_came && self.answers > 0 { Failure::Stale } else { Failure::Broken })
+            }
+        }
+    }
+
+    /// Bytes received since this was last asked.
+    pub(super) fn take_received(&mut self) -> u64 {
+        std::mem::take(&mut self.received)
+    }
+
+    /// Sends a long body and reads at the same time: an origin that echoes stops reading when nobody reads from it.
+    async fn exchange_long(&mut self, request: &Request, on_origin: impl FnMut(&[u8])) -> io::Result<Answer> {
+        let (mut from, mut to) = self.stream.split();
+        let reading = read_answer(&mut from, &mut self.input, &mut self.received, request.is_head, on_origin);
+        let writing = request.send_rest(&mut to);
+        tokio::pin!(reading, writing);
+        tokio::select! {
+            // An answer before the end of the request is a refusal, and what was not sent cannot follow any more.
+            answer = &mut reading => answer.map(|answer| Answer { keep_alive: false, ..answer }),
+            sent = &mut writing => {
+                let answer = reading.await?;
+                Ok(Answer { keep_alive: answer.keep_alive && sent.is_ok(), ..answer })
+            }
+        }
+    }
+}
+
+async fn read_answer<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    input: &mut ReadBuffer,
+    received: &mut u64,
+    is_head: bool,
+    mut on_origin: impl FnMut(&[u8]),
+) -> io::Result<Answer> {
+    let mut counted = Counted { stream, received };
+    for _ in 0..=INTERIM_MAX {
+        let (answer, framing) = read_head(&mut counted, input, &mut on_origin).await?;
+        if answer.status < 200 {
+            continue;
+        }
+        let has_none = is_head || matches!(answer.status, 204 | 304);
+        let framing = if has_none { Framing::Length(0) } else { framing };
+        BodyReader::new(framing).drain(input, &mut counted).await?;
+        return Ok(Answer { keep_alive: answer.keep_alive && framing != Framing::UntilClose, ..answer });
+    }
+    Err(invalid("interim answers without end"))
+}
+
+async fn read_head<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    input: &mut ReadBuffer,
+    on_origin: &mut impl FnMut(&[u8]),
+) -> io::Result<(Answer, Framing)> {
+    loop {
+        if let Some((length, answer, framing)) = parse_head(input.unused(), on_origin)? {
+            input.consume(length);
+            return Ok((answer, framing));
+        }
+        if input.fill(stream).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+fn parse_head(input: &[u8], on_origin: &mut impl FnMut(&[u8])) -> io::Result<Option<(usize, Answer, Framing)>> {
+    if input.is_empty() {
+        return Ok(None);
+    }
+    let mut headers = [const { std::mem::MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    let length = match config.parse_response_with_uninit_headers(&mut response, input, &mut headers) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+    };
+    let is_http_10 = response.version == Some(0);
+    let mut answer = Answer { status: response.code.unwrap_or_default(), keep_alive: !is_http_10 };
+    let mut framing = Framing::UntilClose;
+    for header in response.headers.iter() {
+        if header.name.eq_ignore_ascii_case("content-length") {
+            if framing == Framing::UntilClose {
+                framing = Framing::Length(content_length(header.value)?);
+            }
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            framing = Framing::Chunked;
+        } else if header.name.eq_ignore_ascii_case("connection") {
+            if has_token(header.value, "close") {
+                answer.keep_alive = false;
+            } else if is_http_10 && has_token(header.value, "keep-alive") {
+                answer.keep_alive = true;
+            }
+        } else if header.name.eq_ignore_ascii_case("x-origin") {
+            on_origin(header.value);
+        }
+    }
+    Ok(Some((length, answer, framing)))
+}
+
+/// Counts what comes.
+struct Counted<'a, R> {
+    stream: &'a mut R,
+    received: &'a mut u64,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Counted<'_, R> {
+    fn poll_read(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        to: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = to.filled().len();
+        let outcome = std::pin::Pin::new(&mut *this.stream).poll_read(context, to);
+        *this.received += (to.filled().len() - before) as u64;
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(input: &str, is_head: bool, expect: Option<(u16, bool)>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (mut buffer, mut received, mut source) = (ReadBuffer::new(), 0, input.as_bytes());
+        let answer = runtime.block_on(read_answer(&mut source, &mut buffer, &mut received, is_head, |_| ()));
+        assert_eq!(answer.ok().map(|answer| (answer.status, answer.keep_alive)), expect, "{input:?}");
+        if expect.is_some() {
+            assert_eq!(received, input.len() as u64);
+            assert!(buffer.unused().is_empty(), "{input:?} was not read to its end");
+        }
+    }
+
+    #[test]
+    fn answers() {
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", false, Some((200, true)));
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n", true, Some((200, true)));
+        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\no", false, None);
+        check("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nConnection: Close\r\n\r\n", false, Some((200, false)));
+        check("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", false, Some((200, true)));
+        check("HTTP/1.1 200 OK\r\n\r\nuntil the end", false, Some((200, false)));
+        check("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", false, Some((200, false)));
+        check("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive\r\n\r\n", false, Some((200, true)));
+        check("HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n\r\n", false, Some((304, true)));
+        check("HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", false, Some((503, true)));
+        check("SSH-2.0-OpenSSH_9.2\r\n", false, None);
+        check("", false, None);
+    }
+
+    #[test]
+    fn requests() {
+        let text = |request: Request| String::from_utf8(request.first).unwrap();
+        let get = Request::new("GET", "/a", "b", &[("c".into(), "d".into())], 0);
+        assert!(get.is_idempotent);
+        assert_eq!(text(get), "GET /a HTTP/1.1\r\nhost: b\r\nc: d\r\n\r\n");
+        let post = Request::new("POST", "/", "b", &[], 3);
+        assert!(!post.is_idempotent);
+        assert_eq!(text(post), "POST / HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\n...");
+        let long = Request::new("PUT", "/", "b", &[], 1 << 20);
+        assert_eq!(long.bytes(), (1 << 20) + text(long).len() as u64);
+    }
+}

@@ -1,0 +1,260 @@
+//! The HTTP/1.1 origin: one read and one write for a request on a connection that is kept alive.
+//!
+//! Pipelined requests that came in one read are answered in one write. A broken request gets 400 and the end of its connection.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::answer::{Answer, Connection};
+use super::request::{Head, Place};
+use super::{Acceptors, HttpOriginArgs};
+use crate::buffer::ReadBuffer;
+use crate::framing::{BodyReader, Framing};
+
+/// Answers are written once that many bytes wait, even if more pipelined requests are at hand.
+const OUT_BYTES_MAX: usize = 64 * 1024;
+
+/// Before a connection with unread bytes closes, they are read for so long, and so many of them: a reset (which is what the kernel makes
+/// of a close with unread bytes) could overtake the answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: u64 = 1024 * 1024;
+
+/// An HTTP origin with its addresses bound.
+pub struct HttpOrigin {
+    acceptors: Acceptors,
+    service: Arc<Service>,
+}
+
+struct Service {
+    ok: Answer,
+    health: Answer,
+    refused: Answer,
+    /// The field `x-origin` with its CRLF, or nothing.
+    origin_field: String,
+    delay: Option<Duration>,
+    close: bool,
+    requests: AtomicU64,
+    connections: AtomicU64,
+}
+
+impl HttpOrigin {
+    /// Binds the addresses; serves nothing yet.
+    ///
+    /// # Errors
+    /// An address that cannot be bound; the message names it.
+    pub fn bind(args: &HttpOriginArgs) -> io::Result<Self> {
+        let name = args.name.as_deref();
+        let service = Service {
+            ok: Answer::ok(name, args.body),
+            health: Answer::text("200 OK", name, "ok"),
+            refused: Answer::text("400 Bad Request", name, "bad request"),
+            origin_field: name.map(|name| format!("x-origin: {name}\r\n")).unwrap_or_default(),
+            delay: args.delay,
+            close: args.close,
+            requests: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+        };
+        Ok(Self { acceptors: Acceptors::bind(&args.listen, args.threads)?, service: Arc::new(service) })
+    }
+
+    /// The bound addresses, in the order of the arguments.
+    ///
+    /// # Errors
+    /// None in practice: the kernel knows the address of a bound socket.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.acceptors.addresses()
+    }
+
+    /// Serves, on this thread and as many more as were asked for, until `end` is ready.
+    ///
+    /// # Errors
+    /// Those of `end`, and a runtime that cannot start.
+    pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        let service = self.service.clone();
+        self.acceptors.run_until(move |stream| serve(stream, service.clone()), end)
+    }
+
+    /// Requests whose head has been read, those of `/healthz` not counted.
+    pub fn requests(&self) -> u64 {
+        self.service.requests.load(Ordering::Relaxed)
+    }
+
+    /// Connections accepted.
+    pub fn connections(&self) -> u64 {
+        self.service.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn serve(stream: TcpStream, service: Arc<Service>) {
+    service.connections.fetch_add(1, Ordering::Relaxed);
+    // Refused only by a socket that is dead already; the first read finds that out.
+    let _ = stream.set_nodelay(true);
+    let mut session = Session { stream, input: ReadBuffer::new(), out: Vec::new(), service };
+    // A client that breaks off is its own affair: this side has nobody to tell.
+    let _ = session.run().await;
+}
+
+/// One connection.
+struct Session {
+    stream: TcpStream,
+    input: ReadBuffer,
+    /// Answers that have not been written yet.
+    out: Vec<u8>,
+    service: Arc<Service>,
+}
+
+impl Session {
+    async fn run(&mut self) -> io::Result<()> {
+        loop {
+            match Head::parse(self.input.unused()) {
+                Ok(Some(head)) => {
+                    self.input.consume(head.length);
+                    if !self.answer(&head).await? {
+                        return self.close().await;
+                    }
+                    if self.out.len() >= OUT_BYTES_MAX {
+                        self.flush().await?;
+                    }
+                }
+                Ok(None) => {
+                    self.flush().await?;
+                    match self.input.fill(&mut self.stream).await {
+                        Ok(0) => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::InvalidData => return self.refuse().await,
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(_) => return self.refuse().await,
+            }
+        }
+    }
+
+    /// Answers one request, its body included; whether the connection goes on.
+    async fn answer(&mut self, head: &Head) -> io::Result<bool> {
+        let connection = match (head.keep_alive && !self.service.close, head.is_http_10) {
+            (false, _) => Connection::Close,
+            (true, false) => Connection::Keep,
+            (true, true) => Connection::Keep10,
+        };
+        if head.expects_continue && !head.is_http_10 && head.framing != Framing::Length(0) {
+            self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.flush().await?;
+        }
+        if head.place != Place::Health {
+            self.service.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        match head.place {
+            Place::Echo if !head.is_head => self.echo(head, connection).await?,
+            Place::Health => self.respond(head, connection, |service| &service.health).await?,
+            Place::Echo | Place::Elsewhere => {
+                if let Some(delay) = self.service.delay {
+                    self.flush().await?;
+                    tokio::time::sleep(delay).await;
+                }
+                self.respond(head, connection, |service| &service.ok).await?;
+            }
+        }
+        Ok(connection != Connection::Close)
+    }
+
+    async fn respond(&mut self, head: &Head, connection: Connection, pick: fn(&Service) -> &Answer) -> io::Result<()> {
+        let received = match head.framing {
+            Framing::Length(0) => None,
+            framing => {
+                self.flush().await?;
+                self.input.grow_to_max();
+                Some(BodyReader::new(framing).drain(&mut self.input, &mut self.stream).await?)
+            }
+        };
+        let answer = pick(&self.service);
+        if head.is_head {
+            answer.put_head(&mut self.out, connection, received);
+            return Ok(());
+        }
+        let mut left = answer.put(&mut self.out, connection, received);
+        if left > 0 {
+            write_out(&mut self.stream, &mut self.out).await?;
+        }
+        while left > 0 {
+            let block = answer.block(left);
+            self.stream.write_all(block).await?;
+            left -= block.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends the request's body back as it comes, framed as it came.
+    async fn echo(&mut self, head: &Head, connection: Connection) -> io::Result<()> {
+        let length = match head.framing {
+            Framing::Length(length) => format!("content-length: {length}\r\n"),
+            Framing::Chunked | Framing::UntilClose => "transfer-encoding: chunked\r\n".to_owned(),
+        };
+        self.out.extend_from_slice(b"HTTP/1.1 200 OK\r\nserver: steelyard-origin\r\n");
+        self.out.extend_from_slice(self.service.origin_field.as_bytes());
+        self.out.extend_from_slice(length.as_bytes());
+        self.out.extend_from_slice(connection.field());
+        self.out.extend_from_slice(b"\r\n");
+        self.flush().await?;
+        if head.framing != Framing::Length(0) {
+            self.input.grow_to_max();
+        }
+
+        let chunked = head.framing == Framing::Chunked;
+        let mut body = BodyReader::new(head.framing);
+        loop {
+            let put = |data: &[u8]| put_piece(&mut self.out, data, chunked);
+            if body.next_data(&mut self.input, &mut self.stream, put).await?.is_none() {
+                break;
+            }
+            write_out(&mut self.stream, &mut self.out).await?;
+        }
+        if chunked {
+            self.out.extend_from_slice(b"0\r\n\r\n");
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self) -> io::Result<()> {
+        self.service.refused.put(&mut self.out, Connection::Close, None);
+        self.close().await
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        self.stream.shutdown().await?;
+        let mut rest = (&mut self.stream).take(LINGER_BYTES_MAX);
+        // Out of time is as good an end as any: the answer has had its chance.
+        let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        write_out(&mut self.stream, &mut self.out).await
+    }
+}
+
+fn put_piece(out: &mut Vec<u8>, data: &[u8], chunked: bool) {
+    if chunked {
+        out.extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+    }
+    out.extend_from_slice(data);
+    if chunked {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+async fn write_out(stream: &mut TcpStream, out: &mut Vec<u8>) -> io::Result<()> {
+    if !out.is_empty() {
+        stream.write_all(out).await?;
+        out.clear();
+    }
+    Ok(())
+}

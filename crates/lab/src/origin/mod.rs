@@ -1,0 +1,217 @@
+//! Origins: what stands behind a balancer under test.
+//!
+//! Job: `steelyard origin http|tcp`, cheap enough that a benchmark measures the balancer and not the origin. Non-job: to be a web server,
+//! or to defend itself. It is for test networks: it bounds what a connection may cost, not how long a quiet one may stay.
+
+mod answer;
+mod http;
+mod request;
+mod tcp;
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+pub use http::HttpOrigin;
+pub use tcp::TcpOrigin;
+
+use crate::{host, units};
+
+/// Connections that an origin holds at once; further ones are closed as they come.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// Which origin.
+#[derive(Debug, Subcommand)]
+pub enum OriginCommand {
+    /// An HTTP/1.1 origin. /healthz answers 200, /echo sends a request's body back, anything else gets the body; uploads are counted
+    Http(HttpOriginArgs),
+    /// A TCP origin: echoes, unless told otherwise
+    Tcp(TcpOriginArgs),
+}
+
+/// The arguments of `origin http`.
+#[derive(Clone, Debug, Args)]
+pub struct HttpOriginArgs {
+    /// Address to listen on; repeatable; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
+    pub listen: Vec<SocketAddr>,
+
+    /// Size of the body of an answer, as in 18 or 64KiB
+    #[arg(long, value_name = "BYTES", default_value = "18", value_parser = units::size)]
+    pub body: u64,
+
+    /// Time between a request and its answer, as in 200ms; a timer (of whole ms), no CPU is burnt; /healthz and /echo do not wait
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub delay: Option<std::time::Duration>,
+
+    /// Sent as the header x-origin, and at the start of the body as far as the size allows
+    #[arg(long, value_name = "TEXT", value_parser = header_value)]
+    pub name: Option<String>,
+
+    /// Close the connection after each answer, and say so in it
+    #[arg(long)]
+    pub close: bool,
+
+    /// Threads, each with a runtime of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+}
+
+/// The arguments of `origin tcp`.
+#[derive(Clone, Debug, Args)]
+pub struct TcpOriginArgs {
+    /// Address to listen on; repeatable; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
+    pub listen: Vec<SocketAddr>,
+
+    /// Send that many bytes on each connection, as in 1GiB, then close
+    #[arg(long, value_name = "BYTES", value_parser = units::size, conflicts_with = "sink")]
+    pub send: Option<u64>,
+
+    /// Read everything and answer nothing; close when the other side has
+    #[arg(long)]
+    pub sink: bool,
+
+    /// Threads, each with a runtime of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+}
+
+/// Runs an origin until SIGINT or SIGTERM. Says on standard error where it listens, and at the end what it served.
+///
+/// # Errors
+/// An address that cannot be bound; the message names it.
+pub fn run(command: OriginCommand) -> io::Result<()> {
+    host::raise_open_files_limit();
+    match command {
+        OriginCommand::Http(args) => {
+            let origin = HttpOrigin::bind(&args)?;
+            announce("http", &origin.addresses()?);
+            origin.run_until(ended())?;
+            eprintln!("origin http served {} requests on {} connections", origin.requests(), origin.connections());
+        }
+        OriginCommand::Tcp(args) => {
+            let origin = TcpOrigin::bind(&args)?;
+            announce("tcp", &origin.addresses()?);
+            origin.run_until(ended())?;
+            eprintln!("origin tcp received {} and sent {} bytes", origin.received(), origin.sent());
+        }
+    }
+    Ok(())
+}
+
+fn announce(kind: &str, addresses: &[SocketAddr]) {
+    for address in addresses {
+        eprintln!("origin {kind} listening on {address}");
+    }
+}
+
+async fn ended() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+fn header_value(text: &str) -> Result<String, String> {
+    let visible = !text.is_empty() && text.len() <= 256 && text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+    visible.then(|| text.to_owned()).ok_or_else(|| "1 to 256 visible ASCII characters, please".to_owned())
+}
+
+/// Listening sockets, and the threads that accept from them.
+struct Acceptors {
+    listeners: Vec<TcpListener>,
+    threads: u16,
+}
+
+impl Acceptors {
+    fn bind(listen: &[SocketAddr], threads: u16) -> io::Result<Self> {
+        let bind = |&address: &SocketAddr| {
+            host::listen(address)
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+        };
+        Ok(Self { listeners: listen.iter().map(bind).collect::<io::Result<_>>()?, threads })
+    }
+
+    fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// Hands each connection to `serve` until `end` is ready.
+    ///
+    /// All threads accept from the same sockets, so that an idle thread takes the next connection. With a socket per thread
+    /// (SO_REUSEPORT) the kernel's hash would leave 64 connections visibly uneven, and a second origin on the same port unnoticed.
+    fn run_until<S, F>(&self, serve: S, end: impl Future<Output = io::Result<()>>) -> io::Result<()>
+    where
+        S: Fn(TcpStream) -> F + Clone + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let (end_sender, end_receiver) = tokio::sync::watch::channel(());
+        let mut threads = Vec::new();
+        for _ in 1..self.threads {
+            let (listeners, serve, slots, mut ended) =
+                (self.clone_listeners()?, serve.clone(), slots.clone(), end_receiver.clone());
+            threads.push(std::thread::spawn(move || -> io::Result<()> {
+                host::runtime()?.block_on(async {
+                    accept_from(listeners, &serve, &slots)?;
+                    // An error means that the sender is gone: the end, as well.
+                    let _ = ended.changed().await;
+                    Ok(())
+                })
+            }));
+        }
+        let outcome = host::runtime()?.block_on(async {
+            accept_from(self.clone_listeners()?, &serve, &slots)?;
+            end.await
+        });
+        drop(end_sender);
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        outcome
+    }
+
+    fn clone_listeners(&self) -> io::Result<Vec<TcpListener>> {
+        self.listeners.iter().map(TcpListener::try_clone).collect()
+    }
+}
+
+fn accept_from<S, F>(listeners: Vec<TcpListener>, serve: &S, slots: &Arc<Semaphore>) -> io::Result<()>
+where
+    S: Fn(TcpStream) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    for listener in listeners {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let (serve, slots) = (serve.clone(), slots.clone());
+        tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
+                        let serving = serve(stream);
+                        tokio::spawn(async move {
+                            serving.await;
+                            drop(slot);
+                        });
+                    }
+                    Err(_) => tokio::time::sleep(host::ACCEPT_PAUSE).await,
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

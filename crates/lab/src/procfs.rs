@@ -1,0 +1,120 @@
+//! What a process cost, by the kernel's own account (proc(5)).
+//!
+//! Job: CPU time and resident memory of a process, by its id. Non-job: network and softirq time. A kernel without
+//! CONFIG_IRQ_TIME_ACCOUNTING charges softirqs to whoever was running, so these figures hold for a comparison on one host, not for a bill.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// CPU time that `pid` has used, all threads, user and system together.
+///
+/// In ns, from `/proc/PID/task/*/schedstat`, as long as no thread has ended: their time is gone from there. It is kept in `/proc/PID/stat`,
+/// but in ticks of 10 ms, too coarse for the cost of a request over a short run. So the greater of the two is given: exact for a
+/// process whose threads stay, and low by two ticks at most for any other.
+///
+/// # Errors
+/// The process is gone, or the kernel was built without CONFIG_SCHED_INFO.
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    Ok(of_living_threads(pid)?.max(of_all_threads(pid)?))
+}
+
+fn of_living_threads(pid: u32) -> io::Result<Duration> {
+    let mut total_ns = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        match fs::read_to_string(task?.path().join("schedstat")) {
+            Ok(text) => total_ns += first_number(&text)?,
+            // A thread may end between the listing and the read.
+            Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Duration::from_nanos(total_ns))
+}
+
+fn of_all_threads(pid: u32) -> io::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the name in brackets, in which there may be anything; after it, utime and stime are the 12th and 13th.
+    let (_, fields) = stat.rsplit_once(')').ok_or_else(|| malformed("no name in the stat of the process"))?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let ticks = first_number(fields.next().unwrap_or_default())? + first_number(fields.next().unwrap_or_default())?;
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_nanos(ticks * 1_000_000_000 / ticks_per_second.max(1)))
+}
+
+/// What the kernel says when a thread ends while its file is open.
+const ESRCH: i32 = 3;
+
+/// Resident memory of `pid` in bytes: `VmRSS` of `/proc/PID/status`.
+///
+/// # Errors
+/// The process is gone, or has no memory (a zombie, a kernel thread).
+pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = line.ok_or_else(|| malformed("no VmRSS in the status of the process"))?;
+    // proc(5): always in kB, by which it means 1,024 bytes.
+    Ok(first_number(line)? * 1024)
+}
+
+fn first_number(text: &str) -> io::Result<u64> {
+    let number = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
+    number.ok_or_else(|| malformed("a number was expected"))
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_cpu_time_grows_with_work_in_any_thread() {
+        let pid = std::process::id();
+        let before = cpu_time(pid).unwrap();
+        let (done, may_end) = std::sync::mpsc::channel::<()>();
+        let (worked, has_worked) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            // Burns until the kernel has charged it: other threads of this test may be busy, too, but this one alone is enough.
+            while cpu_time(pid).unwrap() < before + Duration::from_millis(20) {
+                std::hint::black_box((0..100_000_u64).sum::<u64>());
+            }
+            worked.send(()).unwrap();
+            may_end.recv().unwrap_err();
+        });
+        has_worked.recv().unwrap();
+        assert!(cpu_time(pid).unwrap() >= before + Duration::from_millis(20));
+        drop(done);
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn the_time_of_ended_threads_is_kept() {
+        let pid = std::process::id();
+        let before = cpu_time(pid).unwrap();
+        let thread = std::thread::spawn(move || {
+            let own = || first_number(&fs::read_to_string("/proc/thread-self/schedstat").unwrap()).unwrap();
+            while own() < 100_000_000 {
+                std::hint::black_box((0..100_000_u64).sum::<u64>());
+            }
+        });
+        thread.join().unwrap();
+        // 100 ms, less the two ticks that the account of ended threads may be short of, and a third for where `before` fell.
+        assert!(cpu_time(pid).unwrap() >= before + Duration::from_millis(70));
+    }
+
+    #[test]
+    fn own_memory_is_at_least_what_was_just_touched() {
+        let touched = std::hint::black_box(vec![1_u8; 32 << 20]);
+        assert!(resident_bytes(std::process::id()).unwrap() >= touched.len() as u64);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there() {
+        // Above the largest pid_max that a kernel allows (2^22).
+        assert!(cpu_time(u32::MAX).is_err());
+        assert!(resident_bytes(u32::MAX).is_err());
+    }
+}

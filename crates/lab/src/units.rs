@@ -1,0 +1,97 @@
+//! Durations, sizes and addresses as people write them on a command line.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Parses `200ms`, `1.5s`, `2m`, `250us`: a number and a unit, for clap.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let seconds_per_unit = match unit {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "" => return Err(format!("a duration needs a unit, as in {text}s or {text}ms")),
+        _ => return Err(format!("unknown unit {unit:?}; us, ms, s, m and h are known")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
+    Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|error| error.to_string())
+}
+
+/// Parses `18`, `64KiB`, `1.5GiB`, `10kB` to a number of bytes, for clap.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let bytes_per_unit: u64 = match unit {
+        "" | "B" => 1,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(format!("unknown unit {unit:?}; B, kB, MB, GB, KiB, MiB and GiB are known")),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(bytes_per_unit).ok_or_else(|| format!("{text} is more than 2^64 bytes"));
+    }
+    let fraction: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
+    let bytes = fraction * bytes_per_unit as f64;
+    // 2^53: above it an f64 no longer holds every whole number.
+    if !(0.0..9_007_199_254_740_992.0).contains(&bytes) {
+        return Err(format!("{text} is not a size"));
+    }
+    Ok(bytes as u64)
+}
+
+/// Parses `127.0.0.1:9001`, `[::1]:9001`, or `:9001` for every IPv4 address of the host, for clap.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let whole = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    whole.parse().map_err(|_| format!("{text:?} is not an address and a port, as in 127.0.0.1:9001 or :9001"))
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    text.split_at(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: PartialEq + std::fmt::Debug>(parse: fn(&str) -> Result<T, String>, input: &str, expect: Option<T>) {
+        assert_eq!(parse(input).ok(), expect, "{input:?}");
+    }
+
+    #[test]
+    fn durations() {
+        check(duration, "200ms", Some(Duration::from_millis(200)));
+        check(duration, "1.5s", Some(Duration::from_millis(1500)));
+        check(duration, "250us", Some(Duration::from_micros(250)));
+        check(duration, "2m", Some(Duration::from_secs(120)));
+        for bad in ["", "5", "s", "5 s", "-1s", "1.2.3s", "5days", "1e9s", "99999999999999999999999h"] {
+            check(duration, bad, None);
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        check(size, "18", Some(18));
+        check(size, "64KiB", Some(65_536));
+        check(size, "10kB", Some(10_000));
+        check(size, "1.5GiB", Some(1_610_612_736));
+        check(size, "18446744073709551615", Some(u64::MAX));
+        for bad in ["", "KiB", "-1", "1K", "18446744073709551615KiB", "1.5.5MB", "99999999999999999999.5GB"] {
+            check(size, bad, None);
+        }
+    }
+
+    #[test]
+    fn listen_addresses() {
+        check(listen_address, ":9001", Some(([0, 0, 0, 0], 9001).into()));
+        check(listen_address, "127.0.0.1:0", Some(([127, 0, 0, 1], 0).into()));
+        for bad in ["9001", "localhost:9001", ":", ":70000"] {
+            check(listen_address, bad, None);
+        }
+    }
+}
