@@ -1,0 +1,81 @@
+//! `steelyard`: the command line, and the only place where sources, planes, health checks and the control API meet.
+//!
+//! `serve` and `proxy` end up in [`run`], which wires them; every other command is a short call into the crate that does the job.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod control;
+mod exit;
+mod files;
+mod handover;
+mod operate;
+mod resolve;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+use exit::Exit;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Demo(args) => demo(&args),
+        Command::Proxy(args) => run::proxy(args),
+        Command::Serve(args) => run::serve(args),
+        Command::Check(args) => files::check(&args.config),
+        Command::Schema => print_line(&format!("{:#}", config::schema())),
+        Command::Status(args) => operate::status(&args),
+        Command::Reload(args) => operate::reload(&args),
+        Command::Endpoint(command) => operate::endpoint(&command),
+        Command::Origin(command) => report(lab::origin::run(command)),
+        Command::Load(command) => load(command),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "steelyard", &mut std::io::stdout());
+            Exit::Good
+        }
+        Command::Man { directory } => report(clap_mangen::generate_to(Cli::command(), directory)),
+    }
+    .into()
+}
+
+fn demo(args: &lab::demo::DemoArgs) -> Exit {
+    let exe = match std::env::current_exe() {
+        Ok(exe) => exe,
+        Err(error) => return fail(&format!("cannot find this program's own file: {error}")),
+    };
+    match lab::demo::run(args, &exe) {
+        Ok(lab::Verdict::Good) => Exit::Good,
+        Ok(lab::Verdict::Failed) => Exit::Failed,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn load(command: lab::load::LoadCommand) -> Exit {
+    match lab::load::run(command) {
+        Ok(lab::Verdict::Good) => Exit::Good,
+        Ok(lab::Verdict::Failed) => Exit::Failed,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn report(outcome: std::io::Result<()>) -> Exit {
+    outcome.map_or_else(|error| fail(&error.to_string()), |()| Exit::Good)
+}
+
+fn fail(message: &str) -> Exit {
+    eprintln!("steelyard: {message}");
+    Exit::Failed
+}
+
+/// Prints to standard output; a reader that has gone away (`| head`) is no failure.
+fn print_line(text: &str) -> Exit {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+    Exit::Good
+}
