@@ -1,0 +1,21 @@
+//! Connections to the balancer.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::{Conn, Failure, PATIENCE};
+
+/// Connects, from `source` where one is given (any address of 127.0.0.0/8 will do on Linux).
+pub fn connect(name: &str, to: SocketAddr, source: Option<IpAddr>) -> Result<Conn, Failure> {
+    let open = || -> std::io::Result<TcpStream> {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        if let Some(source) = source {
+            socket.bind(&SocketAddr::new(source, 0).into())?;
+        }
+        socket.connect_timeout(&to.into(), PATIENCE)?;
+        Ok(socket.into())
+    };
+    let stream = open().map_err(|error| Failure::of(name, format_args!("cannot connect to {to}: {error}")))?;
+    Conn::new(name, stream)
+}
