@@ -1,0 +1,133 @@
+//! `cargo xtask bench`: Steelyard beside nginx, HAProxy and Envoy, on this host.
+//!
+//! Every contender is one process with one worker, pinned to CPU 1; the load and the origin share CPU 0. Contenders take turns, round by
+//! round, so that a host that changes on the way does so for all. What is printed are medians and, in brackets, the least and the most of
+//! the rounds. Nothing here is asserted: a figure belongs to the host it was measured on.
+//!
+//! The origin is `steelyard origin http`: a request costs it about a tenth less CPU than nginx's `return 200`, which leaves more of CPU 0 to
+//! the load. It and the load are the same for all contenders.
+
+mod child;
+mod contender;
+mod scenario;
+mod table;
+mod tools;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cargo::metadata;
+use crate::command::{self, cargo, find_program};
+use crate::setup;
+use contender::Contender;
+use scenario::{SCENARIOS, Scenario};
+
+const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]";
+
+/// What all scenarios need.
+struct Bench {
+    steelyard: PathBuf,
+    contenders: Vec<Contender>,
+    /// For configurations, standard errors and `raw.csv`.
+    directory: PathBuf,
+    rounds: usize,
+    seconds: u64,
+}
+
+/// Builds the release binary, finds the rivals, and runs all scenarios or those named.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let options = Options::parse(arguments)?;
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return Err("one CPU for the contender and one for load and origin are needed, and there is only one".into());
+    }
+    setup::install_for("bench")?;
+    for tool in ["wrk", "taskset"] {
+        if find_program(tool).is_none() {
+            return Err(format!("{tool} is missing: apt-get install wrk util-linux"));
+        }
+    }
+    command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
+    let target = metadata()?.target_directory;
+    let directory = target.join("bench");
+    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    let steelyard = target.join("release/steelyard");
+    let (contenders, gaps) = contender::find_all(&steelyard, &directory);
+    let bench = Bench { steelyard, contenders, directory, rounds: options.rounds, seconds: options.seconds };
+    println!("{} rounds of {} s; one worker each, on CPU 1; load and origin on CPU 0", bench.rounds, bench.seconds);
+    for contender in &bench.contenders {
+        println!("  {:<10} {}", contender.name, contender.version());
+    }
+    for gap in &gaps {
+        println!("  GAP        {gap}");
+    }
+    let mut csv = String::from("scenario,contender,round,figure,value\n");
+    for scenario in &options.scenarios {
+        println!("\n== {}: {}\n", scenario.name, scenario.about);
+        let samples = (scenario.run)(&bench)?;
+        print!("{}", table::text(&samples));
+        println!("\n{}", samples.ratios("steelyard", scenario.headline));
+        samples.append_csv(scenario.name, &mut csv);
+    }
+    let raw = bench.directory.join("raw.csv");
+    std::fs::write(&raw, csv).map_err(|error| format!("cannot write {}: {error}", raw.display()))?;
+    println!("\nevery round: {}", raw.display());
+    Ok(())
+}
+
+struct Options {
+    rounds: usize,
+    seconds: u64,
+    scenarios: Vec<&'static Scenario>,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self, String> {
+        let mut options = Self { rounds: 5, seconds: 5, scenarios: SCENARIOS.iter().collect() };
+        for pair in arguments.chunks(2) {
+            let [option, value] = pair else { return Err(USAGE.into()) };
+            let number = || value.parse::<u64>().ok().filter(|number| (1..=1000).contains(number)).ok_or(USAGE);
+            match option.as_str() {
+                "--rounds" => options.rounds = number()? as usize,
+                "--seconds" => options.seconds = number()?,
+                "--only" => {
+                    options.scenarios = value.split(',').map(scenario::by_name).collect::<Result<_, _>>()?;
+                }
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl Bench {
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    /// The contenders in the order of one round: everybody is first once.
+    fn order(&self, round: usize) -> impl Iterator<Item = usize> + use<> {
+        let count = self.contenders.len();
+        (0..count).map(move |position| (position + round) % count.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options() {
+        let check = |line: &str, expect: Option<(usize, u64, usize)>| {
+            let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let options = Options::parse(&arguments);
+            let got = options.ok().map(|options| (options.rounds, options.seconds, options.scenarios.len()));
+            assert_eq!(got, expect, "{line}");
+        };
+        check("", Some((5, 5, SCENARIOS.len())));
+        check("--rounds 3 --seconds 1 --only http,tcp", Some((3, 1, 2)));
+        check("--only nonsense", None);
+        check("--rounds", None);
+        check("--rounds 0", None);
+        check("--loud yes", None);
+    }
+}

@@ -1,0 +1,235 @@
+//! What is measured.
+
+use std::time::{Duration, Instant};
+
+use super::Bench;
+use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pinned, rss_kib};
+use super::contender::{Contender, Mode, Running};
+use super::table::Samples;
+use super::tools::{self, CONNECTIONS, figure, steelyard_load, wrk};
+
+/// One kind of measurement.
+pub struct Scenario {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// The figure by which Steelyard is set against the others.
+    pub headline: &'static str,
+    pub run: fn(&Bench) -> Result<Samples, String>,
+}
+
+/// All of them, in the order in which they run.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "http",
+        about: "HTTP/1.1, 64 connections kept alive, 18-byte answers, closed loop",
+        headline: CPU_US,
+        run: http,
+    },
+    Scenario { name: "tcp", about: "the same load, the contender relaying TCP", headline: CPU_US, run: tcp },
+    Scenario { name: "bulk", about: "TCP, 4 streams to a sink", headline: CORES, run: bulk },
+    Scenario {
+        name: "half",
+        about: "latency at half of what the slowest contender can do, open loop",
+        headline: "p50 us",
+        run: half,
+    },
+    Scenario {
+        name: "memory",
+        about: "resident memory with idle HTTP connections, each of which has carried a request",
+        headline: MIB_AT_2000,
+        run: memory,
+    },
+];
+
+const STREAMS: &str = "4";
+const CPU_US: &str = "CPU-us/request";
+const CORES: &str = "cores per Gbit/s";
+const MIB_AT_2000: &str = "MiB at 2000";
+const RPS: &str = "RPS";
+const ERRORS: &str = "errors";
+
+/// No load of a bench takes longer, whatever happens to it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn by_name(name: &str) -> Result<&'static Scenario, String> {
+    let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+    let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    found.ok_or_else(|| format!("no scenario `{name}`; there are {}", names.join(", ")))
+}
+
+fn http(bench: &Bench) -> Result<Samples, String> {
+    closed_loop(bench, Mode::Http)
+}
+
+fn tcp(bench: &Bench) -> Result<Samples, String> {
+    closed_loop(bench, Mode::Tcp)
+}
+
+fn closed_loop(bench: &Bench, mode: Mode) -> Result<Samples, String> {
+    let field = Field::start(bench, mode, &["http"], Ready::Answers)?;
+    let mut samples = Samples::default();
+    for running in field.running.iter().flatten() {
+        // Connections to the origin, code and memory: warm for everybody before the first round.
+        wrk(running.port, Duration::from_secs(1))?;
+    }
+    for round in 0..bench.rounds {
+        let direct = wrk(field.origin_port, bench.duration())?;
+        for (name, value) in
+            [(RPS, direct.rps), ("p50 us", direct.p50_us), ("p99 us", direct.p99_us), (ERRORS, direct.errors)]
+        {
+            samples.add("direct", name, value);
+        }
+        for (contender, running) in field.of_round(bench, round) {
+            let before = cpu_ns(running.child.pid())?;
+            let said = wrk(running.port, bench.duration())?;
+            let cpu_us = (cpu_ns(running.child.pid())? - before) as f64 / 1e3;
+            samples.add(contender.name, RPS, said.rps);
+            samples.add(contender.name, "p50 us", said.p50_us);
+            samples.add(contender.name, "p99 us", said.p99_us);
+            samples.add(contender.name, ERRORS, said.errors);
+            samples.add(contender.name, CPU_US, cpu_us / said.requests);
+            samples.add(contender.name, "RSS MiB", rss_kib(running.child.pid())? as f64 / 1024.0);
+        }
+    }
+    Ok(samples)
+}
+
+fn bulk(bench: &Bench) -> Result<Samples, String> {
+    let field = Field::start(bench, Mode::Tcp, &["tcp", "--sink"], Ready::Accepts)?;
+    let seconds = format!("{}s", bench.seconds);
+    let stream = |port: u16| {
+        let address = format!("127.0.0.1:{port}");
+        steelyard_load(
+            &bench.steelyard,
+            &["tcp-stream", &address, "--direction", "send", "-c", STREAMS, "-d", &seconds],
+        )
+    };
+    let mut samples = Samples::default();
+    for round in 0..bench.rounds {
+        samples.add("direct", "Gbit/s", figure(&stream(field.origin_port)?, "/gbit_per_s")?);
+        for (contender, running) in field.of_round(bench, round) {
+            let before = cpu_ns(running.child.pid())?;
+            let said = stream(running.port)?;
+            let cpu_ns = cpu_ns(running.child.pid())? - before;
+            samples.add(contender.name, "Gbit/s", figure(&said, "/gbit_per_s")?);
+            // One core for one second is 1e9 ns, one Gbit/s for one second 1e9 bits.
+            samples.add(contender.name, CORES, cpu_ns as f64 / (figure(&said, "/bytes")? * 8.0));
+            samples.add(contender.name, ERRORS, figure(&said, "/errors")?);
+        }
+    }
+    Ok(samples)
+}
+
+fn half(bench: &Bench) -> Result<Samples, String> {
+    let field = Field::start(bench, Mode::Http, &["http"], Ready::Answers)?;
+    let mut slowest = f64::INFINITY;
+    for running in field.running.iter().flatten() {
+        slowest = slowest.min(wrk(running.port, Duration::from_secs(bench.seconds.min(3)))?.rps);
+    }
+    let rate = format!("{:.0}", slowest / 2.0);
+    println!("{rate} requests per second; latency from when a request was due\n");
+    let connections = CONNECTIONS.to_string();
+    let seconds = format!("{}s", bench.seconds);
+    let load = |port: u16| {
+        let url = format!("http://127.0.0.1:{port}/");
+        steelyard_load(&bench.steelyard, &["http", &url, "--rate", &rate, "-c", &connections, "-d", &seconds])
+    };
+    let mut samples = Samples::default();
+    for round in 0..bench.rounds {
+        let direct = load(field.origin_port)?;
+        let direct = (figure(&direct, "/latency/p50_us")?, figure(&direct, "/latency/p99_us")?);
+        samples.add("direct", "p50 us", direct.0);
+        samples.add("direct", "p99 us", direct.1);
+        for (contender, running) in field.of_round(bench, round) {
+            let said = load(running.port)?;
+            let (p50, p99) = (figure(&said, "/latency/p50_us")?, figure(&said, "/latency/p99_us")?);
+            samples.add(contender.name, "p50 us", p50);
+            samples.add(contender.name, "p99 us", p99);
+            // The shift of a percentile, which is not the time added to any one request.
+            samples.add(contender.name, "shift of p50 us", p50 - direct.0);
+            samples.add(contender.name, "shift of p99 us", p99 - direct.1);
+            samples.add(contender.name, "not sent", figure(&said, "/unsent")?);
+        }
+    }
+    Ok(samples)
+}
+
+fn memory(bench: &Bench) -> Result<Samples, String> {
+    let mut samples = Samples::default();
+    let (_origin, origin_port) = origin(bench, &["http"])?;
+    for contender in &bench.contenders {
+        let resident_kib = |connections| {
+            let running = contender.start(Mode::Http, origin_port, Ready::Answers, &bench.directory)?;
+            with_idle_connections(bench, &running, connections)
+        };
+        match resident_kib(2_000).and_then(|few| Ok((few as f64, resident_kib(10_000)? as f64))) {
+            Ok((few, many)) => {
+                samples.add(contender.name, MIB_AT_2000, few / 1024.0);
+                samples.add(contender.name, "MiB at 10000", many / 1024.0);
+                samples.add(contender.name, "KiB for each between", (many - few) / 8_000.0);
+            }
+            // Most likely a limit on open files, which is this host's and not the contender's fault.
+            Err(why) => println!("GAP  {}: {why}", contender.name),
+        }
+    }
+    Ok(samples)
+}
+
+/// Resident memory in KiB once `count` connections have carried a request each and are left alone.
+fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Result<u64, String> {
+    let count_text = count.to_string();
+    let url = format!("http://127.0.0.1:{}/", running.port);
+    let mut command = pinned(tools::CPU, &bench.steelyard);
+    command.args(["load", "http", &url, "-c", &count_text, "-n", &count_text, "--hold", "120s", "--json"]);
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    let mut load = command.spawn().map_err(|error| format!("cannot start the load: {error}"))?;
+    let pid = running.child.pid();
+    let deadline = Instant::now() + PATIENCE;
+    let outcome = loop {
+        let before = cpu_ns(pid)?;
+        pause(POLL * 10);
+        // Connected, and busy for less than a hundredth of the time: idle.
+        if open_files(pid) >= count && cpu_ns(pid)? - before < (POLL * 10).as_nanos() as u64 / 100 {
+            break rss_kib(pid);
+        }
+        if Instant::now() > deadline {
+            break Err(format!("{} open files and no rest where {count} idle connections should be", open_files(pid)));
+        }
+    };
+    // Both fail only for a load that has ended already.
+    let _ = load.kill();
+    let _ = load.wait();
+    outcome
+}
+
+/// An origin, and every contender that can do it in front of it.
+struct Field {
+    origin_port: u16,
+    running: Vec<Option<Running>>,
+    _origin: Child,
+}
+
+impl Field {
+    fn start(bench: &Bench, mode: Mode, origin_words: &[&str], ready: Ready) -> Result<Self, String> {
+        let (child, origin_port) = origin(bench, origin_words)?;
+        let start = |contender: &Contender| match contender.can(mode) {
+            true => contender.start(mode, origin_port, ready, &bench.directory).map(Some),
+            false => Ok(None),
+        };
+        let running = bench.contenders.iter().map(start).collect::<Result<_, _>>()?;
+        Ok(Self { origin_port, running, _origin: child })
+    }
+
+    fn of_round<'a>(&'a self, bench: &'a Bench, round: usize) -> impl Iterator<Item = (&'a Contender, &'a Running)> {
+        bench.order(round).filter_map(|index| Some((bench.contenders.get(index)?, self.running.get(index)?.as_ref()?)))
+    }
+}
+
+fn origin(bench: &Bench, words: &[&str]) -> Result<(Child, u16), String> {
+    let port = free_port()?;
+    let mut arguments: Vec<String> = ["origin"].iter().chain(words).map(|word| (*word).to_owned()).collect();
+    arguments.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")]);
+    let child =
+        Child::start("origin", tools::CPU, &bench.steelyard, &arguments, &bench.directory, (port, Ready::Accepts))?;
+    Ok((child, port))
+}

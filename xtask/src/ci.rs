@@ -1,0 +1,90 @@
+//! `cargo xtask ci`: what a change must pass, here as on the server, ending with the very command that the README names for tests.
+
+use std::time::Instant;
+
+use crate::command::{cargo, root, run as run_command, succeeds};
+use crate::{setup, test, tidy};
+
+struct Stage {
+    name: &'static str,
+    run: fn() -> Result<(), String>,
+}
+
+/// Cheap before dear; all of them run, so that one push shows every problem.
+const STAGES: &[Stage] = &[
+    Stage { name: "lock file", run: lock_file },
+    Stage { name: "format", run: format },
+    Stage { name: "tidy", run: || tidy::run(&[]) },
+    Stage { name: "lints", run: lints },
+    Stage { name: "documentation", run: documentation },
+    Stage { name: "fuzz targets", run: fuzz_targets },
+    Stage { name: "tests", run: || test::run(&[]) },
+];
+
+/// Runs every stage; an error names those that failed.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    if !arguments.is_empty() {
+        return Err("usage: cargo xtask ci (it takes no arguments: CI is the same for everyone)".into());
+    }
+    setup::install_for("ci")?;
+    components()?;
+    let mut outcomes = Vec::new();
+    for Stage { name, run } in STAGES {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let outcome = run();
+        if let Err(why) = &outcome {
+            println!("{name}: {why}");
+        }
+        outcomes.push((*name, start.elapsed().as_secs(), outcome));
+    }
+    println!("\nci:");
+    for (name, seconds, outcome) in &outcomes {
+        println!("  {:<14} {:>5} s  {}", name, seconds, if outcome.is_ok() { "ok" } else { "FAILED" });
+    }
+    let failed: Vec<&str> =
+        outcomes.iter().filter(|(_, _, outcome)| outcome.is_err()).map(|(name, ..)| *name).collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+fn components() -> Result<(), String> {
+    for (component, probe) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
+        if !succeeds(&mut cargo(&[probe, "--version"])) {
+            return Err(format!("{component} is missing: `rustup component add {component}`"));
+        }
+    }
+    Ok(())
+}
+
+fn lock_file() -> Result<(), String> {
+    run_command(&mut cargo(&["fetch", "--locked"]))
+}
+
+fn format() -> Result<(), String> {
+    run_command(&mut cargo(&["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Result<(), String> {
+    run_command(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"]))
+}
+
+fn documentation() -> Result<(), String> {
+    let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"];
+    run_command(cargo(&arguments).env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+/// They stand outside the workspace, so nothing else would notice when they no longer compile. Running them is `cargo xtask fuzz`.
+fn fuzz_targets() -> Result<(), String> {
+    if !root().join("fuzz/Cargo.toml").exists() {
+        return Err("fuzz/Cargo.toml is not there".into());
+    }
+    run_command(&mut cargo(&["clippy", "--manifest-path", "fuzz/Cargo.toml", "--locked", "--", "--deny", "warnings"]))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn takes_no_arguments() {
+        assert!(super::run(&["--quick".into()]).unwrap_err().starts_with("usage:"));
+    }
+}

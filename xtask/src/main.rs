@@ -1,0 +1,96 @@
+//! The developer's verbs: `cargo xtask <verb>`. CI calls the same verbs; there is no second way to do any of this.
+//!
+//! Not here: anything that a user of Steelyard runs. That is the `steelyard` binary.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cargo;
+mod ci;
+mod command;
+mod demo;
+mod fuzz;
+mod setup;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// One thing a developer can ask for.
+struct Verb {
+    name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<(), String>,
+}
+
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "demo",
+        arguments: "[ARGS]",
+        about: "build Steelyard and watch it balance, lose an endpoint, and say what that cost",
+        run: demo::run,
+    },
+    Verb {
+        name: "test",
+        arguments: "[CARGO TEST ARGS]",
+        about: "every test; as root also those that need root",
+        run: test::run,
+    },
+    Verb {
+        name: "ci",
+        arguments: "",
+        about: "format, house, lints, documentation, tests: what a change must pass",
+        run: ci::run,
+    },
+    Verb {
+        name: "tidy",
+        arguments: "",
+        about: "hold the house against its own rules: arrows, bans, licences, links",
+        run: tidy::run,
+    },
+    Verb {
+        name: "fuzz",
+        arguments: "[TARGET] [--seconds N]",
+        about: "fuzz one target or all of them, 60 s each",
+        run: fuzz::run,
+    },
+    Verb {
+        name: "bench",
+        arguments: "[ARGS]",
+        about: "beside nginx, HAProxy and Envoy on this host: CPU a request, latency, memory",
+        run: bench::run,
+    },
+    Verb {
+        name: "setup",
+        arguments: "[VERB]",
+        about: "install the Debian packages that a verb needs; the verbs do it by themselves",
+        run: setup::run,
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    };
+    let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
+        eprint!("xtask: no verb `{name}`\n\n{}", usage());
+        return ExitCode::from(2);
+    };
+    match (verb.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from("cargo xtask <verb>\n\n");
+    for verb in VERBS {
+        text += &format!("  {:<31} {}\n", format!("{} {}", verb.name, verb.arguments), verb.about);
+    }
+    text
+}

@@ -1,0 +1,196 @@
+//! `cargo xtask test`: every test there is, and proof that they ran.
+//!
+//! The binary that the end-to-end tests drive is built first and handed to them in `STEELYARD_BIN`. A test that cannot run on this host
+//! says so with a line `SKIP name: why` straight to standard error, past the test harness's capture; as root such a line is a failure,
+//! since a test that nobody runs proves nothing.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::process::Command;
+
+use crate::cargo::metadata;
+use crate::command::{self, cargo, is_root, root};
+use crate::setup;
+use crate::tidy::tree;
+
+/// Runs them all; `arguments` go to `cargo test` (`-p wire`, `-- name`), and then nothing is asked of the counts but that some test ran.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    setup::install_for("test")?;
+    command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
+    let binary = metadata()?.target_directory.join("e2e/steelyard");
+
+    let mut tests = cargo(&["test", "--no-fail-fast"]);
+    if arguments.is_empty() {
+        tests.arg("--workspace");
+    }
+    tests.args(arguments).env("STEELYARD_BIN", binary);
+    let (succeeded, tally) = watch(tests)?;
+
+    let scripts_min = if arguments.is_empty() { scripts()? } else { 0 };
+    let problems = verdict(&tally, succeeded, scripts_min, is_root());
+    println!("\n{}", summary(&tally));
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+/// How many scripts there are: each is one end-to-end test.
+fn scripts() -> Result<u64, String> {
+    let files = tree::read(&root())?;
+    Ok(files.iter().filter(|file| file.path.starts_with("e2e/scripts/") && file.path.ends_with(".http")).count() as u64)
+}
+
+/// What the tests said about themselves.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// Tests that passed, by the name of their binary, which is the crate's or the file's under `tests/`.
+    passed: BTreeMap<String, u64>,
+    failed: u64,
+    ignored: u64,
+    /// `name: why`.
+    skipped: Vec<String>,
+    /// The binary that is running.
+    current: String,
+}
+
+impl Tally {
+    /// Takes one line of `cargo test`.
+    fn handle_line(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(skipped) = line.strip_prefix("SKIP ") {
+            self.skipped.push(skipped.to_owned());
+        } else if let Some(rest) = line.strip_prefix("Running ") {
+            // Running unittests src/lib.rs (target/debug/deps/wire-0f3a...)
+            let file = rest.rsplit('/').next().unwrap_or("");
+            self.current = file.rsplit_once('-').map_or(file, |(name, _hash)| name).to_owned();
+        } else if let Some(rest) = line.strip_prefix("Doc-tests ") {
+            self.current = format!("{rest} (documentation)");
+        } else if let Some(counts) = line.strip_prefix("test result: ") {
+            // ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+            *self.passed.entry(self.current.clone()).or_default() += count_before(counts, " passed");
+            self.failed += count_before(counts, " failed");
+            self.ignored += count_before(counts, " ignored");
+        }
+    }
+}
+
+fn count_before(counts: &str, word: &str) -> u64 {
+    let before = counts.split(word).next().unwrap_or("");
+    before.rsplit([' ', ';', '.']).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+/// Runs cargo test, passing every line on as it comes.
+fn watch(mut tests: Command) -> Result<(bool, Tally), String> {
+    let failed = |error: std::io::Error| format!("`cargo test`: {error}");
+    // One pipe for both streams: cargo names the binary on standard error, the binary counts on standard output, and the order matters.
+    let (reader, writer) = std::io::pipe().map_err(failed)?;
+    tests.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    let mut child = tests.spawn().map_err(failed)?;
+    drop(tests); // It holds the writing ends; the pipe would never end.
+    let tally = read_lines(reader).map_err(failed)?;
+    Ok((child.wait().map_err(failed)?.success(), tally))
+}
+
+fn read_lines(reader: PipeReader) -> std::io::Result<Tally> {
+    let mut tally = Tally::default();
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    // Not `lines()`: a test may print bytes that are not UTF-8.
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        tally.handle_line(&text);
+        line.clear();
+    }
+    Ok(tally)
+}
+
+/// Everything that is wrong with this run. `scripts_min`: end-to-end scripts that must have passed.
+fn verdict(tally: &Tally, succeeded: bool, scripts_min: u64, root: bool) -> Vec<String> {
+    let scripts = tally.passed.get("scripts").copied().unwrap_or(0);
+    let mut problems = Vec::new();
+    if !succeeded {
+        problems.push(format!("cargo test failed ({} tests)", tally.failed));
+    }
+    if tally.passed.values().sum::<u64>() == 0 {
+        problems.push("no test ran".into());
+    }
+    if tally.ignored > 0 {
+        problems
+            .push(format!("{} tests are ignored; assert what happens today and say why it is wrong", tally.ignored));
+    }
+    if scripts < scripts_min {
+        problems.push(format!("of {scripts_min} end-to-end scripts {scripts} passed"));
+    }
+    if root && !tally.skipped.is_empty() {
+        problems.push(format!("{} tests skipped themselves under root", tally.skipped.len()));
+    }
+    problems
+}
+
+fn summary(tally: &Tally) -> String {
+    let mut text = String::new();
+    for (binary, passed) in tally.passed.iter().filter(|(_, passed)| **passed > 0) {
+        text += &format!("  {passed:>5} {binary}\n");
+    }
+    for skipped in &tally.skipped {
+        text += &format!("  skipped {skipped}\n");
+    }
+    let total: u64 = tally.passed.values().sum();
+    text + &format!(
+        "tests: {total} passed, {} failed, {} ignored, {} skipped",
+        tally.failed,
+        tally.ignored,
+        tally.skipped.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "
+     Running unittests src/lib.rs (target/debug/deps/wire-0f3ab2)
+test h1::tests::heads ... ok
+test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+     Running tests/scripts.rs (target/debug/deps/scripts-77aa)
+SKIP splice_to_pipe: needs CAP_NET_ADMIN
+test result: FAILED. 40 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 9.50s
+   Doc-tests wire
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
+";
+
+    fn tally(output: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.handle_line(line));
+        tally
+    }
+
+    #[test]
+    fn counts_what_cargo_says() {
+        let tally = tally(OUTPUT);
+        let passed: Vec<_> = tally.passed.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        assert_eq!(passed, [("scripts", 40), ("wire", 12), ("wire (documentation)", 1)]);
+        assert_eq!((tally.failed, tally.ignored), (2, 1));
+        assert_eq!(tally.skipped, ["splice_to_pipe: needs CAP_NET_ADMIN"]);
+        assert!(summary(&tally).ends_with("tests: 53 passed, 2 failed, 1 ignored, 1 skipped"));
+    }
+
+    #[test]
+    fn what_fails_a_run() {
+        let check = |output: &str, succeeded, scripts_min, root, expect: &[&str]| {
+            assert_eq!(verdict(&tally(output), succeeded, scripts_min, root), expect, "{output}");
+        };
+        let ran = "Running x (d/scripts-1)\ntest result: ok. 3 passed; 0 failed; 0 ignored;";
+        let unit_only = "Running x (d/wire-1)\ntest result: ok. 3 passed; 0 failed; 0 ignored;";
+        let skipped = &format!("{ran}\nSKIP a: no root");
+        check(ran, true, 3, true, &[]);
+        check(ran, true, 4, true, &["of 4 end-to-end scripts 3 passed"]);
+        check(ran, false, 3, true, &["cargo test failed (0 tests)"]);
+        check(unit_only, true, 3, false, &["of 3 end-to-end scripts 0 passed"]);
+        check(unit_only, true, 0, false, &[]);
+        check(skipped, true, 3, false, &[]);
+        check(skipped, true, 3, true, &["1 tests skipped themselves under root"]);
+        check("", true, 0, false, &["no test ran"]);
+        let ignored = "Running x (d/scripts-1)\ntest result: ok. 1 passed; 0 failed; 1 ignored;";
+        check(ignored, true, 0, false, &["1 tests are ignored; assert what happens today and say why it is wrong"]);
+    }
+}
