@@ -10,7 +10,7 @@ use net::clock;
 use smallvec::SmallVec;
 use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
-use wire::message::Version;
+use wire::message::{Body, Version};
 
 use crate::body::Failure;
 use crate::cluster::{Cluster, Lease};
@@ -117,8 +117,9 @@ impl Attempt<'_> {
         entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
 
         let mut upload_failed = false;
-        for _ in 0..=INTERIM_MAX {
-            let head_bytes = self.response_head(downstream, &mut upstream, work, &mut upload_failed).await?;
+        for interims in 0..=INTERIM_MAX {
+            let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
+            let head_bytes = head.await?;
             match work.response.status {
                 101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
@@ -137,6 +138,7 @@ impl Attempt<'_> {
         upstream: &mut Upstream,
         work: &mut Work,
         upload_failed: &mut bool,
+        is_first: bool,
     ) -> Result<usize, Error> {
         let Downstream { stream, input, timer, .. } = downstream;
         let (mut down_reader, _) = stream.split();
@@ -175,7 +177,11 @@ impl Attempt<'_> {
             if progress != seen {
                 seen = progress;
                 let wait_ms = if waits_for_client { stall_ms } else { response_ms };
-                timer.set(clock::now_ms().saturating_add(wait_ms).min(self.deadline_ms));
+                // A head without a body has just been sent, nearly always: no need to ask the clock again.
+                let now_ms =
+                    if is_first && scanned == 0 && request.body == Body::None { upload.head_sent_us / 1000 } else { 0 };
+                let now_ms = if now_ms == 0 { clock::now_ms() } else { now_ms };
+                timer.set(now_ms.saturating_add(wait_ms).min(self.deadline_ms));
             }
             timer.poll_elapsed(cx).map(|()| {
                 Err(match waits_for_client {

@@ -10,6 +10,7 @@ use model::{HttpListener, Protocol};
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
+use smallvec::SmallVec;
 use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -27,6 +28,9 @@ use crate::relay::{self, End, Moved};
 use crate::respond;
 use crate::worker::{ListenerView, Worker};
 
+/// Room for the longest IP address.
+pub(crate) type IpText = SmallVec<[u8; 45]>;
+
 /// A downstream HTTP connection.
 pub(crate) struct Downstream {
     pub(crate) stream: TcpStream,
@@ -34,8 +38,12 @@ pub(crate) struct Downstream {
     pub(crate) input: Buffer,
     pub(crate) timer: Timer,
     pub(crate) who: OnBehalfOf,
+    /// The client's IP address as text.
+    pub(crate) ip_text: IpText,
     /// Requests begun on this connection.
     pub(crate) requests: u64,
+    /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
+    pub(crate) quiet_since_ms: u64,
 }
 
 /// What becomes of the downstream connection after an exchange.
@@ -76,6 +84,12 @@ pub(crate) async fn serve(worker: &Worker, listener: &Rc<ListenerView>, downstre
         entry.bytes_in += work.upload.received;
         worker.log_http(listener, &entry);
     }
+    downstream.quiet_since_ms = match work.download.head_sent_us {
+        0 => clock::now_ms(),
+        // A long body may have taken its time: then the clock is asked.
+        sent_us if work.download.received > net::buffer::SMALL_BYTES as u64 => clock::now_ms().max(sent_us / 1000),
+        sent_us => sent_us / 1000,
+    };
     worker.give_back(work);
     next
 }
@@ -133,6 +147,7 @@ fn prepare(
     let Work { request, upload, .. } = work;
     let client = Client {
         address: downstream.who.client,
+        ip_text: &downstream.ip_text,
         local: downstream.who.local,
         forwarded: http.forwarded,
         is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
@@ -229,7 +244,7 @@ async fn respond(
     entry.finish(upload.head_sent_us, at_us, download.head_sent_us);
     let is_uploaded = upload.is_done() && !upload_failed;
     if is_uploaded && response.keep_alive && upstream.input.is_empty() {
-        give_back(cluster, &lease, upstream, response);
+        give_back(cluster, &lease, upstream, response, download.head_sent_us / 1000);
     }
     Ok(match (may_stay, is_uploaded) {
         (true, true) => Next::KeepAlive,
@@ -248,7 +263,7 @@ fn response_error(failure: Failure) -> Error {
 }
 
 /// Keeps an upstream connection for the next request.
-fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, response: &ResponseHead) {
+fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, response: &ResponseHead, now_ms: u64) {
     let policy = &cluster.plan.policy;
     // Announced to the endpoint as one client's: nobody else's requests may go there.
     if policy.send_proxy_protocol.is_some() {
@@ -259,7 +274,7 @@ fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, response: &Re
         // A second before the endpoint closes it, so that no request meets it closing.
         idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
     }
-    lease.endpoint.pool.put(upstream.stream, clock::now_ms().saturating_add(idle_ms), policy.idle_connections_max);
+    lease.endpoint.pool.put(upstream.stream, now_ms.saturating_add(idle_ms), policy.idle_connections_max);
 }
 
 /// After 101: bytes both ways, beginning with those that came with the heads.

@@ -50,6 +50,7 @@ mod tests {
             parse_request(text.as_bytes(), 100, &mut head).unwrap();
             let client = Client {
                 address: "10.0.0.9:1".parse().unwrap(),
+                ip_text: b"10.0.0.9",
                 local: "127.0.0.1:1".parse().unwrap(),
                 forwarded: ForwardedHeaders::Off,
                 is_trusted: false,

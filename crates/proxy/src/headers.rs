@@ -15,6 +15,8 @@ use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Ver
 pub(crate) struct Client<'c> {
     /// Of the connection, or as its PROXY protocol header says.
     pub(crate) address: SocketAddr,
+    /// Its IP address, written once for all requests of the connection.
+    pub(crate) ip_text: &'c [u8],
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
     pub(crate) forwarded: ForwardedHeaders,
@@ -123,7 +125,7 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
         out.extend_from_slice(b"\r\n");
     };
     if x_forwarded {
-        extend(b"x-forwarded-for", FieldId::XForwardedFor, &|out| write_display(out, ip));
+        extend(b"x-forwarded-for", FieldId::XForwardedFor, &|out| out.extend_from_slice(client.ip_text));
     }
     if rfc7239 {
         extend(b"forwarded", FieldId::Forwarded, &|out| {
@@ -284,6 +286,7 @@ mod tests {
     fn client(is_trusted: bool, forwarded: ForwardedHeaders, trusted_proxies: &[IpNet]) -> Client<'_> {
         Client {
             address: "10.0.0.9:4711".parse().unwrap(),
+            ip_text: b"10.0.0.9",
             local: "127.0.0.1:8080".parse().unwrap(),
             forwarded,
             is_trusted,

@@ -25,7 +25,15 @@ const LINGER_MS: u64 = 2_000;
 
 /// Serves a connection to its end. `input` holds what came behind a PROXY protocol header.
 pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, input: Buffer, who: OnBehalfOf) {
-    let mut downstream = Downstream { stream, input, timer: Timer::new(&worker.timers), who, requests: 0 };
+    let mut downstream = Downstream {
+        stream,
+        input,
+        timer: Timer::new(&worker.timers),
+        who,
+        ip_text: who.client.ip().to_string().bytes().collect(),
+        requests: 0,
+        quiet_since_ms: clock::now_ms(),
+    };
     loop {
         let listener = slot.view();
         if downstream.input.is_empty() && !wait_for_request(worker, slot, &listener, &mut downstream).await {
@@ -46,10 +54,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStrea
 async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView, downstream: &mut Downstream) -> bool {
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return false };
     downstream.input = Buffer::none();
-    let begun_ms = clock::now_ms();
     let is_first = downstream.requests == 0;
     let patience = if is_first { http.limits.header_timeout } else { http.limits.idle_timeout };
-    let deadline_ms = begun_ms.saturating_add(crate::millis(patience));
+    let deadline_ms = downstream.quiet_since_ms.saturating_add(crate::millis(patience));
     loop {
         let is_ending = worker.is_draining() || slot.is_closed();
         if is_ending {
@@ -57,7 +64,7 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
         } else {
             downstream.timer.set_interruptible(deadline_ms);
         }
-        if downstream.timer.guard(downstream.stream.readable()).await.is_ok() {
+        if downstream.timer.guard(poll_fn(|cx| downstream.stream.poll_read_ready(cx))).await.is_ok() {
             return true;
         }
         // A drain that began while we waited interrupts the timer: the client gets a little longer, then we close.
