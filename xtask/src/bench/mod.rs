@@ -65,7 +65,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         println!("\n== {}: {}\n", scenario.name, scenario.about);
         let samples = (scenario.run)(&bench)?;
         print!("{}", table::text(&samples));
-        println!("\n{}", samples.ratios("steelyard", scenario.headline));
+        println!("\n{}", samples.ratios(scenario.headline));
         samples.append_csv(scenario.name, &mut csv);
     }
     let raw = bench.directory.join("raw.csv");
@@ -100,6 +100,12 @@ impl Options {
 }
 
 impl Bench {
+    /// The same bench for other contenders.
+    fn clone_settings(&self) -> Self {
+        let (steelyard, directory) = (self.steelyard.clone(), self.directory.clone());
+        Self { steelyard, contenders: Vec::new(), directory, rounds: self.rounds, seconds: self.seconds }
+    }
+
     fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Bench;
 use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pinned, rss_kib};
-use super::contender::{Contender, Mode, Running};
+use super::contender::{self, Contender, Mode, Running};
 use super::table::Samples;
 use super::tools::{self, CONNECTIONS, figure, steelyard_load, wrk};
 
@@ -24,6 +24,12 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "HTTP/1.1, 64 connections kept alive, 18-byte answers, closed loop",
         headline: CPU_US,
         run: http,
+    },
+    Scenario {
+        name: "routes",
+        about: "the same, Steelyard alone: one route, and ten thousand of which the last is taken",
+        headline: CPU_US,
+        run: routes,
     },
     Scenario { name: "tcp", about: "the same load, the contender relaying TCP", headline: CPU_US, run: tcp },
     Scenario { name: "bulk", about: "TCP, 4 streams to a sink", headline: CORES, run: bulk },
@@ -59,6 +65,12 @@ pub fn by_name(name: &str) -> Result<&'static Scenario, String> {
 
 fn http(bench: &Bench) -> Result<Samples, String> {
     closed_loop(bench, Mode::Http)
+}
+
+fn routes(bench: &Bench) -> Result<Samples, String> {
+    let few_and_many = [("1 route", 1), ("10000 routes", 10_000)];
+    let contenders = few_and_many.map(|(name, count)| contender::with_routes(name, &bench.steelyard, count));
+    closed_loop(&Bench { contenders: contenders.into(), ..bench.clone_settings() }, Mode::Http)
 }
 
 fn tcp(bench: &Bench) -> Result<Samples, String> {

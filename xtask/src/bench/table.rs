@@ -22,19 +22,20 @@ impl Samples {
         self.values.entry((contender.to_owned(), figure)).or_default().push(value);
     }
 
-    /// One line: the median of `whose` divided by that of each other contender that has the figure.
-    pub fn ratios(&self, whose: &str, figure: &'static str) -> String {
-        let others = self.contenders.iter().filter(|other| *other != whose);
-        let ratio = |other: &String| {
-            let ratio = self.median(whose, figure)? / self.median(other, figure)?;
-            Some(format!("{ratio:.2} x {other}"))
+    /// One line: the first contender's figure divided by that of each other that has it. Divided round by round, since what disturbs a
+    /// round disturbs all of it; then the median of the rounds, with the least and the most.
+    pub fn ratios(&self, figure: &'static str) -> String {
+        let values = |contender: &str| self.values.get(&(contender.to_owned(), figure));
+        let mut having = self.contenders.iter().filter(|contender| *contender != "direct");
+        let Some((whose, own)) = having.next().and_then(|whose| Some((whose, values(whose)?))) else {
+            return String::new();
         };
-        let ratios: Vec<String> = others.filter_map(ratio).collect();
+        let ratio = |other: &String| {
+            let ratios: Vec<f64> = own.iter().zip(values(other)?).map(|(own, other)| own / other).collect();
+            Some(format!("{} x {other}", spread(&ratios)))
+        };
+        let ratios: Vec<String> = having.filter_map(ratio).collect();
         format!("{figure} of {whose}: {}", ratios.join(", "))
-    }
-
-    fn median(&self, contender: &str, figure: &'static str) -> Option<f64> {
-        median(self.values.get(&(contender.to_owned(), figure))?)
     }
 
     /// One line for each value.
@@ -122,10 +123,18 @@ mod tests {
         samples.add("steelyard", "RPS", 4.0);
         samples.add("steelyard", "errors", 0.0);
         assert_eq!(text(&samples), "            RPS  errors\ndirect     5.00       -\nsteelyard  4.00       0\n");
-        assert_eq!(samples.ratios("steelyard", "RPS"), "RPS of steelyard: 0.80 x direct");
-        assert_eq!(samples.ratios("steelyard", "errors"), "errors of steelyard: ");
+        for (contender, rps) in [("nginx", 8.0), ("steelyard", 6.0), ("nginx", 3.0)] {
+            samples.add(contender, "RPS", rps);
+        }
+        assert_eq!(samples.ratios("RPS"), "RPS of steelyard: 1.25 (0.500-2.00) x nginx");
+        assert_eq!(samples.ratios("nothing"), "");
         let mut csv = String::new();
         samples.append_csv("http", &mut csv);
-        assert_eq!(csv, "http,direct,0,RPS,5\nhttp,steelyard,0,RPS,4\nhttp,steelyard,0,errors,0\n");
+        assert_eq!(
+            csv,
+            "http,direct,0,RPS,5\n\
+             http,nginx,0,RPS,8\nhttp,nginx,1,RPS,3\n\
+             http,steelyard,0,RPS,4\nhttp,steelyard,1,RPS,6\nhttp,steelyard,0,errors,0\n"
+        );
     }
 }
