@@ -1,7 +1,7 @@
 //! YAML text to model, with every error at its place.
 //!
 //! Job: read a file into a [`model::Snapshot`], or tell everything that is wrong with it and what would be right; describe what a file may
-//! hold, for editors ([`schema`]) and for people ([`reference`]). Not its job: opening files, sockets or names.
+//! hold, for editors ([`schema()`]) and for people ([`reference()`]). Not its job: opening files, sockets or names.
 //!
 //! Text becomes a tree of nodes (`yaml`), the nodes become raw values by a table of keys (`raw`, read by `read`), and the raw values become
 //! the model (`lower`). Each step reports what it finds and goes on, so that one run tells all errors.

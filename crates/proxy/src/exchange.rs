@@ -22,6 +22,7 @@ use crate::cluster::{Cluster, Lease};
 use crate::connect::{OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
 use crate::headers::{self, Client};
+use crate::listener::Slot;
 use crate::log::Entry;
 use crate::receive::{self, Watch};
 use crate::relay::{self, End, Moved};
@@ -70,14 +71,15 @@ pub(crate) struct Work {
 }
 
 /// Serves the next request of a connection.
-pub(crate) async fn serve(worker: &Worker, listener: &Rc<ListenerView>, downstream: &mut Downstream) -> Next {
+pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstream) -> Next {
+    let listener = &slot.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
     let mut work = worker.take_work();
     let mut entry = Entry::http(downstream.who.client);
-    let outcome = run(worker, listener, http, downstream, &mut work, &mut entry).await;
+    let outcome = run(worker, slot, listener, http, downstream, &mut work, &mut entry).await;
     let next = match outcome {
         Ok(next) => next,
-        Err(error) => fail(listener, http, downstream, &mut work, &mut entry, &error).await,
+        Err(error) => fail(listener, http, downstream, &mut work, &mut entry, &error, slot.is_ending(worker)).await,
     };
     if entry.is_begun() {
         entry.bytes_out += work.download.sent;
@@ -96,6 +98,7 @@ pub(crate) async fn serve(worker: &Worker, listener: &Rc<ListenerView>, downstre
 
 async fn run(
     worker: &Worker,
+    slot: &Slot,
     listener: &Rc<ListenerView>,
     http: &HttpListener,
     downstream: &mut Downstream,
@@ -133,7 +136,7 @@ async fn run(
     if work.response.status == 101 {
         return tunnel(listener, http, downstream, answered, work, entry).await;
     }
-    respond(worker, http, &cluster, downstream, answered, work, entry, deadline_ms).await
+    respond(http, &cluster, downstream, answered, work, entry, deadline_ms, slot.is_ending(worker)).await
 }
 
 /// Writes the request as the endpoint gets it, and takes its head off the input. Gives the key for the choice of an endpoint.
@@ -181,7 +184,6 @@ pub(crate) struct Answered {
 /// Relays the response, and what is left of the request.
 #[expect(clippy::too_many_arguments, reason = "the last stage needs what every stage before it found")]
 async fn respond(
-    worker: &Worker,
     http: &HttpListener,
     cluster: &Rc<Cluster>,
     downstream: &mut Downstream,
@@ -189,6 +191,7 @@ async fn respond(
     work: &mut Work,
     entry: &mut Entry,
     deadline_ms: u64,
+    is_ending: bool,
 ) -> Result<Next, Error> {
     let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
     let Work { request, response, upload, download, .. } = work;
@@ -198,7 +201,7 @@ async fn respond(
     let may_stay = request.keep_alive
         && !is_early_refusal
         && framing != Body::UntilClose
-        && !worker.is_draining()
+        && !is_ending
         && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max);
     let to = headers::Downstream { method: request.method, version: request.version, keep_alive: may_stay };
     headers::write_response(download.start(response.body, framing, None), response, upstream.input.filled(), &to);
@@ -326,6 +329,7 @@ async fn fail(
     work: &mut Work,
     entry: &mut Entry,
     error: &Error,
+    is_ending: bool,
 ) -> Next {
     // A request that never got a head was still one: someone sent bytes, and gets an answer.
     entry.begin(clock::now_us());
@@ -336,7 +340,7 @@ async fn fail(
 
     entry.status = status;
     let is_read = error.side != Side::Downstream && work.upload.is_read();
-    let keep_alive = is_read && work.request.keep_alive;
+    let keep_alive = is_read && work.request.keep_alive && !is_ending;
     work.scratch.clear();
     respond::write(&mut work.scratch, status, error.reason, work.request.method, keep_alive, work.request.version);
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));

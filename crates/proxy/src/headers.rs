@@ -211,8 +211,8 @@ pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u
     let describes_body = to.method == Method::Head || head.status == 304;
     if describes_body {
         // There is no body, but these fields say what it would be (RFC 9110 section 8.6).
-        match find(&head.fields, FieldId::ContentLength) {
-            Some(field) => h1::field(out, b"content-length", field.value.get(buffer)),
+        match head.content_length {
+            Some(length) => write_framing(out, Body::Length(length)),
             None if find(&head.fields, FieldId::TransferEncoding).is_some() && to.version == Version::Http11 => {
                 write_framing(out, Body::Chunked);
             }
@@ -425,7 +425,7 @@ mod tests {
             "HTTP/1.1 304 Same\r\ncontent-length: 9\r\n",
         );
         check_response(
-            &format!("{ok}Content-Length: 9\r\n\r\n"),
+            &format!("{ok}Content-Length: 09\r\n\r\n"),
             Method::Head,
             new,
             true,

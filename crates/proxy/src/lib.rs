@@ -1,6 +1,6 @@
 //! The proxy plane: HTTP/1 and TCP, from the listener to the endpoint and back.
 //!
-//! A request has one way, and [`exchange`] names its stages in order; each stage is a file. A downstream connection and the upstream
+//! A request has one way, and `exchange` names its stages in order; each stage is a file. A downstream connection and the upstream
 //! connections that it uses live on one worker, a thread with a runtime of its own: nothing on the way is shared with another thread
 //! but the atomics of an endpoint's state.
 //!

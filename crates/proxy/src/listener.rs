@@ -56,17 +56,19 @@ impl Slot {
     /// Ends accepting, once what the kernel has queued is accepted.
     pub(crate) fn close(&self) {
         self.closed.set(true);
-        self.stop.notify_one();
+        // All accept loops of this worker: there are several where it was handed more sockets than there are workers.
+        self.stop.notify_waiters();
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
+    /// Connections end after what they are doing: the listener is gone, or the whole worker drains.
+    pub(crate) fn is_ending(&self, worker: &Worker) -> bool {
+        self.closed.get() || worker.is_draining()
     }
 }
 
 /// Accepts until the slot is closed.
 pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListener) {
-    loop {
+    while !slot.closed.get() {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
             () = slot.stop.notified() => break,
@@ -80,15 +82,22 @@ pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListen
             }
         }
     }
-    // The kernel has completed these; closing the socket now would reset them.
-    while let Some(Ok((stream, address))) = poll_fn(|cx| match socket.poll_accept(cx) {
-        std::task::Poll::Ready(accepted) => std::task::Poll::Ready(Some(accepted)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
-    {
-        begin(&worker, &slot, stream, address);
+    // The kernel has completed these; closing the socket now would reset them. Asked of the kernel itself: the runtime knows of a
+    // connection only once it has looked, which it need not have done since this one came.
+    let Ok(socket) = socket.into_std() else { return };
+    loop {
+        match socket.accept().and_then(|(stream, address)| Ok((own(stream)?, address))) {
+            Ok((stream, address)) => begin(&worker, &slot, stream, address),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => return,
+        }
     }
+}
+
+/// A connection that std accepted, on this worker's runtime.
+fn own(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+    stream.set_nonblocking(true)?;
+    TcpStream::from_std(stream)
 }
 
 /// The client was gone before it was accepted: accept(2) says to treat these as EAGAIN.

@@ -1,14 +1,16 @@
 //! Bytes both ways until both sides have said all: TCP connections, and tunnels after 101.
 //!
-//! A direction that is idle holds no buffer. One that fills its buffer time after time has shown itself to be bulk, and gets a large
-//! buffer: fewer, larger system calls. See docs/design for what splice(2) did instead.
+//! A direction that is idle holds no buffer. One whose read fills its buffer has shown itself to be bulk: from then on the kernel moves
+//! it, socket to pipe to socket (splice(2)), until it falls quiet again. What that gains, and why not from the first byte:
+//! docs/design/2026-11-21-relay.md.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use net::buffer::{Buffer, LARGE_BYTES, SMALL_BYTES};
+use net::buffer::{Buffer, SMALL_BYTES};
 use net::clock;
+use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::AsyncWrite;
@@ -18,7 +20,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use crate::error::Error;
 
 /// Bytes that one poll moves in one direction before other connections of the worker get their turn.
-const TURN_BYTES_MAX: usize = 1024 * 1024;
+const TURN_BYTES_MAX: u64 = 1024 * 1024;
 
 /// One end of a relay, with what was read from it before the relay began.
 pub(crate) struct End<'s> {
@@ -85,10 +87,11 @@ enum Failure {
 /// One direction.
 struct Direction {
     input: Buffer,
+    /// There for as long as the direction is bulk.
+    pipe: Option<Pipe>,
     moved: u64,
     state: State,
-    /// The last read filled its buffer.
-    is_bulk: bool,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,9 +102,19 @@ enum State {
     Ended,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// What comes fits a small buffer: messages.
+    Calm,
+    /// The last read filled its room: moved by the kernel.
+    Bulk,
+    /// As bulk, but this process can have no pipe: moved through large buffers.
+    BulkWithoutPipe,
+}
+
 impl Direction {
     fn new(input: Buffer) -> Self {
-        Self { input, moved: 0, state: State::Open, is_bulk: false }
+        Self { input, pipe: None, moved: 0, state: State::Open, pace: Pace::Calm }
     }
 
     fn poll(
@@ -110,24 +123,23 @@ impl Direction {
         reader: &mut ReadHalf<'_>,
         writer: &mut WriteHalf<'_>,
     ) -> Poll<Result<(), Failure>> {
-        let mut turn = 0;
+        let turn_end = self.moved + TURN_BYTES_MAX;
         loop {
-            while !self.input.is_empty() {
-                let count =
-                    ready!(Pin::new(&mut *writer).poll_write(cx, self.input.filled())).map_err(Failure::Write)?;
-                if count == 0 {
-                    return Poll::Ready(Err(Failure::Write(io::ErrorKind::WriteZero.into())));
-                }
-                self.input.consume(count);
-                self.moved += count as u64;
-                turn += count;
-            }
+            ready!(self.poll_write(cx, writer)).map_err(Failure::Write)?;
             match self.state {
-                State::Open if turn >= TURN_BYTES_MAX => {
+                State::Open if self.moved >= turn_end => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                State::Open => ready!(self.poll_read(cx, reader))?,
+                State::Open => match ready!(self.poll_read(cx, reader)) {
+                    Ok(0) => {
+                        self.input = Buffer::none();
+                        self.pipe = None;
+                        self.state = State::Ending;
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Poll::Ready(Err(Failure::Read(error))),
+                },
                 State::Ending => {
                     ready!(Pin::new(&mut *writer).poll_shutdown(cx)).map_err(Failure::Write)?;
                     self.state = State::Ended;
@@ -137,29 +149,129 @@ impl Direction {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, reader: &mut ReadHalf<'_>) -> Poll<Result<(), Failure>> {
-        if self.input.capacity() == 0 {
-            // Asked first, so that a direction that waits holds no buffer.
-            ready!(reader.as_ref().poll_read_ready(cx)).map_err(Failure::Read)?;
-            self.input = if self.is_bulk { Buffer::large() } else { Buffer::small() };
+    /// Passes on all that was read.
+    fn poll_write(&mut self, cx: &mut Context<'_>, writer: &mut WriteHalf<'_>) -> Poll<io::Result<()>> {
+        while !self.input.is_empty() {
+            let count = ready!(Pin::new(&mut *writer).poll_write(cx, self.input.filled()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.input.consume(count);
+            self.moved += count as u64;
         }
-        match self.input.poll_fill(cx, reader) {
-            Poll::Ready(Ok(0)) => {
-                self.input = Buffer::none();
-                self.state = State::Ending;
+        if let Some(pipe) = &mut self.pipe {
+            while !pipe.is_empty() {
+                self.moved += ready!(pipe.poll_drain(cx, writer.as_ref()))? as u64;
             }
-            Poll::Ready(Ok(count)) => {
-                self.is_bulk = self.input.is_full() || (self.is_bulk && count > SMALL_BYTES);
-                if self.is_bulk && self.input.capacity() < LARGE_BYTES {
-                    self.input.grow(LARGE_BYTES);
-                }
-            }
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Read(error))),
-            Poll::Pending => {
-                self.input = Buffer::none();
-                return Poll::Pending;
+            if self.pace != Pace::Bulk {
+                self.pipe = None;
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, reader: &mut ReadHalf<'_>) -> Poll<io::Result<usize>> {
+        if self.pace == Pace::Bulk {
+            return self.poll_splice(cx, reader);
+        }
+        if self.input.capacity() == 0 {
+            // Asked first, so that a direction that waits holds no buffer.
+            ready!(reader.as_ref().poll_read_ready(cx))?;
+            self.input = if self.pace == Pace::Calm { Buffer::small() } else { Buffer::large() };
+        }
+        match self.input.poll_fill(cx, reader) {
+            Poll::Ready(Ok(count)) => {
+                self.pace = match self.pace {
+                    Pace::Calm if self.input.is_full() => Pace::Bulk,
+                    Pace::BulkWithoutPipe if count <= SMALL_BYTES => Pace::Calm,
+                    pace => pace,
+                };
+                Poll::Ready(Ok(count))
+            }
+            Poll::Pending => {
+                self.input = Buffer::none();
+                Poll::Pending
+            }
+            failed => failed,
+        }
+    }
+
+    /// From socket to pipe. What is in the pipe goes out by `poll_write`.
+    fn poll_splice(&mut self, cx: &mut Context<'_>, reader: &ReadHalf<'_>) -> Poll<io::Result<usize>> {
+        self.input = Buffer::none();
+        if self.pipe.is_none() {
+            self.pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a stream")).ok();
+        }
+        let Some(pipe) = &mut self.pipe else {
+            self.pace = Pace::BulkWithoutPipe;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        let count = ready!(pipe.poll_fill(cx, reader.as_ref()))?;
+        if count <= SMALL_BYTES {
+            // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
+            self.pace = Pace::Calm;
+        }
+        Poll::Ready(Ok(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net::timer::Timers;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    /// Bytes that differ wherever one looks, so that none can be lost, doubled or moved unseen.
+    fn text(length: u32) -> Vec<u8> {
+        (0..length).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
+    }
+
+    /// Sends `up` and `down` through a relay at the same time, in pieces of `piece`; both must arrive, and be counted.
+    async fn check(up: &[u8], down: &[u8], piece: usize) {
+        let ((mut client, mut from), (mut to, mut endpoint)) = (pair().await, pair().await);
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let mut moved = Moved::default();
+        let relay = async {
+            let ends =
+                (End { stream: &mut from, input: Buffer::none() }, End { stream: &mut to, input: Buffer::none() });
+            run(ends.0, ends.1, &timer, 60_000, &mut moved).await.unwrap();
+        };
+        let ((), sent, got) = tokio::join!(relay, talk(&mut endpoint, down, piece), talk(&mut client, up, piece));
+        assert!(sent == up && got == down, "{} up, {} down, in pieces of {piece}", up.len(), down.len());
+        assert_eq!(moved, Moved { upstream: up.len() as u64, downstream: down.len() as u64 });
+    }
+
+    /// Says all of `words`, ends its side, and hears the other to its end.
+    async fn talk(stream: &mut TcpStream, words: &[u8], piece: usize) -> Vec<u8> {
+        let (mut reader, mut writer) = stream.split();
+        let say = async {
+            for piece in words.chunks(piece) {
+                writer.write_all(piece).await.unwrap();
+            }
+            writer.shutdown().await.unwrap();
+        };
+        let mut heard = Vec::new();
+        let (outcome, ()) = tokio::join!(reader.read_to_end(&mut heard), say);
+        outcome.unwrap();
+        heard
+    }
+
+    #[tokio::test]
+    async fn all_arrives_at_any_pace() {
+        check(b"", b"", 1).await;
+        check(b"hello", b"", 1).await;
+        check(&text(3_000_000), &text(10), 1_000_000).await;
+        check(&text(100_000), &text(5_000_000), 20_000).await;
+        check(&text(1_000_000), &text(1_000_000), 700).await;
     }
 }

@@ -8,6 +8,7 @@ use model::Protocol;
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
+use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -40,7 +41,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStrea
             return;
         }
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
-        let next = Box::pin(exchange::serve(worker, &slot.view(), &mut downstream)).await;
+        let next = Box::pin(exchange::serve(worker, slot, &mut downstream)).await;
         match next {
             Next::KeepAlive => {}
             Next::Close => return close(&mut downstream).await,
@@ -58,7 +59,7 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
     let patience = if is_first { http.limits.header_timeout } else { http.limits.idle_timeout };
     let deadline_ms = downstream.quiet_since_ms.saturating_add(crate::millis(patience));
     loop {
-        let is_ending = worker.is_draining() || slot.is_closed();
+        let is_ending = slot.is_ending(worker);
         if is_ending {
             downstream.timer.set(deadline_ms.min(clock::now_ms() + DRAIN_IDLE_MS));
         } else {
@@ -68,7 +69,11 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
             return true;
         }
         // A drain that began while we waited interrupts the timer: the client gets a little longer, then we close.
-        if is_ending || clock::now_ms() >= deadline_ms {
+        if is_ending {
+            return false;
+        }
+        if clock::now_ms() >= deadline_ms {
+            listener.count(if is_first { Reason::HeaderTimeout } else { Reason::IdleTimeout });
             return false;
         }
     }

@@ -51,6 +51,8 @@ pub(crate) enum Command {
     },
 }
 
+// Help texts are for terminals: brackets are those of IPv6 addresses, not links.
+#[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
 #[derive(Debug, Args)]
 pub(crate) struct ProxyArgs {
     /// Where to listen: 127.0.0.1:8080, [::1]:8080, or :8080 for every address of this host

@@ -1,5 +1,6 @@
 //! Connections to the balancer.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
@@ -16,6 +17,10 @@ pub fn connect(name: &str, to: SocketAddr, source: Option<IpAddr>) -> Result<Con
         socket.connect_timeout(&to.into(), PATIENCE)?;
         Ok(socket.into())
     };
-    let stream = open().map_err(|error| Failure::of(name, format_args!("cannot connect to {to}: {error}")))?;
-    Conn::new(name, stream)
+    match open() {
+        Ok(stream) => Conn::new(name, stream),
+        // The handshake was done and the RST came before we looked: a refusal would have said so.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Conn::reset_at_once(name)),
+        Err(error) => Err(Failure::of(name, format_args!("cannot connect to {to}: {error}"))),
+    }
 }

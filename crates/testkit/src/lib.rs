@@ -7,6 +7,7 @@
 //! | [`Conn`] | one TCP connection held by a test: bytes out, bytes in, how it ended |
 //! | [`client`] | opens connections to the balancer |
 //! | [`Origin`] | a listening endpoint; hands out its connections in the order in which they were opened |
+//! | [`Program`] | any program as a child process: what it says, how it ends |
 //! | [`Balancer`] | the binary under test as a child process: config, readiness, signals, metrics |
 //!
 //! Blocking and single-threaded: a test says who does what next, so nothing is left to scheduling. Every wait ends with the event waited
@@ -19,6 +20,7 @@ pub mod client;
 mod conn;
 mod origin;
 mod ports;
+mod program;
 pub mod prometheus;
 pub mod strict;
 
@@ -30,9 +32,11 @@ pub use bytes::escape;
 pub use conn::{Conn, End};
 pub use origin::Origin;
 pub use ports::free_port;
+pub use program::{Finished, Program, until};
 
-/// The longest wait for any one event: a byte, a connection, an exit. Far more than loopback needs, so that only a hang meets it.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for any one event: a byte, a connection, an exit. Far more than loopback needs, and twice the longest fixed timeout of the
+/// balancer (5 s for a PROXY header), so that only a hang meets it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What did not go as the test said, in words that name the connection and show the bytes.
 #[derive(Debug)]

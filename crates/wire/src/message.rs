@@ -71,8 +71,9 @@ pub enum FieldId {
     ProxyAuthorization,
     ProxyAuthenticate,
     Cookie,
-    /// `x_forwarded_for` and its like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP) take for one of ours.
-    ForwardedAlias,
+    /// `x_forwarded_for`, `content_length` and their like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP) take for
+    /// one that this hop sets.
+    Alias,
     /// Any other.
     Other,
 }
@@ -101,12 +102,16 @@ impl FieldId {
                 return *id;
             }
         }
-        if (15..=17).contains(&name.len()) && is_forwarded_alias(name) { Self::ForwardedAlias } else { Self::Other }
+        if (14..=17).contains(&name.len()) && is_alias(name) { Self::Alias } else { Self::Other }
     }
 }
 
-fn is_forwarded_alias(name: &[u8]) -> bool {
-    const OURS: [&[u8]; 3] = [b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"];
+fn is_alias(name: &[u8]) -> bool {
+    const OURS: [&[u8]; 5] =
+        [b"content-length", b"transfer-encoding", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"];
+    if !name.contains(&b'_') {
+        return false;
+    }
     let fold = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     OURS.iter().any(|ours| name.len() == ours.len() && name.iter().zip(*ours).all(|(a, b)| fold(*a) == *b))
 }
@@ -216,6 +221,8 @@ pub struct ResponseHead {
     pub body: Body,
     /// The connection can carry another request after this response.
     pub keep_alive: bool,
+    /// `Content-Length`, also where there is no body and it says what that of another method or status would be (RFC 9110 section 8.6).
+    pub content_length: Option<u64>,
     /// `Keep-Alive: timeout=N`: the endpoint closes the connection after so many seconds without a request.
     pub keep_alive_timeout_s: Option<u32>,
 }
@@ -240,8 +247,10 @@ mod tests {
         check("hOST", FieldId::Host);
         check("Transfer-Encoding", FieldId::TransferEncoding);
         check("X-Forwarded-For", FieldId::XForwardedFor);
-        check("X_Forwarded-For", FieldId::ForwardedAlias);
-        check("x_forwarded_proto", FieldId::ForwardedAlias);
+        check("X_Forwarded-For", FieldId::Alias);
+        check("x_forwarded_proto", FieldId::Alias);
+        check("Content_Length", FieldId::Alias);
+        check("content_lengthy", FieldId::Other);
         check("x-forwarded-fox", FieldId::Other);
         check("Accept", FieldId::Other);
         check("", FieldId::Other);

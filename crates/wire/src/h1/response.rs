@@ -61,6 +61,7 @@ fn read_fields(buffer: &[u8], request: Method, head: &mut ResponseHead) -> Resul
     if framing.chunked && is_http10 {
         return Err(HeadError::Framing);
     }
+    head.content_length = framing.length;
     // RFC 9112 section 6.3, in its order.
     head.body = match (head.status, framing.length) {
         (100..=199 | 204 | 304, _) => Body::None,
