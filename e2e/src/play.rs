@@ -117,7 +117,10 @@ impl<'a> Stage<'a> {
 
     fn connect(&mut self, name: &str, to: &str, from: Option<std::net::IpAddr>) -> Result<(), Failure> {
         let conn = client::connect(name, self.balancer.address(to)?, from)?;
-        self.ports.insert(name.to_owned(), conn.local_address()?.port());
+        // It has none when it was reset at once.
+        if let Ok(local) = conn.local_address() {
+            self.ports.insert(name.to_owned(), local.port());
+        }
         self.clients.insert(name.to_owned(), conn);
         Ok(())
     }

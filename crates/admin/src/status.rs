@@ -159,7 +159,8 @@ impl Status {
         struct Version {
             version: u32,
         }
-        let no_status = |error| format!("this is not the status of a Steelyard: {error}");
+        let no_status =
+            |error| format!("this is not the status of a Steelyard: {error}; is it the address of `admin:`?");
         let Version { version } = serde_json::from_slice(json).map_err(no_status)?;
         if version != STATUS_VERSION {
             return Err(format!(

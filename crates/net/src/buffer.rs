@@ -99,7 +99,8 @@ impl Buffer {
         }
         let mut larger = match capacity {
             0..=SMALL_BYTES => Self::small(),
-            capacity if capacity <= LARGE_BYTES => Self::large(),
+            LARGE_BYTES => Self::large(),
+            // No more than was asked for: a client decides when the buffer of its head grows.
             capacity => Self::of(vec![0; capacity].into_boxed_slice()),
         };
         let length = self.len();
@@ -174,6 +175,8 @@ mod tests {
         assert_eq!(buffer.len(), SMALL_BYTES - 90);
         assert_eq!(poll_fn(|cx| buffer.poll_fill(cx, &mut stream)).await.unwrap(), 0);
         buffer.grow(SMALL_BYTES + 1);
+        assert_eq!((buffer.capacity(), buffer.len()), (SMALL_BYTES + 1, SMALL_BYTES - 90));
+        buffer.grow(LARGE_BYTES);
         assert_eq!((buffer.capacity(), buffer.len()), (LARGE_BYTES, SMALL_BYTES - 90));
         buffer.consume(usize::MAX);
         assert!(buffer.is_empty());

@@ -48,6 +48,19 @@ fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// What to tell an operator whose listener could not be opened: where, why, and what to do about it.
+pub fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => "; another process has this port (ss -ltnp shows which)",
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE, or a socket from the service manager"
+        }
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has this address (ip addr)",
+        _ => "",
+    };
+    format!("cannot listen on {address}: {error}{hint}")
+}
+
 /// Opens a connection to an endpoint.
 ///
 /// # Errors

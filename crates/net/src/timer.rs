@@ -22,6 +22,9 @@ const GRAIN_MS: u64 = 8;
 
 const NEVER: u64 = u64::MAX;
 
+/// Entries of timers that are gone which are not worth looking for.
+const FORGOTTEN_MIN: usize = 1024;
+
 /// The timers of one worker. Something must run [`Timers::drive`].
 #[derive(Clone, Default)]
 pub struct Timers(Rc<RefCell<Inner>>);
@@ -84,6 +87,13 @@ impl Timers {
         .await
     }
 
+    /// Lets every timer elapse now, whatever its deadline.
+    pub fn elapse_all(&self) {
+        for (_, slot) in &mut self.0.borrow_mut().slots {
+            slot.fire();
+        }
+    }
+
     /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
     pub fn interrupt(&self) {
         for (_, slot) in &mut self.0.borrow_mut().slots {
@@ -106,6 +116,15 @@ impl Inner {
                 self.enqueue(key);
             }
         }
+    }
+
+    /// Drops entries of slots that are gone, once they are most of the queue.
+    fn forget(&mut self) {
+        if self.queue.len() <= 2 * self.slots.len() + FORGOTTEN_MIN {
+            return;
+        }
+        let slots = &self.slots;
+        self.queue.retain(|Reverse((at, key))| slots.get(*key).is_some_and(|slot| slot.queued_at == *at));
     }
 
     fn enqueue(&mut self, key: usize) {
@@ -203,7 +222,9 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.timers.0.borrow_mut().slots.try_remove(self.key);
+        let mut inner = self.timers.0.borrow_mut();
+        inner.slots.try_remove(self.key);
+        inner.forget();
     }
 }
 
@@ -257,6 +278,15 @@ mod tests {
             timers.interrupt();
         })
         .await;
+    }
+
+    #[test]
+    fn timers_that_are_gone_are_forgotten() {
+        let timers = Timers::default();
+        for _ in 0..100_000 {
+            Timer::new(&timers).set(clock::now_ms() + 3_600_000);
+        }
+        assert!(timers.0.borrow().queue.len() <= FORGOTTEN_MIN + 1);
     }
 
     #[tokio::test]

@@ -1,7 +1,6 @@
 //! The upstream half of an exchange: choose, connect, send, wait for the answer to begin; and once more elsewhere where that is safe.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::task::Poll;
 
 use balance::Outcome;
@@ -16,7 +15,7 @@ use crate::body::Failure;
 use crate::cluster::{Cluster, Lease};
 use crate::connect::{self, Upstream};
 use crate::error::{Error, Side};
-use crate::exchange::{Answered, Downstream, Work};
+use crate::exchange::{Answered, Downstream, Routed, Work};
 use crate::headers;
 use crate::log::Entry;
 use crate::receive::{self, Watch};
@@ -33,33 +32,37 @@ const INTERIM_MAX: usize = 16;
 /// same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the pool does when its
 /// endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one.
 pub(crate) async fn until_answered(
-    limits: &ListenerLimits,
-    cluster: &Rc<Cluster>,
+    routed: &Routed<'_>,
     downstream: &mut Downstream,
     work: &mut Work,
     entry: &mut Entry,
-    key: u64,
-    deadline_ms: u64,
 ) -> Result<Answered, Error> {
+    let Routed { listener, cluster, key, deadline_ms, .. } = routed;
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
     let mut fresh = false;
     let mut now_ms = entry.begun_us / 1000;
+    let mut failed = None;
     cluster.budget.borrow_mut().on_request(now_ms);
     loop {
-        let lease = cluster.lease(now_ms, key, &tried, &downstream.timer).await?;
+        let lease = match cluster.lease(now_ms, *deadline_ms, *key, &tried, &downstream.timer).await {
+            Ok(lease) => lease,
+            // That there is no other endpoint is not what went wrong.
+            Err(error) => return Err(failed.unwrap_or(error)),
+        };
+        now_ms = lease.at_ms;
         lease.endpoint.counters.requests.inc();
         entry.attempts += 1;
         entry.endpoint = Some(lease.endpoint.clone());
-        let mut attempt = Attempt { limits, cluster, lease, deadline_ms, was_reused: false, was_sent: false };
+        let mut attempt = Attempt::new(routed, lease);
         let error = match attempt.run(downstream, work, entry, fresh, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = clock::now_us();
-                attempt.judge_answer(work, at_us);
+                attempt.judge_head(work, entry, at_us);
                 return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
             }
             Err(error) => error,
         };
-        let is_unanswered = matches!(error.reason, Reason::UpstreamReset | Reason::UpstreamEof);
+        let is_unanswered = matches!(error.reason, Reason::UpstreamReset | Reason::UpstreamEof) && !attempt.was_heard;
         let was_stale = attempt.was_reused && is_unanswered;
         attempt.judge_failure(&error, was_stale);
 
@@ -78,9 +81,11 @@ pub(crate) async fn until_answered(
                 return Err(error);
             }
             if !cluster.budget.borrow_mut().try_retry(now_ms) {
-                return Err(Error::internal(Reason::RetryBudget));
+                listener.count(Reason::RetryBudget);
+                return Err(error);
             }
             cluster.counters.retries.inc();
+            failed = Some(error);
         }
     }
 }
@@ -88,15 +93,32 @@ pub(crate) async fn until_answered(
 /// One try at one endpoint.
 struct Attempt<'a> {
     limits: &'a ListenerLimits,
-    cluster: &'a Rc<Cluster>,
-    lease: Lease,
+    cluster: &'a Cluster,
     deadline_ms: u64,
+    lease: Lease,
     was_reused: bool,
     /// There was a connection: the endpoint may have seen the request.
     was_sent: bool,
+    /// Something of an answer came, be it half a head or a 1xx.
+    was_heard: bool,
+    /// The client was told to go on and send its body.
+    was_continued: bool,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    fn new(routed: &'a Routed<'_>, lease: Lease) -> Self {
+        Self {
+            limits: &routed.http.limits,
+            cluster: &routed.cluster,
+            deadline_ms: routed.deadline_ms,
+            lease,
+            was_reused: false,
+            was_sent: false,
+            was_heard: false,
+            was_continued: false,
+        }
+    }
+
     /// Gives the connection, the length of the response's head, and whether the request stopped getting through.
     async fn run(
         &mut self,
@@ -119,12 +141,22 @@ impl Attempt<'_> {
         let mut upload_failed = false;
         for interims in 0..=INTERIM_MAX {
             let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
-            let head_bytes = head.await?;
+            let head_bytes = match head.await {
+                Ok(head_bytes) => head_bytes,
+                Err(error) => {
+                    self.was_heard |= !upstream.input.is_empty();
+                    return Err(error);
+                }
+            };
             match work.response.status {
                 101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
                 101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
-                100..=199 => self.pass_interim(downstream, &mut upstream, work, head_bytes).await?,
+                100..=199 => {
+                    self.was_heard = true;
+                    self.was_continued |= work.response.status == 100;
+                    self.pass_interim(downstream, &mut upstream, work, head_bytes).await?;
+                }
                 _ => return Ok((upstream, head_bytes, upload_failed)),
             }
         }
@@ -172,7 +204,9 @@ impl Attempt<'_> {
             if *upload_failed || upload.is_done() {
                 watch.check(cx, down_reader.as_ref())?;
             }
-            let waits_for_client = !*upload_failed && !upload.is_read() && upload.waits_for_sender(input);
+            // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
+            let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
+            let waits_for_client = !is_held && !*upload_failed && !upload.is_read() && upload.waits_for_sender(input);
             let progress = upload.sent + scanned as u64;
             if progress != seen {
                 seen = progress;
@@ -185,7 +219,7 @@ impl Attempt<'_> {
             }
             timer.poll_elapsed(cx).map(|()| {
                 Err(match waits_for_client {
-                    _ if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
+                    false if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
                     true => Error::downstream(Reason::BodyTimeout),
                     false => Error::upstream(Reason::ResponseTimeout),
                 })
@@ -213,12 +247,15 @@ impl Attempt<'_> {
         written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)
     }
 
-    /// Tells the cluster how the endpoint did that answered.
-    fn judge_answer(&self, work: &Work, at_us: u64) {
-        let outcome = if work.response.status >= 500 { Outcome::Failure5xx } else { Outcome::Success };
-        self.cluster.record(&self.lease.endpoint, outcome);
+    /// Tells the cluster what the head of an answer says. That all is well is said when the answer is complete.
+    fn judge_head(&self, work: &Work, entry: &Entry, at_us: u64) {
+        match work.response.status {
+            101 => self.cluster.record(&self.lease.endpoint, Outcome::Success),
+            500.. => self.cluster.record(&self.lease.endpoint, Outcome::Failure5xx),
+            _ => {}
+        }
         if self.cluster.plan.policy.algorithm == model::Algorithm::PeakEwma {
-            let latency_us = at_us.saturating_sub(work.upload.head_sent_us);
+            let latency_us = at_us.saturating_sub(work.upload.head_sent_us.max(entry.connected_us));
             self.lease.endpoint.state.observe_latency(at_us / 1000, latency_us);
         }
     }
@@ -227,18 +264,22 @@ impl Attempt<'_> {
         if error.side != Side::Upstream || was_stale {
             return;
         }
-        let outcome = match error.reason {
-            Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed => Outcome::ConnectFailure,
-            Reason::ResponseTimeout | Reason::RequestTimeout => Outcome::Timeout,
-            _ => Outcome::Reset,
-        };
-        self.cluster.record(&self.lease.endpoint, outcome);
+        self.cluster.record(&self.lease.endpoint, outcome(error));
         tracing::debug!(
             cluster = self.cluster.plan.policy.name,
             endpoint = %self.lease.endpoint.state.address(),
             %error,
             "endpoint failed"
         );
+    }
+}
+
+/// What a failure of an endpoint counts as.
+pub(crate) fn outcome(error: &Error) -> Outcome {
+    match error.reason {
+        Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed => Outcome::ConnectFailure,
+        Reason::ResponseTimeout | Reason::RequestTimeout => Outcome::Timeout,
+        _ => Outcome::Reset,
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use balance::{EndpointState, Outcome, Picker, RetryBudget};
 use model::HashKey;
+use net::clock;
 use net::timer::Timer;
 use telemetry::{ClusterCounters, EndpointCounters, Reason};
 use tokio::sync::Notify;
@@ -24,7 +25,8 @@ pub(crate) struct Cluster {
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
     pub(crate) counters: Arc<ClusterCounters>,
     picker: RefCell<Picker>,
-    pub(crate) budget: RefCell<RetryBudget>,
+    /// The same through all snapshots.
+    pub(crate) budget: Rc<RefCell<RetryBudget>>,
 }
 
 /// An endpoint as one worker uses it.
@@ -46,6 +48,8 @@ pub(crate) struct Breaker {
 /// The right to use one connection of an endpoint.
 pub(crate) struct Lease {
     pub(crate) endpoint: Rc<Endpoint>,
+    /// When it was given, after what waiting there was, in milliseconds.
+    pub(crate) at_ms: u64,
     plan: Arc<ClusterPlan>,
 }
 
@@ -56,9 +60,10 @@ impl Cluster {
         counters: Arc<ClusterCounters>,
         worker: usize,
         workers: usize,
+        budget: Rc<RefCell<RetryBudget>>,
     ) -> Self {
         let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
-        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget: RefCell::new(RetryBudget::new()) }
+        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget }
     }
 
     /// What is to be hashed for this cluster's choice; `None`: nothing.
@@ -69,16 +74,28 @@ impl Cluster {
         }
     }
 
-    /// Chooses an endpoint that is not in `tried`, and waits for a connection's worth of room there if it must.
+    /// Chooses an endpoint that is not in `tried`, and waits for a connection's worth of room there if it must, but not beyond
+    /// `deadline_ms`.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`], [`Reason::PendingTimeout`].
-    pub(crate) async fn lease(&self, now_ms: u64, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Error> {
-        match self.try_lease(now_ms, key, tried) {
-            Ok(lease) => Ok(lease),
-            Err(Full::NoEndpoint) => Err(Error::internal(Reason::NoEndpoint)),
-            Err(Full::NoRoom) => self.wait_for_lease(now_ms, key, tried, timer).await,
+    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`].
+    pub(crate) async fn lease(
+        &self,
+        now_ms: u64,
+        deadline_ms: u64,
+        key: u64,
+        tried: &[usize],
+        timer: &Timer,
+    ) -> Result<Lease, Error> {
+        // Whoever waits came first.
+        if self.plan.breaker.pending() == 0 || self.plan.policy.limits.connections_max.is_none() {
+            match self.try_lease(now_ms, key, tried) {
+                Ok(lease) => return Ok(lease),
+                Err(Full::NoEndpoint) => return Err(Error::internal(Reason::NoEndpoint)),
+                Err(Full::NoRoom) => {}
+            }
         }
+        self.wait_for_lease(now_ms, deadline_ms, key, tried, timer).await
     }
 
     fn try_lease(&self, now_ms: u64, key: u64, tried: &[usize]) -> Result<Lease, Full> {
@@ -88,7 +105,7 @@ impl Cluster {
         if pick.panicked {
             self.counters.panic_picks.inc();
         }
-        if let Some(lease) = self.take(pick.index) {
+        if let Some(lease) = self.take(pick.index, now_ms) {
             return Ok(lease);
         }
         // The one chosen is full: any other that has room will do. The room may go to another worker in between; then the next is tried.
@@ -99,14 +116,14 @@ impl Cluster {
         };
         for _ in 0..self.endpoints.len() {
             let Some(pick) = picker.pick_unless(state, now_ms, key, is_out) else { break };
-            if let Some(lease) = self.take(pick.index) {
+            if let Some(lease) = self.take(pick.index, now_ms) {
                 return Ok(lease);
             }
         }
         Err(Full::NoRoom)
     }
 
-    fn take(&self, index: usize) -> Option<Lease> {
+    fn take(&self, index: usize, now_ms: u64) -> Option<Lease> {
         let endpoint = self.endpoints.get(index)?;
         match self.plan.policy.limits.connections_max {
             None => endpoint.state.open_connection(),
@@ -114,24 +131,54 @@ impl Cluster {
             Some(_) => return None,
         }
         endpoint.state.begin_request();
-        Some(Lease { endpoint: endpoint.clone(), plan: self.plan.clone() })
+        Some(Lease { endpoint: endpoint.clone(), at_ms: now_ms, plan: self.plan.clone() })
     }
 
-    async fn wait_for_lease(&self, now_ms: u64, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Error> {
+    async fn wait_for_lease(
+        &self,
+        now_ms: u64,
+        deadline_ms: u64,
+        key: u64,
+        tried: &[usize],
+        timer: &Timer,
+    ) -> Result<Lease, Error> {
         let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
-        let _pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
-        timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)));
+        let pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
+        self.counters.pending.inc();
+        timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
+        let outcome = self.queue(pending.is_first, key, tried, timer).await;
+        self.counters.pending.dec();
+        outcome.map_err(|reason| match reason {
+            Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
+            reason => Error::internal(reason),
+        })
+    }
+
+    /// Waits in a queue in which the first to come is the first to be woken.
+    async fn queue(&self, is_first: bool, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Reason> {
+        let freed = &self.plan.breaker.freed;
+        let mut may_try = is_first;
         loop {
-            let freed = breaker.freed.notified();
-            tokio::pin!(freed);
-            // Asked before looking again, so that room made in between is not missed.
-            freed.as_mut().enable();
-            match self.try_lease(net::clock::now_ms(), key, tried) {
-                Ok(lease) => return Ok(lease),
-                Err(Full::NoEndpoint) => return Err(Error::internal(Reason::NoEndpoint)),
-                Err(Full::NoRoom) => {}
+            let notified = freed.notified();
+            tokio::pin!(notified);
+            // Asked before looking, so that room made in between is not missed.
+            notified.as_mut().enable();
+            if may_try {
+                match self.try_lease(clock::now_ms(), key, tried) {
+                    Ok(lease) => return Ok(lease),
+                    Err(Full::NoEndpoint) => return Err(Reason::NoEndpoint),
+                    Err(Full::NoRoom) => {}
+                }
             }
-            timer.guard(freed).await.map_err(|_| Error::internal(Reason::PendingTimeout))?;
+            timer.guard(notified).await.map_err(|_| Reason::PendingTimeout)?;
+            may_try = true;
+            // The room may be at an endpoint that this request has tried, or gone: then it is the next one's to look.
+            if let Ok(lease) = self.try_lease(clock::now_ms(), key, tried) {
+                return Ok(lease);
+            }
+            if !tried.is_empty() {
+                freed.notify_one();
+            }
         }
     }
 
@@ -140,7 +187,7 @@ impl Cluster {
         if outcome != Outcome::Success {
             endpoint.counters.failures.inc();
         }
-        let Some(ejection) = self.plan.state.record(endpoint.index, net::clock::now_ms(), outcome) else { return };
+        let Some(ejection) = self.plan.state.record(endpoint.index, clock::now_ms(), outcome) else { return };
         endpoint.counters.ejections.inc();
         tracing::warn!(
             cluster = self.plan.policy.name,
@@ -158,19 +205,23 @@ enum Full {
 }
 
 /// One request's place among those that wait.
-struct Pending<'b>(&'b Breaker);
+struct Pending<'b> {
+    breaker: &'b Breaker,
+    /// Nobody waited before.
+    is_first: bool,
+}
 
 impl<'b> Pending<'b> {
     fn new(breaker: &'b Breaker, pending_max: usize) -> Option<Self> {
         let before = breaker.pending.fetch_add(1, Relaxed);
-        let pending = Self(breaker);
+        let pending = Self { breaker, is_first: before == 0 };
         (before < pending_max).then_some(pending)
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Relaxed);
+        self.breaker.pending.fetch_sub(1, Relaxed);
     }
 }
 
@@ -185,8 +236,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.endpoint.state.end_request();
         self.endpoint.state.close_connection();
-        // Nobody can wait where there is no limit, and hardly anybody where there is one.
-        if self.plan.policy.limits.connections_max.is_some() && self.plan.breaker.pending() > 0 {
+        // Under another snapshot there may be a limit where this one has none: whoever waits is told.
+        if self.plan.breaker.pending() > 0 {
             self.plan.breaker.freed.notify_one();
         }
     }

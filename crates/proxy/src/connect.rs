@@ -70,10 +70,19 @@ async fn connect(
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Error::upstream(Reason::ConnectRefused).because(error)
         }
+        // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
+        Ok(Err(error)) if is_local(&error) => return Err(Error::internal(Reason::NoLocalResources).because(error)),
         Ok(Err(error)) => Error::upstream(Reason::ConnectFailed).because(error),
     };
     cluster.counters.connect_failures.inc();
     Err(error)
+}
+
+/// Out of descriptors, buffers, memory, or ports for the address.
+fn is_local(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let local = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    local.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 async fn open(address: SocketAddr, header: Option<ProxyProtocol>, who: OnBehalfOf) -> io::Result<TcpStream> {

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+use balance::Outcome;
 use model::{HttpListener, Protocol};
 use net::buffer::Buffer;
 use net::clock;
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use wire::message::{Body, RequestHead, ResponseHead, Version};
+use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use crate::attempt;
 use crate::body::{Failure, Pump};
@@ -79,7 +80,14 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
     let outcome = run(worker, slot, listener, http, downstream, &mut work, &mut entry).await;
     let next = match outcome {
         Ok(next) => next,
-        Err(error) => fail(listener, http, downstream, &mut work, &mut entry, &error, slot.is_ending(worker)).await,
+        Err(mut error) => {
+            if worker.is_cut() {
+                // Whatever it looks like: it ends because the drain has taken too long.
+                error = Error::internal(Reason::Draining);
+            }
+            let may_stay = may_stay(http, downstream, slot.is_ending(worker));
+            fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay).await
+        }
     };
     if entry.is_begun() {
         entry.bytes_out += work.download.sent;
@@ -109,7 +117,7 @@ async fn run(
     work.upload.start(Body::None, Body::None, None);
     work.download.start(Body::None, Body::None, None);
     work.request.version = Version::Http11;
-    work.request.method = wire::message::Method::Get;
+    work.request.method = Method::Get;
     let Some(head_bytes) = receive::request_head(downstream, &http.limits, &mut work.request).await? else {
         return Ok(Next::Close);
     };
@@ -132,11 +140,26 @@ async fn run(
     let key = prepare(http, &cluster, downstream, work, head_bytes)?;
     let deadline_ms =
         policy.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
-    let answered = attempt::until_answered(&http.limits, &cluster, downstream, work, entry, key, deadline_ms).await?;
+    let routed = Routed { listener, http, cluster, key, deadline_ms };
+    let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if work.response.status == 101 {
-        return tunnel(listener, http, downstream, answered, work, entry).await;
+        return tunnel(&routed, downstream, answered, work, entry).await;
     }
-    respond(http, &cluster, downstream, answered, work, entry, deadline_ms, slot.is_ending(worker)).await
+    let may_stay = may_stay(http, downstream, slot.is_ending(worker));
+    let endpoint = answered.lease.endpoint.clone();
+    let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
+    match &outcome {
+        // A 5xx was judged when it came, and is no success now.
+        Ok(_) if work.response.status < 500 => routed.cluster.record(&endpoint, Outcome::Success),
+        Err(error) if error.side == Side::Upstream => routed.cluster.record(&endpoint, attempt::outcome(error)),
+        _ => {}
+    }
+    outcome
+}
+
+/// Whether the connection may carry another request, as far as this side is concerned.
+fn may_stay(http: &HttpListener, downstream: &Downstream, is_ending: bool) -> bool {
+    !is_ending && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max)
 }
 
 /// Writes the request as the endpoint gets it, and takes its head off the input. Gives the key for the choice of an endpoint.
@@ -169,6 +192,17 @@ fn prepare(
     Ok(key)
 }
 
+/// A request that knows where it goes.
+pub(crate) struct Routed<'r> {
+    pub(crate) listener: &'r ListenerView,
+    pub(crate) http: &'r HttpListener,
+    pub(crate) cluster: Rc<Cluster>,
+    /// For consistent hashing.
+    pub(crate) key: u64,
+    /// When the route's timeout is over, in milliseconds; `u64::MAX`: never.
+    pub(crate) deadline_ms: u64,
+}
+
 /// An endpoint that has begun to answer.
 pub(crate) struct Answered {
     pub(crate) lease: Lease,
@@ -182,27 +216,21 @@ pub(crate) struct Answered {
 }
 
 /// Relays the response, and what is left of the request.
-#[expect(clippy::too_many_arguments, reason = "the last stage needs what every stage before it found")]
 async fn respond(
-    http: &HttpListener,
-    cluster: &Rc<Cluster>,
+    routed: &Routed<'_>,
     downstream: &mut Downstream,
     answered: Answered,
     work: &mut Work,
     entry: &mut Entry,
-    deadline_ms: u64,
-    is_ending: bool,
+    may_stay: bool,
 ) -> Result<Next, Error> {
+    let Routed { http, cluster, deadline_ms, .. } = routed;
     let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
     let Work { request, response, upload, download, .. } = work;
     let framing = headers::response_framing(response, request.version);
     // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
     let is_early_refusal = response.status >= 300 && (upload_failed || !upload.is_done());
-    let may_stay = request.keep_alive
-        && !is_early_refusal
-        && framing != Body::UntilClose
-        && !is_ending
-        && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max);
+    let may_stay = may_stay && request.keep_alive && !is_early_refusal && framing != Body::UntilClose;
     let to = headers::Downstream { method: request.method, version: request.version, keep_alive: may_stay };
     headers::write_response(download.start(response.body, framing, None), response, upstream.input.filled(), &to);
     upstream.input.consume(head_bytes);
@@ -222,8 +250,15 @@ async fn respond(
                 upload_failed = true;
             }
         }
-        if let Poll::Ready(outcome) = download.poll(cx, &mut up_reader, &mut upstream.input, &mut down_writer) {
-            return Poll::Ready(outcome.map_err(response_error));
+        if !download.is_done() {
+            let polled = download.poll(cx, &mut up_reader, &mut upstream.input, &mut down_writer);
+            if let Poll::Ready(Err(failure)) = polled {
+                return Poll::Ready(Err(response_error(failure)));
+            }
+        }
+        // An endpoint may answer well before it has heard all, and go on listening.
+        if download.is_done() && (upload_failed || is_early_refusal || upload.is_done()) {
+            return Poll::Ready(Ok(()));
         }
         if upload_failed || upload.is_done() {
             watch.check(cx, down_reader.as_ref())?;
@@ -231,28 +266,35 @@ async fn respond(
         let progress = upload.received + download.received + download.sent;
         if progress != seen {
             seen = progress;
-            let wait_ms = if download.waits_for_sender(&upstream.input) { response_ms } else { stall_ms };
-            timer.set(clock::now_ms().saturating_add(wait_ms).min(deadline_ms));
+            let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
+            let wait_ms = if waits_for_endpoint { response_ms } else { stall_ms };
+            timer.set(clock::now_ms().saturating_add(wait_ms).min(*deadline_ms));
         }
-        timer.poll_elapsed(cx).map(|()| {
-            Err(match download.waits_for_sender(&upstream.input) {
-                _ if clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
-                true => Error::upstream(Reason::ResponseTimeout),
-                false => Error::downstream(Reason::SlowRead),
-            })
+        timer.poll_elapsed(cx).map(|()| match download.waits_for_sender(&upstream.input) {
+            // The response is complete; the rest of the request is not waited for any longer.
+            _ if download.is_done() => {
+                upload_failed = true;
+                Ok(())
+            }
+            _ if clock::now_ms() >= *deadline_ms => Err(Error::upstream(Reason::RequestTimeout)),
+            true => Err(Error::upstream(Reason::ResponseTimeout)),
+            false => Err(Error::downstream(Reason::SlowRead)),
         })
     })
     .await?;
 
     entry.finish(upload.head_sent_us, at_us, download.head_sent_us);
+    let download_sent_ms = download.head_sent_us / 1000;
+    let keep_alive = request.keep_alive;
     let is_uploaded = upload.is_done() && !upload_failed;
     if is_uploaded && response.keep_alive && upstream.input.is_empty() {
-        give_back(cluster, &lease, upstream, response, download.head_sent_us / 1000);
+        give_back(cluster, &lease, upstream, work, download_sent_ms);
     }
     Ok(match (may_stay, is_uploaded) {
         (true, true) => Next::KeepAlive,
-        (false, true) => Next::Close,
-        (_, false) => Next::Linger,
+        // A client that meant to stay may be sending its next request.
+        (false, true) if !keep_alive => Next::Close,
+        _ => Next::Linger,
     })
 }
 
@@ -266,29 +308,34 @@ fn response_error(failure: Failure) -> Error {
 }
 
 /// Keeps an upstream connection for the next request.
-fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, response: &ResponseHead, now_ms: u64) {
+fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, work: &Work, now_ms: u64) {
     let policy = &cluster.plan.policy;
     // Announced to the endpoint as one client's: nobody else's requests may go there.
     if policy.send_proxy_protocol.is_some() {
         return;
     }
     let mut idle_ms = crate::millis(policy.idle_timeout);
-    if let Some(seconds) = response.keep_alive_timeout_s {
+    if let Some(seconds) = work.response.keep_alive_timeout_s {
         // A second before the endpoint closes it, so that no request meets it closing.
         idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
     }
-    lease.endpoint.pool.put(upstream.stream, now_ms.saturating_add(idle_ms), policy.idle_connections_max);
+    let (pool, expires_ms) = (&lease.endpoint.pool, now_ms.saturating_add(idle_ms));
+    if work.request.method == Method::Head || matches!(work.response.status, 204 | 304) {
+        pool.put_aside(upstream.stream, expires_ms, policy.idle_connections_max);
+    } else {
+        pool.put(upstream.stream, expires_ms, policy.idle_connections_max);
+    }
 }
 
 /// After 101: bytes both ways, beginning with those that came with the heads.
 async fn tunnel(
-    listener: &ListenerView,
-    http: &HttpListener,
+    routed: &Routed<'_>,
     downstream: &mut Downstream,
     answered: Answered,
     work: &mut Work,
     entry: &mut Entry,
 ) -> Result<Next, Error> {
+    let Routed { listener, http, .. } = routed;
     let Answered { lease: _lease, mut upstream, head_bytes, at_us, .. } = answered;
     entry.status = 101;
     work.scratch.clear();
@@ -329,7 +376,7 @@ async fn fail(
     work: &mut Work,
     entry: &mut Entry,
     error: &Error,
-    is_ending: bool,
+    may_stay: bool,
 ) -> Next {
     // A request that never got a head was still one: someone sent bytes, and gets an answer.
     entry.begin(clock::now_us());
@@ -340,7 +387,7 @@ async fn fail(
 
     entry.status = status;
     let is_read = error.side != Side::Downstream && work.upload.is_read();
-    let keep_alive = is_read && work.request.keep_alive && !is_ending;
+    let keep_alive = is_read && work.request.keep_alive && may_stay;
     work.scratch.clear();
     respond::write(&mut work.scratch, status, error.reason, work.request.method, keep_alive, work.request.version);
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));

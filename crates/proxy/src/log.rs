@@ -132,7 +132,10 @@ impl Worker {
         if let Some((index, name)) = route
             && let Some(counters) = listener.route_counters(self, index, name)
         {
-            counters.responses.inc(entry.status);
+            // 0: nobody was there any more to be answered.
+            if entry.status != 0 {
+                counters.responses.inc(entry.status);
+            }
             if let Some(upstream_us) = entry.upstream_us {
                 counters.added.record(entry.added_us);
                 counters.upstream.record(upstream_us);

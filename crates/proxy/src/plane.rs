@@ -45,15 +45,7 @@ pub struct BindError {
 impl std::fmt::Display for BindError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listener, address, error } = self;
-        write!(f, "listener {listener}: cannot listen on {address}: {error}")?;
-        match error.kind() {
-            io::ErrorKind::AddrInUse => write!(f, "; another process has this port (ss -ltnp shows which)"),
-            io::ErrorKind::PermissionDenied => {
-                write!(f, "; ports below 1024 need CAP_NET_BIND_SERVICE, or a socket from the service manager")
-            }
-            io::ErrorKind::AddrNotAvailable => write!(f, "; no interface of this host has this address (ip addr)"),
-            _ => Ok(()),
-        }
+        write!(f, "listener {listener}: {}", net::socket::cannot_listen(*address, error))
     }
 }
 

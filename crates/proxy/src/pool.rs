@@ -10,7 +10,16 @@ use tokio::net::TcpStream;
 
 /// The idle connections of one worker to one endpoint. Cheap to clone: all clones are the same pool.
 #[derive(Clone, Default)]
-pub(crate) struct Pool(Rc<RefCell<Vec<Idle>>>);
+pub(crate) struct Pool(Rc<RefCell<Idles>>);
+
+#[derive(Default)]
+struct Idles {
+    ready: Vec<Idle>,
+    /// Not used before the next sweep: see [`Pool::put_aside`].
+    aside: Vec<Idle>,
+    /// The endpoint left the configuration.
+    closed: bool,
+}
 
 struct Idle {
     stream: TcpStream,
@@ -21,7 +30,7 @@ struct Idle {
 impl Pool {
     /// The connection used last that is neither too old nor closed by the endpoint, as far as can be told without a system call.
     pub(crate) fn take(&self, now_ms: u64) -> Option<TcpStream> {
-        let mut idle = self.0.borrow_mut();
+        let idle = &mut self.0.borrow_mut().ready;
         while let Some(connection) = idle.pop() {
             if connection.expires_ms > now_ms && is_silent(&connection.stream) {
                 return Some(connection.stream);
@@ -32,15 +41,37 @@ impl Pool {
 
     /// Keeps a connection on which nothing is outstanding.
     pub(crate) fn put(&self, stream: TcpStream, expires_ms: u64, connections_max: usize) {
-        let mut idle = self.0.borrow_mut();
-        if idle.len() < connections_max {
-            idle.push(Idle { stream, expires_ms });
+        let mut idles = self.0.borrow_mut();
+        if !idles.closed && idles.ready.len() < connections_max {
+            idles.ready.push(Idle { stream, expires_ms });
         }
     }
 
-    /// Closes what is too old or was closed by the endpoint.
+    /// Keeps a connection whose last response had no body by rule (to HEAD; 204; 304). Endpoints exist that send one all the same, a
+    /// moment later, and it would be taken for the next response: the connection is used again only if it is silent at the next sweep.
+    pub(crate) fn put_aside(&self, stream: TcpStream, expires_ms: u64, connections_max: usize) {
+        let mut idles = self.0.borrow_mut();
+        if !idles.closed && idles.ready.len() + idles.aside.len() < connections_max {
+            idles.aside.push(Idle { stream, expires_ms });
+        }
+    }
+
+    /// Closes what is too old or was closed by the endpoint, and takes in what was put aside.
     pub(crate) fn sweep(&self, now_ms: u64) {
-        self.0.borrow_mut().retain(|connection| connection.expires_ms > now_ms && is_silent(&connection.stream));
+        let idles = &mut *self.0.borrow_mut();
+        // In front: on top of the stack lies what was used last.
+        idles.ready.splice(0..0, idles.aside.drain(..));
+        idles.ready.retain(|connection| connection.expires_ms > now_ms && is_silent(&connection.stream));
+    }
+
+    /// Whether both are the same pool.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Closes all, now and what comes back later.
+    pub(crate) fn close(&self) {
+        *self.0.borrow_mut() = Idles { closed: true, ..Idles::default() };
     }
 }
 
@@ -72,6 +103,31 @@ mod tests {
         pool.put(c, 20, 2);
         assert_eq!(pool.take(15).unwrap().local_addr().unwrap(), last);
         assert!(pool.take(15).is_none(), "one has expired, one was too many");
+    }
+
+    #[tokio::test]
+    async fn what_was_put_aside_is_used_only_if_it_stays_silent() {
+        let pool = Pool::default();
+        let ((silent, _far), (spoken, mut talker)) = (pair().await, pair().await);
+        pool.put_aside(silent, 10, 9);
+        assert!(pool.take(0).is_none());
+        pool.sweep(0);
+        assert!(pool.take(0).is_some());
+        talker.write_all(b"a body that HEAD must not have").await.unwrap();
+        spoken.readable().await.unwrap();
+        pool.put_aside(spoken, 10, 9);
+        pool.sweep(0);
+        assert!(pool.take(0).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_closed_pool_keeps_nothing() {
+        let pool = Pool::default();
+        let ((a, _a), (b, _b)) = (pair().await, pair().await);
+        pool.put(a, 10, 9);
+        pool.close();
+        pool.put(b, 10, 9);
+        assert!(pool.take(0).is_none());
     }
 
     #[tokio::test]

@@ -65,6 +65,11 @@ pub(crate) async fn request_head(
                 return Ok(None);
             }
             Ok(Err(error)) => return Err(Error::client_io(error)),
+            // What elapsed is the wait before this, cut short by a new snapshot just as the request came.
+            Err(_) if !has_deadline => {
+                timer.set(clock::now_ms().saturating_add(crate::millis(limits.header_timeout)));
+                has_deadline = true;
+            }
             Err(_) if input.is_empty() => return Ok(None),
             Err(_) => return Err(Error::downstream(Reason::HeaderTimeout)),
         }

@@ -23,6 +23,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::NoEndpoint
         | Reason::PendingFull
         | Reason::PendingTimeout
+        | Reason::NoLocalResources
         | Reason::Draining => 503,
         // RFC 9110 section 15.6.3: the endpoint, or the way to it, gave no valid answer.
         Reason::ConnectRefused

@@ -9,6 +9,7 @@ use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
+use telemetry::Reason;
 use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, Lease};
@@ -62,7 +63,10 @@ pub(crate) async fn serve(
     listener.counters.bytes_sent.add(moved.downstream);
     entry.bytes_in = moved.upstream;
     entry.bytes_out = moved.downstream;
-    if let Err(error) = outcome {
+    if let Err(mut error) = outcome {
+        if worker.is_cut() {
+            error = Error::internal(Reason::Draining);
+        }
         listener.count(error.reason);
         tracing::debug!(listener = listener.plan.policy.name, client = %who.client, %error, "relay failed");
         entry.reason = Some(error.reason);
@@ -77,11 +81,11 @@ async fn open(
     entry: &mut Entry,
 ) -> Result<(Lease, Upstream), Error> {
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
+    cluster.counters.requests.inc();
     let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
     loop {
-        let now_ms = clock::now_ms();
-        cluster.counters.requests.inc();
-        let lease = cluster.lease(now_ms, key, &tried, timer).await?;
+        let lease = cluster.lease(clock::now_ms(), u64::MAX, key, &tried, timer).await?;
+        let now_ms = lease.at_ms;
         entry.attempts += 1;
         entry.endpoint = Some(lease.endpoint.clone());
         lease.endpoint.counters.requests.inc();
@@ -91,6 +95,9 @@ async fn open(
                 return Ok((lease, upstream));
             }
             Err(error) => {
+                if error.side == Side::Internal {
+                    return Err(error);
+                }
                 cluster.record(&lease.endpoint, Outcome::ConnectFailure);
                 tried.push(lease.endpoint.index);
                 if tried.len() == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {

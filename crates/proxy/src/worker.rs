@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use balance::RetryBudget;
 use model::{ClusterId, HttpListener, Route};
 use net::clock;
 use net::timer::{Timer, Timers};
@@ -23,6 +24,9 @@ use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
 
 /// Between two looks at idle upstream connections and the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// How long connections get to end once they are cut.
+const CUT_MS: u64 = 500;
 
 /// Spare [`Work`]s: as many as requests that are under way at once, up to this.
 const SPARE_WORK_MAX: usize = 128;
@@ -52,6 +56,8 @@ pub(crate) struct Worker {
     spare_work: RefCell<Vec<Box<Work>>>,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
+    /// The drain has taken too long: whatever is left ends now.
+    cut: Cell<bool>,
     connections: Cell<usize>,
     last_connection_gone: Notify,
 }
@@ -114,6 +120,7 @@ impl Worker {
             spare_work: RefCell::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
+            cut: Cell::new(false),
             connections: Cell::new(0),
             last_connection_gone: Notify::new(),
         }
@@ -126,6 +133,10 @@ impl Worker {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get()
     }
 
     pub(crate) fn take_work(&self) -> Box<Work> {
@@ -152,6 +163,7 @@ impl Worker {
     fn apply(self: &Rc<Self>, compiled: &Compiled) {
         let old = self.clusters.take();
         let clusters: Rc<[Rc<Cluster>]> = compiled.clusters.iter().map(|plan| self.cluster(plan, &old)).collect();
+        close_unused_pools(&old, &clusters);
         *self.clusters.borrow_mut() = clusters.to_vec();
 
         let mut slots = self.slots.borrow_mut();
@@ -199,7 +211,8 @@ impl Worker {
             })
         });
         let counters = self.registry.cluster(self.index, name);
-        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers))
+        let budget = old.map_or_else(|| Rc::new(RefCell::new(RetryBudget::new())), |old| old.budget.clone());
+        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers, budget))
     }
 
     fn listen(self: &Rc<Self>, sockets: Vec<(String, std::net::TcpListener)>) {
@@ -239,10 +252,32 @@ impl Worker {
                 tracing::warn!(
                     worker = self.index,
                     left = self.connections.get(),
-                    "drain timeout: closing what is left"
+                    "drain timeout: cutting what is left"
                 );
+                return self.cut_all(&timer).await;
+            }
+        }
+    }
+
+    /// Ends every connection as a failure, so that what is incomplete is reset, counted and logged.
+    async fn cut_all(&self, timer: &Timer) {
+        self.cut.set(true);
+        self.timers.elapse_all();
+        timer.set(clock::now_ms() + CUT_MS);
+        while self.connections.get() > 0 {
+            if timer.guard(self.last_connection_gone.notified()).await.is_err() {
                 return;
             }
+        }
+    }
+}
+
+/// Connections to endpoints that left the configuration; an old request may still hold the endpoint, and would give one back.
+fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
+    let kept: Vec<&Pool> = new.iter().flat_map(|cluster| &cluster.endpoints).map(|endpoint| &endpoint.pool).collect();
+    for endpoint in old.iter().flat_map(|cluster| &cluster.endpoints) {
+        if !kept.iter().any(|pool| pool.is_same(&endpoint.pool)) {
+            endpoint.pool.close();
         }
     }
 }

@@ -74,6 +74,7 @@ reasons! {
     35 Draining "draining" Internal "Steelyard is draining, and closed what had not ended in time or had not begun.";
     36 Internal "internal" Internal "A fault of Steelyard itself. Please report it.";
     37 TunnelIdle "tunnel_idle" Internal "Both sides of a tunnel were silent for too long.";
+    38 NoLocalResources "no_local_resources" Internal "No upstream connection for want of open files, ports or memory on this host.";
 }
 
 /// Where a [`Reason`] belongs.
