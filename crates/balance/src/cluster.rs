@@ -16,7 +16,7 @@ use crate::outlier::{Ejection, Outcome, OutlierPolicy};
 #[derive(Debug)]
 pub struct ClusterState {
     endpoints: Vec<Arc<EndpointState>>,
-    /// As long as `endpoints`. As they were when this was made: pickers and the maglev table go by the same ones.
+    /// As long as `endpoints`. Those of one snapshot: pickers and the maglev table go by the same ones.
     weights: Vec<u32>,
     /// Changes after each change of an endpoint's usability that is not the passing of time.
     epoch: AtomicU64,
@@ -57,9 +57,9 @@ pub struct Counts {
 }
 
 impl ClusterState {
-    /// The state of `cluster` with these endpoints: those of the file, and every address of those that are names.
-    pub fn new(cluster: &model::Cluster, endpoints: Vec<Arc<EndpointState>>) -> Self {
-        let weights: Vec<u32> = endpoints.iter().map(|endpoint| endpoint.weight()).collect();
+    /// The state of `cluster` with these endpoints and their weights: those of the file, and every address of those that are names.
+    pub fn new(cluster: &model::Cluster, endpoints: Vec<(Arc<EndpointState>, u32)>) -> Self {
+        let (endpoints, weights): (Vec<_>, Vec<u32>) = endpoints.into_iter().unzip();
         let maglev =
             matches!(cluster.algorithm, model::Algorithm::Maglev(_)).then(|| Maglev::new(&endpoints, &weights));
         Self {
@@ -165,7 +165,8 @@ impl ClusterState {
         Some(ejection)
     }
 
-    pub(crate) fn weight(&self, index: usize) -> u32 {
+    /// Relative to the other endpoints; 0 takes no new work. An index that does not exist has none.
+    pub fn weight(&self, index: usize) -> u32 {
         self.weights.get(index).copied().unwrap_or(0)
     }
 
@@ -242,10 +243,11 @@ mod tests {
         old.set_healthy(0, false, 0);
         old.endpoints()[1].begin_request();
         (0..5).for_each(|_| _ = old.record(1, 0, Outcome::Timeout));
-        let kept = old.endpoints().iter().rev().cloned().collect();
+        let kept = old.endpoints().iter().rev().cloned().zip([5, 7]).collect();
         let new = cluster_of(Algorithm::RoundRobin, kept, |_| {});
         assert_eq!(new.status(1, 0), Some(EndpointStatus::Unhealthy));
         assert_eq!(new.status(0, 0), Some(EndpointStatus::Ejected { until_ms: 10_000 }));
         assert_eq!(new.endpoints()[0].in_flight(), 1);
+        assert_eq!([0, 1, 2].map(|index| (old.weight(index), new.weight(index))), [(1, 5), (1, 7), (0, 0)]);
     }
 }

@@ -13,7 +13,8 @@ pub(crate) const DRAINING: u8 = 2;
 /// The state of one endpoint of one cluster, shared by the workers and the health checks.
 ///
 /// It outlives snapshots: on a reload the states of the endpoints that stay go into the new [`crate::ClusterState`], so that load, latency,
-/// verdicts and ejections are not forgotten.
+/// verdicts and ejections are not forgotten. Its weight is not here but in the cluster's state: it belongs to a snapshot, and one that is
+/// refused must leave nothing behind.
 ///
 /// All atomics are relaxed: each is a hint of its own, and what must be seen together is published by the cluster's epoch. Aligned to two
 /// cache lines, because processors fetch lines in pairs, so that two endpoints under load do not slow each other down.
@@ -21,7 +22,6 @@ pub(crate) const DRAINING: u8 = 2;
 #[repr(align(128))]
 pub struct EndpointState {
     address: SocketAddr,
-    weight: AtomicU32,
     in_flight: AtomicU32,
     connections: AtomicU32,
     pub(crate) flags: AtomicU8,
@@ -38,10 +38,9 @@ pub struct EndpointState {
 
 impl EndpointState {
     /// An endpoint that was there when the process started: taken as healthy, at its whole weight.
-    pub fn new(address: SocketAddr, weight: u32) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
-            weight: AtomicU32::new(weight),
             in_flight: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             flags: AtomicU8::new(0),
@@ -54,8 +53,8 @@ impl EndpointState {
     }
 
     /// An endpoint that joins a cluster which already carries traffic: it goes through the cluster's slow start.
-    pub fn joining(address: SocketAddr, weight: u32, now_ms: u64) -> Self {
-        let state = Self::new(address, weight);
+    pub fn joining(address: SocketAddr, now_ms: u64) -> Self {
+        let state = Self::new(address);
         state.usable_since_ms.store(now_ms.max(1), Relaxed);
         state
     }
@@ -63,16 +62,6 @@ impl EndpointState {
     /// Where it is. Identifies it among the endpoints of its cluster.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Relative to the other endpoints; 0 takes no new work.
-    pub fn weight(&self) -> u32 {
-        self.weight.load(Relaxed)
-    }
-
-    /// Gives another weight to an endpoint that stays over a reload. A [`crate::ClusterState`] goes by the weights it was made with.
-    pub fn set_weight(&self, weight: u32) {
-        self.weight.store(weight, Relaxed);
     }
 
     /// A request is on its way. Exactly one [`Self::end_request`] follows.
@@ -142,7 +131,7 @@ mod tests {
     use super::*;
 
     fn endpoint() -> EndpointState {
-        EndpointState::new(([127, 0, 0, 1], 80).into(), 1)
+        EndpointState::new(([127, 0, 0, 1], 80).into())
     }
 
     #[test]

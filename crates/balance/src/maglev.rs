@@ -130,7 +130,7 @@ mod tests {
     use crate::testing::{address, cluster_of, cluster_with, maglev, picker, seeded};
 
     fn endpoints(numbers: &[usize]) -> Vec<Arc<EndpointState>> {
-        numbers.iter().map(|n| Arc::new(EndpointState::new(address(*n), 1))).collect()
+        numbers.iter().map(|n| Arc::new(EndpointState::new(address(*n)))).collect()
     }
 
     fn table(numbers: &[usize], weights: &[u32]) -> Maglev {
@@ -240,7 +240,7 @@ mod tests {
         #[test]
         fn an_unhealthy_endpoint_moves_only_its_own_keys(n in 2usize..12, which: prop::sample::Index) {
             let numbers: Vec<usize> = (0..n).collect();
-            let cluster = cluster_of(maglev(), endpoints(&numbers), |_| {});
+            let cluster = cluster_of(maglev(), endpoints(&numbers).into_iter().zip(std::iter::repeat(1)).collect(), |_| {});
             let mut picker = picker(&maglev(), &cluster, 1);
             let keys: Vec<u64> = (0..500u32).map(|n| hash_key(&n.to_be_bytes())).collect();
             let mut all = || keys.iter().map(|key| picker.pick(&cluster, 0, *key, &[]).unwrap().index).collect::<Vec<_>>();

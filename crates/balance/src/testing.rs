@@ -20,14 +20,14 @@ pub(crate) fn cluster_with(
     weights: &[u32],
     adjust: impl FnOnce(&mut model::Cluster),
 ) -> ClusterState {
-    let endpoint = |(n, weight): (usize, &u32)| Arc::new(EndpointState::new(address(n), *weight));
+    let endpoint = |(n, weight): (usize, &u32)| (Arc::new(EndpointState::new(address(n))), *weight);
     cluster_of(algorithm, weights.iter().enumerate().map(endpoint).collect(), adjust)
 }
 
-/// As [`cluster_with`], of endpoints that are there already.
+/// As [`cluster_with`], of endpoints that are there already, each with its weight.
 pub(crate) fn cluster_of(
     algorithm: Algorithm,
-    endpoints: Vec<Arc<EndpointState>>,
+    endpoints: Vec<(Arc<EndpointState>, u32)>,
     adjust: impl FnOnce(&mut model::Cluster),
 ) -> ClusterState {
     let mut cluster = model::Cluster::new("test", Vec::new());

@@ -32,7 +32,7 @@ struct Simulation {
 
 impl Simulation {
     fn new(algorithm: &Algorithm, seed: u64) -> Self {
-        let endpoint = |n: u8| Arc::new(EndpointState::new(([10, 0, 0, n], 80).into(), 1));
+        let endpoint = |n: u8| (Arc::new(EndpointState::new(([10, 0, 0, n], 80).into())), 1);
         let mut cluster = model::Cluster::new("simulated", Vec::new());
         cluster.algorithm = algorithm.clone();
         let cluster = ClusterState::new(&cluster, (0..3).map(endpoint).collect());

@@ -280,11 +280,11 @@ mod tests {
     }
 
     fn cluster(address: SocketAddr) -> Arc<ClusterState> {
-        cluster_of(Arc::new(EndpointState::new(address, 1)))
+        cluster_of(Arc::new(EndpointState::new(address)))
     }
 
     fn cluster_of(endpoint: Arc<EndpointState>) -> Arc<ClusterState> {
-        Arc::new(ClusterState::new(&model::Cluster::new("c", Vec::new()), vec![endpoint]))
+        Arc::new(ClusterState::new(&model::Cluster::new("c", Vec::new()), vec![(endpoint, 1)]))
     }
 
     fn target(cluster: &Arc<ClusterState>, name: &str) -> Target {

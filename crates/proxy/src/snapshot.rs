@@ -76,25 +76,63 @@ impl Compiled {
     }
 }
 
-fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<Arc<EndpointState>> {
+/// Each with its weight. Nothing is written to states that are in use: the snapshot may yet be refused.
+fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<(Arc<EndpointState>, u32)> {
     let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
         .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
         .unwrap_or_default();
-    let mut states: Vec<Arc<EndpointState>> = Vec::new();
+    let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::new();
     for endpoint in &cluster.endpoints {
         let EndpointAddress::Socket(address) = endpoint.address else { continue };
         // A name may resolve to an address that is also given as such.
-        if states.iter().any(|state| state.address() == address) {
+        if states.iter().any(|(state, _)| state.address() == address) {
             continue;
         }
-        states.push(match (known.get(&address), old) {
-            (Some(state), _) => {
-                state.set_weight(endpoint.weight);
-                (*state).clone()
-            }
-            (None, Some(_)) => Arc::new(EndpointState::joining(address, endpoint.weight, now_ms)),
-            (None, None) => Arc::new(EndpointState::new(address, endpoint.weight)),
-        });
+        let state = match (known.get(&address), old) {
+            (Some(state), _) => (*state).clone(),
+            (None, Some(_)) => Arc::new(EndpointState::joining(address, now_ms)),
+            (None, None) => Arc::new(EndpointState::new(address)),
+        };
+        states.push((state, endpoint.weight));
     }
     states
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use model::{Dns, Endpoint, Generation};
+
+    use super::*;
+
+    fn snapshot(endpoints: &[(u16, u32)]) -> Arc<Snapshot> {
+        let endpoint = |(port, weight): &(u16, u32)| Endpoint {
+            address: EndpointAddress::Socket(([127, 0, 0, 1], *port).into()),
+            weight: *weight,
+        };
+        Arc::new(Snapshot {
+            generation: Generation(1),
+            admin: None,
+            access_log: None,
+            dns: Dns::default(),
+            drain_timeout: Duration::ZERO,
+            listeners: Vec::new(),
+            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect())],
+        })
+    }
+
+    fn weights(compiled: &Compiled) -> Vec<(u16, u32)> {
+        let state = &compiled.clusters[0].state;
+        state.endpoints().iter().enumerate().map(|(i, e)| (e.address().port(), state.weight(i))).collect()
+    }
+
+    #[test]
+    fn compiling_changes_nothing_of_the_snapshot_in_use() {
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), Some(&used), 0);
+        assert_eq!(weights(&used), [(1, 1), (2, 5)]);
+        assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
+        assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));
+    }
 }
