@@ -128,7 +128,7 @@ impl Control {
         }
         let handed = inherited.take(address).pop();
         let listener = handed.map_or_else(|| bind_alone(address), Ok);
-        let listener = listener.map_err(|error| format!("admin: cannot listen on {address}: {error}"))?;
+        let listener = listener.map_err(|error| format!("admin: {}", net::socket::cannot_listen(address, &error)))?;
         Ok(Listen::Here(address, listener))
     }
 
@@ -337,7 +337,7 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastF
         let total = totals.endpoints.get(&(name.to_owned(), address));
         EndpointStatus {
             address: address.to_string(),
-            weight: endpoint.weight(),
+            weight: plan.state.weight(index),
             state,
             why,
             in_flight: u64::from(endpoint.in_flight()),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::{Generation, Snapshot};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
 
@@ -49,7 +50,12 @@ pub(crate) fn check(path: &Path) -> Exit {
 /// Tells when a file has changed.
 pub(crate) struct Watch {
     path: Option<PathBuf>,
+    /// The file that was read last.
     seen: Option<Mark>,
+    /// Another one, which may still be being written.
+    pending: Option<Mark>,
+    // Here and not in `changed`, as is `pending`: whoever waits for other things as well begins to wait anew each time that one happens.
+    look: Interval,
 }
 
 /// What changes when a file is written or replaced, be it behind a symbolic link.
@@ -65,24 +71,35 @@ impl Watch {
     /// Watches a file from its present state on; nothing, if there is none.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         let seen = path.as_deref().and_then(mark);
-        Self { path, seen }
+        let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { path, seen, pending: None, look }
     }
 
-    /// Waits until the file is another, and has stopped changing: a file is not read while it is being written.
+    /// The file is about to be read, whatever the reason. Called before, so that a change while it is read is seen as one.
+    pub(crate) fn reading(&mut self) {
+        // One that is missing cannot be read; the last one that could stays the one that was seen.
+        if let Some(now) = self.path.as_deref().and_then(mark) {
+            self.seen = Some(now);
+            self.pending = None;
+        }
+    }
+
+    /// Waits until the file is another, and has stopped changing: a file is not read while it is being written. Waiting may be given up and
+    /// begun again at any time; nothing is lost.
     pub(crate) async fn changed(&mut self) {
         let Some(path) = &self.path else { return std::future::pending().await };
-        let mut pending = None;
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            self.look.tick().await;
             // A file that is missing is about to come back: removing it is no way to say anything.
             let Some(now) = mark(path) else { continue };
             if self.seen == Some(now) {
-                pending = None;
-            } else if pending == Some(now) {
-                self.seen = Some(now);
+                self.pending = None;
+            } else if self.pending == Some(now) {
+                (self.seen, self.pending) = (Some(now), None);
                 return;
             } else {
-                pending = Some(now);
+                self.pending = Some(now);
             }
         }
     }
@@ -96,4 +113,66 @@ fn mark(path: &Path) -> Option<Mark> {
         size: metadata.size(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of this test's own, gone with it.
+    struct File(PathBuf);
+
+    impl File {
+        fn new(name: &str) -> Self {
+            let file = Self(std::env::temp_dir().join(format!("steelyard-watch-{name}-{}", std::process::id())));
+            file.write("first");
+            file
+        }
+
+        /// Another file in its place: another inode, whatever the clock of the file system says.
+        fn write(&self, text: &str) {
+            let new = self.0.with_extension("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(&new, &self.0).unwrap();
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    /// Looks so many times, and gives up waiting within each interval twice.
+    async fn is_seen(watch: &mut Watch, looks: u32) -> bool {
+        for _ in 0..looks * 3 {
+            if tokio::time::timeout(LOOK_EVERY / 3, watch.changed()).await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_seen_by_one_who_is_called_away_all_the_time() {
+        let file = File::new("busy");
+        let mut watch = Watch::new(Some(file.0.clone()));
+        assert!(!is_seen(&mut watch, 3).await);
+        file.write("second, longer");
+        assert!(!is_seen(&mut watch, 1).await, "it may still be being written");
+        assert!(is_seen(&mut watch, 2).await);
+        assert!(!is_seen(&mut watch, 3).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_was_read_is_none() {
+        let file = File::new("read");
+        let mut watch = Watch::new(Some(file.0.clone()));
+        file.write("second, longer");
+        assert!(!is_seen(&mut watch, 1).await);
+        watch.reading();
+        assert!(!is_seen(&mut watch, 4).await);
+        file.write("the third, longer still");
+        assert!(is_seen(&mut watch, 3).await);
+    }
 }

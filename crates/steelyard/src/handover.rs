@@ -18,7 +18,7 @@ use crate::control::Control;
 /// Names the process that the new one takes over from.
 const PREDECESSOR: &str = "STEELYARD_PREDECESSOR";
 
-/// A new process was started by this one: the SIGTERM that comes is its.
+/// A new process was started by this one, and has not failed: the SIGTERM that comes is its.
 static SUCCESSOR: AtomicBool = AtomicBool::new(false);
 
 /// The sockets that were passed to this process.
@@ -26,12 +26,16 @@ pub(crate) fn inherited() -> Inherited {
     Inherited::from_environment()
 }
 
-/// Starts a new process from the same program file (or what has replaced it) with all listening sockets.
+/// Starts a new process from the same program file (or what has replaced it) with all listening sockets. One at a time: the SIGTERM of a
+/// second one would end this process before it has drained.
 pub(crate) fn start(plane: &Plane, control: &Control) {
+    if SUCCESSOR.swap(true, Relaxed) {
+        tracing::warn!("a successor is starting already: no other is started");
+        return;
+    }
     match spawn(plane, control.listener().as_deref()) {
         Ok(mut child) => {
             tracing::info!(pid = child.id(), "successor started");
-            SUCCESSOR.store(true, Relaxed);
             // Waits for it, or it would stay as a zombie should it fail.
             std::thread::spawn(move || {
                 let outcome = child.wait();
@@ -39,7 +43,10 @@ pub(crate) fn start(plane: &Plane, control: &Control) {
                 tracing::error!(?outcome, "successor ended before it took over");
             });
         }
-        Err(error) => tracing::error!(%error, "cannot start a successor"),
+        Err(error) => {
+            SUCCESSOR.store(false, Relaxed);
+            tracing::error!(%error, "cannot start a successor");
+        }
     }
 }
 
@@ -56,18 +63,22 @@ fn spawn(plane: &Plane, admin: Option<&TcpListener>) -> std::io::Result<std::pro
 
 /// Tells the process that this one takes over from to drain. Called when this one serves.
 pub(crate) fn take_over() {
-    let Some(predecessor) = std::env::var(PREDECESSOR).ok().and_then(|text| text.parse().ok()).and_then(Pid::from_raw)
-    else {
-        return;
-    };
-    // Only the parent: the variable may have been left in the environment of something else.
-    if getppid() != Some(predecessor) {
-        return;
-    }
+    let Some(predecessor) = predecessor() else { return };
     tracing::info!(predecessor = predecessor.as_raw_nonzero().get(), "taking over");
     if let Err(error) = kill_process(predecessor, Signal::TERM) {
         tracing::error!(%error, "cannot tell the old process to drain");
     }
+}
+
+/// Whether there is a process that serves as long as this one does not.
+pub(crate) fn has_predecessor() -> bool {
+    predecessor().is_some()
+}
+
+fn predecessor() -> Option<Pid> {
+    let named = std::env::var(PREDECESSOR).ok().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
+    // Only the parent: the variable may have been left in the environment of something else.
+    named.filter(|predecessor| getppid() == Some(*predecessor))
 }
 
 /// Whether a SIGTERM now comes from a successor.

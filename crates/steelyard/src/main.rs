@@ -8,6 +8,7 @@ mod control;
 mod exit;
 mod files;
 mod handover;
+mod limits;
 mod operate;
 mod resolve;
 mod run;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use model::{Dns, Endpoint, EndpointAddress, Snapshot};
+use model::{Cluster, Dns, Endpoint, EndpointAddress, Snapshot};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -24,46 +24,50 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The addresses of every name that has been resolved, in ascending order.
 pub(crate) type Addresses = HashMap<String, Vec<IpAddr>>;
 
-/// What is to be resolved, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
-    dns: Dns,
-    names: BTreeSet<String>,
-}
-
-/// Resolves in the background.
+/// Resolves the names of one snapshot in the background, until it is dropped.
+///
+/// Each snapshot has a resolver of its own: one that is refused takes with it what it wanted, and the one in use has not noticed.
 pub(crate) struct Resolver {
-    wanted: watch::Sender<Wanted>,
-    found: watch::Receiver<Arc<Found>>,
+    names: Arc<BTreeSet<String>>,
+    dns: Dns,
+    found: watch::Receiver<Found>,
+    /// The one task. Dropping the set ends it.
+    _task: JoinSet<()>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Found {
-    /// Every name here has been asked for at least once, with or without success.
-    asked: BTreeSet<String>,
     addresses: Addresses,
+    /// When each name is to be asked for again. A name that is not here has not been asked for, be it with or without success.
+    due: HashMap<String, Instant>,
 }
 
 impl Resolver {
-    /// Starts without names.
-    pub(crate) fn start() -> Self {
-        let (wanted, wanted_rx) = watch::channel(Wanted { dns: Dns::default(), names: BTreeSet::new() });
-        let (found_tx, found) = watch::channel(Arc::default());
-        tokio::spawn(run(wanted_rx, found_tx));
-        Self { wanted, found }
+    /// Has nothing to do.
+    pub(crate) fn idle() -> Self {
+        let (_, found) = watch::channel(Found::default());
+        Self { names: Arc::default(), dns: Dns::default(), found, _task: JoinSet::new() }
     }
 
-    /// Makes the names of a snapshot those that are resolved, and waits until each has been asked for once.
-    pub(crate) async fn resolve(&mut self, snapshot: &Snapshot) {
-        let names: BTreeSet<String> = names(snapshot).map(str::to_owned).collect();
-        let wanted = Wanted { dns: snapshot.dns.clone(), names: names.clone() };
-        self.wanted.send_if_modified(|current| {
-            let changed = *current != wanted;
-            *current = wanted;
-            changed
-        });
-        // An error means that the task has ended, which it does only with the process.
-        let _ = self.found.wait_for(|found| names.is_subset(&found.asked)).await;
+    /// Starts with the names of a snapshot. What `previous` has found is known from the start; names that it has asked for in the same way are
+    /// asked for again when they are due, all others at once.
+    pub(crate) fn start(snapshot: &Snapshot, previous: Option<&Self>) -> Self {
+        let names: Arc<BTreeSet<String>> = Arc::new(names(snapshot).map(str::to_owned).collect());
+        let dns = snapshot.dns.clone();
+        let mut known = previous.map(|previous| previous.found.borrow().clone()).unwrap_or_default();
+        known.addresses.retain(|name, _| names.contains(name));
+        known.due.retain(|name, _| names.contains(name) && previous.is_some_and(|previous| previous.dns == dns));
+        let (found_tx, found) = watch::channel(known);
+        let mut task = JoinSet::new();
+        task.spawn(run(names.clone(), dns.clone(), found_tx));
+        Self { names, dns, found, _task: task }
+    }
+
+    /// Waits until each name has been asked for once.
+    pub(crate) async fn asked(&mut self) {
+        let names = &self.names;
+        // An error means that the task has ended, which it does only where there is nothing to ask for.
+        let _ = self.found.wait_for(|found| names.iter().all(|name| found.due.contains_key(name))).await;
     }
 
     /// The addresses found so far.
@@ -107,37 +111,39 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
     expanded
 }
 
-async fn run(mut wanted: watch::Receiver<Wanted>, found: watch::Sender<Arc<Found>>) {
-    let mut due: HashMap<String, Instant> = HashMap::new();
-    let mut dns = Dns::default();
-    let mut resolver = None;
+/// A cluster that has endpoints in the snapshot, and none of whose names has an address.
+pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> Option<&'s str> {
+    let has_address = |endpoint: &Endpoint| match &endpoint.address {
+        EndpointAddress::Name { host, .. } => addresses.get(host).is_some_and(|ips| !ips.is_empty()),
+        EndpointAddress::Socket(_) => true,
+    };
+    let is_without = |cluster: &&Cluster| !cluster.endpoints.is_empty() && !cluster.endpoints.iter().any(has_address);
+    snapshot.clusters.iter().find(is_without).map(|cluster| cluster.name.as_str())
+}
+
+async fn run(names: Arc<BTreeSet<String>>, dns: Dns, found: watch::Sender<Found>) {
+    if names.is_empty() {
+        return;
+    }
+    let resolver = make(&dns).inspect_err(|error| tracing::error!(error, "no name can be resolved")).ok();
     loop {
-        let now = wanted.borrow_and_update().clone();
-        if now.dns != dns || resolver.is_none() {
-            resolver = make(&now.dns).inspect_err(|error| tracing::error!(error, "no name can be resolved")).ok();
-            dns = now.dns.clone();
-            due.clear();
+        let next = {
+            let due = &found.borrow().due;
+            // A name that was never asked for has been due for ever.
+            names.iter().map(|name| due.get(name).copied()).min().flatten()
+        };
+        if let Some(at) = next {
+            tokio::time::sleep_until(at).await;
         }
-        due.retain(|name, _| now.names.contains(name));
-        let is_due = |name: &&String| due.get(*name).is_none_or(|at| *at <= Instant::now());
-        let asking: Vec<String> = now.names.iter().filter(is_due).cloned().collect();
+        let asking: Vec<String> = {
+            let (due, now) = (&found.borrow().due, Instant::now());
+            names.iter().filter(|name| due.get(*name).is_none_or(|at| *at <= now)).cloned().collect()
+        };
         let answers = match &resolver {
             Some(resolver) => look_up(resolver, &asking).await,
-            None => asking.iter().map(|name| (name.clone(), Err("no resolver".to_owned()))).collect(),
+            None => asking.into_iter().map(|name| (name, Err("no resolver".to_owned()))).collect(),
         };
-        publish(&found, &now, &mut due, answers);
-
-        let next = due.values().min().copied();
-        let wait = async {
-            match next {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            changed = wanted.changed() => if changed.is_err() { return },
-            () = wait => {}
-        }
+        publish(&found, &dns, answers);
     }
 }
 
@@ -186,39 +192,34 @@ async fn look_up(resolver: &TokioResolver, names: &[String]) -> Vec<(String, Ans
     lookups.join_all().await
 }
 
-fn publish(
-    found: &watch::Sender<Arc<Found>>,
-    wanted: &Wanted,
-    due: &mut HashMap<String, Instant>,
-    answers: Vec<(String, Answer)>,
-) {
-    let before = found.borrow().clone();
-    let mut addresses = before.addresses.clone();
-    addresses.retain(|name, _| wanted.names.contains(name));
-    for (name, answer) in answers {
-        let wait = match answer {
-            Ok((ips, ttl)) => {
-                if addresses.get(&name) != Some(&ips) {
-                    tracing::info!(name, ?ips, "resolved");
+fn publish(found: &watch::Sender<Found>, dns: &Dns, answers: Vec<(String, Answer)>) {
+    found.send_if_modified(|Found { addresses, due }| {
+        let mut changed = false;
+        for (name, answer) in answers {
+            let wait = match answer {
+                Ok((ips, ttl)) => {
+                    if addresses.get(&name) != Some(&ips) {
+                        tracing::info!(name, ?ips, "resolved");
+                        addresses.insert(name.clone(), ips);
+                        changed = true;
+                    }
+                    ttl.clamp(dns.ttl_min, dns.ttl_max)
                 }
-                addresses.insert(name.clone(), ips);
-                ttl.clamp(wanted.dns.ttl_min, wanted.dns.ttl_max)
-            }
-            Err(error) => {
-                tracing::warn!(name, error, kept = ?addresses.get(&name), "cannot resolve");
-                RETRY_AFTER
-            }
-        };
-        due.insert(name, Instant::now() + wait);
-    }
-    if addresses != before.addresses || wanted.names != before.asked {
-        found.send_replace(Arc::new(Found { asked: wanted.names.clone(), addresses }));
-    }
+                Err(error) => {
+                    tracing::warn!(name, error, kept = ?addresses.get(&name), "cannot resolve");
+                    RETRY_AFTER
+                }
+            };
+            // The first answer, even if it is none, is one that `Resolver::asked` waits for.
+            changed |= due.insert(name, Instant::now() + wait).is_none();
+        }
+        changed
+    });
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{Cluster, Generation};
+    use model::Generation;
 
     use super::*;
 
@@ -273,8 +274,8 @@ mod tests {
             last += 1;
             [10, 0, 0, last]
         }));
-        let mut resolver = Resolver::start();
-        resolver.resolve(&snapshot(&[("api.example.com", 1)], vec![server])).await;
+        let mut resolver = Resolver::start(&snapshot(&[("api.example.com", 1)], vec![server]), None);
+        resolver.asked().await;
         let first = resolver.addresses();
         assert_eq!(first["api.example.com"].len(), 1);
         resolver.changed().await;
@@ -286,9 +287,50 @@ mod tests {
     async fn a_name_without_an_answer_does_not_hold_up_the_start() {
         // A port on which nothing answers: bound, and never read.
         let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let mut resolver = Resolver::start();
+        let wanted = snapshot(&[("api.example.com", 1)], vec![silent.local_addr().unwrap()]);
+        let mut resolver = Resolver::start(&wanted, None);
         tokio::time::pause();
-        resolver.resolve(&snapshot(&[("api.example.com", 1)], vec![silent.local_addr().unwrap()])).await;
+        resolver.asked().await;
         assert!(resolver.addresses().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_resolver_knows_what_the_one_before_it_found() {
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let server = socket.local_addr().unwrap();
+        let serving = tokio::spawn(serve(socket, || [10, 0, 0, 1]));
+        let mut in_use = Resolver::start(&snapshot(&[("a.example.com", 1)], vec![server]), None);
+        in_use.asked().await;
+        serving.abort();
+        let found = in_use.addresses();
+
+        // Nobody answers any more. One that wants other names forgets them for itself alone...
+        tokio::time::pause();
+        let mut refused = Resolver::start(&snapshot(&[("b.example.com", 1)], vec![server]), Some(&in_use));
+        refused.asked().await;
+        assert!(refused.addresses().is_empty());
+        assert_eq!(in_use.addresses(), found);
+        drop(refused);
+        // ... and one that wants the same ones has them, even if it asks elsewhere and in vain.
+        let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        for servers in [vec![server], vec![silent]] {
+            let mut next = Resolver::start(&snapshot(&[("a.example.com", 1)], servers), Some(&in_use));
+            next.asked().await;
+            assert_eq!(next.addresses(), found);
+        }
+    }
+
+    #[test]
+    fn a_cluster_without_an_address_is_found() {
+        let check = |endpoints: &[(&str, u32)], expect: Option<&str>| {
+            let ip = |name: &str, ips: &[&str]| {
+                (name.to_owned(), ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>())
+            };
+            let addresses = Addresses::from([ip("a", &["1.1.1.1"]), ip("empty", &[])]);
+            assert_eq!(unreachable(&snapshot(endpoints, Vec::new()), &addresses), expect, "{endpoints:?}");
+        };
+        check(&[("a", 1), ("unknown", 1)], None);
+        check(&[("unknown", 1), ("empty", 1)], Some("c"));
+        check(&[], None);
     }
 }

@@ -20,7 +20,8 @@ use crate::control::{Control, Order};
 use crate::exit::Exit;
 use crate::files::{self, Watch};
 use crate::handover;
-use crate::resolve::{self, Resolver};
+use crate::limits::OpenFiles;
+use crate::resolve::{self, Addresses, Resolver};
 
 /// Orders that wait for the loop; the control API answers "busy" beyond that.
 const ORDERS_MAX: usize = 16;
@@ -82,16 +83,23 @@ fn run(source: Source, args: &RunArgs) -> Exit {
     };
     let workers = args.workers.map_or_else(net::worker::available_cpus, usize::from);
     runtime.block_on(async {
-        let mut running = match Running::start(source, snapshot, workers, inherited).await {
+        let mut running = match Running::new(source, snapshot, workers, inherited) {
             Ok(running) => running,
-            Err(error) => {
-                eprintln!("steelyard: {error}");
-                return Exit::HostCannot;
-            }
+            Err(error) => return cannot(&error),
         };
+        match running.begin().await {
+            Ok(()) => {}
+            Err(_) if running.ending.told => return Exit::Good,
+            Err(error) => return cannot(&error),
+        }
         let handed_over = running.until_told_to_end().await;
         running.end(handed_over).await
     })
+}
+
+fn cannot(error: &str) -> Exit {
+    eprintln!("steelyard: {error}");
+    Exit::HostCannot
 }
 
 fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
@@ -114,7 +122,10 @@ struct Running {
     orders: mpsc::Receiver<Order>,
     watch: Watch,
     signals: Signals,
+    ending: Ending,
     inherited: Inherited,
+    open_files: OpenFiles,
+    begun: Instant,
 }
 
 /// What the loop is woken by.
@@ -131,8 +142,14 @@ struct Signals {
     reload: Signal,
     reopen: Signal,
     hand_over: Signal,
+}
+
+/// The signals that end the process.
+struct Ending {
     terminate: Signal,
     interrupt: Signal,
+    /// One of them has come.
+    told: bool,
 }
 
 impl Signals {
@@ -141,70 +158,123 @@ impl Signals {
             reload: signal(SignalKind::hangup())?,
             reopen: signal(SignalKind::user_defined1())?,
             hand_over: signal(SignalKind::user_defined2())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
         })
     }
 }
 
+impl Ending {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            told: false,
+        })
+    }
+
+    /// Waits until this process is told to end. That is not forgotten: asked again, it is so at once.
+    async fn told(&mut self) {
+        if !self.told {
+            self.told_again().await;
+            self.told = true;
+        }
+    }
+
+    /// Waits until it is told once more.
+    async fn told_again(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
 impl Running {
-    async fn start(source: Source, snapshot: Snapshot, workers: usize, inherited: Inherited) -> Result<Self, String> {
+    fn new(source: Source, snapshot: Snapshot, workers: usize, inherited: Inherited) -> Result<Self, String> {
         let begun = Instant::now();
+        // For the whole process, and the successor that it may start.
+        let open_files = OpenFiles::raise();
         let signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
+        let ending = Ending::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
         let registry = Arc::new(Registry::default());
         let plane =
             Plane::start(workers, registry.clone()).map_err(|error| format!("cannot start workers: {error}"))?;
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
-        let mut running = Self {
-            wanted: snapshot.clone(),
+        Ok(Self {
+            wanted: snapshot,
             control: Arc::new(Control::new(registry, workers, orders_tx)),
             plane,
-            resolver: Resolver::start(),
+            resolver: Resolver::idle(),
             access_log: None,
             orders,
             watch,
             signals,
+            ending,
             inherited,
             source,
-        };
-        running.adopt(snapshot).await?;
-        for address in running.inherited.left_over() {
+            open_files,
+            begun,
+        })
+    }
+
+    /// Puts the first snapshot to use, and takes over from whoever serves now.
+    async fn begin(&mut self) -> Result<(), String> {
+        self.adopt(self.wanted.clone()).await?;
+        for address in self.inherited.left_over() {
             tracing::warn!(%address, "inherited socket closed: no listener has this address");
         }
-        running.inherited = Inherited::default();
+        self.inherited = Inherited::default();
         handover::take_over();
-        for (asked, bound) in running.plane.addresses() {
-            tracing::info!(address = %if asked.port() == 0 { bound } else { asked }, workers, "listening");
+        for (asked, bound) in self.plane.addresses() {
+            let address = if asked.port() == 0 { bound } else { asked };
+            tracing::info!(%address, workers = self.plane.workers(), "listening");
         }
-        tracing::debug!(ready_after = ?begun.elapsed(), "ready");
-        Ok(running)
+        tracing::debug!(ready_after = ?self.begun.elapsed(), "ready");
+        Ok(())
     }
 
     /// Makes `snapshot` the one in use, all of it or none.
     async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), String> {
-        self.resolver.resolve(&snapshot).await;
+        let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
+        // Names may take seconds, and whoever ends this process does not wait for them.
+        tokio::select! {
+            () = resolver.asked() => {}
+            () = self.ending.told() => return Err("told to end before every name had been looked up".to_owned()),
+        }
+        let addresses = resolver.addresses();
+        // The process that serves now has found its endpoints: this one, which has not, would be no better.
+        if self.control.compiled().is_none()
+            && handover::has_predecessor()
+            && let Some(cluster) = resolve::unreachable(&snapshot, &addresses)
+        {
+            return Err(format!("cluster {cluster}: none of its names has an address; the old process goes on"));
+        }
         let access_log = if self.access_log.is_some() && snapshot.access_log == self.wanted.access_log {
             None
         } else {
             Some(open_access_log(&snapshot)?)
         };
         let admin = self.control.listen(snapshot.admin, &mut self.inherited)?;
-        self.put_to_use(&snapshot).await?;
+        self.put_to_use(&snapshot, &addresses).await?;
+        self.resolver = resolver;
 
         if let Some(access_log) = access_log {
             self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
             self.control.set_access_log(access_log.clone());
-            self.access_log = access_log;
+            if let Some(old) = std::mem::replace(&mut self.access_log, access_log) {
+                // Waits for the last lines, which may take seconds where nobody reads them: not on this thread.
+                std::thread::spawn(move || drop(old));
+            }
         }
         self.control.serve(admin);
+        self.open_files.warn_if_short(&snapshot);
         self.wanted = snapshot;
         Ok(())
     }
 
-    /// Gives the planes a snapshot whose names have been resolved.
-    async fn put_to_use(&mut self, snapshot: &Snapshot) -> Result<(), String> {
-        let expanded = Arc::new(resolve::expand(snapshot, &self.resolver.addresses()));
+    /// Gives the planes a snapshot with the addresses of its names.
+    async fn put_to_use(&mut self, snapshot: &Snapshot, addresses: &Addresses) -> Result<(), String> {
+        let expanded = Arc::new(resolve::expand(snapshot, addresses));
         let previous = self.control.compiled();
         let compiled = Arc::new(Compiled::new(expanded, previous.as_deref(), clock::now_ms()));
         // Before the workers use it: they must not find an endpoint healthy that is known not to be.
@@ -224,8 +294,8 @@ impl Running {
         loop {
             let signals = &mut self.signals;
             let event = tokio::select! {
-                _ = signals.terminate.recv() => Event::End,
-                _ = signals.interrupt.recv() => Event::End,
+                biased;
+                () = self.ending.told() => Event::End,
                 _ = signals.reload.recv() => Event::Reload("SIGHUP"),
                 () = self.watch.changed() => Event::Reload("the file changed"),
                 _ = signals.reopen.recv() => Event::ReopenLog,
@@ -250,7 +320,8 @@ impl Running {
 
     async fn follow_names(&mut self) {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
-        if let Err(error) = self.put_to_use(&wanted).await {
+        let addresses = self.resolver.addresses();
+        if let Err(error) = self.put_to_use(&wanted, &addresses).await {
             tracing::error!(error, "addresses changed, and cannot be used");
         }
     }
@@ -267,6 +338,7 @@ impl Running {
 
     async fn reload(&mut self, why: &str) -> Result<u64, String> {
         let generation = self.control.next_generation();
+        self.watch.reading();
         let outcome = match self.source.read(generation) {
             Ok(snapshot) => self.adopt(snapshot).await,
             Err(errors) => Err(errors),
@@ -299,8 +371,7 @@ impl Running {
         }
         tokio::select! {
             _ = drained => tracing::info!("drained"),
-            _ = self.signals.terminate.recv() => return told_twice(),
-            _ = self.signals.interrupt.recv() => return told_twice(),
+            () = self.ending.told_again() => return told_twice(),
         }
         // The last one to hold it writes the last lines.
         self.control.set_access_log(None);
