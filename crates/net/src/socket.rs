@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -79,6 +80,22 @@ pub fn tune(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
 }
 
+/// How many bytes the other end has acknowledged since the connection began (RFC 4898 tcpEStatsAppHCThruOctetsAcked, Linux 4.1); `None`
+/// where the kernel does not tell.
+pub fn bytes_acked(stream: &TcpStream) -> Option<u64> {
+    /// Where struct tcp_info of linux/tcp.h has `tcpi_bytes_acked`; the struct only ever grows at its end.
+    const OFFSET: usize = 120;
+    let mut info = [0_u8; OFFSET + 8];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed from `stream` and open; the kernel writes at most `length` bytes to `info`, and says how many.
+    let outcome = unsafe {
+        let (info, length) = (info.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
+    };
+    let acked = info.get(OFFSET..).filter(|_| outcome == 0 && length as usize == info.len())?;
+    acked.try_into().ok().map(u64::from_ne_bytes)
+}
+
 /// Lets closing `stream` send RST instead of FIN: the other end learns that what it got is not all there was to get.
 pub fn reset_on_close(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -86,7 +103,21 @@ pub fn reset_on_close(stream: &TcpStream) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_heard_is_acknowledged() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
+        let before = bytes_acked(&stream).unwrap();
+        stream.write_all(b"hello").await.unwrap();
+        far.write_all(b"!").await.unwrap();
+        stream.read_u8().await.unwrap();
+        assert_eq!(bytes_acked(&stream).unwrap() - before, 5);
+    }
 
     #[tokio::test]
     async fn two_listeners_share_a_port_and_any_address_takes_ipv4() {

@@ -29,7 +29,8 @@ const INTERIM_MAX: usize = 16;
 /// Sends the request until an endpoint has begun its final answer, whose head is then in `work.response`.
 ///
 /// A request goes to another endpoint where the first cannot have acted on it (no connection was made), or where acting twice is the
-/// same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the pool does when its
+/// same as acting once (the method is idempotent) and not a byte of an answer came, or where the endpoint closed a connection from the
+/// pool without having read the request. What a connection from the pool does when its
 /// endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one.
 pub(crate) async fn until_answered(
     routed: &Routed<'_>,
@@ -66,7 +67,7 @@ pub(crate) async fn until_answered(
         let was_stale = attempt.was_reused && is_unanswered;
         attempt.judge_failure(&error, was_stale);
 
-        let is_safe = !attempt.was_sent || (is_unanswered && work.request.method.is_idempotent());
+        let is_safe = !attempt.was_sent || attempt.is_unseen || (is_unanswered && work.request.method.is_idempotent());
         if error.side != Side::Upstream || error.reason == Reason::RequestTimeout || !is_safe || !work.upload.rewind() {
             return Err(error);
         }
@@ -101,6 +102,9 @@ struct Attempt<'a> {
     was_sent: bool,
     /// Something of an answer came, be it half a head or a 1xx.
     was_heard: bool,
+    /// A connection from the pool ended without an acknowledgement of any byte of the request. An endpoint that has read a request whole
+    /// acknowledges it when it closes; one that leaves something of it unread resets, and has not got the whole of it to act on.
+    is_unseen: bool,
     /// The client was told to go on and send its body.
     was_continued: bool,
 }
@@ -115,6 +119,7 @@ impl<'a> Attempt<'a> {
             was_reused: false,
             was_sent: false,
             was_heard: false,
+            is_unseen: false,
             was_continued: false,
         }
     }
@@ -138,6 +143,9 @@ impl<'a> Attempt<'a> {
         // What a new connection took is the network's time and the endpoint's, not ours.
         entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
 
+        // Asked only where it can matter: an idempotent request is sent again in any case, and a new connection is not stale.
+        let is_doubtful = upstream.is_reused && !work.request.method.is_idempotent();
+        let acked_before = if is_doubtful { net::socket::bytes_acked(&upstream.stream) } else { None };
         let mut upload_failed = false;
         for interims in 0..=INTERIM_MAX {
             let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
@@ -145,6 +153,10 @@ impl<'a> Attempt<'a> {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
+                    self.is_unseen = matches!(error.reason, Reason::UpstreamEof | Reason::UpstreamReset)
+                        && !self.was_heard
+                        && acked_before.is_some()
+                        && acked_before == net::socket::bytes_acked(&upstream.stream);
                     return Err(error);
                 }
             };

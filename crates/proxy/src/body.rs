@@ -38,8 +38,8 @@ pub(crate) struct Pump {
     pub(crate) sent: u64,
     /// When the last of the head was written, in microseconds; 0: not yet.
     pub(crate) head_sent_us: u64,
-    /// Something of the body was taken from the reader: the message cannot be sent again.
-    is_begun: bool,
+    /// Something of the message was written and is not in `out` any more: it cannot be sent again.
+    is_forgotten: bool,
 }
 
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl Pump {
         self.received = 0;
         self.sent = 0;
         self.head_sent_us = 0;
-        self.is_begun = false;
+        self.is_forgotten = false;
         self.out.clear();
         &mut self.out
     }
@@ -102,9 +102,10 @@ impl Pump {
         self.written == self.out.len() && input.is_empty()
     }
 
-    /// Makes the pump send its head again, to another receiver. False, where bytes of the body are gone.
+    /// Makes the pump send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
+    /// it comes.
     pub(crate) fn rewind(&mut self) -> bool {
-        let possible = !self.is_begun;
+        let possible = !self.is_forgotten;
         if possible {
             self.written = 0;
             self.head_sent_us = 0;
@@ -124,7 +125,6 @@ impl Pump {
         let mut turn = 0;
         loop {
             if !self.is_read() && !input.is_empty() {
-                self.is_begun = true;
                 turn += ready!(self.poll_take(cx, input, writer))?;
             }
             ready!(self.poll_flush(cx, writer)).map_err(Failure::Write)?;
@@ -191,6 +191,7 @@ impl Pump {
             count
         } else {
             ready!(self.poll_flush(cx, writer)).map_err(Failure::Write)?;
+            self.is_forgotten = true;
             let count = match ready!(Pin::new(writer).poll_write(cx, piece)) {
                 Ok(0) => return Poll::Ready(Err(Failure::Write(io::ErrorKind::WriteZero.into()))),
                 outcome => outcome.map_err(Failure::Write)?,
@@ -244,9 +245,10 @@ impl Pump {
         put(&mut self.out, self.framing, piece);
     }
 
-    /// Makes room in `out` once nothing in it is needed to send the head again.
+    /// Makes room in `out` once all of it is written.
     fn forget_written(&mut self) {
-        if self.written == self.out.len() {
+        if self.written == self.out.len() && self.written > 0 {
+            self.is_forgotten = true;
             self.out.clear();
             self.written = 0;
         }

@@ -118,9 +118,7 @@ async fn run(
     work.download.start(Body::None, Body::None, None);
     work.request.version = Version::Http11;
     work.request.method = Method::Get;
-    let Some(head_bytes) = receive::request_head(downstream, &http.limits, &mut work.request).await? else {
-        return Ok(Next::Close);
-    };
+    let head_bytes = receive::request_head(downstream, &http.limits, &mut work.request).await?;
     entry.begin(clock::now_us());
     downstream.requests += 1;
     if worker.logs_requests() {

@@ -19,7 +19,7 @@ use crate::exchange::Downstream;
 /// A response head larger than this is refused, whatever the listener allows its clients.
 pub(crate) const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads a request head: its length in bytes, or `None` where the client ended the connection before it began one.
+/// Reads the rest of a request head, of which the first bytes are in `downstream.input`; gives its length in bytes.
 ///
 /// # Errors
 /// Of the downstream side: the head is malformed, too large or too slow.
@@ -27,19 +27,19 @@ pub(crate) async fn request_head(
     downstream: &mut Downstream,
     limits: &ListenerLimits,
     head: &mut RequestHead,
-) -> Result<Option<usize>, Error> {
+) -> Result<usize, Error> {
     let Downstream { stream, input, timer, .. } = downstream;
     let (mut reader, _) = stream.split();
     // Set only when the first read does not bring the whole head, which it nearly always does.
     let mut has_deadline = false;
     let mut scanned = 0;
     loop {
-        if !input.is_empty() && (scanned == 0 || h1::has_head_end(input.filled(), scanned)) {
+        if scanned == 0 || h1::has_head_end(input.filled(), scanned) {
             match h1::parse_request(input.filled(), limits.header_count_max, head) {
                 Ok(Parsed::Complete(length)) if length > limits.header_bytes_max => {
                     return Err(too_large(input, limits));
                 }
-                Ok(Parsed::Complete(length)) => return Ok(Some(length)),
+                Ok(Parsed::Complete(length)) => return Ok(length),
                 Ok(Parsed::Partial) => {}
                 Err(error) => return Err(Error::downstream(request_reason(error))),
             }
@@ -52,25 +52,14 @@ pub(crate) async fn request_head(
             let room = (input.capacity() * 2).clamp(SMALL_BYTES, limits.header_bytes_max.max(SMALL_BYTES));
             input.grow(room.max(input.len() + 1));
         }
-        if scanned > 0 && !has_deadline {
+        if !has_deadline {
             timer.set(clock::now_ms().saturating_add(crate::millis(limits.header_timeout)));
             has_deadline = true;
         }
         match timer.guard(poll_fn(|cx| input.poll_fill(cx, &mut reader))).await {
-            Ok(Ok(0)) if input.is_empty() => return Ok(None),
             Ok(Ok(0)) => return Err(Error::downstream(Reason::ClientEof)),
             Ok(Ok(_)) => {}
-            Ok(Err(error)) if input.is_empty() => {
-                tracing::trace!(%error, "client gone between requests");
-                return Ok(None);
-            }
             Ok(Err(error)) => return Err(Error::client_io(error)),
-            // What elapsed is the wait before this, cut short by a new snapshot just as the request came.
-            Err(_) if !has_deadline => {
-                timer.set(clock::now_ms().saturating_add(crate::millis(limits.header_timeout)));
-                has_deadline = true;
-            }
-            Err(_) if input.is_empty() => return Ok(None),
             Err(_) => return Err(Error::downstream(Reason::HeaderTimeout)),
         }
     }
@@ -130,7 +119,12 @@ pub(crate) fn poll_response_head(
         if input.is_full() {
             input.grow((input.capacity() * 2).max(SMALL_BYTES));
         }
-        match ready!(input.poll_fill(cx, reader)) {
+        let read = input.poll_fill(cx, reader);
+        if read.is_pending() && input.is_empty() {
+            // The runtime takes a new socket for readable until it is tried.
+            *input = Buffer::none();
+        }
+        match ready!(read) {
             Ok(0) => return Poll::Ready(Err(Error::upstream(Reason::UpstreamEof))),
             Ok(_) => {}
             Err(error) => return Poll::Ready(Err(Error::endpoint_io(error))),

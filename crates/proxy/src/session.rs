@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use model::Protocol;
 use net::buffer::Buffer;
@@ -51,7 +51,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStrea
     }
 }
 
-/// Waits, without a buffer, until the client sends something; false when it is time to close.
+/// Waits, without a buffer, for the first bytes of a request; false when it is time to close.
 async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView, downstream: &mut Downstream) -> bool {
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return false };
     downstream.input = Buffer::none();
@@ -65,8 +65,9 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
         } else {
             downstream.timer.set_interruptible(deadline_ms);
         }
-        if downstream.timer.guard(poll_fn(|cx| downstream.stream.poll_read_ready(cx))).await.is_ok() {
-            return true;
+        if let Ok(has_begun) = downstream.timer.guard(first_bytes(&mut downstream.stream, &mut downstream.input)).await
+        {
+            return has_begun;
         }
         // A drain that began while we waited interrupts the timer: the client gets a little longer, then we close.
         if is_ending {
@@ -77,6 +78,30 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
             return false;
         }
     }
+}
+
+/// Reads the first bytes of a request into `input`; false where the client ended the connection instead.
+async fn first_bytes(stream: &mut TcpStream, input: &mut Buffer) -> bool {
+    let (mut reader, _) = stream.split();
+    poll_fn(|cx| {
+        if ready!(reader.as_ref().poll_read_ready(cx)).is_err() {
+            return Poll::Ready(false);
+        }
+        *input = Buffer::small();
+        let read = input.poll_fill(cx, &mut reader);
+        if read.is_pending() {
+            // The runtime takes a new socket for readable until it is tried: without this a silent client would hold a buffer.
+            *input = Buffer::none();
+        }
+        read.map(|read| match read {
+            Ok(count) => count > 0,
+            Err(error) => {
+                tracing::trace!(%error, "client gone between requests");
+                false
+            }
+        })
+    })
+    .await
 }
 
 async fn close(downstream: &mut Downstream) {
