@@ -222,7 +222,12 @@ async fn receive<R: AsyncReadExt + Unpin>(stream: &mut R, deadline: Option<Insta
             () = &mut until => return Ok(received),
             count = stream.read(&mut block) => match count? {
                 0 => return Ok(received),
-                count => received += count as u64,
+                count => {
+                    received += count as u64;
+                    // tokio lets a task read 128 times in a row. Where one thread reads a hundred streams that never run dry, a stream
+                    // would then get its turn twice a second, and its sender's window closes meanwhile.
+                    tokio::task::yield_now().await;
+                }
             }
         }
     }

@@ -110,6 +110,8 @@ async fn send(stream: &mut TcpStream, bytes: u64, counts: &Counts) -> io::Result
         let count = stream.write(&block[..left.min(BLOCK_BYTES as u64) as usize]).await?;
         left -= count as u64;
         counts.sent.fetch_add(count as u64, Ordering::Relaxed);
+        // Every stream gets its turn after each block: tokio would let one go on 128 times.
+        tokio::task::yield_now().await;
     }
     // Closing with unread bytes would be a reset, which may overtake the last of what was sent.
     stream.shutdown().await?;
@@ -123,5 +125,6 @@ async fn sink(stream: &mut TcpStream, counts: &Counts) -> io::Result<()> {
             0 => return Ok(()),
             count => counts.received.fetch_add(count as u64, Ordering::Relaxed),
         };
+        tokio::task::yield_now().await;
     }
 }
