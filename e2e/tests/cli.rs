@@ -1,0 +1,201 @@
+//! The command line as a newcomer meets it: what it says, where it says it, and with which code it ends.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{Origin, Scratch, Steelyard, local, port, run, steelyard};
+use testkit::{Exit, Finished, Program, Signal};
+
+#[track_caller]
+fn check(words: &[&str], exit: i32, expect: &[&str]) -> Finished {
+    let finished = run(words);
+    // What is wrong is said on standard error, so that it is not piped away.
+    let said = if exit == 0 { &finished.stdout } else { &finished.stderr };
+    assert_eq!(finished.exit, Exit::Code(exit), "{words:?}: {finished:?}");
+    for text in expect {
+        assert!(said.contains(text), "{words:?} does not say {text:?}, but:\n{said}");
+    }
+    let other = if exit == 0 { &finished.stderr } else { &finished.stdout };
+    assert_eq!(other, "", "{words:?} says it on the wrong stream");
+    finished
+}
+
+fn minimal(listen: &str, admin: &str) -> String {
+    format!(
+        "admin: {admin}
+listeners:
+  web: {{bind: '{listen}', protocol: http, to: app}}
+clusters:
+  app: {{endpoints: ['127.0.0.1:9']}}
+"
+    )
+}
+
+#[test]
+fn usage() {
+    check(&[], 2, &["Usage: steelyard <COMMAND>", "serve", "A load balancer that weighs itself"]);
+    check(&["blance"], 2, &["unrecognized subcommand 'blance'"]);
+    check(&["serv"], 2, &["'serve'"]);
+    check(&["serve"], 2, &["--config <FILE>"]);
+    check(&["serve", "-c", "x", "--workers", "0"], 2, &["--workers"]);
+    check(&["proxy", "--listen", ":8080"], 2, &["--to <ENDPOINTS>"]);
+    check(&["proxy", "--listen", "8080", "--to", "127.0.0.1:9001"], 2, &["8080", "--listen <ADDRESS>"]);
+    check(&["--version"], 0, &["steelyard 0."]);
+    check(
+        &["--help"],
+        0,
+        &["demo", "proxy", "serve", "check", "schema", "status", "reload", "endpoint", "origin", "load"],
+    );
+}
+
+#[test]
+fn a_bad_file() {
+    let scratch = Scratch::new();
+    let bad =
+        minimal("127.0.0.1:80800", "127.0.0.1:9900").replace("to: app", "to: ap").replace("endpoints", "endpoint");
+    let file = scratch.write("bad.yaml", &bad);
+    let places = [
+        format!("{file}:3:15: "), // the port
+        format!("{file}:3:54: "), // a cluster that is not there
+        format!("{file}:5:9: "),  // a key that is not there
+        "did you mean `endpoints`?".to_owned(),
+    ];
+    let expect: Vec<&str> = places.iter().map(String::as_str).collect();
+    check(&["check", "-c", &file], 64, &expect);
+    // Before a port is opened.
+    check(&["serve", "-c", &file], 64, &expect);
+
+    let good = scratch.write("good.yaml", &minimal("127.0.0.1:8080", "127.0.0.1:9900"));
+    check(&["check", "-c", &good], 0, &["good (1 listeners, 1 clusters)"]);
+    let missing = scratch.path().join("missing.yaml").display().to_string();
+    for command in ["check", "serve"] {
+        check(&[command, "-c", &missing], 64, &[&missing, "No such file"]);
+        check(&[command, "-c", &scratch.path().display().to_string()], 64, &["directory"]);
+    }
+    let empty = scratch.write("empty.yaml", "");
+    check(&["check", "-c", &empty], 64, &["empty.yaml:1:1: "]);
+}
+
+#[test]
+fn a_port_that_another_process_has() {
+    let taken = TcpListener::bind(local(0)).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let scratch = Scratch::new();
+    let free = local(port()).to_string();
+    let listener = scratch.write("listener.yaml", &minimal(&address, &free));
+    let admin = scratch.write("admin.yaml", &minimal(&free, &address));
+    let what_to_do = [&*address, "in use", "ss -ltnp"];
+    check_host(&["serve", "-c", &listener], &what_to_do);
+    check_host(&["serve", "-c", &admin], &what_to_do);
+    check_host(&["proxy", "--listen", &address, "--to", "127.0.0.1:9"], &what_to_do);
+    // An address that no interface of this host has (RFC 5737).
+    check_host(&["proxy", "--listen", "192.0.2.1:8080", "--to", "127.0.0.1:9"], &["192.0.2.1:8080", "ip addr"]);
+}
+
+/// 77: the configuration is good, and this host cannot.
+#[track_caller]
+fn check_host(words: &[&str], expect: &[&str]) {
+    check(words, 77, expect);
+}
+
+#[test]
+fn the_same_file_a_second_time() {
+    let scratch = Scratch::new();
+    let origin = Origin::start("x");
+    let listen = local(port()).to_string();
+    let config = minimal(&listen, "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address));
+    let first = Steelyard::serve(&config, 1);
+    // By the admin address alone: listeners can be shared by the processes of one user (SO_REUSEPORT).
+    let second = scratch.write("second.yaml", &config.replace("{admin}", &first.admin.to_string()));
+    check_host(&["serve", "-c", &second], &["admin: ", &first.admin.to_string(), "in use"]);
+}
+
+#[test]
+fn nobody_at_the_admin_address() {
+    let nobody = local(port()).to_string();
+    let hint = [&*format!("nothing listens on {nobody}"), "is steelyard running", &*format!("`admin: {nobody}`")]
+        .map(str::to_owned);
+    let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
+    check(&["status", "--admin", &nobody], 1, &hint);
+    check(&["status", "--json", "--admin", &nobody], 1, &hint);
+    check(&["reload", "--admin", &nobody], 1, &hint);
+    check(&["endpoint", "drain", "127.0.0.1:9001", "--admin", &nobody], 1, &hint);
+
+    let origin = Origin::start("x");
+    check(&["status", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
+}
+
+#[test]
+fn what_a_running_one_tells() {
+    let origin = Origin::start("x");
+    let listen = local(port());
+    let config = minimal(&listen.to_string(), "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address));
+    let mut balancer = Steelyard::serve(&config, 2);
+    assert_eq!(support::get(listen, "/").map(|response| response.status), Some(200));
+
+    let finished = balancer.ask(&["status", "--json"]);
+    let status: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!((&status["version"], &status["generation"], &status["workers"]), (&1.into(), &1.into(), &2.into()));
+    assert_eq!(status["pid"], balancer.program.pid());
+
+    // Not a terminal: no colour, with and without NO_COLOR.
+    let admin = balancer.admin.to_string();
+    for no_color in [false, true] {
+        let mut command = steelyard();
+        if no_color {
+            command.env("NO_COLOR", "1");
+        }
+        let finished = Program::run("status", command.args(["status", "--admin", &admin])).unwrap();
+        assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+        assert!(finished.stdout.contains("Nothing is wrong."), "{}", finished.stdout);
+        assert!(finished.stdout.contains("web") && finished.stdout.contains("app"), "{}", finished.stdout);
+        assert!(!finished.stdout.contains('\x1b'), "{}", finished.stdout);
+    }
+    assert!(!balancer.program.log().contains('\x1b'));
+
+    let endpoint = origin.address.to_string();
+    assert_eq!(balancer.ask(&["endpoint", "drain", &endpoint]).exit, Exit::Code(0));
+    assert_eq!(balancer.status()["clusters"][0]["endpoints"][0]["state"], "draining");
+    let finished = balancer.ask(&["status"]);
+    assert!(finished.stdout.contains("to look at") && finished.stdout.contains("draining"), "{}", finished.stdout);
+    assert_eq!(balancer.ask(&["endpoint", "ready", &endpoint]).exit, Exit::Code(0));
+    let unknown = balancer.ask(&["endpoint", "drain", "127.0.0.1:1"]);
+    assert_eq!(unknown.exit, Exit::Code(1));
+    assert!(
+        unknown.stderr.contains("no such endpoint: 127.0.0.1:1") && unknown.stderr.contains(&endpoint),
+        "{}",
+        unknown.stderr
+    );
+
+    let reloaded = balancer.ask(&["reload"]);
+    assert_eq!(reloaded.exit, Exit::Code(0), "{}", reloaded.stderr);
+    assert!(reloaded.stdout.contains("\"generation\":2"), "{}", reloaded.stdout);
+    balancer.program.signal(Signal::INT).unwrap();
+    assert_eq!(balancer.program.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0));
+}
+
+#[test]
+fn what_other_programs_read() {
+    let schema: Value = serde_json::from_str(&check(&["schema"], 0, &[]).stdout).unwrap();
+    assert!(schema["$schema"].is_string() && schema["properties"]["listeners"].is_object(), "{schema}");
+    check(&["completions", "bash"], 0, &["_steelyard()", "complete -F _steelyard"]);
+    check(&["completions", "tcsh"], 2, &["bash"]);
+    let scratch = Scratch::new();
+    check(&["man", &scratch.path().display().to_string()], 0, &[]);
+    let page = std::fs::read_to_string(scratch.path().join("steelyard.1")).unwrap();
+    assert!(page.contains(".SH NAME"), "{page}");
+    assert!(scratch.path().join("steelyard-serve.1").is_file());
+    check(&["man", &scratch.path().join("missing").display().to_string()], 1, &["No such file"]);
+}
+
+#[test]
+fn every_example_is_there() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    for name in ["http.yaml", "tcp.yaml"] {
+        check(&["check", "-c", &examples.join(name).display().to_string()], 0, &["good"]);
+    }
+}

@@ -1,0 +1,170 @@
+//! The example files, served unchanged. Their ports are fixed, so each runs in a network namespace of its own.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use lab::load::{HttpLoad, HttpReport, Target, Until, run_http};
+use serde_json::Value;
+use support::{Origin, local, names, run, skip, status, steelyard};
+use testkit::{Exit, Program, Signal};
+
+/// Set in the process that is in the namespace.
+const INSIDE: &str = "STEELYARD_E2E_INSIDE";
+
+/// The admin address of all examples.
+const ADMIN: u16 = 9900;
+
+/// True in a process that has a network of its own. Elsewhere it runs the test called `name` in such a process, and gives false.
+fn has_own_network(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    // As root a network namespace alone; otherwise one of users, too, where the host allows that.
+    let is_root = rustix::process::geteuid().is_root();
+    let own = if is_root { "-n" } else { "-rn" };
+    let loopback = "ip link set lo up && exec \"$0\" \"$@\"";
+    let possible = Program::run("unshare", Command::new("unshare").args([own, "sh", "-c", loopback, "true"]));
+    match possible {
+        Ok(finished) if finished.exit == Exit::Code(0) => {}
+        Ok(finished) => {
+            skip(name, &format!("no network namespace: {}", finished.stderr.replace('\n', "; ")));
+            return false;
+        }
+        Err(failure) => {
+            skip(name, &format!("no network namespace: {failure}"));
+            return false;
+        }
+    }
+    let mut command = Command::new("unshare");
+    command.args([own, "sh", "-c", loopback]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").env("STEELYARD_BIN", steelyard().get_program());
+    let mut inside = Program::spawn("in the namespace", &mut command).unwrap();
+    let exit = inside.exit_within(testkit::PATIENCE * 6).unwrap();
+    let finished = inside.finish().unwrap();
+    assert_eq!(exit, Exit::Code(0), "{}\n{}", finished.stdout, finished.stderr);
+    assert!(finished.stdout.contains("1 passed"), "{}", finished.stdout);
+    false
+}
+
+fn example(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name).display().to_string()
+}
+
+/// `steelyard serve` of an example as it is, ready.
+fn serve(name: &str) -> Program {
+    let mut balancer = Program::spawn("steelyard", steelyard().args(["serve", "-c", &example(name)])).unwrap();
+    let ready = || support::get(local(ADMIN), "/readyz").filter(|response| response.status == 200);
+    balancer.until("ready", ready).unwrap();
+    balancer
+}
+
+fn load(path: &str, requests: u64) -> HttpReport {
+    let target = Target::resolve(&format!("http://127.0.0.1:8080{path}")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(run_http(&HttpLoad::get(target, 8, Until::Requests(requests)))).unwrap();
+    assert_eq!((report.failures(), report.answers), (0, requests), "{path}: {report}");
+    report
+}
+
+#[test]
+fn http() {
+    if !has_own_network("http") {
+        return;
+    }
+    let origins = [9001, 9002, 9003].map(|port| Origin::start_at(local(port), &port.to_string(), 18));
+    let balancer = serve("http.yaml");
+    // Weights 1, 1, 2, dealt by workers that know nothing of each other: each is off by less than a round of its own.
+    let report = load("/", 4_000);
+    for (origin, expect) in [("9001", 1_000), ("9002", 1_000), ("9003", 2_000)] {
+        let served = report.origins[origin];
+        assert!(served.abs_diff(expect) < 50, "{origin} served {served} of 4000, expected {expect}");
+    }
+    for path in ["/api/", "/api/x?y", "/api"] {
+        assert_eq!(load(path, 100).origins.keys().collect::<Vec<_>>(), ["9001"], "{path}");
+    }
+    assert!(load("/apix", 100).origins.len() > 1, "a prefix ends at a segment's end");
+
+    // The health check takes out the one that is gone, and no request is lost on the way.
+    let [_first, second, _third] = origins;
+    drop(second);
+    load("/", 4_000);
+    let mut balancer = balancer;
+    balancer
+        .until("unhealthy", || status(local(ADMIN)).filter(|status| state(status, "127.0.0.1:9002") != "healthy"))
+        .unwrap();
+    assert!(!load("/", 1_000).origins.contains_key("9002"));
+    end(balancer);
+}
+
+fn state<'s>(status: &'s Value, address: &str) -> &'s str {
+    let clusters = status["clusters"].as_array().into_iter().flatten();
+    let endpoints = clusters.flat_map(|cluster| cluster["endpoints"].as_array().into_iter().flatten());
+    let mut states =
+        endpoints.filter(|endpoint| endpoint["address"] == address).filter_map(|endpoint| endpoint["state"].as_str());
+    states.next().unwrap_or_default()
+}
+
+#[test]
+fn tcp() {
+    if !has_own_network("tcp") {
+        return;
+    }
+    let echo = |port: u16| {
+        let address = local(port).to_string();
+        let mut origin = Program::spawn("origin", steelyard().args(["origin", "tcp", "--listen", &address])).unwrap();
+        origin.says("listening").unwrap();
+        origin
+    };
+    let (first, second) = (echo(50013), echo(50014));
+    let mut balancer = serve("tcp.yaml");
+    assert_eq!(names(&status(local(ADMIN)).unwrap(), "listeners"), ["stream"]);
+    exchange(local(50012), 10);
+    let used = |status: &Value, index: usize| status["clusters"][0]["endpoints"][index]["requests"].as_u64();
+    let status_now = status(local(ADMIN)).unwrap();
+    assert!(used(&status_now, 0) > Some(0) && used(&status_now, 1) > Some(0), "{status_now}");
+
+    drop(first);
+    exchange(local(50012), 10);
+    balancer
+        .until("unhealthy", || status(local(ADMIN)).filter(|status| state(status, "127.0.0.1:50013") != "healthy"))
+        .unwrap();
+    exchange(local(50012), 10);
+    end(balancer);
+    drop(second);
+}
+
+/// Connections one after the other, on each of which an echo comes back whole.
+fn exchange(address: SocketAddr, connections: usize) {
+    for number in 0..connections {
+        let mut conn = testkit::client::connect("client", address, None).unwrap();
+        let text = format!("connection {number}");
+        conn.send(text.as_bytes()).unwrap();
+        conn.half_close().unwrap();
+        conn.expect_bytes(text.as_bytes()).unwrap();
+        conn.expect_end().unwrap();
+    }
+}
+
+fn end(mut balancer: Program) {
+    balancer.signal(Signal::TERM).unwrap();
+    assert_eq!(balancer.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.log());
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_its_name() {
+    let check = |name: &str, keys: &[&str]| {
+        let finished = run(&["check", "-c", &example(name)]);
+        assert_eq!(finished.exit, Exit::Code(64), "{name}: {finished:?}");
+        for key in keys {
+            assert!(finished.stderr.contains(key), "{name} does not name {key}:\n{}", finished.stderr);
+        }
+    };
+    check("canary.yaml", &["`mirror`", "`retry`", "`request_headers`", "`rate_limit`", "`redirect`", "`sticky`"]);
+    check("grpc.yaml", &["`grpc`", "`tls`", "\"https\"", "unknown key `protocol` in a cluster"]);
+    check("tls.yaml", &["`tls`", "`sni`", "\"https\"", "\"tls_passthrough\""]);
+    check("vip.yaml", &["`vips`"]);
+}

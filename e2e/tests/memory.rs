@@ -1,0 +1,210 @@
+//! What connections and bodies cost in memory, by the kernel's account.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lab::load::{HttpLoad, Target, Until, run_http};
+use lab::procfs::resident_bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use support::{Origin, Steelyard, local, port, skip};
+use testkit::PATIENCE;
+
+const MIB: u64 = 1 << 20;
+
+/// A body far larger than any buffer on its way.
+const BODY_BYTES: u64 = 256 * MIB;
+
+/// What such a body may add to the memory of the balancer.
+const GROWTH_BYTES_MAX: u64 = 16 * MIB;
+
+/// The published bar: 2,000 idle connections in so much memory, all of the process counted.
+const IDLE_CONNECTIONS: usize = 2_000;
+const IDLE_BYTES_MAX: u64 = 20 * MIB;
+
+/// What a connection may cost while its request is under way: two buffers and the state of an exchange.
+const BURST_BYTES_MAX: u64 = 40 * 1024;
+
+/// One test at a time: the figures are of one balancer each, but the host has to hold all of them.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn balancer_to(endpoint: std::net::SocketAddr) -> (Steelyard, std::net::SocketAddr) {
+    let listen = local(port());
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '{listen}', protocol: http, to: all}}
+clusters:
+  all: {{endpoints: ['{endpoint}']}}
+"
+    );
+    (Steelyard::serve(&config, 1), listen)
+}
+
+fn resident(balancer: &Steelyard) -> u64 {
+    resident_bytes(balancer.program.pid()).unwrap()
+}
+
+/// The most that was ever resident: a peak between two looks is seen, too.
+fn peak(balancer: &Steelyard) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
+    line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes / 1024)
+}
+
+#[test]
+fn a_large_upload() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let origin = Origin::start("x");
+    let (balancer, listen) = balancer_to(origin.address);
+    let before = resident(&balancer);
+    let target = Target::resolve(&format!("http://{listen}/")).unwrap();
+    let load = HttpLoad {
+        method: "PUT".to_owned(),
+        body_bytes: BODY_BYTES,
+        timeout: Duration::from_secs(60),
+        ..HttpLoad::get(target, 1, Until::Requests(1))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let report = runtime.block_on(run_http(&load)).unwrap();
+    let (after, peak) = (resident(&balancer), peak(&balancer));
+    eprintln!("upload of {BODY_BYTES} bytes: RSS {} before, {} after, {} at most", kib(before), kib(after), kib(peak));
+    assert_eq!((report.failures(), report.answers, origin.requests()), (0, 1, 1), "{report}");
+    assert!(peak.saturating_sub(before) < GROWTH_BYTES_MAX);
+}
+
+#[test]
+fn a_large_download_to_a_client_that_stalls() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let listener = TcpListener::bind(local(0)).unwrap();
+    let (balancer, listen) = balancer_to(listener.local_addr().unwrap());
+    let mut client = TcpStream::connect(listen).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let (mut endpoint, _) = listener.accept().unwrap();
+    let before = resident(&balancer);
+
+    write!(endpoint, "HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n").unwrap();
+    let block = vec![b'.'; 64 * 1024];
+    endpoint.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    // Until nobody has taken a byte for half a second: all buffers on the way are full.
+    while sent < BODY_BYTES && is_writable(&endpoint) {
+        match endpoint.write(&block[..block.len().min((BODY_BYTES - sent) as usize)]) {
+            Ok(count) => sent += count as u64,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    let (stalled, peak_stalled) = (resident(&balancer), peak(&balancer));
+    assert!(sent < BODY_BYTES, "the balancer took everything from the endpoint, and nothing of it has been read");
+
+    // And then the client reads on, and misses nothing.
+    let sending = std::thread::spawn(move || {
+        endpoint.set_nonblocking(false).unwrap();
+        while sent < BODY_BYTES {
+            sent += endpoint.write(&block[..block.len().min((BODY_BYTES - sent) as usize)]).unwrap() as u64;
+        }
+        endpoint
+    });
+    let mut room = vec![0; 256 * 1024];
+    let (mut head, mut received) = (Vec::new(), 0);
+    while received < BODY_BYTES {
+        let count = client.read(&mut room).unwrap();
+        assert_ne!(count, 0, "cut off after {received} bytes");
+        let mut body = &room[..count];
+        if received == 0 {
+            head.extend_from_slice(body);
+            let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+            body = &head[end + 4..];
+        }
+        assert!(body.iter().all(|byte| *byte == b'.'));
+        received += body.len() as u64;
+    }
+    assert_eq!(received, BODY_BYTES);
+    drop(sending.join().unwrap());
+    eprintln!(
+        "download of {BODY_BYTES} bytes that stalls after {sent}: RSS {} before, {} stalled, {} at most",
+        kib(before),
+        kib(stalled),
+        kib(peak(&balancer))
+    );
+    assert!(peak_stalled.saturating_sub(before) < GROWTH_BYTES_MAX);
+    assert!(peak(&balancer).saturating_sub(before) < GROWTH_BYTES_MAX);
+}
+
+fn is_writable(stream: &TcpStream) -> bool {
+    let half_a_second = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+    poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&half_a_second)).unwrap() > 0
+}
+
+#[test]
+fn two_thousand_idle_connections() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Of this process, and of the balancer that inherits it: two for each request that is under way, and some.
+    let needed = 2 * IDLE_CONNECTIONS as u64 + 200;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return skip("two_thousand_idle_connections", &format!("the hard limit of open files is below {needed}"));
+    }
+    if limit.current.is_some_and(|current| current < needed) {
+        limit.current = Some(needed);
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+    let origin = Origin::start("x");
+    let (mut balancer, listen) = balancer_to(origin.address);
+    let before = resident(&balancer);
+    let mut clients: Vec<_> = (0..IDLE_CONNECTIONS).map(|_| TcpStream::connect(listen).unwrap()).collect();
+    for client in &mut clients {
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(client);
+        answer(client);
+    }
+    let mut rest = |requests: usize| {
+        balancer.until("idle", |status| {
+            let listener = &status["listeners"][0];
+            listener["connections_open"] == IDLE_CONNECTIONS && listener["requests"] == requests
+        });
+        resident(&balancer)
+    };
+    let idle = rest(IDLE_CONNECTIONS);
+    // All of them at once, and only then are the answers read.
+    clients.iter_mut().for_each(ask);
+    clients.iter_mut().for_each(answer);
+    let after_burst = rest(2 * IDLE_CONNECTIONS);
+    let each = |bytes: u64| bytes.saturating_sub(before) / IDLE_CONNECTIONS as u64;
+    eprintln!(
+        "{IDLE_CONNECTIONS} idle connections: RSS {} before, {} with them ({} bytes each), {} after a request on all at once",
+        kib(before),
+        kib(idle),
+        each(idle),
+        kib(after_burst)
+    );
+    assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes");
+    // What a burst took stays with the allocator for the next one.
+    assert!(each(peak(&balancer)) <= BURST_BYTES_MAX, "{} bytes for each request of a burst", each(peak(&balancer)));
+}
+
+fn ask(client: &mut TcpStream) {
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+}
+
+fn answer(client: &mut TcpStream) {
+    let mut answer = Vec::new();
+    // The lab's body is of dots.
+    while !answer.windows(4).position(|four| four == b"\r\n\r\n").is_some_and(|end| answer[end..].contains(&b'.')) {
+        let mut room = [0; 4096];
+        let count = client.read(&mut room).unwrap();
+        assert_ne!(count, 0, "closed");
+        answer.extend_from_slice(&room[..count]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+}
