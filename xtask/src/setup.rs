@@ -36,6 +36,12 @@ const PACKAGES: &[Package] = &[
         why: "the C library's headers and start files, for the same",
         verbs: &["demo", "test", "ci", "bench", "fuzz"],
     },
+    Package {
+        name: "iproute2",
+        sign: Sign::Program("ip"),
+        why: "brings up the loopback of the network namespaces that tests run in",
+        verbs: &["test", "ci"],
+    },
     Package { name: "g++", sign: Sign::Program("c++"), why: "compiles libFuzzer", verbs: &["ci", "fuzz"] },
     Package { name: "wrk", sign: Sign::Program("wrk"), why: "makes the load", verbs: &["bench"] },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
@@ -143,7 +149,7 @@ mod tests {
         check(Some("demo"), &["cc"], &["libc6-dev"]);
         check(Some("fuzz"), &["cc", "/usr/include/stdio.h"], &["g++"]);
         check(Some("tidy"), &[], &[]);
-        check(None, &["cc", "c++", "/usr/include/stdio.h", "wrk", "taskset"], RIVALS);
+        check(None, &["cc", "c++", "/usr/include/stdio.h", "ip", "wrk", "taskset"], RIVALS);
     }
 
     #[test]

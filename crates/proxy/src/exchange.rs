@@ -121,6 +121,7 @@ async fn run(
     let head_bytes = receive::request_head(downstream, &http.limits, &mut work.request).await?;
     entry.begin(clock::now_us());
     downstream.requests += 1;
+    entry.bytes_in = head_bytes as u64;
     if worker.logs_requests() {
         entry.remember(&work.request, downstream.input.filled());
     }

@@ -82,8 +82,6 @@ pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListen
             }
         }
     }
-    // For the next one: a slot with several sockets has as many of these loops, and a permit wakes one.
-    slot.stop.notify_one();
     // The kernel has completed these; closing the socket now would reset them. Asked of the kernel itself: the runtime knows of a
     // connection only once it has looked, which it need not have done since this one came.
     let Ok(socket) = socket.into_std() else { return };
