@@ -33,7 +33,7 @@ keys! {
         optional access_log: RawAccessLog, default "none written";
         /// How names among the endpoints are resolved.
         optional dns: RawDns, default "as below";
-        /// The longest a drain takes, after a stop or a reload, before the connections that are left are closed.
+        /// The longest a drain takes after SIGTERM before the connections that are left are cut. Listeners that a reload removes drain without limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
         /// Where connections arrive. The name is the label of the listener's metrics.
         required listeners: Named<Label, RawListener>;

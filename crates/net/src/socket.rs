@@ -49,6 +49,21 @@ fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Whether nobody listens on `address`. [`listen`] alone would not tell: another process of the same user that shares its ports, another
+/// Steelyard above all, would get half of the connections, and nobody would know why.
+///
+/// # Errors
+/// As [`listen`].
+pub fn check_unused(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    // Connections that a former process left behind are no listeners.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())
+}
+
 /// What to tell an operator whose listener could not be opened: where, why, and what to do about it.
 pub fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
     let hint = match error.kind() {
@@ -125,6 +140,9 @@ mod tests {
         let address = first.local_addr().unwrap();
         let second = listen(address).unwrap();
         assert_eq!(second.local_addr().unwrap(), address);
+        assert_eq!(check_unused(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop((first, second));
+        check_unused(address).unwrap();
 
         let any = listen("[::]:0".parse().unwrap()).unwrap();
         let port = any.local_addr().unwrap().port();

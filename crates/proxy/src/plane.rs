@@ -16,6 +16,10 @@ use tokio::sync::oneshot;
 use crate::snapshot::Compiled;
 use crate::worker::{self, Command};
 
+/// How often, and how long apart, an address in use is looked at again.
+const LOOKS: usize = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// The proxy plane. Dropping it leaves the workers running until the process ends; [`Plane::drain`] ends them.
 pub struct Plane {
     workers: Vec<Handle>,
@@ -29,6 +33,18 @@ pub struct Plane {
 struct Handle {
     commands: UnboundedSender<Command>,
     thread: JoinHandle<()>,
+}
+
+/// Looks again for a while where somebody listens: it may be a worker of ours, about to close what the last snapshot had here.
+async fn until_unused(address: SocketAddr) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        match net::socket::check_unused(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(LOOK_EVERY).await,
+            // What else is wrong, `listen` says, which knows of hosts without IPv6.
+            _ => return Ok(()),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
 }
 
 /// A listener that cannot be opened.
@@ -80,7 +96,7 @@ impl Plane {
         let mut opened: HashMap<SocketAddr, Vec<TcpListener>> = HashMap::new();
         let mut errors = Vec::new();
         for (name, address) in worker::binds(&compiled).filter(|(_, address)| !self.sockets.contains_key(address)) {
-            match self.open(address, inherited) {
+            match self.open(address, inherited).await {
                 Ok(sockets) => drop(opened.insert(address, sockets)),
                 Err(error) => errors.push(BindError { listener: name.to_owned(), address, error }),
             }
@@ -114,11 +130,12 @@ impl Plane {
     }
 
     /// One socket for each worker, or those that were handed to us.
-    fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
+    async fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
         let handed = inherited.take(address);
         if !handed.is_empty() {
             return Ok(handed);
         }
+        until_unused(address).await?;
         let first = net::socket::listen(address)?;
         // All on the port that the first got, should the operator have asked for any.
         let address = SocketAddr::new(address.ip(), first.local_addr()?.port());

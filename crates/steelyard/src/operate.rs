@@ -29,7 +29,7 @@ fn wants_color() -> bool {
 /// `steelyard reload`. A refused file exits with the code of `steelyard check`.
 pub(crate) fn reload(args: &AdminArgs) -> Exit {
     match admin::post(args.admin, "/reload") {
-        Ok(answer) => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
+        Ok(answer) => crate::print_line(&format!("reloaded: generation {}", number(&answer, "generation"))),
         Err(ClientError::Refused { why, .. }) => {
             eprintln!("{why}");
             Exit::BadConfig
@@ -46,7 +46,17 @@ pub(crate) fn endpoint(command: &EndpointCommand) -> Exit {
     };
     let EndpointArgs { endpoint, cluster, admin } = args;
     match admin::post(admin.admin, &admin::endpoint_path(cluster.as_deref(), endpoint, draining)) {
-        Ok(answer) => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
+        Ok(answer) => {
+            let done = if draining { "draining" } else { "ready" };
+            let count = number(&answer, "endpoints");
+            crate::print_line(&format!("{done}: {endpoint} (clusters that have it: {count})"))
+        }
         Err(error) => crate::fail(&error.to_string()),
     }
+}
+
+/// A number of a JSON answer.
+fn number(answer: &[u8], field: &str) -> u64 {
+    let answer: Option<serde_json::Value> = serde_json::from_slice(answer).ok();
+    answer.and_then(|answer| answer.get(field)?.as_u64()).unwrap_or_default()
 }
