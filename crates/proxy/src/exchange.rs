@@ -137,6 +137,10 @@ async fn run(
     cluster.counters.requests.inc();
 
     let key = prepare(http, &cluster, downstream, work, head_bytes)?;
+    if downstream.input.is_empty() {
+        // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
+        downstream.input = Buffer::none();
+    }
     let deadline_ms =
         policy.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
     let routed = Routed { listener, http, cluster, key, deadline_ms };
