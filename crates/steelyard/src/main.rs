@@ -20,9 +20,6 @@ use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use exit::Exit;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
