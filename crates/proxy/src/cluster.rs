@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use balance::{EndpointState, Outcome, Picker, RetryBudget};
 use model::HashKey;
@@ -42,6 +42,8 @@ pub(crate) struct Endpoint {
 #[derive(Default)]
 pub(crate) struct Breaker {
     pending: AtomicUsize,
+    /// Leases given back while somebody waited.
+    releases: AtomicU64,
     freed: Notify,
 }
 
@@ -156,10 +158,11 @@ impl Cluster {
 
     /// Waits in a queue in which the first to come is the first to be woken.
     async fn queue(&self, is_first: bool, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Reason> {
-        let freed = &self.plan.breaker.freed;
+        let breaker = &self.plan.breaker;
         let mut may_try = is_first;
+        let mut passed_on = breaker.releases.load(Relaxed);
         loop {
-            let notified = freed.notified();
+            let notified = breaker.freed.notified();
             tokio::pin!(notified);
             // Asked before looking, so that room made in between is not missed.
             notified.as_mut().enable();
@@ -169,16 +172,16 @@ impl Cluster {
                     Err(Full::NoEndpoint) => return Err(Reason::NoEndpoint),
                     Err(Full::NoRoom) => {}
                 }
+                // The room may be at an endpoint that this request has tried: the next one is to look. Once for each release, or two that
+                // wait for the same would wake each other, and one alone itself, without end.
+                let release = breaker.releases.load(Relaxed);
+                if !tried.is_empty() && release != passed_on {
+                    passed_on = release;
+                    breaker.freed.notify_one();
+                }
             }
             timer.guard(notified).await.map_err(|_| Reason::PendingTimeout)?;
             may_try = true;
-            // The room may be at an endpoint that this request has tried, or gone: then it is the next one's to look.
-            if let Ok(lease) = self.try_lease(clock::now_ms(), key, tried) {
-                return Ok(lease);
-            }
-            if !tried.is_empty() {
-                freed.notify_one();
-            }
         }
     }
 
@@ -238,7 +241,59 @@ impl Drop for Lease {
         self.endpoint.state.close_connection();
         // Under another snapshot there may be a limit where this one has none: whoever waits is told.
         if self.plan.breaker.pending() > 0 {
+            self.plan.breaker.releases.fetch_add(1, Relaxed);
             self.plan.breaker.freed.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    use balance::ClusterState;
+    use net::timer::Timers;
+
+    use super::*;
+
+    /// Two endpoints that take one connection each.
+    fn cluster() -> Cluster {
+        let mut policy = model::Cluster::new("c", Vec::new());
+        policy.limits.connections_max = Some(1);
+        let states: Vec<_> = ["127.0.0.1:1", "127.0.0.1:2"]
+            .map(|address| (Arc::new(EndpointState::new(address.parse().unwrap())), 1))
+            .into();
+        let endpoints = states.iter().enumerate().map(|(index, (state, _))| {
+            let (state, pool) = (state.clone(), Pool::default());
+            Rc::new(Endpoint { index, state, pool, counters: Arc::default() })
+        });
+        let endpoints = endpoints.collect();
+        let state = Arc::new(ClusterState::new(&policy, states));
+        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default() });
+        Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
+    }
+
+    #[test]
+    fn room_at_an_endpoint_that_was_tried_is_waited_past_and_passed_on() {
+        let cluster = cluster();
+        let timers = Timers::default();
+        let (retry_timer, other_timer) = (Timer::new(&timers), Timer::new(&timers));
+        let lease = |index| cluster.take(index, 0).unwrap();
+        let (first, second) = (lease(0), lease(1));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut retry = Box::pin(cluster.lease(0, u64::MAX, 0, &[0], &retry_timer));
+        let mut other = Box::pin(cluster.lease(0, u64::MAX, 0, &[], &other_timer));
+        assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
+
+        // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.
+        drop(first);
+        assert!(retry.as_mut().poll(&mut cx).is_pending());
+        let Poll::Ready(Ok(taken)) = other.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        assert_eq!(taken.endpoint.index, 0);
+
+        drop(second);
+        let Poll::Ready(Ok(taken)) = retry.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        assert_eq!(taken.endpoint.index, 1);
     }
 }
