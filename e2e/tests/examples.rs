@@ -1,6 +1,8 @@
 //! The example files, served unchanged. Their ports are fixed, so each runs in a network namespace of its own.
 #![forbid(unsafe_code)]
 
+#[path = "support/tls.rs"]
+mod pki;
 mod support;
 
 use std::net::SocketAddr;
@@ -8,8 +10,9 @@ use std::path::Path;
 use std::process::Command;
 
 use lab::load::{HttpLoad, HttpReport, Target, Until, run_http};
+use pki::{Pki, Tls};
 use serde_json::Value;
-use support::{Origin, local, names, run, skip, status, steelyard};
+use support::{Origin, Scratch, local, names, run, skip, status, steelyard};
 use testkit::{Exit, Program, Signal};
 
 /// Set in the process that is in the namespace.
@@ -56,7 +59,11 @@ fn example(name: &str) -> String {
 
 /// `steelyard serve` of an example as it is, ready.
 fn serve(name: &str) -> Program {
-    let mut balancer = Program::spawn("steelyard", steelyard().args(["serve", "-c", &example(name)])).unwrap();
+    serve_file(&example(name))
+}
+
+fn serve_file(file: &str) -> Program {
+    let mut balancer = Program::spawn("steelyard", steelyard().args(["serve", "-c", file])).unwrap();
     let ready = || support::get(local(ADMIN), "/readyz").filter(|response| response.status == 200);
     balancer.until("ready", ready).unwrap();
     balancer
@@ -137,6 +144,39 @@ fn tcp() {
     drop(second);
 }
 
+#[test]
+fn tls() {
+    if !has_own_network("tls") {
+        return;
+    }
+    // The file as it is, beside certificates that are made for it.
+    let scratch = Scratch::new();
+    let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("authority")));
+    pki.issue("www", &["www.example.com", "admin.example.com"]);
+    pki.issue("api", &["api.example.com"]);
+    pki.issue("vault", &["vault.example.com"]);
+    clients.issue("alice", &["alice"]);
+    std::fs::copy(clients.path("ca.pem"), pki.path("clients.pem")).unwrap();
+    let file = scratch.path().join("tls.yaml");
+    std::fs::copy(example("tls.yaml"), &file).unwrap();
+    let _web = Origin::start_at(local(9001), "web", 18);
+    pki.origin_at(local(9444), "vault", None);
+    let balancer = serve_file(&file.display().to_string());
+
+    let check = |client, port: u16, name: &str, expect: &str| {
+        let mut tls = Tls::connect(&client, local(port), name).unwrap();
+        assert_eq!(tls.shown(), pki.certificate(expect), "{name}");
+        assert_eq!(tls.get(name, "/").unwrap().0, 200, "{name}");
+    };
+    check(pki.client(None), 8443, "www.example.com", "www");
+    check(pki.client(None), 8443, "api.example.com", "api");
+    check(pki.client(Some((&clients, "alice"))), 8443, "admin.example.com", "www");
+    check(pki.client(None), 9443, "vault.example.com", "vault");
+    let anonymous = Tls::connect(&pki.client(None), local(8443), "admin.example.com");
+    assert!(anonymous.and_then(|mut tls| tls.get("admin.example.com", "/")).is_err());
+    end(balancer);
+}
+
 /// Connections one after the other, on each of which an echo comes back whole.
 fn exchange(address: SocketAddr, connections: usize) {
     for number in 0..connections {
@@ -164,7 +204,6 @@ fn what_is_not_there_yet_is_refused_by_its_name() {
         }
     };
     check("canary.yaml", &["`mirror`", "`retry`", "`request_headers`", "`rate_limit`", "`redirect`", "`sticky`"]);
-    check("grpc.yaml", &["`grpc`", "`tls`", "\"https\"", "unknown key `protocol` in a cluster"]);
-    check("tls.yaml", &["`tls`", "`sni`", "\"https\"", "\"tls_passthrough\""]);
+    check("grpc.yaml", &["`grpc`", "unknown key `protocol` in a cluster"]);
     check("vip.yaml", &["`vips`"]);
 }

@@ -194,8 +194,10 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerSt
     let status = |listener: &model::Listener| {
         let total = totals.listeners.get(&listener.name).unwrap_or(&nothing);
         let protocol = match listener.protocol {
+            Protocol::Http(_) if listener.tls.is_some() => "https",
             Protocol::Http(_) => "http",
             Protocol::Tcp(_) => "tcp",
+            Protocol::TlsPassthrough(_) => "tls_passthrough",
         };
         ListenerStatus {
             name: listener.name.clone(),
@@ -273,6 +275,7 @@ mod tests {
             name: name.into(),
             bind: ([127, 0, 0, 1], 80).into(),
             protocol,
+            tls: None,
             accept_proxy_protocol: false,
             connections_max: 1,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AccessLogFormat, ForwardedHeaders};
+use model::{AccessLogFormat, ForwardedHeaders, TlsVersion};
 
 /// Open connections of one listener. Each takes up to two descriptors, and the hard limit that systemd gives a service is 524,288: four
 /// listeners fit. At 2 KiB for each idle connection this many take 128 MiB.
@@ -26,3 +26,6 @@ pub const ACCESS_LOG_FORMAT: AccessLogFormat = AccessLogFormat::Text;
 
 /// Of an endpoint that says none.
 pub const WEIGHT: u32 = 1;
+
+/// Older ones were withdrawn by RFC 8996.
+pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;

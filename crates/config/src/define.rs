@@ -63,7 +63,7 @@ pub struct Key {
     pub required: bool,
     /// As it would be written in the file, or words that say what happens without the key.
     pub default: Option<String>,
-    /// The protocol of the listener that it belongs to; `None`: every one.
+    /// The protocols of the listener that it belongs to, with `, ` between them; `None`: every one.
     pub only: Option<&'static str>,
     pub doc: String,
 }
@@ -85,7 +85,7 @@ impl Object {
 
     /// As an anchor and the name of a definition: "limits-of-a-cluster".
     pub fn slug(&self) -> String {
-        self.name().replace(' ', "-")
+        self.name().replace(' ', "-").to_lowercase()
     }
 }
 

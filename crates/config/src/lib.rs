@@ -19,6 +19,7 @@ mod text;
 mod yaml;
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot};
 
@@ -28,20 +29,21 @@ pub use schema::schema;
 pub use text::{parse_bind, parse_endpoint};
 
 use diagnostic::Report;
-use raw::{ProtocolName, RawFile};
+use raw::RawFile;
 use read::Read;
 
-/// The snapshot that a file means.
+/// The snapshot that a file means. Files that it names by relative paths are seen from its own folder.
 ///
 /// # Errors
 /// Everything that is wrong with it (at most a hundred things), in its order; never empty.
 pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snapshot, Errors> {
     // RFC 3629 section 6: a byte order mark is a signature and not text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
     let snapshot = yaml::load(text, &mut report)
         .and_then(|root| RawFile::read(&root, "the file", &mut report))
-        .and_then(|raw| lower::snapshot(raw, generation, &mut report));
+        .and_then(|raw| lower::snapshot(raw, base, generation, &mut report));
     match snapshot {
         Some(snapshot) if report.is_empty() => Ok(snapshot),
         _ => Err(report.into_errors(file_name, text)),
@@ -51,10 +53,10 @@ pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snap
 /// What `steelyard proxy --listen ADDRESS --to A,B` means: one listener that sends everything to one cluster, all else as in a file that says
 /// no more than that.
 pub fn proxy_snapshot(listen: SocketAddr, to: &[EndpointAddress], tcp: bool) -> Snapshot {
-    let endpoint = |address: &EndpointAddress| Endpoint { address: address.clone(), weight: defaults::WEIGHT };
+    let endpoint =
+        |address: &EndpointAddress| Endpoint { address: address.clone(), weight: defaults::WEIGHT, host: None };
     let cluster = Cluster::new("proxy", to.iter().map(endpoint).collect());
-    let protocol = if tcp { ProtocolName::Tcp } else { ProtocolName::Http };
-    lower::one_listener("proxy", listen, protocol, cluster)
+    lower::one_listener("proxy", listen, tcp, cluster)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use model::{
     AccessLogFormat, Algorithm, Cluster, ClusterLimits, Dns, ForwardedHeaders, HashKey, HealthCheck, ListenerLimits,
-    Outlier, Probe, ProxyProtocol,
+    Outlier, Probe, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -14,8 +14,8 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Bind, ByteSize, CookieName, EndpointText, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method,
-    Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange, Text, Wait, duration_text,
+    Bind, ByteSize, CookieName, EndpointText, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile,
+    Method, Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange, Text, Wait, duration_text,
     percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
@@ -74,7 +74,9 @@ keys! {
         /// The cluster that every connection (TCP) or request (HTTP) goes to.
         optional to: Label;
         /// Which request goes to which cluster. The first route that matches wins, the more specific host first.
-        optional routes: Many<RawRoute>, only "http";
+        optional routes: Many<RawRoute>, only "http, tls_passthrough";
+        /// Certificates, and what else is asked of a connection before anything is spoken. Must be there with protocol https.
+        optional tls: RawListenerTls, default "none", only "https";
         /// Every connection begins with a PROXY protocol header, v1 or v2, and is refused without one. For listeners behind another balancer.
         optional proxy_protocol: Flag, default "false";
         /// What clients may ask.
@@ -83,8 +85,8 @@ keys! {
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
         /// The headers that tell the endpoint about the client.
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
-        /// From the first byte of a request, or from accept, to the end of its headers; then 408.
-        optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http";
+        /// From the first byte of a request, or from accept, to the end of its headers; then 408. Also the longest that a TLS handshake takes.
+        optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
         /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
         optional stall_timeout: Positive, default duration_text(LIMITS.stall_timeout), only "http";
         /// HTTP: how long a kept-alive connection may wait for its next request. TCP: the longest silence of both directions together. Then it is closed.
@@ -93,6 +95,55 @@ keys! {
         );
         /// The longest silence of both sides of a tunnel (WebSocket, after 101); then it is closed.
         optional tunnel_idle_timeout: Positive, default duration_text(LIMITS.tunnel_idle_timeout), only "http";
+    }
+}
+
+keys! {
+    /// How connections are encrypted. Files are read again when they change; a pair that does not fit leaves the old one in use. A path that does not begin with `/` is
+    /// seen from the folder of this file.
+    pub struct RawListenerTls as "the TLS of a listener" {
+        /// Which is shown follows from the name that the client asks for and the names in the certificates; the first is shown where none fits.
+        required certificates: Many<RawCertificate>;
+        /// Clients must show a certificate.
+        optional client_ca: RawClientCa, default "none asked for";
+        /// Older versions are refused.
+        optional min_version: OneOf<TlsVersion>, default word(&defaults::TLS_MIN_VERSION);
+    }
+}
+
+keys! {
+    /// A certificate and its key.
+    pub struct RawCertificate as "a certificate" {
+        /// A PEM file: the certificate, then those that lead to the root.
+        required cert: FileName;
+        /// A PEM file: the private key.
+        required key: FileName;
+        /// A DER file: an OCSP response, which is stapled to the certificate.
+        optional ocsp: FileName, default "none stapled";
+    }
+}
+
+keys! {
+    /// Whose certificates clients must show.
+    pub struct RawClientCa as "a client CA" {
+        /// For these names only. A request for one of them over a connection that was made for another name is answered 421.
+        optional hosts: OneOrMany<HostText>, default "every host";
+        /// A PEM file: those who may have signed them.
+        required ca: FileName;
+    }
+}
+
+keys! {
+    /// How connections to endpoints are encrypted.
+    pub struct RawClusterTls as "the TLS of a cluster" {
+        /// The name that an endpoint's certificate must carry, and that is asked for.
+        optional server_name: HostHeader, default "the name in the endpoint's address, or the address";
+        /// A PEM file: those who may have signed it.
+        optional ca: FileName, default "those that this host trusts";
+        /// Shown to endpoints that ask for one.
+        optional certificate: RawCertificate, default "none shown";
+        /// false: any certificate is believed. For tests and nothing else.
+        optional verify: Flag, default "true";
     }
 }
 
@@ -116,21 +167,23 @@ keys! {
     /// Conditions on a request, all of which must hold, and the cluster that serves what meets them. A route without conditions takes every request.
     pub struct RawRoute as "a route" {
         /// The label of the route's metrics.
-        optional name: RouteName, default "made from the conditions";
+        optional name: RouteName, default "made from the conditions", only "http";
         /// One of these: `shop.example.com`, or `*.example.com` for one label or more in front. Compared without port and case.
-        optional hosts: OneOrMany<HostText>, default "every host";
+        optional hosts: OneOrMany<HostText>, default "every host", only "http";
         /// Text is a prefix on the boundaries of segments: `/api` and `/api/` take `/api`, `/api/` and `/api/x`, but not `/apix`. The query is no part of it.
-        optional path: RawPath, default "every path";
+        optional path: RawPath, default "every path", only "http";
         /// One of these. Case matters.
-        optional methods: OneOrMany<Method>, default "every method";
+        optional methods: OneOrMany<Method>, default "every method", only "http";
         /// All of these: names of headers, each with the text that one of its values must be.
-        optional headers: Named<HeaderName, RawValue>, default "none asked for";
+        optional headers: Named<HeaderName, RawValue>, default "none asked for", only "http";
         /// All of these: names of query parameters, each with the text that its decoded value must be.
-        optional query: Named<QueryName, RawValue>, default "none asked for";
+        optional query: Named<QueryName, RawValue>, default "none asked for", only "http";
         /// The cluster that serves it.
         required to: Label;
         /// From the end of the request's headers to the end of the response's; then 504.
-        optional timeout: Positive, default "no limit";
+        optional timeout: Positive, default "no limit", only "http";
+        /// One of these is the name that the client asks for in its first message: `vault.example.com`, or `*.example.com` for one label or more in front.
+        optional sni: OneOrMany<HostText>, default "every name, and none", only "tls_passthrough";
     }
 }
 
@@ -181,6 +234,8 @@ keys! {
         optional idle_connections: Int<0, 1_000_000>, default CLUSTER.idle_connections_max.to_string();
         /// The version of the PROXY protocol sent at the start of each upstream connection. HTTP connections are then not shared between clients.
         optional proxy_protocol: OneOf<ProxyProtocol>, default "none sent";
+        /// Connections to the endpoints are encrypted. An empty mapping (`{}`) is enough.
+        optional tls: RawClusterTls, default "in the clear";
     }
 }
 
@@ -338,12 +393,19 @@ text_or_object! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolName {
     Http,
+    Https,
     Tcp,
+    TlsPassthrough,
 }
 
 impl ProtocolName {
     pub fn name(self) -> &'static str {
         word(&self)
+    }
+
+    /// Whether a key that belongs to these protocols has a meaning here. What is said of HTTP holds within TLS too.
+    pub fn has(self, only: &str) -> bool {
+        only.split(", ").any(|name| name == self.name() || (name == "http" && self == Self::Https))
     }
 }
 
@@ -356,8 +418,16 @@ pub struct KeyWord;
 pub struct Off;
 
 impl Choice for ProtocolName {
-    const CHOICES: &'static [(&'static str, Self, &'static str)] =
-        &[("http", Self::Http, "HTTP/1.0 and HTTP/1.1"), ("tcp", Self::Tcp, "bytes, whatever they mean")];
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("http", Self::Http, "HTTP/1.0 and HTTP/1.1"),
+        ("https", Self::Https, "the same within TLS"),
+        ("tcp", Self::Tcp, "bytes, whatever they mean"),
+        (
+            "tls_passthrough",
+            Self::TlsPassthrough,
+            "TLS that is not opened, routed by the name that the client asks for",
+        ),
+    ];
 }
 
 impl Choice for KeyWord {
@@ -393,6 +463,11 @@ impl Choice for Algorithm {
     ];
 }
 
+impl Choice for TlsVersion {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] =
+        &[("1.2", Self::V1_2, "RFC 5246"), ("1.3", Self::V1_3, "RFC 8446")];
+}
+
 impl Choice for ProxyProtocol {
     const CHOICES: &'static [(&'static str, Self, &'static str)] =
         &[("v1", Self::V1, "a line of text"), ("v2", Self::V2, "a binary header")];
@@ -415,7 +490,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 16);
+        assert_eq!(found.len(), 20);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

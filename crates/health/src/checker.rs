@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use balance::{ClusterState, HealthMachine, Rng, first_probe_delay_ms, next_probe_delay_ms};
-use model::{HealthCheck, ProxyProtocol};
+use model::HealthCheck;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
 use crate::probe::{Failure, probe};
+use crate::way::Way;
 
 /// Probes under way at once, over all clusters: bounds the sockets. Others wait; their timeout begins when they do.
 pub const PROBES_AT_ONCE_MAX: usize = 512;
@@ -28,9 +29,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// What is asked, and how often.
     pub check: HealthCheck,
-    /// The cluster's [`model::Cluster::send_proxy_protocol`]: an endpoint that expects the header expects it of a probe, too. Not sent to
-    /// another port than the endpoint's own.
-    pub proxy_protocol: Option<ProxyProtocol>,
+    /// What goes before the question. Not to another port than the endpoint's own, which need not speak as the endpoint does.
+    pub way: Way,
 }
 
 /// Why an endpoint is unhealthy, or why its last probe failed though it is not unhealthy yet.
@@ -64,7 +64,7 @@ struct Common {
 /// One probe and its task.
 struct Running {
     check: HealthCheck,
-    proxy_protocol: Option<ProxyProtocol>,
+    way: Way,
     state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
 }
@@ -120,12 +120,12 @@ impl Checker {
 
     fn start(&mut self, address: SocketAddr, targets: Vec<Target>) -> Option<Running> {
         let first = targets.first()?;
-        let (check, proxy_protocol) = (first.check.clone(), first.header());
+        let (check, way) = (first.check.clone(), first.way());
         let machine = HealthMachine::new(&check, true);
         let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
         let rng = Rng::new(self.rng.next_u64());
-        let run = run(address, check.clone(), proxy_protocol, Arc::clone(&state), Arc::clone(&self.common), rng);
-        Some(Running { check, proxy_protocol, state, task: tokio::spawn(run) })
+        let run = run(address, check.clone(), way.clone(), Arc::clone(&state), Arc::clone(&self.common), rng);
+        Some(Running { check, way, state, task: tokio::spawn(run) })
     }
 
     /// The last failure of each endpoint that is unhealthy or has failed its last probe, sorted by cluster and address.
@@ -157,7 +157,7 @@ fn group(targets: Vec<Target>) -> HashMap<SocketAddr, Vec<Vec<Target>>> {
     for target in targets {
         let groups = groups.entry(target.probed()).or_default();
         let same = |group: &&mut Vec<Target>| {
-            group.first().is_some_and(|other| (&other.check, other.header()) == (&target.check, target.header()))
+            group.first().is_some_and(|other| (&other.check, other.way()) == (&target.check, target.way()))
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(target),
@@ -182,15 +182,15 @@ impl Target {
         SocketAddr::new(self.address.ip(), self.check.port.unwrap_or(self.address.port()))
     }
 
-    /// The PROXY protocol header that the probe sends.
-    fn header(&self) -> Option<ProxyProtocol> {
-        self.proxy_protocol.filter(|_| self.probed() == self.address)
+    /// What goes before the question of the probe.
+    fn way(&self) -> Way {
+        if self.probed() == self.address { self.way.clone() } else { Way::default() }
     }
 }
 
 impl Running {
     fn serves(&self, target: &Target) -> bool {
-        self.check == target.check && self.proxy_protocol == target.header()
+        self.check == target.check && self.way == target.way()
     }
 }
 
@@ -204,7 +204,7 @@ impl Drop for Running {
 async fn run(
     address: SocketAddr,
     check: HealthCheck,
-    proxy_protocol: Option<ProxyProtocol>,
+    way: Way,
     state: Arc<Mutex<State>>,
     common: Arc<Common>,
     mut rng: Rng,
@@ -216,7 +216,7 @@ async fn run(
         let next = sleep(Duration::from_millis(next_probe_delay_ms(interval_ms, &mut rng)));
         // The semaphore is never closed.
         let permit = common.permits.acquire().await.ok();
-        let result = probe(address, &check, proxy_protocol).await;
+        let result = probe(address, &check, &way).await;
         drop(permit);
         lock(&state).conclude(result, (common.now_ms)());
         common.results.send_modify(|results| *results += 1);
@@ -294,7 +294,7 @@ mod tests {
             cluster_name: name.to_owned(),
             address: cluster.endpoints()[0].address(),
             check: check(),
-            proxy_protocol: None,
+            way: Way::default(),
         }
     }
 
@@ -468,8 +468,8 @@ mod tests {
         let cluster = cluster(address);
         let mut target = target(&cluster, "web");
         target.check.port = Some(healthy.port());
-        target.proxy_protocol = Some(ProxyProtocol::V1);
-        assert_eq!(target.header(), None);
+        target.way.proxy_protocol = Some(model::ProxyProtocol::V1);
+        assert_eq!(target.way(), Way::default());
         let mut checker = checker();
         checker.apply(vec![target]);
         probes(&checker, 2).await;

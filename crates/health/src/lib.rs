@@ -11,6 +11,8 @@
 
 mod checker;
 mod probe;
+mod way;
 
 pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, Target};
 pub use probe::RESPONSE_BYTES_MAX;
+pub use way::{Handshake, Handshaking, Stream, Way};

@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use wire::proxy_protocol;
 
+use crate::way::{Stream, Way};
+
 /// Bytes read of an answer in search of the end of its status line.
 pub const RESPONSE_BYTES_MAX: usize = 16 * 1024;
 
@@ -21,6 +23,8 @@ pub(crate) enum Failure {
     Refused,
     ConnectTimeout(Duration),
     AnswerTimeout(Duration),
+    /// The TLS handshake failed, or the certificate is not believed.
+    Tls(String),
     /// The connection broke, or could not be made, for another reason.
     Io(String),
     /// The end of the stream came before the end of the status line.
@@ -39,6 +43,7 @@ impl fmt::Display for Failure {
             Self::Refused => out.write_str("connect refused"),
             Self::ConnectTimeout(after) => write!(out, "no connection within {}", Seconds(*after)),
             Self::AnswerTimeout(after) => write!(out, "no answer within {}", Seconds(*after)),
+            Self::Tls(error) => write!(out, "TLS: {error}"),
             Self::Io(error) => out.write_str(error),
             Self::Closed => out.write_str("closed before the end of the status line"),
             Self::NotHttp => out.write_str("the answer is not HTTP/1"),
@@ -48,6 +53,12 @@ impl fmt::Display for Failure {
             }
             Self::Status { got, expect: (first, last) } => write!(out, "status {got}, expected {first}-{last}"),
         }
+    }
+}
+
+impl Failure {
+    fn tls(error: io::Error) -> Self {
+        Self::Tls(error.to_string())
     }
 }
 
@@ -64,24 +75,22 @@ impl fmt::Display for Seconds {
 }
 
 /// Probes `address` once. Takes no longer than the check's timeout.
-pub(crate) async fn probe(
-    address: SocketAddr,
-    check: &HealthCheck,
-    proxy_protocol: Option<ProxyProtocol>,
-) -> Result<(), Failure> {
+pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, way: &Way) -> Result<(), Failure> {
     let mut deadline = pin!(sleep(check.timeout));
     let connected = before(deadline.as_mut(), TcpStream::connect(address)).await;
-    let mut stream = connected.ok_or(Failure::ConnectTimeout(check.timeout))?.map_err(broken)?;
+    let mut tcp = connected.ok_or(Failure::ConnectTimeout(check.timeout))?.map_err(broken)?;
     let exchange = async {
-        let request = request(&stream, address, &check.probe, proxy_protocol).map_err(broken)?;
-        stream.write_all(&request).await.map_err(broken)?;
-        match check.probe {
-            Probe::Tcp => Ok(()),
-            Probe::Http { expect, .. } => {
-                let got = read_status(&mut stream).await?;
-                if (expect.0..=expect.1).contains(&got) { Ok(()) } else { Err(Failure::Status { got, expect }) }
-            }
-        }
+        let header = header(&tcp, address, way.proxy_protocol).map_err(broken)?;
+        tcp.write_all(&header).await.map_err(broken)?;
+        let Probe::Http { path, host, expect } = &check.probe else { return Ok(()) };
+        let mut stream: Box<dyn Stream> = match &way.tls {
+            None => Box::new(tcp),
+            Some(tls) => tls.handshake(tcp, address, way.host.as_deref()).await.map_err(Failure::tls)?,
+        };
+        stream.write_all(&request(path, host.as_deref(), address)).await.map_err(broken)?;
+        stream.flush().await.map_err(broken)?;
+        let got = read_status(&mut stream).await?;
+        if (expect.0..=expect.1).contains(&got) { Ok(()) } else { Err(Failure::Status { got, expect: *expect }) }
     };
     before(deadline, exchange).await.unwrap_or(Err(Failure::AnswerTimeout(check.timeout)))
 }
@@ -103,13 +112,8 @@ fn broken(error: io::Error) -> Failure {
     }
 }
 
-/// All that is sent; nothing for a plain TCP probe.
-fn request(
-    stream: &TcpStream,
-    address: SocketAddr,
-    probe: &Probe,
-    proxy_protocol: Option<ProxyProtocol>,
-) -> io::Result<Vec<u8>> {
+/// The PROXY protocol header, where one is sent.
+fn header(stream: &TcpStream, address: SocketAddr, proxy_protocol: Option<ProxyProtocol>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(version) = proxy_protocol {
         // The probe speaks for itself, and says so with its own addresses: receivers that refuse UNKNOWN and LOCAL exist
@@ -120,19 +124,20 @@ fn request(
         };
         proxy_protocol::encode(version, stream.local_addr()?, address, &mut bytes);
     }
-    if let Probe::Http { path, host, .. } = probe {
-        let host = host.clone().unwrap_or_else(|| address.to_string());
-        let version = env!("CARGO_PKG_VERSION");
-        let head = format!(
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steelyard-health/{version}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-        );
-        bytes.extend_from_slice(head.as_bytes());
-    }
     Ok(bytes)
 }
 
+fn request(path: &str, host: Option<&str>, address: SocketAddr) -> Vec<u8> {
+    let host = host.map_or_else(|| address.to_string(), str::to_owned);
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steelyard-health/{version}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    )
+    .into_bytes()
+}
+
 /// The status of the answer. What follows the status line is left unread: closing then resets the connection, which ends a long body early.
-async fn read_status(stream: &mut TcpStream) -> Result<u16, Failure> {
+async fn read_status(stream: &mut (impl Stream + ?Sized)) -> Result<u16, Failure> {
     let mut bytes = Vec::with_capacity(256);
     let mut limited = stream.take(RESPONSE_BYTES_MAX as u64);
     loop {
@@ -186,7 +191,8 @@ mod tests {
             _ = stream.write_all(answer).await;
             head
         };
-        let probed = probe(address, check, header);
+        let way = Way { proxy_protocol: header, ..Way::default() };
+        let probed = probe(address, check, &way);
         tokio::join!(serve, probed)
     }
 
@@ -261,7 +267,7 @@ mod tests {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
-        assert_eq!(probe(address, &http((200, 200)), None).await, Err(Failure::Refused));
+        assert_eq!(probe(address, &http((200, 200)), &Way::default()).await, Err(Failure::Refused));
     }
 
     #[tokio::test]
@@ -270,7 +276,7 @@ mod tests {
         let (_listener, address) = listen().await;
         let mut check = http((200, 200));
         check.timeout = Duration::from_millis(20);
-        let failure = probe(address, &check, None).await.unwrap_err();
+        let failure = probe(address, &check, &Way::default()).await.unwrap_err();
         assert_eq!(failure.to_string(), "no answer within 20 ms");
     }
 

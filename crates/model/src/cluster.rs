@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::ProxyProtocol;
+use crate::{ClusterTls, ProxyProtocol};
 
 /// The place of a cluster in [`crate::Snapshot::clusters`]. Valid in the snapshot that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,8 @@ pub struct Cluster {
     pub idle_connections_max: usize,
     /// Sent at the start of each upstream connection. HTTP connections are then not shared between downstream connections.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Connections to the endpoints are encrypted; `None`: in the clear.
+    pub tls: Option<ClusterTls>,
 }
 
 /// One address of a cluster.
@@ -47,6 +49,8 @@ pub struct Endpoint {
     pub address: EndpointAddress,
     /// 0 to 65535, relative to the others; 0 takes no new work.
     pub weight: u32,
+    /// The name by which an address was found. `None`: the address was given, or the name has not been resolved yet.
+    pub host: Option<String>,
 }
 
 /// Where an endpoint is.
@@ -165,6 +169,7 @@ impl Cluster {
             idle_timeout: Duration::from_secs(45),
             idle_connections_max: 256,
             send_proxy_protocol: None,
+            tls: None,
         }
     }
 }

@@ -26,6 +26,7 @@ mod cluster;
 mod listener;
 mod matcher;
 mod route;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,9 +35,13 @@ use std::time::Duration;
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe,
 };
-pub use listener::{ForwardedHeaders, HttpListener, Listener, ListenerLimits, Protocol, TcpListener};
+pub use listener::{
+    ForwardedHeaders, HttpListener, Listener, ListenerLimits, PassthroughListener, PassthroughRoute, Protocol,
+    TcpListener,
+};
 pub use matcher::{HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use route::Route;
+pub use tls::{CertificateFiles, ClientCa, ClusterTls, ListenerTls, TlsVersion};
 
 /// The version of the PROXY protocol (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) sent to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

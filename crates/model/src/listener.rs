@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{ClusterId, Route};
+use crate::{ClusterId, HostMatcher, ListenerTls, Route};
 
 /// An address on which downstream connections are accepted.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Listener {
     pub bind: SocketAddr,
     /// What is spoken.
     pub protocol: Protocol,
+    /// It is spoken within TLS; `None`: in the clear. Only with [`Protocol::Http`].
+    pub tls: Option<ListenerTls>,
     /// Every connection begins with a PROXY protocol header, v1 or v2, and is refused without one.
     pub accept_proxy_protocol: bool,
     /// Open downstream connections; one more is answered 503 (HTTP) or closed (TCP), and counted.
@@ -29,6 +31,8 @@ pub enum Protocol {
     Http(HttpListener),
     /// Bytes.
     Tcp(TcpListener),
+    /// TLS that is not opened.
+    TlsPassthrough(PassthroughListener),
 }
 
 /// A listener that speaks HTTP.
@@ -102,4 +106,24 @@ pub struct TcpListener {
     pub to: ClusterId,
     /// The longest silence of both directions together; then the connection is closed.
     pub idle_timeout: Duration,
+}
+
+/// A listener that moves the bytes of TLS connections by the name that the client asks for, and does not open them.
+#[derive(Clone, Debug)]
+pub struct PassthroughListener {
+    /// In the order of the file; the first that matches wins, the more specific name first.
+    pub routes: Vec<PassthroughRoute>,
+    /// From accept to the end of the client's first message; then the connection is closed.
+    pub hello_timeout: Duration,
+    /// The longest silence of both directions together; then the connection is closed.
+    pub idle_timeout: Duration,
+}
+
+/// Names, and the cluster that serves them.
+#[derive(Clone, Debug)]
+pub struct PassthroughRoute {
+    /// One of these is the name that the client asks for (SNI). Empty: any, or none.
+    pub sni: Vec<HostMatcher>,
+    /// Who serves it.
+    pub to: ClusterId,
 }

@@ -8,7 +8,6 @@ use model::ListenerLimits;
 use net::clock;
 use smallvec::SmallVec;
 use telemetry::Reason;
-use tokio::io::AsyncWriteExt;
 use wire::message::{Body, Version};
 
 use crate::body::Failure;
@@ -145,7 +144,7 @@ impl<'a> Attempt<'a> {
 
         // Asked only where it can matter: an idempotent request is sent again in any case, and a new connection is not stale.
         let is_doubtful = upstream.is_reused && !work.request.method.is_idempotent();
-        let acked_before = if is_doubtful { net::socket::bytes_acked(&upstream.stream) } else { None };
+        let acked_before = if is_doubtful { net::socket::bytes_acked(upstream.stream.tcp()) } else { None };
         let mut upload_failed = false;
         for interims in 0..=INTERIM_MAX {
             let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
@@ -156,7 +155,7 @@ impl<'a> Attempt<'a> {
                     self.is_unseen = matches!(error.reason, Reason::UpstreamEof | Reason::UpstreamReset)
                         && !self.was_heard
                         && acked_before.is_some()
-                        && acked_before == net::socket::bytes_acked(&upstream.stream);
+                        && acked_before == net::socket::bytes_acked(upstream.stream.tcp());
                     return Err(error);
                 }
             };
@@ -185,8 +184,6 @@ impl<'a> Attempt<'a> {
         is_first: bool,
     ) -> Result<usize, Error> {
         let Downstream { stream, input, timer, .. } = downstream;
-        let (mut down_reader, _) = stream.split();
-        let (mut up_reader, mut up_writer) = upstream.stream.split();
         let Work { request, response, upload, .. } = work;
         let stall_ms = crate::millis(self.limits.stall_timeout);
         let response_ms = crate::millis(self.cluster.plan.policy.response_timeout);
@@ -195,7 +192,7 @@ impl<'a> Attempt<'a> {
         let mut watch = Watch::default();
         poll_fn(|cx| {
             if !*upload_failed && !upload.is_done() {
-                match upload.poll(cx, &mut down_reader, input, &mut up_writer) {
+                match upload.poll(cx, stream, input, &mut upstream.stream) {
                     // The endpoint stopped listening; it may still have said why.
                     Poll::Ready(Err(Failure::Write(_))) => *upload_failed = true,
                     Poll::Ready(Err(failure)) => return Poll::Ready(Err(request_error(failure))),
@@ -204,7 +201,7 @@ impl<'a> Attempt<'a> {
             }
             let head = receive::poll_response_head(
                 cx,
-                &mut up_reader,
+                &mut upstream.stream,
                 &mut upstream.input,
                 &mut scanned,
                 request.method,
@@ -214,7 +211,7 @@ impl<'a> Attempt<'a> {
                 return Poll::Ready(outcome);
             }
             if *upload_failed || upload.is_done() {
-                watch.check(cx, down_reader.as_ref())?;
+                watch.check(cx, stream.tcp())?;
             }
             // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
             let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
@@ -255,7 +252,7 @@ impl<'a> Attempt<'a> {
             return Ok(());
         }
         downstream.timer.set(clock::now_ms().saturating_add(crate::millis(self.limits.stall_timeout)));
-        let written = downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await;
+        let written = downstream.timer.guard(downstream.stream.send(&work.scratch)).await;
         written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)
     }
 
@@ -289,7 +286,9 @@ impl<'a> Attempt<'a> {
 /// What a failure of an endpoint counts as.
 pub(crate) fn outcome(error: &Error) -> Outcome {
     match error.reason {
-        Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed => Outcome::ConnectFailure,
+        Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed | Reason::UpstreamTls => {
+            Outcome::ConnectFailure
+        }
         Reason::ResponseTimeout | Reason::RequestTimeout => Outcome::Timeout,
         _ => Outcome::Reset,
     }

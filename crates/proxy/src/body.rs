@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use net::buffer::{Buffer, LARGE_BYTES, SMALL_BYTES};
 use tokio::io::AsyncWrite;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
 
 use crate::headers;
+use crate::stream::Stream;
 
 /// Bytes that one poll moves before other connections of the worker get their turn.
 const TURN_BYTES_MAX: usize = 1024 * 1024;
@@ -40,6 +40,8 @@ pub(crate) struct Pump {
     pub(crate) head_sent_us: u64,
     /// Something of the message was written and is not in `out` any more: it cannot be sent again.
     is_forgotten: bool,
+    /// Something was written that the receiver's stream may still hold.
+    is_unflushed: bool,
 }
 
 #[derive(Default)]
@@ -83,6 +85,7 @@ impl Pump {
         self.sent = 0;
         self.head_sent_us = 0;
         self.is_forgotten = false;
+        self.is_unflushed = false;
         self.out.clear();
         &mut self.out
     }
@@ -94,12 +97,12 @@ impl Pump {
 
     /// Nothing is left to read or to write.
     pub(crate) fn is_done(&self) -> bool {
-        self.is_read() && self.written == self.out.len()
+        self.is_read() && self.written == self.out.len() && !self.is_unflushed
     }
 
     /// The receiver has all that was read: if the pump waits, it waits for the sender.
     pub(crate) fn waits_for_sender(&self, input: &Buffer) -> bool {
-        self.written == self.out.len() && input.is_empty()
+        self.written == self.out.len() && !self.is_unflushed && input.is_empty()
     }
 
     /// Makes the pump send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
@@ -118,9 +121,9 @@ impl Pump {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        reader: &mut ReadHalf<'_>,
+        reader: &mut Stream,
         input: &mut Buffer,
-        writer: &mut WriteHalf<'_>,
+        writer: &mut Stream,
     ) -> Poll<Result<(), Failure>> {
         let mut turn = 0;
         loop {
@@ -145,7 +148,7 @@ impl Pump {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        reader: &mut ReadHalf<'_>,
+        reader: &mut Stream,
         input: &mut Buffer,
     ) -> Poll<Result<(), Failure>> {
         input.grow(SMALL_BYTES);
@@ -171,7 +174,7 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_>,
         input: &mut Buffer,
-        writer: &mut WriteHalf<'_>,
+        writer: &mut Stream,
     ) -> Poll<Result<usize, Failure>> {
         let limit = match &self.source {
             Source::Length(remaining) => usize::try_from(*remaining).unwrap_or(usize::MAX),
@@ -192,6 +195,7 @@ impl Pump {
         } else {
             ready!(self.poll_flush(cx, writer)).map_err(Failure::Write)?;
             self.is_forgotten = true;
+            self.is_unflushed |= writer.plain().is_none();
             let count = match ready!(Pin::new(writer).poll_write(cx, piece)) {
                 Ok(0) => return Poll::Ready(Err(Failure::Write(io::ErrorKind::WriteZero.into()))),
                 outcome => outcome.map_err(Failure::Write)?,
@@ -275,7 +279,7 @@ impl Pump {
         }
     }
 
-    fn poll_flush(&mut self, cx: &mut Context<'_>, writer: &mut WriteHalf<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, writer: &mut Stream) -> Poll<io::Result<()>> {
         while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
             let count = ready!(Pin::new(&mut *writer).poll_write(cx, rest))?;
             if count == 0 {
@@ -283,6 +287,11 @@ impl Pump {
             }
             self.written += count;
             self.sent += count as u64;
+            self.is_unflushed |= writer.plain().is_none();
+        }
+        if self.is_unflushed {
+            ready!(Pin::new(writer).poll_flush(cx))?;
+            self.is_unflushed = false;
         }
         if self.head_sent_us == 0 {
             self.head_sent_us = net::clock::now_us();
@@ -321,17 +330,14 @@ mod tests {
 
     /// Sends `bytes` through a pump behind the head `H`: what the receiver gets, or how it failed, and what is left unread.
     async fn pump(body: Body, framing: Body, max: Option<u64>, bytes: &[u8]) -> (Result<Vec<u8>, String>, Vec<u8>) {
-        let ((mut sender, mut from), (mut to, mut receiver)) = (pair().await, pair().await);
+        let ((mut sender, from), (to, mut receiver)) = (pair().await, pair().await);
+        let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
         sender.write_all(bytes).await.unwrap();
         sender.shutdown().await.unwrap();
         let mut pump = Pump::default();
         pump.start(body, framing, max).push(b'H');
         let mut input = Buffer::small();
-        let (mut reader, _) = from.split();
-        let outcome = {
-            let (_, mut writer) = to.split();
-            poll_fn(|cx| pump.poll(cx, &mut reader, &mut input, &mut writer)).await
-        };
+        let outcome = poll_fn(|cx| pump.poll(cx, &mut from, &mut input, &mut to)).await;
         drop(to);
         let mut got = Vec::new();
         receiver.read_to_end(&mut got).await.unwrap();

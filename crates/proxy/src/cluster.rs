@@ -34,6 +34,8 @@ pub(crate) struct Endpoint {
     /// Its place in the cluster's state.
     pub(crate) index: usize,
     pub(crate) state: Arc<EndpointState>,
+    /// The name by which it was found.
+    pub(crate) host: Option<Box<str>>,
     pub(crate) pool: Pool,
     pub(crate) counters: Arc<EndpointCounters>,
 }
@@ -266,11 +268,11 @@ mod tests {
             .into();
         let endpoints = states.iter().enumerate().map(|(index, (state, _))| {
             let (state, pool) = (state.clone(), Pool::default());
-            Rc::new(Endpoint { index, state, pool, counters: Arc::default() })
+            Rc::new(Endpoint { index, state, host: None, pool, counters: Arc::default() })
         });
         let endpoints = endpoints.collect();
         let state = Arc::new(ClusterState::new(&policy, states));
-        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default() });
+        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default(), tls: None });
         Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
     }
 

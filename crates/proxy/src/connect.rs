@@ -8,15 +8,16 @@ use net::buffer::Buffer;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use wire::proxy_protocol;
 
 use crate::cluster::{Cluster, Endpoint};
 use crate::error::Error;
+use crate::stream::Stream;
+use crate::tls;
 
 /// A connection to an endpoint, in use.
 pub(crate) struct Upstream {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// What the endpoint sent and nobody took yet.
     pub(crate) input: Buffer,
     /// It served another request before: the endpoint may be closing it this very moment.
@@ -62,7 +63,7 @@ async fn connect(
     let policy = &cluster.plan.policy;
     cluster.counters.connects.inc();
     timer.set(now_ms.saturating_add(crate::millis(policy.connect_timeout)).min(deadline_ms));
-    let opened = timer.guard(open(endpoint.state.address(), policy.send_proxy_protocol, who)).await;
+    let opened = timer.guard(open(cluster, endpoint, who)).await;
     let error = match opened {
         Ok(Ok(stream)) => return Ok(Upstream { stream, input: Buffer::none(), is_reused: false }),
         Err(_) if net::clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
@@ -72,6 +73,7 @@ async fn connect(
         }
         // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
         Ok(Err(error)) if is_local(&error) => return Err(Error::internal(Reason::NoLocalResources).because(error)),
+        Ok(Err(error)) if tls::is_of_tls(&error) => Error::upstream(Reason::UpstreamTls).because(error),
         Ok(Err(error)) => Error::upstream(Reason::ConnectFailed).because(error),
     };
     cluster.counters.connect_failures.inc();
@@ -85,9 +87,10 @@ fn is_local(error: &io::Error) -> bool {
     local.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-async fn open(address: SocketAddr, header: Option<ProxyProtocol>, who: OnBehalfOf) -> io::Result<TcpStream> {
+async fn open(cluster: &Cluster, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
+    let address = endpoint.state.address();
     let mut stream = net::socket::connect(address).await?;
-    if let Some(version) = header {
+    if let Some(version) = cluster.plan.policy.send_proxy_protocol {
         let version = match version {
             ProxyProtocol::V1 => proxy_protocol::Version::V1,
             ProxyProtocol::V2 => proxy_protocol::Version::V2,
@@ -96,5 +99,12 @@ async fn open(address: SocketAddr, header: Option<ProxyProtocol>, who: OnBehalfO
         proxy_protocol::encode(version, who.client, who.local, &mut bytes);
         stream.write_all(&bytes).await?;
     }
-    Ok(stream)
+    match &cluster.plan.tls {
+        None => Ok(Stream::Plain(stream)),
+        // In a box: connections in the clear do not pay for the room that a handshake takes.
+        Some(keys) => {
+            let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await?;
+            Ok(Stream::Tls(Box::new(secured)))
+        }
+    }
 }

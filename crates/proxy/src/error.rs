@@ -4,6 +4,8 @@ use std::io;
 
 use telemetry::Reason;
 
+use crate::tls;
+
 /// One failure. Its place and reason decide the status, the log and whether the request may be sent again.
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -49,7 +51,9 @@ impl Error {
 
     /// Reading from or writing to an endpoint failed.
     pub(crate) fn endpoint_io(source: io::Error) -> Self {
-        Self::upstream(Reason::UpstreamReset).because(source)
+        // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
+        let reason = if tls::is_of_tls(&source) { Reason::UpstreamTls } else { Reason::UpstreamReset };
+        Self::upstream(reason).because(source)
     }
 }
 

@@ -13,8 +13,6 @@ use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::Reason;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use crate::attempt;
@@ -28,6 +26,9 @@ use crate::log::Entry;
 use crate::receive::{self, Watch};
 use crate::relay::{self, End, Moved};
 use crate::respond;
+use crate::route::HostText;
+use crate::stream::Stream;
+use crate::tls::Secured;
 use crate::worker::{ListenerView, Worker};
 
 /// Room for the longest IP address.
@@ -35,13 +36,15 @@ pub(crate) type IpText = SmallVec<[u8; 45]>;
 
 /// A downstream HTTP connection.
 pub(crate) struct Downstream {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// What the client sent and nobody took yet.
     pub(crate) input: Buffer,
     pub(crate) timer: Timer,
     pub(crate) who: OnBehalfOf,
     /// The client's IP address as text.
     pub(crate) ip_text: IpText,
+    /// For whom the connection was made; `None`: it is in the clear.
+    pub(crate) secured: Option<Box<Secured>>,
     /// Requests begun on this connection.
     pub(crate) requests: u64,
     /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
@@ -125,6 +128,13 @@ async fn run(
     if worker.logs_requests() {
         entry.remember(&work.request, downstream.input.filled());
     }
+    if let Some(secured) = &downstream.secured
+        && !is_for(secured, &work.request, downstream.input.filled())
+    {
+        work.upload.start(work.request.body, Body::None, None);
+        downstream.input.consume(head_bytes);
+        return Err(Error::internal(Reason::Misdirected));
+    }
     let route = listener.plan.router.route(&work.request, downstream.input.filled());
     let Some((policy, cluster)) = route.and_then(|route| listener.target(http, route)) else {
         // The connection goes on behind this request, if it has no body to be skipped.
@@ -160,6 +170,12 @@ async fn run(
     outcome
 }
 
+/// Whether the request may come over its connection. One that names no host can mean only the one that the connection was made for.
+fn is_for(secured: &Secured, request: &RequestHead, buffer: &[u8]) -> bool {
+    let authority = request.authority.get(buffer);
+    authority.is_empty() || secured.serves(HostText::new(authority).as_str())
+}
+
 /// Whether the connection may carry another request, as far as this side is concerned.
 fn may_stay(http: &HttpListener, downstream: &Downstream, is_ending: bool) -> bool {
     !is_ending && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max)
@@ -178,6 +194,7 @@ fn prepare(
         address: downstream.who.client,
         ip_text: &downstream.ip_text,
         local: downstream.who.local,
+        scheme: if downstream.secured.is_some() { "https" } else { "http" },
         forwarded: http.forwarded,
         is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
         trusted_proxies: &http.trusted_proxies,
@@ -239,9 +256,7 @@ async fn respond(
     upstream.input.consume(head_bytes);
     entry.status = response.status;
 
-    let (mut down_reader, mut down_writer) = downstream.stream.split();
-    let (mut up_reader, mut up_writer) = upstream.stream.split();
-    let Downstream { input, timer, .. } = downstream;
+    let Downstream { stream, input, timer, .. } = downstream;
     let stall_ms = crate::millis(http.limits.stall_timeout);
     let response_ms = crate::millis(cluster.plan.policy.response_timeout);
     let mut seen = u64::MAX;
@@ -249,12 +264,12 @@ async fn respond(
     poll_fn(|cx| {
         if !upload_failed && !upload.is_done() {
             // A request that fails now does not take the response with it: the endpoint may have had enough of it.
-            if let Poll::Ready(Err(_)) = upload.poll(cx, &mut down_reader, input, &mut up_writer) {
+            if let Poll::Ready(Err(_)) = upload.poll(cx, stream, input, &mut upstream.stream) {
                 upload_failed = true;
             }
         }
         if !download.is_done() {
-            let polled = download.poll(cx, &mut up_reader, &mut upstream.input, &mut down_writer);
+            let polled = download.poll(cx, &mut upstream.stream, &mut upstream.input, stream);
             if let Poll::Ready(Err(failure)) = polled {
                 return Poll::Ready(Err(response_error(failure)));
             }
@@ -264,7 +279,7 @@ async fn respond(
             return Poll::Ready(Ok(()));
         }
         if upload_failed || upload.is_done() {
-            watch.check(cx, down_reader.as_ref())?;
+            watch.check(cx, stream.tcp())?;
         }
         let progress = upload.received + download.received + download.sent;
         if progress != seen {
@@ -346,7 +361,7 @@ async fn tunnel(
     upstream.input.consume(head_bytes);
     let stall_ms = crate::millis(http.limits.stall_timeout);
     downstream.timer.set(clock::now_ms().saturating_add(stall_ms));
-    let written = downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await;
+    let written = downstream.timer.guard(downstream.stream.send(&work.scratch)).await;
     written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)?;
     entry.bytes_out += work.scratch.len() as u64;
     entry.finish(work.upload.head_sent_us, at_us, clock::now_us());
@@ -365,7 +380,7 @@ async fn tunnel(
         // The response was complete with its head: what ends a tunnel is logged, not answered.
         entry.reason = Some(error.reason);
         listener.count(error.reason);
-        net::socket::reset_on_close(&upstream.stream);
+        net::socket::reset_on_close(upstream.stream.tcp());
         return Ok(Next::Reset);
     }
     Ok(Next::Close)
@@ -394,7 +409,7 @@ async fn fail(
     work.scratch.clear();
     respond::write(&mut work.scratch, status, error.reason, work.request.method, keep_alive, work.request.version);
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
-    match downstream.timer.guard(downstream.stream.write_all(&work.scratch)).await {
+    match downstream.timer.guard(downstream.stream.send(&work.scratch)).await {
         Ok(Ok(())) => {}
         _ => return Next::Reset,
     }

@@ -52,6 +52,7 @@ mod tests {
                 address: "10.0.0.9:1".parse().unwrap(),
                 ip_text: b"10.0.0.9",
                 local: "127.0.0.1:1".parse().unwrap(),
+                scheme: "http",
                 forwarded: ForwardedHeaders::Off,
                 is_trusted: false,
                 trusted_proxies: &[],

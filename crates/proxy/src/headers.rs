@@ -19,6 +19,8 @@ pub(crate) struct Client<'c> {
     pub(crate) ip_text: &'c [u8],
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
+    /// `http` or `https`: how the client's request came.
+    pub(crate) scheme: &'static str,
     pub(crate) forwarded: ForwardedHeaders,
     /// The connection comes from a proxy whose word is taken.
     pub(crate) is_trusted: bool,
@@ -101,7 +103,7 @@ fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239): extended when they come from a trusted proxy, else made anew.
 fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
-    let ip = client.address.ip();
+    let (ip, scheme) = (client.address.ip(), client.scheme);
     let (x_forwarded, rfc7239) = match client.forwarded {
         ForwardedHeaders::XForwarded => (true, false),
         ForwardedHeaders::Rfc7239 => (false, true),
@@ -130,8 +132,8 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
     if rfc7239 {
         extend(b"forwarded", FieldId::Forwarded, &|out| {
             match ip {
-                IpAddr::V4(ip) => write_display(out, format_args!("for={ip};proto=http")),
-                IpAddr::V6(ip) => write_display(out, format_args!("for=\"[{ip}]\";proto=http")),
+                IpAddr::V4(ip) => write_display(out, format_args!("for={ip};proto={scheme}")),
+                IpAddr::V6(ip) => write_display(out, format_args!("for=\"[{ip}]\";proto={scheme}")),
             }
             if !authority.is_empty() {
                 // Quoted: a port's colon is not part of a token. A host holds neither quotes nor backslashes.
@@ -149,7 +151,7 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
         }
     };
     let own = |value| if x_forwarded { value } else { &b""[..] };
-    keep(b"x-forwarded-proto", FieldId::XForwardedProto, own(b"http"));
+    keep(b"x-forwarded-proto", FieldId::XForwardedProto, own(scheme.as_bytes()));
     keep(b"x-forwarded-host", FieldId::XForwardedHost, own(authority));
     if !x_forwarded {
         for value in received(FieldId::XForwardedFor) {
@@ -288,6 +290,7 @@ mod tests {
             address: "10.0.0.9:4711".parse().unwrap(),
             ip_text: b"10.0.0.9",
             local: "127.0.0.1:8080".parse().unwrap(),
+            scheme: "http",
             forwarded,
             is_trusted,
             trusted_proxies,

@@ -15,6 +15,7 @@
 //! | choose, connect, send, retry | `attempt`, `cluster`, `hash`, `connect`, `pool` |
 //! | bodies with backpressure | `body` |
 //! | bytes both ways | `relay` |
+//! | connections, in the clear or within TLS | `stream`, `tls` |
 //! | failures | `error`, `respond` |
 //! | access log and counters | `log` |
 //!
@@ -32,6 +33,7 @@ mod hash;
 mod headers;
 mod listener;
 mod log;
+mod passthrough;
 mod plane;
 mod pool;
 mod receive;
@@ -40,13 +42,16 @@ mod respond;
 mod route;
 mod session;
 mod snapshot;
+mod stream;
 mod tcp;
+mod tls;
 mod worker;
 
 use std::time::Duration;
 
 pub use plane::{BindError, Plane};
 pub use snapshot::{ClusterPlan, Compiled, ListenerPlan};
+pub use tls::{ClientKeys, Keys};
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

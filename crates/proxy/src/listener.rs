@@ -22,8 +22,9 @@ use wire::proxy_protocol::{self, Parsed};
 
 use crate::connect::OnBehalfOf;
 use crate::error::Error;
+use crate::stream::Stream;
 use crate::worker::{ListenerView, Worker};
-use crate::{respond, session, tcp};
+use crate::{passthrough, respond, session, tcp, tls};
 
 /// The longest a PROXY protocol header may take: the proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
@@ -148,7 +149,9 @@ impl Drop for Place {
 async fn refuse(view: &ListenerView, mut stream: TcpStream) {
     let error = Error::internal(Reason::ConnectionsFull);
     view.count(error.reason);
-    if let (Protocol::Http(_), Some(status)) = (&view.plan.policy.protocol, respond::status(&error)) {
+    if let (Protocol::Http(_), None, Some(status)) =
+        (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))
+    {
         let mut out = Vec::new();
         respond::write(&mut out, status, error.reason, Method::Get, false, Version::Http11);
         let _ = stream.try_write(&out);
@@ -163,20 +166,48 @@ async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, addr
     if view.plan.policy.accept_proxy_protocol {
         match Box::pin(read_proxy_header(worker, &mut stream, &mut who)).await {
             Ok(rest) => input = rest,
-            Err(error) => {
-                view.count(error.reason);
-                tracing::debug!(listener = view.plan.policy.name, client = %who.client, %error, "refused");
-                return;
-            }
+            Err(error) => return refused(&view, &who, &error),
         }
     }
     match &view.plan.policy.protocol {
-        Protocol::Http(_) => {
+        Protocol::Http(http) => {
+            let secured = match &view.plan.tls {
+                None => (Stream::Plain(stream), input, None),
+                Some(keys) => {
+                    let timeout_ms = crate::millis(http.limits.header_timeout);
+                    let handshake = tls_handshake(worker, keys.clone(), tls::Socket::new(stream, input), timeout_ms);
+                    match Box::pin(handshake).await {
+                        Ok((stream, secured)) => (stream, Buffer::none(), Some(secured)),
+                        Err(error) => return refused(&view, &who, &error),
+                    }
+                }
+            };
+            let (stream, input, secured) = secured;
             drop(view);
             // In a box, as below: what it takes to begin a connection is not kept beside what it takes to serve it.
-            Box::pin(session::serve(worker, slot, stream, input, who)).await;
+            Box::pin(session::serve(worker, slot, stream, input, who, secured)).await;
         }
         Protocol::Tcp(_) => Box::pin(tcp::serve(worker, &view, stream, input, who)).await,
+        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, &view, stream, input, who)).await,
+    }
+}
+
+fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {
+    view.count(error.reason);
+    tracing::debug!(listener = view.plan.policy.name, client = %who.client, %error, "refused");
+}
+
+async fn tls_handshake(
+    worker: &Worker,
+    keys: Arc<tls::ServerKeys>,
+    socket: tls::Socket,
+    timeout_ms: u64,
+) -> Result<(Stream, Box<tls::Secured>), Error> {
+    let timer = Timer::new(&worker.timers);
+    timer.set(clock::now_ms().saturating_add(timeout_ms));
+    match timer.guard(tls::accept(keys, socket)).await {
+        Ok(made) => made.map_err(|error| Error::downstream(Reason::TlsHandshake).because(error)),
+        Err(_) => Err(Error::downstream(Reason::TlsHandshakeTimeout)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use tokio::net::TcpStream;
+use crate::stream::Stream;
 
 /// The idle connections of one worker to one endpoint. Cheap to clone: all clones are the same pool.
 #[derive(Clone, Default)]
@@ -22,17 +22,17 @@ struct Idles {
 }
 
 struct Idle {
-    stream: TcpStream,
+    stream: Stream,
     /// When it is closed, in milliseconds.
     expires_ms: u64,
 }
 
 impl Pool {
     /// The connection used last that is neither too old nor closed by the endpoint, as far as can be told without a system call.
-    pub(crate) fn take(&self, now_ms: u64) -> Option<TcpStream> {
+    pub(crate) fn take(&self, now_ms: u64) -> Option<Stream> {
         let idle = &mut self.0.borrow_mut().ready;
-        while let Some(connection) = idle.pop() {
-            if connection.expires_ms > now_ms && is_silent(&connection.stream) {
+        while let Some(mut connection) = idle.pop() {
+            if connection.expires_ms > now_ms && is_silent(&mut connection.stream) {
                 return Some(connection.stream);
             }
         }
@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// Keeps a connection on which nothing is outstanding.
-    pub(crate) fn put(&self, stream: TcpStream, expires_ms: u64, connections_max: usize) {
+    pub(crate) fn put(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
         let mut idles = self.0.borrow_mut();
         if !idles.closed && idles.ready.len() < connections_max {
             idles.ready.push(Idle { stream, expires_ms });
@@ -49,7 +49,7 @@ impl Pool {
 
     /// Keeps a connection whose last response had no body by rule (to HEAD; 204; 304). Endpoints exist that send one all the same, a
     /// moment later, and it would be taken for the next response: the connection is used again only if it is silent at the next sweep.
-    pub(crate) fn put_aside(&self, stream: TcpStream, expires_ms: u64, connections_max: usize) {
+    pub(crate) fn put_aside(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
         let mut idles = self.0.borrow_mut();
         if !idles.closed && idles.ready.len() + idles.aside.len() < connections_max {
             idles.aside.push(Idle { stream, expires_ms });
@@ -61,7 +61,7 @@ impl Pool {
         let idles = &mut *self.0.borrow_mut();
         // In front: on top of the stack lies what was used last.
         idles.ready.splice(0..0, idles.aside.drain(..));
-        idles.ready.retain(|connection| connection.expires_ms > now_ms && is_silent(&connection.stream));
+        idles.ready.retain_mut(|connection| connection.expires_ms > now_ms && is_silent(&mut connection.stream));
     }
 
     /// Whether both are the same pool.
@@ -76,32 +76,32 @@ impl Pool {
 }
 
 /// An idle connection has nothing to say: if it is readable, that is its end, or bytes that nobody asked for.
-fn is_silent(stream: &TcpStream) -> bool {
+fn is_silent(stream: &mut Stream) -> bool {
     stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
-    async fn pair() -> (TcpStream, TcpStream) {
+    async fn pair() -> (Stream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (client, listener.accept().await.unwrap().0)
+        (Stream::Plain(client), listener.accept().await.unwrap().0)
     }
 
     #[tokio::test]
     async fn the_last_used_comes_first_and_old_ones_go() {
         let pool = Pool::default();
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let last = b.local_addr().unwrap();
+        let last = b.tcp().local_addr().unwrap();
         pool.put(a, 10, 2);
         pool.put(b, 20, 2);
         pool.put(c, 20, 2);
-        assert_eq!(pool.take(15).unwrap().local_addr().unwrap(), last);
+        assert_eq!(pool.take(15).unwrap().tcp().local_addr().unwrap(), last);
         assert!(pool.take(15).is_none(), "one has expired, one was too many");
     }
 
@@ -114,7 +114,7 @@ mod tests {
         pool.sweep(0);
         assert!(pool.take(0).is_some());
         talker.write_all(b"a body that HEAD must not have").await.unwrap();
-        spoken.readable().await.unwrap();
+        spoken.tcp().readable().await.unwrap();
         pool.put_aside(spoken, 10, 9);
         pool.sweep(0);
         assert!(pool.take(0).is_none());
@@ -136,8 +136,8 @@ mod tests {
         let ((closed, far), (spoken, mut talker)) = (pair().await, pair().await);
         drop(far);
         talker.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
-        closed.readable().await.unwrap();
-        spoken.readable().await.unwrap();
+        closed.tcp().readable().await.unwrap();
+        spoken.tcp().readable().await.unwrap();
         pool.put(closed, 10, 9);
         pool.put(spoken, 10, 9);
         assert!(pool.take(0).is_none());

@@ -9,12 +9,12 @@ use net::clock;
 use telemetry::Reason;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
-use tokio::net::tcp::ReadHalf;
 use wire::h1::{self, HeadError, Parsed};
 use wire::message::{Method, RequestHead, ResponseHead};
 
 use crate::error::Error;
 use crate::exchange::Downstream;
+use crate::stream::Stream;
 
 /// A response head larger than this is refused, whatever the listener allows its clients.
 pub(crate) const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -29,7 +29,6 @@ pub(crate) async fn request_head(
     head: &mut RequestHead,
 ) -> Result<usize, Error> {
     let Downstream { stream, input, timer, .. } = downstream;
-    let (mut reader, _) = stream.split();
     // Set only when the first read does not bring the whole head, which it nearly always does.
     let mut has_deadline = false;
     let mut scanned = 0;
@@ -56,7 +55,7 @@ pub(crate) async fn request_head(
             timer.set(clock::now_ms().saturating_add(crate::millis(limits.header_timeout)));
             has_deadline = true;
         }
-        match timer.guard(poll_fn(|cx| input.poll_fill(cx, &mut reader))).await {
+        match timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await {
             Ok(Ok(0)) => return Err(Error::downstream(Reason::ClientEof)),
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(Error::client_io(error)),
@@ -90,7 +89,7 @@ fn request_reason(error: HeadError) -> Reason {
 /// Of the upstream side. [`Reason::UpstreamReset`] and [`Reason::UpstreamEof`] while `input` is empty mean that no byte of a response came.
 pub(crate) fn poll_response_head(
     cx: &mut Context<'_>,
-    reader: &mut ReadHalf<'_>,
+    stream: &mut Stream,
     input: &mut Buffer,
     scanned: &mut usize,
     method: Method,
@@ -114,12 +113,12 @@ pub(crate) fn poll_response_head(
         }
         if input.capacity() == 0 {
             // Asked first, so that a request that waits for its endpoint holds no buffer for the answer.
-            ready!(reader.as_ref().poll_read_ready(cx)).map_err(Error::endpoint_io)?;
+            ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
             input.grow((input.capacity() * 2).max(SMALL_BYTES));
         }
-        let read = input.poll_fill(cx, reader);
+        let read = input.poll_fill(cx, stream);
         if read.is_pending() && input.is_empty() {
             // The runtime takes a new socket for readable until it is tried.
             *input = Buffer::none();

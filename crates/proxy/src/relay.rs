@@ -14,17 +14,16 @@ use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use crate::error::Error;
+use crate::stream::Stream;
 
 /// Bytes that one poll moves in one direction before other connections of the worker get their turn.
 const TURN_BYTES_MAX: u64 = 1024 * 1024;
 
 /// One end of a relay, with what was read from it before the relay began.
 pub(crate) struct End<'s> {
-    pub(crate) stream: &'s mut TcpStream,
+    pub(crate) stream: &'s mut Stream,
     pub(crate) input: Buffer,
 }
 
@@ -49,15 +48,15 @@ pub(crate) async fn run(
     idle_timeout_ms: u64,
     moved: &mut Moved,
 ) -> Result<(), Error> {
-    let (mut down_reader, mut down_writer) = downstream.stream.split();
-    let (mut up_reader, mut up_writer) = upstream.stream.split();
-    let mut request = Direction::new(downstream.input);
-    let mut response = Direction::new(upstream.input);
+    let (client, endpoint) = (downstream.stream, upstream.stream);
+    let can_splice = client.plain().is_some() && endpoint.plain().is_some();
+    let mut request = Direction::new(downstream.input, can_splice);
+    let mut response = Direction::new(upstream.input, can_splice);
     timer.set(clock::now_ms().saturating_add(idle_timeout_ms));
     let mut seen = 0;
     let outcome = std::future::poll_fn(|cx| {
-        let up = request.poll(cx, &mut down_reader, &mut up_writer);
-        let down = response.poll(cx, &mut up_reader, &mut down_writer);
+        let up = request.poll(cx, client, endpoint);
+        let down = response.poll(cx, endpoint, client);
         match (up, down) {
             (Poll::Ready(Err(Failure::Read(error))), _) | (_, Poll::Ready(Err(Failure::Write(error)))) => {
                 return Poll::Ready(Err(Error::client_io(error)));
@@ -92,6 +91,8 @@ struct Direction {
     moved: u64,
     state: State,
     pace: Pace,
+    /// Both sides are in the clear.
+    can_splice: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,21 +109,16 @@ enum Pace {
     Calm,
     /// The last read filled its room: moved by the kernel.
     Bulk,
-    /// As bulk, but this process can have no pipe: moved through large buffers.
+    /// As bulk, but this process can have no pipe, or one side is within TLS: moved through large buffers.
     BulkWithoutPipe,
 }
 
 impl Direction {
-    fn new(input: Buffer) -> Self {
-        Self { input, pipe: None, moved: 0, state: State::Open, pace: Pace::Calm }
+    fn new(input: Buffer, can_splice: bool) -> Self {
+        Self { input, pipe: None, moved: 0, state: State::Open, pace: Pace::Calm, can_splice }
     }
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        reader: &mut ReadHalf<'_>,
-        writer: &mut WriteHalf<'_>,
-    ) -> Poll<Result<(), Failure>> {
+    fn poll(&mut self, cx: &mut Context<'_>, reader: &mut Stream, writer: &mut Stream) -> Poll<Result<(), Failure>> {
         let turn_end = self.moved + TURN_BYTES_MAX;
         loop {
             ready!(self.poll_write(cx, writer)).map_err(Failure::Write)?;
@@ -150,7 +146,7 @@ impl Direction {
     }
 
     /// Passes on all that was read.
-    fn poll_write(&mut self, cx: &mut Context<'_>, writer: &mut WriteHalf<'_>) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, writer: &mut Stream) -> Poll<io::Result<()>> {
         while !self.input.is_empty() {
             let count = ready!(Pin::new(&mut *writer).poll_write(cx, self.input.filled()))?;
             if count == 0 {
@@ -160,29 +156,31 @@ impl Direction {
             self.moved += count as u64;
         }
         if let Some(pipe) = &mut self.pipe {
+            // The kernel moves bytes from socket to socket: there is a pipe only where neither is read or written otherwise.
             while !pipe.is_empty() {
-                self.moved += ready!(pipe.poll_drain(cx, writer.as_ref()))? as u64;
+                self.moved += ready!(pipe.poll_drain(cx, writer.tcp()))? as u64;
             }
             if self.pace != Pace::Bulk {
                 self.pipe = None;
             }
         }
-        Poll::Ready(Ok(()))
+        Pin::new(writer).poll_flush(cx)
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, reader: &mut ReadHalf<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, reader: &mut Stream) -> Poll<io::Result<usize>> {
         if self.pace == Pace::Bulk {
             return self.poll_splice(cx, reader);
         }
         if self.input.capacity() == 0 {
             // Asked first, so that a direction that waits holds no buffer.
-            ready!(reader.as_ref().poll_read_ready(cx))?;
+            ready!(reader.poll_read_ready(cx))?;
             self.input = if self.pace == Pace::Calm { Buffer::small() } else { Buffer::large() };
         }
         match self.input.poll_fill(cx, reader) {
             Poll::Ready(Ok(count)) => {
                 self.pace = match self.pace {
-                    Pace::Calm if self.input.is_full() => Pace::Bulk,
+                    Pace::Calm if self.input.is_full() && self.can_splice => Pace::Bulk,
+                    Pace::Calm if self.input.is_full() => Pace::BulkWithoutPipe,
                     Pace::BulkWithoutPipe if count <= SMALL_BYTES => Pace::Calm,
                     pace => pace,
                 };
@@ -197,7 +195,7 @@ impl Direction {
     }
 
     /// From socket to pipe. What is in the pipe goes out by `poll_write`.
-    fn poll_splice(&mut self, cx: &mut Context<'_>, reader: &ReadHalf<'_>) -> Poll<io::Result<usize>> {
+    fn poll_splice(&mut self, cx: &mut Context<'_>, reader: &Stream) -> Poll<io::Result<usize>> {
         self.input = Buffer::none();
         if self.pipe.is_none() {
             self.pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a stream")).ok();
@@ -207,7 +205,7 @@ impl Direction {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        let count = ready!(pipe.poll_fill(cx, reader.as_ref()))?;
+        let count = ready!(pipe.poll_fill(cx, reader.tcp()))?;
         if count <= SMALL_BYTES {
             // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
             self.pace = Pace::Calm;
@@ -220,7 +218,7 @@ impl Direction {
 mod tests {
     use net::timer::Timers;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -237,7 +235,8 @@ mod tests {
 
     /// Sends `up` and `down` through a relay at the same time, in pieces of `piece`; both must arrive, and be counted.
     async fn check(up: &[u8], down: &[u8], piece: usize) {
-        let ((mut client, mut from), (mut to, mut endpoint)) = (pair().await, pair().await);
+        let ((mut client, from), (to, mut endpoint)) = (pair().await, pair().await);
+        let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
         let timers = Timers::default();
         let timer = Timer::new(&timers);
         let mut moved = Moved::default();

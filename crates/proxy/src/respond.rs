@@ -18,6 +18,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTimeout | Reason::BodyTimeout => 408,
         Reason::ExpectationFailed => 417,
         Reason::NoRoute => 404,
+        // RFC 9110 section 15.5.20: the client may try again over a connection of its own.
+        Reason::Misdirected => 421,
         // Nobody to ask now; later there may be.
         Reason::ConnectionsFull
         | Reason::NoEndpoint
@@ -28,6 +30,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         // RFC 9110 section 15.6.3: the endpoint, or the way to it, gave no valid answer.
         Reason::ConnectRefused
         | Reason::ConnectFailed
+        | Reason::UpstreamTls
         | Reason::UpstreamReset
         | Reason::UpstreamEof
         | Reason::UpstreamBadHead
@@ -42,7 +45,9 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::IdleTimeout
         | Reason::TunnelIdle
         | Reason::BadProxyProtocol
-        | Reason::ProxyProtocolTimeout => return None,
+        | Reason::ProxyProtocolTimeout
+        | Reason::TlsHandshake
+        | Reason::TlsHandshakeTimeout => return None,
         Reason::Internal => 500,
     })
 }
@@ -56,6 +61,7 @@ pub(crate) fn phrase(status: u16) -> &'static str {
         413 => "Content Too Large",
         414 => "URI Too Long",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",

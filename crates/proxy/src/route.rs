@@ -113,10 +113,10 @@ fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// A host as the tables know it: lower case, without port or trailing dot.
-struct HostText(SmallVec<[u8; 64]>);
+pub(crate) struct HostText(SmallVec<[u8; 64]>);
 
 impl HostText {
-    fn new(authority: &[u8]) -> Self {
+    pub(crate) fn new(authority: &[u8]) -> Self {
         let host = match authority {
             [b'[', ..] => memchr::memchr(b']', authority).and_then(|end| authority.get(..=end)).unwrap_or(authority),
             _ => authority.split(|byte| *byte == b':').next().unwrap_or_default(),
@@ -125,7 +125,7 @@ impl HostText {
         Self(host.iter().map(u8::to_ascii_lowercase).collect())
     }
 
-    fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }

@@ -10,11 +10,12 @@ use net::clock;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use crate::connect::OnBehalfOf;
 use crate::exchange::{self, Downstream, Next};
 use crate::listener::Slot;
+use crate::stream::Stream;
+use crate::tls::Secured;
 use crate::worker::{ListenerView, Worker};
 
 /// How long an idle connection may stay when its worker drains: long enough for a request that is on its way.
@@ -31,9 +32,10 @@ const LINGER_MS: u64 = 2_000;
 pub(crate) fn serve<'c>(
     worker: &'c Rc<Worker>,
     slot: &'c Rc<Slot>,
-    stream: TcpStream,
+    stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
+    secured: Option<Box<Secured>>,
 ) -> impl Future<Output = ()> + 'c {
     let mut downstream = Downstream {
         stream,
@@ -41,6 +43,7 @@ pub(crate) fn serve<'c>(
         timer: Timer::new(&worker.timers),
         who,
         ip_text: who.client.ip().to_string().bytes().collect(),
+        secured,
         requests: 0,
         quiet_since_ms: clock::now_ms(),
     };
@@ -60,7 +63,7 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
             Next::KeepAlive => {}
             Next::Close => return close(downstream).await,
             Next::Linger => return linger(downstream).await,
-            Next::Reset => return net::socket::reset_on_close(&downstream.stream),
+            Next::Reset => return net::socket::reset_on_close(downstream.stream.tcp()),
         }
     }
 }
@@ -95,14 +98,13 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
 }
 
 /// Reads the first bytes of a request into `input`; false where the client ended the connection instead.
-async fn first_bytes(stream: &mut TcpStream, input: &mut Buffer) -> bool {
-    let (mut reader, _) = stream.split();
+async fn first_bytes(stream: &mut Stream, input: &mut Buffer) -> bool {
     poll_fn(|cx| {
-        if ready!(reader.as_ref().poll_read_ready(cx)).is_err() {
+        if ready!(stream.poll_read_ready(cx)).is_err() {
             return Poll::Ready(false);
         }
         *input = Buffer::small();
-        let read = input.poll_fill(cx, &mut reader);
+        let read = input.poll_fill(cx, stream);
         if read.is_pending() {
             // The runtime takes a new socket for readable until it is tried: without this a silent client would hold a buffer.
             *input = Buffer::none();
@@ -130,13 +132,12 @@ async fn linger(downstream: &mut Downstream) {
     }
     let Downstream { stream, input, timer, .. } = downstream;
     timer.set(clock::now_ms() + LINGER_MS);
-    let (mut reader, _) = stream.split();
     let mut read = 0;
     input.grow(net::buffer::SMALL_BYTES);
     let drained = poll_fn(|cx| {
         loop {
             input.consume(usize::MAX);
-            match input.poll_fill(cx, &mut reader) {
+            match input.poll_fill(cx, stream) {
                 Poll::Ready(Ok(count)) if count > 0 && read < LINGER_BYTES_MAX => read += count,
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
@@ -153,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_connection_that_waits_is_small() {
-        type Serve<F> = fn(&'static Rc<Worker>, &'static Rc<Slot>, TcpStream, Buffer, OnBehalfOf) -> F;
+        type Serve<F> =
+            fn(&'static Rc<Worker>, &'static Rc<Slot>, Stream, Buffer, OnBehalfOf, Option<Box<Secured>>) -> F;
         fn size<F: Future>(_: Serve<F>) -> usize {
             size_of::<F>()
         }

@@ -10,6 +10,7 @@ use model::{Cluster, EndpointAddress, Listener, Protocol, Snapshot};
 
 use crate::cluster::Breaker;
 use crate::route::Router;
+use crate::tls::{ClientKeys, Keys, ServerKeys};
 
 /// A compiled snapshot, shared by all workers.
 pub struct Compiled {
@@ -26,6 +27,8 @@ pub struct ListenerPlan {
     /// What the operator wants.
     pub policy: Listener,
     pub(crate) router: Router,
+    /// `None`: in the clear.
+    pub(crate) tls: Option<Arc<ServerKeys>>,
     /// Open downstream connections of all workers.
     pub(crate) open: Arc<AtomicUsize>,
 }
@@ -37,22 +40,39 @@ pub struct ClusterPlan {
     /// What all workers and the health checks know of its endpoints.
     pub state: Arc<ClusterState>,
     pub(crate) breaker: Arc<Breaker>,
+    /// `None`: in the clear.
+    pub(crate) tls: Option<Arc<ClientKeys>>,
+}
+
+impl ClusterPlan {
+    /// What the cluster believes and shows within TLS; `None`: it speaks in the clear.
+    pub fn tls(&self) -> Option<&Arc<ClientKeys>> {
+        self.tls.as_ref()
+    }
+
+    /// The name by which an address was found, where TLS makes it matter.
+    pub fn host(&self, address: SocketAddr) -> Option<&str> {
+        let is_it = |endpoint: &&model::Endpoint| endpoint.address == EndpointAddress::Socket(address);
+        // Looked for only where it matters: this is a walk, made for each endpoint.
+        self.tls.as_ref().and_then(|_| self.policy.endpoints.iter().find(is_it)?.host.as_deref())
+    }
 }
 
 impl Compiled {
     /// Compiles a snapshot. What `previous` knows of endpoints, by cluster name and address, is kept.
     ///
-    /// Names among the endpoints must have been resolved; one that is left counts as having no address.
-    pub fn new(snapshot: Arc<Snapshot>, previous: Option<&Self>, now_ms: u64) -> Self {
+    /// Names among the endpoints must have been resolved; one that is left counts as having no address. `keys` are those of this snapshot.
+    pub fn new(snapshot: Arc<Snapshot>, keys: &Keys, previous: Option<&Self>, now_ms: u64) -> Self {
         let listeners = snapshot.listeners.iter().map(|listener| {
             let old = previous.and_then(|previous| previous.listener(&listener.name));
             let routes = match &listener.protocol {
                 Protocol::Http(http) => http.routes.as_slice(),
-                Protocol::Tcp(_) => &[],
+                Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
             };
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
                 router: Router::new(routes),
+                tls: keys.listener(&listener.name),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
@@ -62,6 +82,7 @@ impl Compiled {
                 policy: cluster.clone(),
                 state: Arc::new(ClusterState::new(cluster, endpoints(cluster, old, now_ms))),
                 breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
+                tls: keys.cluster(&cluster.name),
             })
         });
         Self { listeners: listeners.collect(), clusters: clusters.collect(), snapshot }
@@ -110,6 +131,7 @@ mod tests {
         let endpoint = |(port, weight): &(u16, u32)| Endpoint {
             address: EndpointAddress::Socket(([127, 0, 0, 1], *port).into()),
             weight: *weight,
+            host: None,
         };
         Arc::new(Snapshot {
             generation: Generation(1),
@@ -129,8 +151,8 @@ mod tests {
 
     #[test]
     fn compiling_changes_nothing_of_the_snapshot_in_use() {
-        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), None, 0);
-        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), Some(&used), 0);
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), &Keys::default(), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), &Keys::default(), Some(&used), 0);
         assert_eq!(weights(&used), [(1, 1), (2, 5)]);
         assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
         assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use balance::Outcome;
 use model::HashKey;
@@ -17,6 +18,7 @@ use crate::connect::{self, OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
 use crate::log::Entry;
 use crate::relay::{self, End, Moved};
+use crate::stream::Stream;
 use crate::worker::{ListenerView, Worker};
 
 /// Endpoints that are tried for one connection. Nothing is sent before one accepts, so that trying is safe.
@@ -26,36 +28,49 @@ const ATTEMPTS_MAX: usize = 3;
 pub(crate) async fn serve(
     worker: &Worker,
     listener: &Rc<ListenerView>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     input: Buffer,
     who: OnBehalfOf,
 ) {
     let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
     let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
+    relay(worker, listener, &cluster, Stream::Plain(stream), input, who, policy.idle_timeout).await;
+}
+
+/// Relays one connection to an endpoint of a cluster, and logs it.
+pub(crate) async fn relay(
+    worker: &Worker,
+    listener: &ListenerView,
+    cluster: &Rc<Cluster>,
+    mut stream: Stream,
+    input: Buffer,
+    who: OnBehalfOf,
+    idle_timeout: Duration,
+) {
     let timer = Timer::new(&worker.timers);
     let begun_us = clock::now_us();
     let mut entry = Entry::tcp(begun_us, who.client);
     let mut moved = Moved::default();
 
-    let outcome = match open(&cluster, who, &timer, &mut entry).await {
+    let outcome = match open(cluster, who, &timer, &mut entry).await {
         Ok((lease, mut upstream)) => {
             cluster.counters.tunnels.inc();
             entry.added_us = clock::now_us().saturating_sub(begun_us);
             let ends =
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
-            let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(policy.idle_timeout), &mut moved).await;
+            let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved).await;
             if let Err(Error { side: Side::Upstream, .. }) = &outcome {
                 cluster.record(&lease.endpoint, Outcome::Reset);
             }
             if outcome.is_err() {
                 // What ends in failure on one side must not look complete on the other.
-                net::socket::reset_on_close(&stream);
-                net::socket::reset_on_close(&upstream.stream);
+                net::socket::reset_on_close(stream.tcp());
+                net::socket::reset_on_close(upstream.stream.tcp());
             }
             outcome
         }
         Err(error) => {
-            net::socket::reset_on_close(&stream);
+            net::socket::reset_on_close(stream.tcp());
             Err(error)
         }
     };
@@ -71,7 +86,7 @@ pub(crate) async fn serve(
         tracing::debug!(listener = listener.plan.policy.name, client = %who.client, %error, "relay failed");
         entry.reason = Some(error.reason);
     }
-    worker.log_tcp(listener, &cluster, &entry);
+    worker.log_tcp(listener, cluster, &entry);
 }
 
 async fn open(

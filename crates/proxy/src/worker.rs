@@ -21,6 +21,7 @@ use crate::exchange::Work;
 use crate::listener::{self, Slot};
 use crate::pool::Pool;
 use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
+use crate::tls::ClientKeys;
 
 /// Between two looks at idle upstream connections and the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -199,13 +200,16 @@ impl Worker {
         let old = old.iter().find(|old| {
             old.plan.policy.name == plan.policy.name
                 && old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
+                && is_same(old.plan.tls.as_ref(), plan.tls.as_ref())
         });
         let name = plan.policy.name.as_str();
         let endpoints = plan.state.endpoints().iter().enumerate().map(|(index, state)| {
             let kept = old.and_then(|old| old.endpoints.iter().find(|e| e.state.address() == state.address()));
+            let host = plan.host(state.address());
             Rc::new(Endpoint {
                 index,
                 state: state.clone(),
+                host: host.map(Into::into),
                 pool: kept.map_or_else(Pool::default, |kept| kept.pool.clone()),
                 counters: self.registry.endpoint(self.index, name, state.address()),
             })
@@ -321,11 +325,19 @@ pub(crate) async fn run(
     }
 }
 
+/// What a cluster believes and shows is what it was: connections that were made with it can be used on.
+fn is_same(old: Option<&Arc<ClientKeys>>, new: Option<&Arc<ClientKeys>>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+        (old, new) => old.is_none() && new.is_none(),
+    }
+}
+
 impl ListenerPlan {
     fn routes(&self) -> &[Route] {
         match &self.policy.protocol {
             model::Protocol::Http(http) => &http.routes,
-            model::Protocol::Tcp(_) => &[],
+            model::Protocol::Tcp(_) | model::Protocol::TlsPassthrough(_) => &[],
         }
     }
 }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use admin::{ClusterStatus, EndpointState, EndpointStatus, Reload, STATUS_VERSION, Status};
+use health::{Handshake, Handshaking, Way};
 use model::Generation;
 use net::clock;
 use net::inherit::Inherited;
-use proxy::{ClusterPlan, Compiled};
+use proxy::{ClientKeys, ClusterPlan, Compiled};
 use telemetry::{AccessLog, Kind, Registry, Sample, Totals};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -202,15 +204,36 @@ fn unix_seconds() -> u64 {
 
 fn targets(plan: &Arc<ClusterPlan>) -> Vec<health::Target> {
     let Some(check) = &plan.policy.health_check else { return Vec::new() };
+    let tls = plan.tls().map(|keys| Arc::new(Probing(keys.clone())) as Arc<dyn Handshake>);
     let target = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| health::Target {
         cluster: plan.state.clone(),
         index,
         cluster_name: plan.policy.name.clone(),
         address: endpoint.address(),
         check: check.clone(),
-        proxy_protocol: plan.policy.send_proxy_protocol,
+        way: Way {
+            proxy_protocol: plan.policy.send_proxy_protocol,
+            tls: tls.clone(),
+            host: plan.host(endpoint.address()).map(str::to_owned),
+        },
     };
     plan.state.endpoints().iter().enumerate().map(target).collect()
+}
+
+/// Probes speak TLS as requests do.
+struct Probing(Arc<ClientKeys>);
+
+impl Handshake for Probing {
+    fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn handshake<'h>(&'h self, tcp: TcpStream, address: SocketAddr, host: Option<&'h str>) -> Handshaking<'h> {
+        Box::pin(async move {
+            let stream = self.0.secure(tcp, address, host).await?;
+            Ok(Box::new(stream) as Box<dyn health::Stream>)
+        })
+    }
 }
 
 /// One gauge after the other, as the text format wants samples of one name together.

@@ -1,11 +1,12 @@
 //! The configuration file: read, checked, and watched for changes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::{Generation, Snapshot};
+use model::{CertificateFiles, Generation, Snapshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
@@ -33,9 +34,17 @@ fn read(path: &Path) -> std::io::Result<String> {
     fs::read_to_string(path)
 }
 
+/// The snapshot, if the certificates and keys that it names are there and belong together.
+///
+/// # Errors
+/// What is wrong with them, a line each.
+pub(crate) fn with_good_keys(snapshot: Snapshot) -> Result<Snapshot, String> {
+    proxy::Keys::load(&snapshot, None).map(|_| snapshot)
+}
+
 /// `steelyard check`.
 pub(crate) fn check(path: &Path) -> Exit {
-    match load(path, Generation(1)) {
+    match load(path, Generation(1)).and_then(with_good_keys) {
         Ok(snapshot) => {
             let (listeners, clusters) = (snapshot.listeners.len(), snapshot.clusters.len());
             crate::print_line(&format!("{}: good ({listeners} listeners, {clusters} clusters)", path.display()))
@@ -47,13 +56,14 @@ pub(crate) fn check(path: &Path) -> Exit {
     }
 }
 
-/// Tells when a file has changed.
+/// Tells when the configuration file, or one of those that it names, has changed.
 pub(crate) struct Watch {
-    path: Option<PathBuf>,
-    /// The file that was read last.
-    seen: Option<Mark>,
-    /// Another one, which may still be being written.
-    pending: Option<Mark>,
+    /// The configuration file, then those that it names.
+    paths: Vec<PathBuf>,
+    /// The files that were read last: `seen.len() == paths.len()`. `None`: never there.
+    seen: Vec<Option<Mark>>,
+    /// Others, which may still be being written.
+    pending: Option<Vec<Option<Mark>>>,
     // Here and not in `changed`, as is `pending`: whoever waits for other things as well begins to wait anew each time that one happens.
     look: Interval,
 }
@@ -70,39 +80,69 @@ struct Mark {
 impl Watch {
     /// Watches a file from its present state on; nothing, if there is none.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
-        let seen = path.as_deref().and_then(mark);
+        let paths: Vec<_> = path.into_iter().collect();
+        let seen = paths.iter().map(|path| mark(path)).collect();
         let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { path, seen, pending: None, look }
+        Self { paths, seen, pending: None, look }
     }
 
-    /// The file is about to be read, whatever the reason. Called before, so that a change while it is read is seen as one.
-    pub(crate) fn reading(&mut self) {
-        // One that is missing cannot be read; the last one that could stays the one that was seen.
-        if let Some(now) = self.path.as_deref().and_then(mark) {
-            self.seen = Some(now);
-            self.pending = None;
+    /// Watches these too, in place of those that the configuration file named before. Called before they are read, so that a change while they
+    /// are is seen as one.
+    pub(crate) fn also(&mut self, files: impl Iterator<Item = PathBuf>) {
+        if self.paths.is_empty() {
+            return;
         }
+        self.paths.truncate(1);
+        self.seen.truncate(1);
+        self.paths.extend(files);
+        self.seen.extend(self.paths.iter().skip(1).map(|path| mark(path)));
+        self.pending = None;
     }
 
-    /// Waits until the file is another, and has stopped changing: a file is not read while it is being written. Waiting may be given up and
-    /// begun again at any time; nothing is lost.
+    /// The configuration file is about to be read, whatever the reason. Called before, so that a change while it is read is seen as one.
+    pub(crate) fn reading(&mut self) {
+        self.seen = self.now();
+        self.pending = None;
+    }
+
+    /// Waits until a file is another, and has stopped changing: none is read while it is being written. Waiting may be given up and begun
+    /// again at any time; nothing is lost.
     pub(crate) async fn changed(&mut self) {
-        let Some(path) = &self.path else { return std::future::pending().await };
+        if self.paths.is_empty() {
+            return std::future::pending().await;
+        }
         loop {
             self.look.tick().await;
-            // A file that is missing is about to come back: removing it is no way to say anything.
-            let Some(now) = mark(path) else { continue };
-            if self.seen == Some(now) {
+            let now = self.now();
+            if self.seen == now {
                 self.pending = None;
-            } else if self.pending == Some(now) {
-                (self.seen, self.pending) = (Some(now), None);
+            } else if self.pending.as_ref() == Some(&now) {
+                (self.seen, self.pending) = (now, None);
                 return;
             } else {
                 self.pending = Some(now);
             }
         }
     }
+
+    /// As they are. One that is missing is as it was: it is about to come back, and removing it is no way to say anything.
+    fn now(&self) -> Vec<Option<Mark>> {
+        self.paths.iter().zip(&self.seen).map(|(path, seen)| mark(path).or(*seen)).collect()
+    }
+}
+
+/// The certificates and keys that a snapshot names.
+pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
+    let pair = |pair: &CertificateFiles| [Some(pair.cert.clone()), Some(pair.key.clone()), pair.ocsp.clone()];
+    let listeners = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let shown = listeners.clone().flat_map(|tls| &tls.certificates).flat_map(pair);
+    let clients = listeners.map(|tls| tls.client_ca.as_ref().map(|client| client.ca.clone()));
+    let clusters = snapshot.clusters.iter().filter_map(|cluster| cluster.tls.as_ref());
+    let upstream = clusters.clone().filter_map(|tls| tls.certificate.as_ref()).flat_map(pair);
+    let roots = clusters.map(|tls| tls.ca.clone());
+    let all: BTreeSet<PathBuf> = shown.chain(clients).chain(upstream).chain(roots).flatten().collect();
+    all.into_iter()
 }
 
 fn mark(path: &Path) -> Option<Mark> {
@@ -162,6 +202,22 @@ mod tests {
         assert!(!is_seen(&mut watch, 1).await, "it may still be being written");
         assert!(is_seen(&mut watch, 2).await);
         assert!(!is_seen(&mut watch, 3).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_named_is_watched_too() {
+        let (file, named) = (File::new("naming"), File::new("named"));
+        let mut watch = Watch::new(Some(file.0.clone()));
+        watch.also(std::iter::once(named.0.clone()));
+        named.write("second, longer");
+        assert!(is_seen(&mut watch, 3).await);
+        fs::remove_file(&named.0).unwrap();
+        assert!(!is_seen(&mut watch, 4).await, "it is about to come back");
+        named.write("the third, longer still");
+        assert!(is_seen(&mut watch, 3).await);
+        watch.also(std::iter::empty());
+        named.write("the fourth, and nobody names it any more");
+        assert!(!is_seen(&mut watch, 4).await);
     }
 
     #[tokio::test(start_paused = true)]

@@ -105,6 +105,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
             cluster.endpoints.extend(ips.iter().map(|ip| Endpoint {
                 address: EndpointAddress::Socket(SocketAddr::new(*ip, *port)),
                 weight: endpoint.weight,
+                host: Some(host.clone()),
             }));
         }
     }
@@ -227,6 +228,7 @@ mod tests {
         let endpoint = |(host, weight): &(&str, u32)| Endpoint {
             address: EndpointAddress::Name { host: (*host).to_owned(), port: 80 },
             weight: *weight,
+            host: None,
         };
         Snapshot {
             generation: Generation(1),

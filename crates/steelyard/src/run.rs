@@ -10,7 +10,7 @@ use std::time::Instant;
 use model::{Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
-use proxy::{Compiled, Plane};
+use proxy::{Compiled, Keys, Plane};
 use telemetry::{AccessLog, Registry};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -70,7 +70,7 @@ fn run(source: Source, args: &RunArgs) -> Exit {
     // First of all: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
     // The file is judged before anything is opened.
-    let snapshot = match source.read(Generation(1)) {
+    let snapshot = match source.read(Generation(1)).and_then(files::with_good_keys) {
         Ok(snapshot) => snapshot,
         Err(errors) => {
             eprintln!("{}", errors.trim_end());
@@ -115,6 +115,8 @@ struct Running {
     source: Source,
     /// The newest snapshot as the source gave it, names and all.
     wanted: Snapshot,
+    /// Certificates and keys that it names.
+    keys: Keys,
     plane: Plane,
     resolver: Resolver,
     access_log: Option<Arc<AccessLog>>,
@@ -202,6 +204,7 @@ impl Running {
         let watch = Watch::new(source.file());
         Ok(Self {
             wanted: snapshot,
+            keys: Keys::default(),
             control: Arc::new(Control::new(registry, workers, orders_tx)),
             plane,
             resolver: Resolver::idle(),
@@ -235,6 +238,8 @@ impl Running {
 
     /// Makes `snapshot` the one in use, all of it or none.
     async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), String> {
+        self.watch.also(files::named(&snapshot));
+        let keys = Keys::load(&snapshot, Some(&self.keys))?;
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
         // Names may take seconds, and whoever ends this process does not wait for them.
         tokio::select! {
@@ -255,8 +260,9 @@ impl Running {
             Some(open_access_log(&snapshot)?)
         };
         let admin = self.control.listen(snapshot.admin, &mut self.inherited)?;
-        self.put_to_use(&snapshot, &addresses).await?;
+        self.put_to_use(&snapshot, &keys, &addresses).await?;
         self.resolver = resolver;
+        self.keys = keys;
 
         if let Some(access_log) = access_log {
             self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
@@ -273,10 +279,10 @@ impl Running {
     }
 
     /// Gives the planes a snapshot with the addresses of its names.
-    async fn put_to_use(&mut self, snapshot: &Snapshot, addresses: &Addresses) -> Result<(), String> {
+    async fn put_to_use(&mut self, snapshot: &Snapshot, keys: &Keys, addresses: &Addresses) -> Result<(), String> {
         let expanded = Arc::new(resolve::expand(snapshot, addresses));
         let previous = self.control.compiled();
-        let compiled = Arc::new(Compiled::new(expanded, previous.as_deref(), clock::now_ms()));
+        let compiled = Arc::new(Compiled::new(expanded, keys, previous.as_deref(), clock::now_ms()));
         // Before the workers use it: they must not find an endpoint healthy that is known not to be.
         self.control.check_health(&compiled);
         if let Err(errors) = self.plane.apply(compiled.clone(), &mut self.inherited).await {
@@ -321,7 +327,10 @@ impl Running {
     async fn follow_names(&mut self) {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
-        if let Err(error) = self.put_to_use(&wanted, &addresses).await {
+        let keys = std::mem::take(&mut self.keys);
+        let outcome = self.put_to_use(&wanted, &keys, &addresses).await;
+        self.keys = keys;
+        if let Err(error) = outcome {
             tracing::error!(error, "addresses changed, and cannot be used");
         }
     }

@@ -75,6 +75,10 @@ reasons! {
     36 Internal "internal" Internal "A fault of Steelyard itself. Please report it.";
     37 TunnelIdle "tunnel_idle" Internal "Both sides of a tunnel were silent for too long.";
     38 NoLocalResources "no_local_resources" Internal "No upstream connection for want of open files, ports or memory on this host.";
+    39 TlsHandshake "tls_handshake" Downstream "The TLS handshake failed: the client broke it off, offered nothing that is spoken here, or showed no certificate where one is asked for.";
+    40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection that is passed through, was not complete in time.";
+    41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: another certificate, or another demand on the client's, holds there.";
+    42 UpstreamTls "upstream_tls" Upstream "The endpoint's certificate was not believed, or the TLS handshake with it failed.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -118,7 +118,7 @@ fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
             Protocol::Http(http) => http.routes.as_slice(),
-            Protocol::Tcp(_) => &[],
+            Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
         };
         routes.iter().map(|route| (listener.name.as_str(), route.name.as_str()))
     })

@@ -1,10 +1,11 @@
 //! Clusters: endpoints and the policy for choosing among them.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use model::{Algorithm, Cluster, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe};
 
-use super::{count, positive};
+use super::{count, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, ticked};
 use crate::raw::{
@@ -13,7 +14,7 @@ use crate::raw::{
 use crate::read::{Keyed, Many, Placed};
 
 /// `None` where it has no endpoints that could be read; the report says why.
-pub fn cluster(name: &str, raw: RawCluster, report: &mut Report) -> Option<Cluster> {
+pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
     let endpoints = endpoints(raw.endpoints?, name, report);
     let mut cluster = Cluster::new(name, endpoints);
@@ -43,6 +44,7 @@ pub fn cluster(name: &str, raw: RawCluster, report: &mut Report) -> Option<Clust
         cluster.idle_connections_max = count(connections.value.0);
     }
     cluster.send_proxy_protocol = raw.proxy_protocol.map(|version| version.value.0);
+    cluster.tls = raw.tls.map(|tls| tls::cluster(&tls.value, base));
     Some(cluster)
 }
 
@@ -61,7 +63,7 @@ fn endpoints(raw: Placed<Many<RawEndpoint>>, name: &str, report: &mut Report) ->
             report.add(place, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
-        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT) });
+        endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), host: None });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
         let hint = "none of them takes work; give at least one a weight above 0";

@@ -1,38 +1,44 @@
 //! Listeners: what is spoken decides which keys have a meaning.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
-use model::{ClusterId, HttpListener, Listener, ListenerLimits, Protocol, TcpListener};
+use model::{ClusterId, HttpListener, Listener, ListenerLimits, PassthroughListener, Protocol, TcpListener};
 
-use super::{ClusterIds, count, positive, route};
+use super::{ClusterIds, count, positive, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener};
-use crate::read::{Keyed, Written};
+use crate::read::{Keyed, OneOf, Placed, Written};
 
 /// `None` where something that it cannot do without is missing; the report says so.
-pub fn listener(name: &str, raw: RawListener, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
+pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
     // Names are looked up before anything else can end this: their errors are worth telling whatever else is wrong.
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
-    let routes = raw.routes.as_ref().map(|routes| route::routes(routes, ids, report));
-    let protocol = raw.protocol.as_ref()?.value.0;
-    refuse_keys_of_others(&raw, protocol, report);
-    if let Some(limits) = &raw.limits {
-        refuse_keys_of_others(&limits.value, protocol, report);
+    let protocol = raw.protocol.as_ref();
+    let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), ids, report);
+    let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
+    let Placed { place, value: OneOf(protocol) } = protocol?;
+    refuse_keys(&raw, *protocol, report);
+    if *protocol == ProtocolName::Https && raw.tls.is_none() {
+        let hint = "add `tls: {certificates: [{cert: www.pem, key: www.key}]}`";
+        report.add(*place, Wrong::new("protocol https needs a certificate").hint(hint));
     }
     let bind = raw.bind.as_ref()?.value.0;
-    let protocol = match protocol {
-        ProtocolName::Tcp => Protocol::Tcp(TcpListener {
-            idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT),
-            to: to?,
-        }),
-        ProtocolName::Http => {
-            let routes = match routes {
-                Some(routes) => routes,
-                None => vec![route::catch_all(to?)],
-            };
-            Protocol::Http(http(&raw, routes))
+    let routes = match routes {
+        Some(routes) => routes,
+        None => Routes::to(*protocol, to?),
+    };
+    let protocol = match routes {
+        Routes::None(to) => {
+            Protocol::Tcp(TcpListener { idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT), to })
         }
+        Routes::Http(routes) => Protocol::Http(http(&raw, routes)),
+        Routes::Sni(routes) => Protocol::TlsPassthrough(PassthroughListener {
+            routes,
+            hello_timeout: positive(&raw.header_timeout, ListenerLimits::default().header_timeout),
+            idle_timeout: positive(&raw.idle_timeout, defaults::TCP_IDLE_TIMEOUT),
+        }),
     };
     let limits = raw.limits.map(|limits| limits.value);
     let connections_max = limits.and_then(|limits| limits.connections).map(|connections| count(connections.value.0));
@@ -40,21 +46,51 @@ pub fn listener(name: &str, raw: RawListener, ids: &ClusterIds, report: &mut Rep
         name: name.to_owned(),
         bind,
         protocol,
+        tls,
         accept_proxy_protocol: raw.proxy_protocol.is_some_and(|accept| accept.value.0),
         connections_max: connections_max.unwrap_or(defaults::CONNECTIONS_MAX),
     })
 }
 
-/// What a listener is that says no more than where it listens, what it speaks and where all of it goes.
-pub fn bare(name: &str, bind: SocketAddr, protocol: ProtocolName, to: ClusterId) -> Listener {
-    let protocol = match protocol {
-        ProtocolName::Tcp => Protocol::Tcp(TcpListener { to, idle_timeout: defaults::TCP_IDLE_TIMEOUT }),
-        ProtocolName::Http => Protocol::Http(bare_http(vec![route::catch_all(to)])),
+/// Where a listener's traffic goes, in the form that its protocol has.
+enum Routes {
+    None(ClusterId),
+    Http(Vec<model::Route>),
+    Sni(Vec<model::PassthroughRoute>),
+}
+
+impl Routes {
+    /// Those of `routes`; without a protocol they are read as those of HTTP, for their errors.
+    fn of(raw: &RawListener, protocol: Option<ProtocolName>, ids: &ClusterIds, report: &mut Report) -> Option<Self> {
+        let routes = raw.routes.as_ref()?;
+        Some(match protocol {
+            Some(ProtocolName::TlsPassthrough) => Self::Sni(route::passthrough(routes, ids, report)),
+            _ => Self::Http(route::routes(routes, ids, report)),
+        })
+    }
+
+    /// Everything goes to one cluster.
+    fn to(protocol: ProtocolName, to: ClusterId) -> Self {
+        match protocol {
+            ProtocolName::Tcp => Self::None(to),
+            ProtocolName::Http | ProtocolName::Https => Self::Http(vec![route::catch_all(to)]),
+            ProtocolName::TlsPassthrough => Self::Sni(vec![model::PassthroughRoute { sni: Vec::new(), to }]),
+        }
+    }
+}
+
+/// What a listener is that says no more than where it listens, that it speaks TCP or HTTP, and where all of it goes.
+pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener {
+    let protocol = if tcp {
+        Protocol::Tcp(TcpListener { to, idle_timeout: defaults::TCP_IDLE_TIMEOUT })
+    } else {
+        Protocol::Http(bare_http(vec![route::catch_all(to)]))
     };
     Listener {
         name: name.to_owned(),
         bind,
         protocol,
+        tls: None,
         accept_proxy_protocol: false,
         connections_max: defaults::CONNECTIONS_MAX,
     }
@@ -96,14 +132,34 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
 }
 
 /// A key that only another protocol knows would be ignored in silence, and the operator would believe in it.
+fn refuse_keys(raw: &RawListener, protocol: ProtocolName, report: &mut Report) {
+    refuse_keys_of_others(raw, protocol, report);
+    if let Some(limits) = &raw.limits {
+        refuse_keys_of_others(&limits.value, protocol, report);
+    }
+    // Where routes have no meaning at all, one error is enough.
+    if protocol != ProtocolName::Tcp {
+        for route in raw.routes.iter().flat_map(|routes| &routes.value.0) {
+            refuse_keys_of_others(&route.value, protocol, report);
+        }
+    }
+}
+
 fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut Report) {
     let name = protocol.name();
     for Written { key, place } in raw.written() {
         if let Some(only) = T::object().key(key).and_then(|key| key.only)
-            && only != name
+            && !protocol.has(only)
         {
+            let only = only.replace(", ", " or ");
             let wrong = Wrong::new(format!("`{key}` belongs to protocol {only}, and this listener speaks {name}"));
-            let hint = if *key == "routes" { "name the cluster in `to`" } else { "remove it" };
+            let hint = match *key {
+                "routes" => "name the cluster in `to`",
+                "hosts" if protocol == ProtocolName::TlsPassthrough => "write `sni`",
+                "sni" => "write `hosts`",
+                "tls" if protocol == ProtocolName::Http => "write `protocol: https`",
+                _ => "remove it",
+            };
             report.add(*place, wrong.hint(hint));
         }
     }

@@ -4,27 +4,31 @@ mod cluster;
 mod listener;
 mod reachable;
 mod route;
+mod tls;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Snapshot};
 
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
-use crate::raw::{ProtocolName, RawAccessLog, RawCluster, RawDns, RawFile, RawListener};
+use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener};
 use crate::read::{Entry, Named, Placed};
 use crate::text::{Label, Positive, duration_text};
 
-/// The snapshot, as far as it can be told; it is of use only when the report is still empty.
-pub fn snapshot(raw: RawFile, generation: Generation, report: &mut Report) -> Option<Snapshot> {
+/// The snapshot, as far as it can be told; it is of use only when the report is still empty. `base` is the folder from which the files that
+/// it names are seen.
+pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
     let clusters = raw.clusters?;
     let ids = ClusterIds::of(&clusters.value);
     let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
-    let listeners = listeners(raw.listeners?, admin.as_ref(), &ids, report);
-    let lowered =
-        |entry: Entry<Label, RawCluster>, report: &mut Report| cluster::cluster(&entry.name.0, entry.value?, report);
+    let listeners = listeners(raw.listeners?, admin.as_ref(), base, &ids, report);
+    let lowered = |entry: Entry<Label, RawCluster>, report: &mut Report| {
+        cluster::cluster(&entry.name.0, entry.value?, base, report)
+    };
     let clusters = clusters.value.0.into_iter().filter_map(|entry| lowered(entry, report)).collect();
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
@@ -36,8 +40,8 @@ pub fn snapshot(raw: RawFile, generation: Generation, report: &mut Report) -> Op
 }
 
 /// One listener that sends everything to one cluster.
-pub fn one_listener(name: &str, bind: SocketAddr, protocol: ProtocolName, cluster: Cluster) -> Snapshot {
-    bare(Generation(1), vec![listener::bare(name, bind, protocol, ClusterId(0))], vec![cluster])
+pub fn one_listener(name: &str, bind: SocketAddr, tcp: bool, cluster: Cluster) -> Snapshot {
+    bare(Generation(1), vec![listener::bare(name, bind, tcp, ClusterId(0))], vec![cluster])
 }
 
 /// What a file means that says nothing else.
@@ -56,6 +60,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
 fn listeners(
     raw: Placed<Named<Label, RawListener>>,
     admin: Option<&Placed<SocketAddr>>,
+    base: &Path,
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Listener> {
@@ -73,7 +78,7 @@ fn listeners(
         if let Some(bind) = &raw.bind {
             binds.add(bind.value.0, bind.place, report);
         }
-        listeners.extend(listener::listener(&entry.name.0, raw, ids, report));
+        listeners.extend(listener::listener(&entry.name.0, raw, base, ids, report));
     }
     listeners
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use model::{ClusterId, HostMatcher, PathMatcher, Route, TextMatcher, ValueMatcher};
+use model::{ClusterId, HostMatcher, PassthroughRoute, PathMatcher, Route, TextMatcher, ValueMatcher};
 
 use super::{ClusterIds, reachable};
 use crate::diagnostic::{Place, Report, Wrong, ticked};
@@ -29,6 +29,15 @@ pub fn routes(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Repor
         reachable::report_unreachable(&routes, &places, report);
     }
     routes
+}
+
+/// The routes of a listener that opens nothing: names, and who serves them.
+pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
+    let route = |raw: &Placed<RawRoute>, report: &mut Report| {
+        let to = raw.value.to.as_ref().and_then(|to| ids.find(to, report))?;
+        Some(PassthroughRoute { sni: listed(&raw.value.sni, |host| host.0.clone()), to })
+    };
+    raw.value.0.iter().filter_map(|raw| route(raw, report)).collect()
 }
 
 /// The route that takes every request.
@@ -65,7 +74,8 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
     Some(route)
 }
 
-fn listed<T, M>(raw: &Option<Placed<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
+/// What was written as one or as a list; empty where nothing was.
+pub fn listed<T, M>(raw: &Option<Placed<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
     raw.iter().flat_map(|many| &many.value.0).map(|one| model(&one.value)).collect()
 }
 

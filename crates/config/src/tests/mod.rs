@@ -7,8 +7,8 @@ mod values;
 use std::time::Duration;
 
 use model::{
-    Algorithm, ClusterId, EndpointAddress, ForwardedHeaders, Generation, HttpListener, Probe, Protocol, Snapshot,
-    TcpListener,
+    Algorithm, ClusterId, EndpointAddress, ForwardedHeaders, Generation, HostMatcher, HttpListener, Probe, Protocol,
+    Snapshot, TcpListener, TlsVersion,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -32,14 +32,14 @@ fn load(text: &str) -> Snapshot {
 fn http(snapshot: &Snapshot) -> &HttpListener {
     match &snapshot.listeners[0].protocol {
         Protocol::Http(http) => http,
-        Protocol::Tcp(_) => panic!("tcp"),
+        other => panic!("{other:?}"),
     }
 }
 
 fn tcp(snapshot: &Snapshot) -> &TcpListener {
     match &snapshot.listeners[0].protocol {
         Protocol::Tcp(tcp) => tcp,
-        Protocol::Http(_) => panic!("http"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -91,6 +91,25 @@ fn the_tcp_example_means_what_it_says() {
     assert_eq!(check.timeout, Duration::from_secs(1));
 }
 
+#[test]
+fn the_tls_example_means_what_it_says() {
+    let snapshot = parse("/etc/edge/tls.yaml", &example("tls.yaml"), Generation(1)).unwrap();
+    let tls = snapshot.listeners[0].tls.as_ref().unwrap();
+    let files: Vec<_> = tls.certificates.iter().map(|files| (files.cert.to_str(), files.key.to_str())).collect();
+    let expect = [("www.pem", "www.key"), ("api.pem", "api.key")]
+        .map(|(cert, key)| (format!("/etc/edge/tls/{cert}"), format!("/etc/edge/tls/{key}")));
+    assert_eq!(files, expect.each_ref().map(|(cert, key)| (Some(cert.as_str()), Some(key.as_str()))));
+    let client_ca = tls.client_ca.as_ref().unwrap();
+    assert_eq!(client_ca.hosts, [HostMatcher::Exact("admin.example.com".to_owned())]);
+    assert_eq!(client_ca.ca.to_str(), Some("/etc/edge/tls/clients.pem"));
+    assert_eq!(tls.min_version, TlsVersion::V1_2);
+    assert_eq!(http(&snapshot).routes[0].hosts.len(), 3);
+    assert!(snapshot.listeners[1].tls.is_none());
+    let Protocol::TlsPassthrough(passthrough) = &snapshot.listeners[1].protocol else { panic!("{snapshot:?}") };
+    let [route] = passthrough.routes.as_slice() else { panic!("{passthrough:?}") };
+    assert_eq!((&route.sni[..], route.to), (&[HostMatcher::Exact("vault.example.com".to_owned())][..], ClusterId(1)));
+}
+
 /// Each of these files asks for something that is not there yet; each such key must be named, not ignored.
 #[test]
 fn the_examples_of_features_to_come_are_refused_by_name() {
@@ -117,22 +136,11 @@ fn the_examples_of_features_to_come_are_refused_by_name() {
         &[
             "9:9: unknown key `grpc` in a route",
             "11:9: unknown key `grpc` in a route",
-            r#"16:15: `protocol`: "https" is not known; it is http or tcp"#,
-            "17:5: unknown key `tls` in a listener",
             "19:9: unknown key `grpc` in a route",
             "24:5: unknown key `protocol` in a cluster",
             "27:19: a health check needs `http` or `tcp`",
             "27:20: unknown key `grpc` in a health check",
             "29:5: unknown key `protocol` in a cluster",
-        ],
-    );
-    check(
-        "tls.yaml",
-        &[
-            r#"7:15: `protocol`: "https" is not known; it is http or tcp"#,
-            "8:5: unknown key `tls` in a listener",
-            r#"19:15: `protocol`: "tls_passthrough" is not known; it is http or tcp"#,
-            "21:9: unknown key `sni` in a route",
         ],
     );
     check(

@@ -141,11 +141,38 @@ admin: 80"#,
 }
 
 #[test]
+fn listeners_with_tls() {
+    listener(
+        "bind: ':1', protocol: https, to: web",
+        "2:39: protocol https needs a certificate; add `tls: {certificates: [{cert: www.pem, key: www.key}]}`",
+    );
+    listener(
+        "bind: ':1', protocol: https, to: web, tls: {certificates: [], min_version: 1.1, client_ca: {}}",
+        r#"2:75: `certificates` is empty; give at least one entry
+2:92: `min_version`: "1.1" is not known; it is 1.2 or 1.3
+2:108: a client CA needs `ca`; it must be a file such as tls/www.pem"#,
+    );
+    listener(
+        "bind: ':1', protocol: http, to: web, tls: {certificates: [{cert: a.pem}]}",
+        r#"2:54: `tls` belongs to protocol https, and this listener speaks http; write `protocol: https`
+2:75: a certificate needs `key`; it must be a file such as tls/www.pem"#,
+    );
+    listener(
+        "bind: ':1', protocol: tls_passthrough, routes: [{sni: a.example, to: web}, {hosts: b.example, to: web}]",
+        "2:93: `hosts` belongs to protocol http, and this listener speaks tls_passthrough; write `sni`",
+    );
+    listener(
+        "bind: ':1', protocol: http, routes: [{sni: a.example, to: web}]",
+        "2:55: `sni` belongs to protocol tls_passthrough, and this listener speaks http; write `hosts`",
+    );
+}
+
+#[test]
 fn listeners() {
     listener(
         "",
         r#"2:16: a listener needs `bind`; it must be an address and port such as 127.0.0.1:8080
-2:16: a listener needs `protocol`; it must be http or tcp
+2:16: a listener needs `protocol`; it must be http, https, tcp or tls_passthrough
 2:16: a listener needs `to` or `routes`"#,
     );
     listener("bind: ':1', protocol: http", "2:16: a listener needs `to` or `routes`");
@@ -159,11 +186,11 @@ fn listeners() {
     );
     listener(
         "bind: ':1', protocol: tcp, routes: [{to: web}]",
-        "2:44: `routes` belongs to protocol http, and this listener speaks tcp; name the cluster in `to`",
+        "2:44: `routes` belongs to protocol http or tls_passthrough, and this listener speaks tcp; name the cluster in `to`",
     );
     listener(
         "bind: ':1', protocol: tcp, to: web, header_timeout: 1s, limits: {header_bytes: 1KiB, connections: 0}",
-        r#"2:53: `header_timeout` belongs to protocol http, and this listener speaks tcp; remove it
+        r#"2:53: `header_timeout` belongs to protocol http or tls_passthrough, and this listener speaks tcp; remove it
 2:82: `header_bytes` belongs to protocol http, and this listener speaks tcp; remove it
 2:115: `connections`: "0" is not a whole number from 1 to 10000000"#,
     );
@@ -186,9 +213,9 @@ fn listeners() {
 2:103: `limits` must be a mapping with `connections`, `header_bytes`, `header_count`, `body_bytes` or `requests_per_connection`, not a list"#,
     );
     listener(
-        "bind: ':1', protocol: https, to: wob",
-        r#"2:39: `protocol`: "https" is not known; it is http or tcp
-2:50: `to` names the cluster `wob`, which `clusters` does not have; did you mean `web`?"#,
+        "bind: ':1', protocol: htps, to: wob",
+        r#"2:39: `protocol`: "htps" is not known; it is http, https, tcp or tls_passthrough; did you mean https?
+2:49: `to` names the cluster `wob`, which `clusters` does not have; did you mean `web`?"#,
     );
 }
 

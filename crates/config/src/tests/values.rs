@@ -108,7 +108,10 @@ fn every_key_of_a_cluster() {
     let cluster = &snapshot.clusters[0];
     let name = EndpointAddress::Name { host: "origin.example.com".to_owned(), port: 80 };
     let socket = EndpointAddress::Socket("[fd00::1]:80".parse().unwrap());
-    assert_eq!(cluster.endpoints, [Endpoint { address: name, weight: 0 }, Endpoint { address: socket, weight: 1 }]);
+    assert_eq!(
+        cluster.endpoints,
+        [Endpoint { address: name, weight: 0, host: None }, Endpoint { address: socket, weight: 1, host: None }]
+    );
     assert_eq!(cluster.algorithm, Algorithm::Maglev(HashKey::Header("x-user".to_owned())));
     let check = cluster.health_check.as_ref().unwrap();
     let probe = Probe::Http { path: "/ready".to_owned(), host: Some("origin:80".to_owned()), expect: (204, 204) };

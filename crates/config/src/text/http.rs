@@ -39,6 +39,10 @@ pub struct Text(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile(pub Option<PathBuf>);
 
+/// A file to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileName(pub PathBuf);
+
 /// The name of a query parameter, decoded; case matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryName(pub String);
@@ -127,6 +131,17 @@ impl Formed for LogFile {
             "" => Err(Wrong::new("no file has an empty name").hint("write a path, or stdout")),
             "stdout" | "-" => Ok(Self(None)),
             path => Ok(Self(Some(PathBuf::from(path)))),
+        }
+    }
+}
+
+impl Formed for FileName {
+    const FORM: Form = Form { noun: "a file", example: "tls/www.pem", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match Text::parse(text)?.0.as_str() {
+            "" => Err(Wrong::new("no file has an empty name").hint("write a path")),
+            path => Ok(Self(PathBuf::from(path))),
         }
     }
 }

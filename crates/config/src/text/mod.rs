@@ -6,7 +6,7 @@ mod units;
 
 pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, parse_endpoint};
 pub use http::{
-    CookieName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName, RouteName,
-    StatusRange, Text,
+    CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,
+    RouteName, StatusRange, Text,
 };
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};

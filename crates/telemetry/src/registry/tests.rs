@@ -41,11 +41,14 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         limits: ListenerLimits::default(),
     });
     let bind = address(80);
-    Listener { name: name.into(), bind, protocol, accept_proxy_protocol: false, connections_max: 1 }
+    Listener { name: name.into(), bind, protocol, tls: None, accept_proxy_protocol: false, connections_max: 1 }
 }
 
 fn cluster(name: &str, addresses: &[EndpointAddress]) -> Cluster {
-    Cluster::new(name, addresses.iter().map(|address| Endpoint { address: address.clone(), weight: 1 }).collect())
+    Cluster::new(
+        name,
+        addresses.iter().map(|address| Endpoint { address: address.clone(), weight: 1, host: None }).collect(),
+    )
 }
 
 fn address(port: u16) -> SocketAddr {

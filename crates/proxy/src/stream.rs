@@ -1,0 +1,102 @@
+//! A connection, in the clear or within TLS: what the stages read from and write to.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+use crate::tls::Socket;
+
+/// A connection whose handshakes are done.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    /// In a box: a connection in the clear does not pay for the room that the state of TLS takes.
+    Tls(Box<TlsStream<Socket>>),
+}
+
+impl Stream {
+    /// The TCP connection underneath. What is read from it or written to it is not what this stream carries, unless it is plain.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.get_ref().0.tcp,
+        }
+    }
+
+    /// The TCP connection, where nothing stands between it and its reader.
+    pub(crate) fn plain(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Plain(stream) => Some(stream),
+            Self::Tls(_) => None,
+        }
+    }
+
+    /// Ready when a read may give something, the end of the stream included. It need not: of TLS not all that comes is for the reader.
+    pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => stream.poll_read_ready(cx),
+            Self::Tls(stream) => {
+                let (socket, state) = match stream.as_mut() {
+                    TlsStream::Client(stream) => {
+                        let (socket, session) = stream.get_mut();
+                        (socket, session.process_new_packets())
+                    }
+                    TlsStream::Server(stream) => {
+                        let (socket, session) = stream.get_mut();
+                        (socket, session.process_new_packets())
+                    }
+                };
+                // A read takes as much as there is room for; the rest waits here, and no event of the socket tells of it.
+                let state = state.map_err(io::Error::other)?;
+                if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                    return Poll::Ready(Ok(()));
+                }
+                socket.tcp.poll_read_ready(cx)
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Writes all of it, and sees it off.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await?;
+        self.flush().await
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            // What was taken is sealed, and has left only once it is flushed.
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The side of the client: which certificate it is shown, whether it must show one, and for which names the connection then serves.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use model::{HostMatcher, ListenerTls};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use tokio_rustls::LazyConfigAcceptor;
+
+use super::files::{self, Contents};
+use super::{Provider, Socket, alpn, versions};
+use crate::stream::Stream;
+
+/// What a listener shows and asks for.
+pub(crate) struct ServerKeys {
+    settings: ListenerTls,
+    contents: Contents,
+    certificates: Arc<Certificates>,
+    /// For names that need no certificate of the client; `None`: all need one.
+    open: Option<Arc<ServerConfig>>,
+    /// For those that do.
+    mutual: Option<Mutual>,
+}
+
+struct Mutual {
+    /// Empty: all.
+    hosts: Vec<HostMatcher>,
+    config: Arc<ServerConfig>,
+}
+
+impl ServerKeys {
+    /// Reads the files; gives `old` again if they and the settings are as they were.
+    ///
+    /// # Errors
+    /// What is wrong with each, a line each.
+    pub(super) fn load(
+        settings: &ListenerTls,
+        old: Option<&Arc<Self>>,
+        provider: &Provider,
+    ) -> Result<Arc<Self>, String> {
+        let mut contents = Contents::default();
+        let mut errors = Vec::new();
+        let mut certificates = Certificates::default();
+        for pair in &settings.certificates {
+            match files::certified(pair, &mut contents, provider) {
+                Ok(certified) => certificates.add(certified),
+                Err(error) => errors.push(error),
+            }
+        }
+        let certificates = Arc::new(certificates);
+        let config = |client_ca: Option<&std::path::Path>, contents: &mut Contents| {
+            let builder = ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(versions(settings.min_version))
+                .map_err(|error| error.to_string())?;
+            let builder = match client_ca {
+                None => builder.with_no_client_auth(),
+                Some(path) => {
+                    let roots = files::roots(path, contents)?;
+                    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
+                    builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+                }
+            };
+            let mut config = builder.with_cert_resolver(certificates.clone());
+            config.alpn_protocols = alpn();
+            // A session is resumed by a ticket, which costs no memory here, and only under the settings that it was made under: one that was made
+            // without a certificate of the client is worth nothing where one is asked for.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
+            Ok::<_, String>(Arc::new(config))
+        };
+        let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
+        let open = if needs_all { Ok(None) } else { config(None, &mut contents).map(Some) };
+        let mutual = settings.client_ca.as_ref().map(|client| {
+            let config = config(Some(&client.ca), &mut contents)?;
+            Ok::<_, String>(Mutual { hosts: client.hosts.clone(), config })
+        });
+        match (open, mutual.transpose()) {
+            (Ok(open), Ok(mutual)) if errors.is_empty() => {
+                Ok(match old.filter(|old| old.settings == *settings && old.contents == contents) {
+                    Some(old) => old.clone(),
+                    None => Arc::new(Self { settings: settings.clone(), contents, certificates, open, mutual }),
+                })
+            }
+            (open, mutual) => {
+                errors.extend(open.err());
+                errors.extend(mutual.err());
+                Err(errors.join("\n"))
+            }
+        }
+    }
+
+    /// Whether clients that come for this name must show a certificate. One that names none must where all must.
+    fn is_mutual(&self, host: Option<&str>) -> bool {
+        self.mutual.as_ref().is_some_and(|mutual| {
+            mutual.hosts.is_empty()
+                || host.is_some_and(|host| mutual.hosts.iter().any(|matcher| matches(matcher, host)))
+        })
+    }
+
+    fn config(&self, is_mutual: bool) -> Option<&Arc<ServerConfig>> {
+        if is_mutual { self.mutual.as_ref().map(|mutual| &mutual.config) } else { self.open.as_ref() }
+    }
+}
+
+fn matches(matcher: &HostMatcher, host: &str) -> bool {
+    match matcher {
+        HostMatcher::Exact(exact) => exact == host,
+        HostMatcher::Suffix(domain) => host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.')),
+    }
+}
+
+/// For whom a connection was made.
+pub(crate) struct Secured {
+    keys: Arc<ServerKeys>,
+    /// The name that the client asked for, in lower case.
+    sni: Option<Box<str>>,
+    is_mutual: bool,
+}
+
+impl Secured {
+    /// Whether a request for this host may come over the connection (RFC 9110 section 7.4): it was made for that very name, or what was
+    /// shown and asked for holds for it too. `host` is in lower case and has no port.
+    pub(crate) fn serves(&self, host: &str) -> bool {
+        if self.sni.as_deref() == Some(host) {
+            return true;
+        }
+        // A client that named nobody got the first certificate, and has decided to believe it.
+        let is_shown = self.sni.as_deref().is_none_or(|sni| self.keys.certificates.same(sni, host));
+        is_shown && self.keys.is_mutual(Some(host)) == self.is_mutual
+    }
+}
+
+/// Does the handshake.
+///
+/// # Errors
+/// The client broke it off, or offers nothing that is spoken here, or shows no certificate that is believed. It has been told by an alert.
+pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<(Stream, Box<Secured>)> {
+    let started = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+    let sni = started.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
+    let is_mutual = keys.is_mutual(sni.as_deref());
+    let config = keys.config(is_mutual).ok_or_else(|| io::Error::other("no configuration for the name"))?.clone();
+    let stream = started.into_stream(config).await?;
+    Ok((Stream::Tls(Box::new(stream.into())), Box::new(Secured { keys, sni, is_mutual })))
+}
+
+/// The certificates of a listener, by the names in them.
+#[derive(Default)]
+struct Certificates {
+    all: Vec<Arc<CertifiedKey>>,
+    exact: HashMap<String, Vec<usize>>,
+    /// `*.example.com` as `example.com`; it holds for one label (RFC 9525 section 6.3).
+    wildcard: HashMap<String, Vec<usize>>,
+}
+
+impl Certificates {
+    fn add(&mut self, certified: CertifiedKey) {
+        let index = self.all.len();
+        if let Some(leaf) = certified.cert.first()
+            && let Ok(leaf) = webpki::EndEntityCert::try_from(leaf)
+        {
+            for name in leaf.valid_dns_names() {
+                let name = name.to_ascii_lowercase();
+                match name.strip_prefix("*.") {
+                    Some(domain) => self.wildcard.entry(domain.to_owned()).or_default().push(index),
+                    None => self.exact.entry(name).or_default().push(index),
+                }
+            }
+        }
+        self.all.push(Arc::new(certified));
+    }
+
+    /// Those that carry a name, in the order of the file; none: the first of all is shown.
+    fn of(&self, name: &str) -> &[usize] {
+        let exact = self.exact.get(name);
+        let wildcard = || name.split_once('.').and_then(|(_, domain)| self.wildcard.get(domain));
+        exact.or_else(wildcard).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether what is shown for `sni` carries `host` too.
+    fn same(&self, sni: &str, host: &str) -> bool {
+        let shown = self.of(sni);
+        !shown.is_empty() && shown.first() == self.of(host).first()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        let fitting = name.as_deref().map(|name| self.of(name)).unwrap_or_default();
+        // Of several for one name (ECDSA and RSA), the first that the client can check.
+        let can_check = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        let fitting = fitting.iter().filter_map(|index| self.all.get(*index));
+        fitting.chain(&self.all).find(can_check).cloned()
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("exact", &self.exact).field("wildcard", &self.wildcard).finish()
+    }
+}

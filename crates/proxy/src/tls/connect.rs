@@ -1,0 +1,147 @@
+//! The side of the endpoint: whom we believe, and what we show.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use model::ClusterTls;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use super::files::{self, Contents};
+use super::{Provider, Socket, alpn, versions};
+
+/// What a cluster believes and shows.
+pub struct ClientKeys {
+    settings: ClusterTls,
+    contents: Contents,
+    /// The name that every endpoint must carry; `None`: each its own.
+    name: Option<ServerName<'static>>,
+    connector: TlsConnector,
+}
+
+impl ClientKeys {
+    /// Reads the files; gives `old` again if they and the settings are as they were.
+    ///
+    /// # Errors
+    /// What is wrong, a line each.
+    pub(super) fn load(
+        settings: &ClusterTls,
+        old: Option<&Arc<Self>>,
+        provider: &Provider,
+    ) -> Result<Arc<Self>, String> {
+        let mut contents = Contents::default();
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions(model::TlsVersion::V1_2))
+            .map_err(|error| error.to_string())?;
+        let builder = match &settings.ca {
+            _ if !settings.verify => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(Believer(provider.clone())))
+            }
+            Some(path) => builder.with_root_certificates(files::roots(path, &mut contents)?),
+            None => builder.with_root_certificates(roots_of_the_host()?),
+        };
+        let mut config = match &settings.certificate {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let certified = files::certified(pair, &mut contents, provider)?;
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
+            }
+        };
+        config.alpn_protocols = alpn();
+        let name = settings.server_name.clone().map(|name| {
+            ServerName::try_from(name.clone()).map_err(|_| format!("server_name: {name} is not a name or an address"))
+        });
+        let name = name.transpose()?;
+        Ok(match old.filter(|old| old.settings == *settings && old.contents == contents) {
+            Some(old) => old.clone(),
+            None => {
+                let (settings, connector) = (settings.clone(), TlsConnector::from(Arc::new(config)));
+                Arc::new(Self { settings, contents, name, connector })
+            }
+        })
+    }
+
+    /// Does the handshake with an endpoint, whose name is `host` where it was found by one.
+    ///
+    /// # Errors
+    /// The endpoint broke it off, or its certificate is not believed.
+    pub async fn secure(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        host: Option<&str>,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+        self.connect(tcp, address, host).await
+    }
+
+    /// The same, for a connection of a worker.
+    pub(crate) async fn connect(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        host: Option<&str>,
+    ) -> io::Result<TlsStream<Socket>> {
+        let own = || match host.map(|host| ServerName::try_from(host.to_owned())) {
+            Some(Ok(name)) => name,
+            _ => ServerName::IpAddress(address.ip().into()),
+        };
+        let name = self.name.clone().unwrap_or_else(own);
+        let socket = Socket::new(tcp, net::buffer::Buffer::none());
+        Ok(self.connector.connect(name, socket).await?.into())
+    }
+}
+
+fn roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        return Err("this host has no trusted roots (Debian: ca-certificates); name a file in `tls: {ca: FILE}`".into());
+    }
+    Ok(Arc::new(roots))
+}
+
+/// Believes any certificate, but not any signature: an operator who asks for it still talks to whoever holds the key.
+#[derive(Debug)]
+struct Believer(Provider);
+
+impl ServerCertVerifier for Believer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,86 @@
+//! TLS on both sides: keys and certificates as they lie in files, and the handshakes with them.
+//!
+//! Files are read on the control thread, before anything of a snapshot is put to use; workers only share what was made of them. What a
+//! listener or a cluster uses is made anew only where its files or its settings have changed, so that a reload ends neither sessions that
+//! can be resumed nor connections in a pool.
+
+mod accept;
+mod connect;
+mod files;
+mod socket;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use model::Snapshot;
+use rustls::crypto::CryptoProvider;
+
+pub(crate) use accept::{Secured, ServerKeys, accept};
+pub use connect::ClientKeys;
+pub(crate) use socket::Socket;
+
+/// Everything that the listeners and clusters of a snapshot need for TLS.
+#[derive(Default)]
+pub struct Keys {
+    listeners: HashMap<String, Arc<ServerKeys>>,
+    clusters: HashMap<String, Arc<ClientKeys>>,
+}
+
+impl Keys {
+    /// Reads all files that a snapshot names. What `previous` has of the same files and settings is kept.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any of them, a line each.
+    pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, String> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut keys = Self::default();
+        let mut errors = Vec::new();
+        for listener in &snapshot.listeners {
+            let Some(tls) = &listener.tls else { continue };
+            let old = previous.and_then(|previous| previous.listeners.get(&listener.name));
+            match ServerKeys::load(tls, old, &provider) {
+                Ok(made) => drop(keys.listeners.insert(listener.name.clone(), made)),
+                Err(error) => errors.extend(error.lines().map(|line| format!("listener {}: {line}", listener.name))),
+            }
+        }
+        for cluster in &snapshot.clusters {
+            let Some(tls) = &cluster.tls else { continue };
+            let old = previous.and_then(|previous| previous.clusters.get(&cluster.name));
+            match ClientKeys::load(tls, old, &provider) {
+                Ok(made) => drop(keys.clusters.insert(cluster.name.clone(), made)),
+                Err(error) => errors.extend(error.lines().map(|line| format!("cluster {}: {line}", cluster.name))),
+            }
+        }
+        if errors.is_empty() { Ok(keys) } else { Err(errors.join("\n")) }
+    }
+
+    pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {
+        self.listeners.get(name).cloned()
+    }
+
+    pub(crate) fn cluster(&self, name: &str) -> Option<Arc<ClientKeys>> {
+        self.clusters.get(name).cloned()
+    }
+}
+
+/// Whether it is TLS that failed, and not the connection underneath: a certificate that is not believed, an alert, bytes that are no TLS.
+pub(crate) fn is_of_tls(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<rustls::Error>())
+}
+
+/// The versions of TLS from `min` on.
+fn versions(min: model::TlsVersion) -> &'static [&'static rustls::SupportedProtocolVersion] {
+    static NEW: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+    match min {
+        model::TlsVersion::V1_2 => rustls::ALL_VERSIONS,
+        model::TlsVersion::V1_3 => NEW,
+    }
+}
+
+/// What all configurations are made with: nothing of the process is global.
+type Provider = Arc<CryptoProvider>;
+
+/// The one protocol that is spoken within TLS (RFC 7301).
+fn alpn() -> Vec<Vec<u8>> {
+    vec![b"http/1.1".to_vec()]
+}

@@ -1,0 +1,182 @@
+//! Certificates made for a test, and a client and an origin that speak TLS by them.
+#![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use testkit::PATIENCE;
+
+/// An authority, and a folder with what it signed.
+pub struct Pki {
+    folder: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Pki {
+    /// `ca.pem` in the folder is its own certificate.
+    pub fn new(folder: &Path) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, folder.display().to_string());
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        fs::create_dir_all(folder).unwrap();
+        let pki = Self { folder: folder.to_owned(), issuer };
+        pki.put("ca.pem", &pki.issuer.pem());
+        pki
+    }
+
+    /// Writes `NAME.pem` and `NAME.key`, for these hosts.
+    pub fn issue(&self, name: &str, hosts: &[&str]) {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        self.put(&format!("{name}.key"), &key.serialize_pem());
+        self.put(&format!("{name}.pem"), &certificate.pem());
+    }
+
+    /// Puts a whole file in place at once.
+    pub fn put(&self, name: &str, text: &str) {
+        let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &path).unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap()
+    }
+
+    fn key(&self, name: &str) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap()
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate("ca")).unwrap();
+        roots
+    }
+
+    /// A client that believes this authority, and shows the certificate of this name, signed by `clients`.
+    pub fn client(&self, shows: Option<(&Pki, &str)>) -> Arc<ClientConfig> {
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(self.roots());
+        Arc::new(match shows {
+            None => builder.with_no_client_auth(),
+            Some((pki, name)) => builder.with_client_auth_cert(vec![pki.certificate(name)], pki.key(name)).unwrap(),
+        })
+    }
+
+    /// An origin that shows this certificate and asks clients for one of `clients`. Each connection carries one request, which is answered by
+    /// its head.
+    pub fn origin(&self, name: &str, clients: Option<&Pki>) -> SocketAddr {
+        self.origin_at(SocketAddr::from(([127, 0, 0, 1], 0)), name, clients)
+    }
+
+    /// The same at this address.
+    pub fn origin_at(&self, address: SocketAddr, name: &str, clients: Option<&Pki>) -> SocketAddr {
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let roots = Arc::new(clients.roots());
+                let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots, provider());
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let config = Arc::new(builder.with_single_cert(vec![self.certificate(name)], self.key(name)).unwrap());
+        let listener = TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Ends with the process: it holds nothing that a test could miss.
+        let _serving: JoinHandle<()> = std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A client that breaks the handshake off is one of the tests.
+                _ = answer(stream, config.clone());
+            }
+        });
+        address
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
+    let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    let sni = stream.get_ref().conn.server_name().unwrap_or("-").to_owned();
+    let body = format!("sni {sni}\n{head}");
+    let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    let stream = stream.get_mut();
+    stream.write_all(text.as_bytes())?;
+    stream.conn.send_close_notify();
+    stream.flush()
+}
+
+/// A connection of a client, the handshake done.
+pub struct Tls(pub StreamOwned<ClientConnection, TcpStream>);
+
+impl Tls {
+    pub fn connect(config: &Arc<ClientConfig>, address: SocketAddr, name: &str) -> std::io::Result<Self> {
+        Self::over(config, TcpStream::connect(address)?, name)
+    }
+
+    pub fn over(config: &Arc<ClientConfig>, stream: TcpStream, name: &str) -> std::io::Result<Self> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connection = ClientConnection::new(config.clone(), name).map_err(std::io::Error::other)?;
+        let mut tls = Self(StreamOwned::new(connection, stream));
+        while tls.0.conn.is_handshaking() {
+            tls.0.conn.complete_io(&mut tls.0.sock)?;
+        }
+        Ok(tls)
+    }
+
+    /// The certificate that was shown.
+    pub fn shown(&self) -> CertificateDer<'static> {
+        self.0.conn.peer_certificates().unwrap()[0].clone().into_owned()
+    }
+
+    /// Sends a request, and reads a response that has a length: its status and its body.
+    pub fn ask(&mut self, head: &str, body: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
+        self.0.write_all(head.as_bytes())?;
+        self.0.write_all(body)?;
+        self.0.flush()?;
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte)?;
+            text.push(byte[0]);
+        }
+        let text = String::from_utf8(text).unwrap().to_ascii_lowercase();
+        let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+        let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        self.0.read_exact(&mut body)?;
+        Ok((status, body))
+    }
+
+    pub fn get(&mut self, host: &str, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"), b"")
+    }
+}

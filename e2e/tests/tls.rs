@@ -1,0 +1,404 @@
+//! TLS on both sides of the whole binary: which certificate is shown, who must show one, what is passed on, and that keys change without loss.
+#![forbid(unsafe_code)]
+
+mod support;
+#[path = "support/tls.rs"]
+mod tls;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use support::{Origin, Scratch, Steelyard, local, port, run};
+use testkit::{Exit, Signal};
+use tls::{Pki, Tls};
+
+/// A listener with three certificates, one of which asks for the client's, in front of one origin.
+struct Edge {
+    balancer: Steelyard,
+    address: SocketAddr,
+    pki: Pki,
+    clients: Pki,
+    origin: Origin,
+    _scratch: Scratch,
+}
+
+impl Edge {
+    fn start(more: &str) -> Self {
+        let scratch = Scratch::new();
+        let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("clients")));
+        pki.issue("www", &["www.example.com", "www2.example.com"]);
+        pki.issue("wild", &["*.apps.example.com"]);
+        pki.issue("admin", &["admin.example.com", "www3.example.com"]);
+        clients.issue("alice", &["alice"]);
+        let origin = Origin::start("o");
+        let address = local(port());
+        let balancer = Steelyard::serve(&config(address, &origin, &pki, &clients, more), 1);
+        Self { balancer, address, pki, clients, origin, _scratch: scratch }
+    }
+
+    fn connect(&self, name: &str) -> std::io::Result<Tls> {
+        Tls::connect(&self.pki.client(None), self.address, name)
+    }
+
+    fn refused(&self, reason: &str) -> f64 {
+        self.balancer.metric("steelyard_refused_total", &[("listener", "edge"), ("reason", reason)])
+    }
+}
+
+fn config(address: SocketAddr, origin: &Origin, pki: &Pki, clients: &Pki, more: &str) -> String {
+    let pair = |name: &str| {
+        let path = |suffix: &str| pki.path(&format!("{name}.{suffix}")).display().to_string();
+        format!("{{cert: {}, key: {}}}", path("pem"), path("key"))
+    };
+    format!(
+        "admin: {{admin}}
+listeners:
+  edge:
+    bind: {address}
+    protocol: https
+    tls:
+      certificates: [{}, {}, {}]
+      client_ca: {{hosts: [admin.example.com], ca: {}}}
+{more}
+    to: web
+clusters:
+  web: {{endpoints: [{}]}}
+",
+        pair("www"),
+        pair("wild"),
+        pair("admin"),
+        clients.path("ca.pem").display(),
+        origin.address
+    )
+}
+
+#[test]
+fn the_name_asked_for_chooses_the_certificate() {
+    let edge = Edge::start("");
+    let check = |name: &str, expect: &str| {
+        let mut tls = edge.connect(name).unwrap();
+        assert_eq!(tls.shown(), edge.pki.certificate(expect), "{name}");
+        assert_eq!(tls.get(name, "/").unwrap().0, 200, "{name}");
+        // The connection is kept, and serves again.
+        assert_eq!(tls.get(name, "/again").unwrap().0, 200, "{name}");
+    };
+    check("www.example.com", "www");
+    check("WWW2.example.com", "www");
+    check("a.apps.example.com", "wild");
+    check("www3.example.com", "admin");
+    // One label stands for the star, not two, and not none: the first certificate is shown, and this client does not believe it.
+    for name in ["a.b.apps.example.com", "apps.example.com", "elsewhere.example.com"] {
+        let error = edge.connect(name).err().unwrap().to_string();
+        assert!(error.contains("not valid for name"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_connection_serves_the_hosts_that_it_was_made_for() {
+    let edge = Edge::start("");
+    let check = |name: &str, host: &str, expect: u16| {
+        let mut tls = edge.connect(name).unwrap();
+        assert_eq!(tls.get(host, "/").unwrap().0, expect, "{host} over a connection for {name}");
+    };
+    check("www.example.com", "www.example.com:8443", 200);
+    check("www.example.com", "WWW2.example.com.", 200);
+    check("www.example.com", "a.apps.example.com", 421);
+    check("a.apps.example.com", "b.apps.example.com", 200);
+    // The same certificate, but that host asks for the client's.
+    check("www3.example.com", "admin.example.com", 421);
+    assert_eq!(edge.refused("misdirected"), 2.0);
+}
+
+#[test]
+fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
+    let edge = Edge::start("");
+    let alice = edge.pki.client(Some((&edge.clients, "alice")));
+    let mut tls = Tls::connect(&alice, edge.address, "admin.example.com").unwrap();
+    assert_eq!(tls.get("admin.example.com", "/").unwrap().0, 200);
+    // A connection with a certificate is for the host that asked for it alone.
+    assert_eq!(tls.get("www3.example.com", "/").unwrap().0, 421);
+
+    // In TLS 1.3 the client hears of the refusal after its own side of the handshake is done.
+    let refused = |config| {
+        let outcome = Tls::connect(&config, edge.address, "admin.example.com");
+        outcome.and_then(|mut tls| tls.get("admin.example.com", "/")).is_err()
+    };
+    assert!(refused(edge.pki.client(None)), "no certificate");
+    edge.pki.issue("mallory", &["mallory"]);
+    assert!(refused(edge.pki.client(Some((&edge.pki, "mallory")))), "of another authority");
+    assert_eq!(edge.refused("tls_handshake"), 2.0);
+}
+
+#[test]
+fn a_session_is_resumed_but_not_for_more_than_it_was() {
+    let edge = Edge::start("");
+    let kind = |config: &_, name: &str| {
+        let mut tls = Tls::connect(config, edge.address, name).ok()?;
+        // The tickets come behind the first answer.
+        tls.get(name, "/").ok()?;
+        tls.0.conn.handshake_kind()
+    };
+    let client = edge.pki.client(None);
+    assert_eq!(kind(&client, "www.example.com"), Some(rustls::HandshakeKind::Full));
+    assert_eq!(kind(&client, "www.example.com"), Some(rustls::HandshakeKind::Resumed));
+    assert_eq!(kind(&client, "admin.example.com"), None);
+    let alice = edge.pki.client(Some((&edge.clients, "alice")));
+    assert_eq!(kind(&alice, "admin.example.com"), Some(rustls::HandshakeKind::Full));
+    assert_eq!(kind(&alice, "admin.example.com"), Some(rustls::HandshakeKind::Resumed));
+}
+
+#[test]
+fn bodies_pass_whole_and_the_endpoint_hears_of_the_scheme() {
+    let edge = Edge::start("");
+    let mut tls = edge.connect("www.example.com").unwrap();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n ^ (n >> 8)) as u8).collect();
+    let head = format!("POST / HTTP/1.1\r\nHost: www.example.com\r\nContent-Length: {}\r\n\r\n", body.len());
+    for _ in 0..3 {
+        assert_eq!(tls.ask(&head, &body).unwrap().0, 200);
+    }
+    let large = Origin::start_at(local(0), "large", 5_000_000);
+    let scratch = Scratch::new();
+    let address = local(port());
+    let config = config(address, &large, &edge.pki, &edge.clients, "");
+    let _second = Steelyard::serve(&config, 1);
+    let mut tls = Tls::connect(&edge.pki.client(None), address, "www.example.com").unwrap();
+    for _ in 0..3 {
+        let (status, body) = tls.get("www.example.com", "/").unwrap();
+        assert_eq!((status, body.len()), (200, 5_000_000));
+    }
+    drop(scratch);
+
+    let endpoint = Pki::new(&edge.pki.path("upstream"));
+    endpoint.issue("echo", &["echo.internal"]);
+    let echo = endpoint.origin("echo", None);
+    let mut edge = edge;
+    let text = format!(
+        "admin: {{admin}}\nlisteners:\n  edge: {{bind: {}, protocol: https, tls: {{certificates: [{{cert: {}, key: {}}}]}}, to: up}}\n\
+         clusters:\n  up: {{endpoints: [{echo}], tls: {{server_name: echo.internal, ca: {}}}}}\n",
+        edge.address,
+        edge.pki.path("www.pem").display(),
+        edge.pki.path("www.key").display(),
+        endpoint.path("ca.pem").display(),
+    );
+    edge.balancer.reload(&text, |status| support::names(status, "clusters") == ["up"]);
+    let (status, heard) = edge.connect("www.example.com").unwrap().get("www.example.com", "/").unwrap();
+    let heard = String::from_utf8(heard).unwrap();
+    assert_eq!(status, 200);
+    assert!(heard.starts_with("sni echo.internal\n") && heard.contains("x-forwarded-proto: https\r\n"), "{heard}");
+}
+
+#[test]
+fn endpoints_are_believed_only_with_the_right_certificate() {
+    let scratch = Scratch::new();
+    let (pki, clients) = (Pki::new(&scratch.path().join("e")), Pki::new(&scratch.path().join("c")));
+    pki.issue("right", &["right.internal", "127.0.0.1"]);
+    clients.issue("us", &["us"]);
+    let (plain, mutual) = (pki.origin("right", None), pki.origin("right", Some(&clients)));
+    let web = local(port());
+    let ca = pki.path("ca.pem").display().to_string();
+    let config = |endpoint: SocketAddr, tls: &str| {
+        format!(
+            "admin: {{admin}}\nlisteners: {{web: {{bind: {web}, protocol: http, to: up}}}}\nclusters: {{up: {{endpoints: [{endpoint}], outlier: off, tls: {tls}}}}}\n"
+        )
+    };
+    let mut balancer = Steelyard::serve(&config(plain, &format!("{{ca: {ca}}}")), 1);
+    let mut check = |endpoint, tls: &str, expect: u16| {
+        let before = balancer.generation();
+        balancer.reload(&config(endpoint, tls), |status| status["generation"].as_u64() > Some(before));
+        let response = support::get(web, "/").unwrap();
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        assert_eq!(response.status, expect, "{tls}: {text}\n{}", balancer.program.log());
+        if expect == 502 {
+            assert!(text.contains("upstream_tls"), "{text}");
+        }
+    };
+    check(plain, &format!("{{ca: {ca}}}"), 200);
+    check(plain, &format!("{{ca: {ca}, server_name: right.internal}}"), 200);
+    check(plain, &format!("{{ca: {ca}, server_name: wrong.internal}}"), 502);
+    check(plain, &format!("{{ca: {}}}", clients.path("ca.pem").display()), 502);
+    check(plain, "{verify: false, server_name: wrong.internal}", 200);
+    let us = format!("{{cert: {}, key: {}}}", clients.path("us.pem").display(), clients.path("us.key").display());
+    check(mutual, &format!("{{ca: {ca}, certificate: {us}}}"), 200);
+    check(mutual, &format!("{{ca: {ca}}}"), 502);
+}
+
+#[test]
+fn probes_speak_tls_as_requests_do() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("e"));
+    pki.issue("right", &["right.internal"]);
+    let endpoint = pki.origin("right", None);
+    let ca = pki.path("ca.pem").display().to_string();
+    let config = |name: &str| {
+        format!(
+            "admin: {{admin}}\nlisteners: {{web: {{bind: '127.0.0.1:0', protocol: http, to: up}}}}\nclusters:\n  up:\n    endpoints: [{endpoint}]\n    \
+             tls: {{ca: {ca}, server_name: {name}}}\n    health_check: {{http: /, interval: 20ms, unhealthy_after: 1, healthy_after: 1}}\n"
+        )
+    };
+    let mut balancer = Steelyard::serve(&config("right.internal"), 1);
+    let state = |status: &serde_json::Value| status["clusters"][0]["endpoints"][0].clone();
+    balancer.until("healthy", |status| state(status)["state"] == "healthy");
+    balancer.reload(&config("wrong.internal"), |status| state(status)["state"] == "unhealthy");
+    let why = state(&balancer.status()).to_string();
+    assert!(why.contains("TLS: ") && why.contains("wrong.internal"), "{why}");
+    balancer.reload(&config("right.internal"), |status| state(status)["state"] == "healthy");
+}
+
+#[test]
+fn certificates_change_and_no_connection_is_lost() {
+    let mut edge = Edge::start("");
+    let mut kept = edge.connect("www.example.com").unwrap();
+    let (client, address, end) = (edge.pki.client(None), edge.address, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut requests = 0_u32;
+            while !end.load(Relaxed) {
+                let mut tls = Tls::connect(&client, address, "www.example.com").expect("a handshake");
+                for _ in 0..10 {
+                    assert_eq!(tls.get("www.example.com", "/").expect("an answer").0, 200);
+                    requests += 1;
+                }
+            }
+            requests
+        });
+        let mut last = edge.pki.certificate("www");
+        for round in 0..3 {
+            let before = edge.balancer.generation();
+            edge.pki.issue("www", &["www.example.com"]);
+            if round == 0 {
+                // Seen without being told: the files are watched.
+                edge.balancer.until("reloaded", |status| status["generation"].as_u64() > Some(before));
+            } else {
+                edge.balancer.program.signal(Signal::HUP).unwrap();
+                edge.balancer.until("reloaded", |status| status["generation"].as_u64() > Some(before));
+            }
+            let shown = edge.connect("www.example.com").unwrap().shown();
+            assert_eq!(shown, edge.pki.certificate("www"));
+            assert_ne!(shown, last);
+            last = shown;
+        }
+        end.store(true, Relaxed);
+        assert!(load.join().unwrap() > 0);
+    });
+    assert_eq!(kept.get("www.example.com", "/").unwrap().0, 200, "made under the first certificate");
+    assert!(edge.origin.requests() > 30);
+}
+
+#[test]
+fn a_bad_pair_leaves_the_old_one_and_says_why() {
+    let edge = Edge::start("");
+    let old = edge.pki.certificate("www");
+    edge.pki.put("www.key", &std::fs::read_to_string(edge.pki.path("wild.key")).unwrap());
+    let refused = edge.balancer.ask(&["reload"]);
+    assert_eq!(refused.exit, Exit::Code(64), "{refused:?}");
+    assert!(refused.stderr.contains("www.key: not the key of the certificate in"), "{}", refused.stderr);
+    let mut tls = edge.connect("www.example.com").unwrap();
+    assert_eq!((tls.shown(), tls.get("www.example.com", "/").unwrap().0), (old, 200));
+    let check = run(&["check", "-c", &edge.balancer.file()]);
+    assert_eq!(check.exit, Exit::Code(64));
+    assert!(check.stderr.contains("listener edge: ") && check.stderr.contains("not the key"), "{}", check.stderr);
+    for (text, why) in [("", "no certificate in it"), ("-----BEGIN CERTIFICATE-----\nAAAA\n", "not PEM")] {
+        edge.pki.put("wild.pem", text);
+        let check = run(&["check", "-c", &edge.balancer.file()]);
+        assert!(check.stderr.contains(why), "{text:?}: {}", check.stderr);
+    }
+}
+
+#[test]
+fn what_is_no_handshake_ends_and_is_counted() {
+    let edge = Edge::start("    header_timeout: 300ms\n");
+    let talk = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(edge.address).unwrap();
+        stream.set_read_timeout(Some(testkit::PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut heard = Vec::new();
+        // A reset is an end, too.
+        _ = stream.read_to_end(&mut heard);
+        heard
+    };
+    let heard = talk(b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n");
+    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+    assert_eq!(edge.refused("tls_handshake"), 1.0);
+    talk(b"");
+    talk(&[22, 3, 1, 0, 200, 1]);
+    assert_eq!(edge.refused("tls_handshake_timeout"), 2.0);
+}
+
+#[test]
+fn tls_passes_through_unopened_by_its_name() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("vault", &["vault.example.com"]);
+    pki.issue("any", &["a.example.com", "other.net"]);
+    let (vault, any) = (pki.origin("vault", None), pki.origin("any", None));
+    let (address, strict) = (local(port()), local(port()));
+    let balancer = Steelyard::serve(
+        &format!(
+            "admin: {{admin}}
+listeners:
+  open:
+    bind: {address}
+    protocol: tls_passthrough
+    header_timeout: 300ms
+    routes:
+      - {{sni: '*.example.com', to: any}}
+      - {{sni: vault.example.com, to: vault}}
+      - {{to: any}}
+  strict:
+    bind: {strict}
+    protocol: tls_passthrough
+    proxy_protocol: true
+    routes:
+      - {{sni: vault.example.com, to: vault}}
+clusters:
+  vault: {{endpoints: [{vault}]}}
+  any: {{endpoints: [{any}]}}
+"
+        ),
+        1,
+    );
+    let client = pki.client(None);
+    let check = |name: &str, expect: &str| {
+        let mut tls = Tls::connect(&client, address, name).unwrap();
+        assert_eq!(tls.shown(), pki.certificate(expect), "{name}");
+        let (status, heard) = tls.get(name, "/").unwrap();
+        assert_eq!(status, 200);
+        assert!(heard.starts_with(format!("sni {name}\n").as_bytes()), "{}", String::from_utf8_lossy(&heard));
+    };
+    check("vault.example.com", "vault");
+    check("a.example.com", "any");
+    check("other.net", "any");
+
+    let with_header = |header: &[u8], name: &str| {
+        let mut stream = TcpStream::connect(strict).unwrap();
+        stream.write_all(header).unwrap();
+        Tls::over(&client, stream, name)
+    };
+    let header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    assert_eq!(with_header(header, "vault.example.com").unwrap().shown(), pki.certificate("vault"));
+    assert!(with_header(header, "a.example.com").is_err());
+    assert!(with_header(b"", "vault.example.com").is_err());
+    let refused = |listener: &str, reason: &str| {
+        balancer.metric("steelyard_refused_total", &[("listener", listener), ("reason", reason)])
+    };
+    assert_eq!((refused("strict", "no_route"), refused("strict", "bad_proxy_protocol")), (1.0, 1.0));
+
+    // A first message that comes a byte at a time is waited for, one that does not come is not.
+    let mut heard = Vec::new();
+    _ = TcpStream::connect(address).unwrap().read_to_end(&mut heard);
+    assert_eq!(refused("open", "tls_handshake_timeout"), 1.0);
+}
+
+#[test]
+fn tls_behind_a_proxy_protocol_header() {
+    let edge = Edge::start("    proxy_protocol: true\n");
+    // The header alone in its segment, and the client's first message behind it, in whichever order the balancer sees them.
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(edge.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n").unwrap();
+        let mut tls = Tls::over(&edge.pki.client(None), stream, "www.example.com").unwrap();
+        assert_eq!(tls.get("www.example.com", "/").unwrap().0, 200);
+    }
+}
