@@ -9,6 +9,8 @@
 //! | [`Origin`] | a listening endpoint; hands out its connections in the order in which they were opened |
 //! | [`Program`] | any program as a child process: what it says, how it ends |
 //! | [`Balancer`] | the binary under test as a child process: config, readiness, signals, metrics |
+//! | [`netns`] | network namespaces of a test's own, joined by veth pairs |
+//! | [`packet`] | packets described, built, read back with every checksum verified, printed in one line |
 //!
 //! Blocking and single-threaded: a test says who does what next, so nothing is left to scheduling. Every wait ends with the event waited
 //! for or fails after [`PATIENCE`]; nothing sleeps.
@@ -18,7 +20,9 @@ mod balancer;
 mod bytes;
 pub mod client;
 mod conn;
+pub mod netns;
 mod origin;
+pub mod packet;
 mod ports;
 mod program;
 pub mod prometheus;
