@@ -21,7 +21,7 @@ struct Package {
 }
 
 /// What `bench` only measures against: where it cannot be installed the bench goes on, and names the gap.
-const RIVALS: &[&str] = &["haproxy", "nginx-light", "libnginx-mod-stream", "python3-pip"];
+const RIVALS: &[&str] = &["haproxy", "nftables", "nginx-light", "libnginx-mod-stream", "python3-pip"];
 
 const PACKAGES: &[Package] = &[
     Package {
@@ -37,15 +37,59 @@ const PACKAGES: &[Package] = &[
         verbs: &["demo", "test", "ci", "bench", "fuzz"],
     },
     Package {
+        name: "clang",
+        sign: Sign::Program("clang"),
+        why: "compiles the kernel plane's BPF programs",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
+        name: "libelf-dev",
+        sign: Sign::File("/usr/include/libelf.h"),
+        why: "what libbpf reads BPF programs with",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
+        name: "zlib1g-dev",
+        sign: Sign::File("/usr/include/zlib.h"),
+        why: "what libelf unpacks with",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
+        name: "make",
+        sign: Sign::Program("make"),
+        why: "builds libbpf, which is C",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
+        name: "pkg-config",
+        sign: Sign::Program("pkg-config"),
+        why: "tells that build where libelf is",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
+        name: "linux-libc-dev",
+        sign: Sign::File("/usr/include/linux/bpf.h"),
+        why: "the kernel's headers, for the same programs",
+        verbs: &["demo", "test", "ci", "bench"],
+    },
+    Package {
         name: "iproute2",
         sign: Sign::Program("ip"),
-        why: "brings up the loopback of the network namespaces that tests run in",
+        why: "brings up the network namespaces that tests and benches run in",
+        verbs: &["test", "ci", "bench"],
+    },
+    Package {
+        name: "ethtool",
+        sign: Sign::Program("ethtool"),
+        why: "switches off the offloads of veth links, behind which wrong checksums and sizes would hide",
         verbs: &["test", "ci"],
     },
+    Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package { name: "g++", sign: Sign::Program("c++"), why: "compiles libFuzzer", verbs: &["ci", "fuzz"] },
     Package { name: "wrk", sign: Sign::Program("wrk"), why: "makes the load", verbs: &["bench"] },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
+    Package { name: "nftables", sign: Sign::Program("nft"), why: "a rival of the kernel plane", verbs: &["bench"] },
     Package {
         name: "nginx-light",
         sign: Sign::Program("nginx"),
@@ -145,11 +189,15 @@ mod tests {
             let names: Vec<&str> = missing(verb, is_there).iter().map(|package| package.name).collect();
             assert_eq!(names, expect, "{verb:?} with {there:?}");
         };
-        check(Some("demo"), &[], &["gcc", "libc6-dev"]);
-        check(Some("demo"), &["cc"], &["libc6-dev"]);
+        let kernel_plane = ["clang", "libelf-dev", "zlib1g-dev", "make", "pkg-config", "linux-libc-dev"];
+        check(Some("demo"), &[], &[&["gcc", "libc6-dev"], &kernel_plane[..]].concat());
+        let there =
+            ["clang", "/usr/include/libelf.h", "/usr/include/zlib.h", "make", "pkg-config", "/usr/include/linux/bpf.h"];
+        check(Some("demo"), &[&["cc"], &there[..]].concat(), &["libc6-dev"]);
         check(Some("fuzz"), &["cc", "/usr/include/stdio.h"], &["g++"]);
         check(Some("tidy"), &[], &[]);
-        check(None, &["cc", "c++", "/usr/include/stdio.h", "ip", "wrk", "taskset"], RIVALS);
+        let others = ["cc", "c++", "/usr/include/stdio.h", "ip", "ethtool", "ping", "wrk", "taskset"];
+        check(None, &[&others[..], &there].concat(), RIVALS);
     }
 
     #[test]

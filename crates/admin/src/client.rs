@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::ADMIN_HEADER;
-use crate::query::encode;
+use crate::query::path;
+use crate::{ADMIN_HEADER, TraceQuestion, Within};
 
 /// For the TCP handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -51,28 +51,54 @@ pub enum ClientError {
 /// # Errors
 /// See [`ClientError`].
 pub fn get(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
-    ask(address, "GET", path)
+    ask(address, "GET", path, "")
 }
 
-/// What a `POST` to `path` tells.
+/// What a `POST` of `body` to `path` tells.
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn post(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
-    ask(address, "POST", path)
+pub fn post(address: SocketAddr, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
+    ask(address, "POST", path, body)
 }
 
 /// The path that drains an endpoint, or takes it back; for [`post`].
-pub fn endpoint_path(cluster: Option<&str>, endpoint: &str, draining: bool) -> String {
-    let verb = if draining { "drain" } else { "ready" };
-    let cluster = cluster.map_or(String::new(), |name| format!("&cluster={}", encode(name)));
-    format!("/endpoint/{verb}?endpoint={}{cluster}", encode(endpoint))
+pub fn endpoint_path(within: Within<'_>, endpoint: &str, draining: bool) -> String {
+    let (cluster, vip) = match within {
+        Within::All => (None, None),
+        Within::Cluster(name) => (Some(name), None),
+        Within::Vip(name) => (None, Some(name)),
+    };
+    let verb = if draining { "/endpoint/drain" } else { "/endpoint/ready" };
+    path(verb, &[("endpoint", Some(endpoint)), ("cluster", cluster), ("vip", vip)])
 }
 
-fn ask(address: SocketAddr, method: &str, path: &str) -> Result<Vec<u8>, ClientError> {
+/// The path that adds a vip, with its description as the body; for [`post`].
+pub fn vip_add_path(name: &str) -> String {
+    path("/vip/add", &[("name", Some(name))])
+}
+
+/// The path that removes a vip; for [`post`].
+pub fn vip_remove_path(name: &str) -> String {
+    path("/vip/remove", &[("name", Some(name))])
+}
+
+/// The path that lists flows; for [`get`].
+pub fn flows_path(vip: Option<&str>, limit: usize) -> String {
+    path("/flows", &[("vip", vip), ("limit", Some(&limit.to_string()))])
+}
+
+/// The path that traces a packet; for [`get`].
+pub fn trace_path(question: &TraceQuestion) -> String {
+    let TraceQuestion { vip, from, interface, flags } = question;
+    let optional = [("interface", interface.as_deref()), ("flags", flags.as_deref())];
+    path("/trace", &[&[("vip", Some(vip.as_str())), ("from", Some(from.as_str()))], optional.as_slice()].concat())
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
         .map_err(|source| ClientError::Connect { address, source })?;
-    let answer = exchange(stream, method, path).map_err(|source| ClientError::Broken { address, source })?;
+    let answer = exchange(stream, method, path, body).map_err(|source| ClientError::Broken { address, source })?;
     let (status, body) = read(&answer).ok_or(ClientError::Foreign { address })?;
     match status {
         200 => Ok(body.to_vec()),
@@ -80,12 +106,14 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> Result<Vec<u8>, ClientE
     }
 }
 
-fn exchange(mut stream: TcpStream, method: &str, path: &str) -> io::Result<Vec<u8>> {
+fn exchange(mut stream: TcpStream, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
     stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
     // HTTP/1.0: the answer comes whole, never in chunks, and its end is that of the connection.
-    let request =
-        format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{ADMIN_HEADER}: 1\r\nContent-Length: 0\r\n\r\n");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{ADMIN_HEADER}: 1\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
@@ -159,7 +187,13 @@ mod tests {
 
     #[test]
     fn paths() {
-        assert_eq!(endpoint_path(None, "10.0.0.7:80", true), "/endpoint/drain?endpoint=10.0.0.7%3A80");
-        assert_eq!(endpoint_path(Some("a b"), "x\r\ny", false), "/endpoint/ready?endpoint=x%0D%0Ay&cluster=a%20b");
+        let drain = endpoint_path(Within::All, "10.0.0.7:80", true);
+        assert_eq!(drain, "/endpoint/drain?endpoint=10.0.0.7%3A80");
+        let ready = endpoint_path(Within::Vip("a b"), "x\r\ny", false);
+        assert_eq!(ready, "/endpoint/ready?endpoint=x%0D%0Ay&vip=a%20b");
+        assert_eq!(flows_path(None, 5), "/flows?limit=5");
+        let question =
+            TraceQuestion { vip: "web".into(), from: "10.0.0.1".into(), interface: None, flags: Some("ack".into()) };
+        assert_eq!(trace_path(&question), "/trace?vip=web&from=10.0.0.1&flags=ack");
     }
 }

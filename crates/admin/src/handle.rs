@@ -3,13 +3,23 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
 
-use crate::query::EndpointQuery;
-use crate::{ADMIN_HEADER, Control};
+use crate::query::Query;
+use crate::{ADMIN_HEADER, ChangeRefused, Control, TraceQuestion, VipChange, Within};
+
+/// Bytes of a request's body: the description of one vip, as long as that of the longest that a person would write.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Flows in one answer. More are of no use to a person, and machines read the metrics.
+const FLOWS_MAX: usize = 100_000;
+
+/// Flows in one answer where the request does not say.
+const FLOWS_DEFAULT: usize = 1000;
 
 /// What there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +32,11 @@ enum Page {
     Reload,
     Drain,
     Undrain,
+    Flows,
+    Trace,
+    VipAdd,
+    VipRemove,
+    VipDetach,
 }
 
 const PAGES: &[(&str, Page, &str)] = &[
@@ -31,8 +46,21 @@ const PAGES: &[(&str, Page, &str)] = &[
     ("/readyz", Page::Ready, "200 while traffic is taken, else 503 and why"),
     ("/status", Page::Status, "how things are, as JSON: what `steelyard status` shows"),
     ("/reload", Page::Reload, "reads the configuration again"),
-    ("/endpoint/drain", Page::Drain, "?endpoint=ADDRESS[&cluster=NAME]: no new work for it"),
-    ("/endpoint/ready", Page::Undrain, "?endpoint=ADDRESS[&cluster=NAME]: takes it back"),
+    ("/endpoint/drain", Page::Drain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: no new work for it"),
+    ("/endpoint/ready", Page::Undrain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: takes it back"),
+    ("/flows", Page::Flows, "?[vip=NAME][&limit=N]: connections of the kernel plane, as JSON"),
+    (
+        "/trace",
+        Page::Trace,
+        "?vip=NAME&from=IP[:PORT][&interface=NAME][&flags=syn,ack]: what would happen to this packet",
+    ),
+    (
+        "/vip/add",
+        Page::VipAdd,
+        "?name=NAME, and as the body what the file would have under it: a vip until the process ends",
+    ),
+    ("/vip/remove", Page::VipRemove, "?name=NAME: removes a vip that was added"),
+    ("/vip/detach", Page::VipDetach, "takes the kernel plane down until the next reload"),
 ];
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -40,13 +68,14 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Answers. The body of a request is not read: nothing here has one.
+/// Answers. A body is read only for the one page that has one.
 pub(crate) async fn handle(
     control: &dyn Control,
     request: Request<Incoming>,
     over_loopback: bool,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(match admit(&request, over_loopback) {
+        Ok(Page::VipAdd) => add_vip(control, request).await,
         Ok(page) => answer(control, page, request.uri().query().unwrap_or("")).await,
         Err(refusal) => refusal.response(),
     })
@@ -104,34 +133,127 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full
             Ok(()) => text(StatusCode::OK, "ok\n".into()),
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
         },
-        Page::Status => match serde_json::to_string(&control.status()) {
-            Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the status cannot be written: {error}\n")),
-        },
+        Page::Status => json(&control.status()),
         Page::Reload => match control.reload().await {
             Ok(generation) => response(StatusCode::OK, JSON, format!("{{\"generation\":{generation}}}\n")),
             Err(errors) => text(StatusCode::UNPROCESSABLE_ENTITY, errors),
         },
         Page::Drain => set_draining(control, query, true),
         Page::Undrain => set_draining(control, query, false),
+        Page::Flows => flows(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
+        Page::Trace => trace(control, query).unwrap_or_else(|why| text(StatusCode::BAD_REQUEST, why + "\n")),
+        Page::VipRemove => match name_of(query) {
+            Ok(name) => change_vips(control, VipChange::Remove { name }).await,
+            Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
+        },
+        Page::VipDetach => change_vips(control, VipChange::Detach).await,
+        // Answered where its body is.
+        Page::VipAdd => text(StatusCode::BAD_REQUEST, "this request needs a body\n".into()),
     }
 }
 
 fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<Full<Bytes>> {
-    match EndpointQuery::parse(query) {
-        Ok(query) => match control.set_draining(query.cluster.as_deref(), &query.endpoint, draining) {
-            Ok(endpoints) => response(StatusCode::OK, JSON, format!("{{\"endpoints\":{endpoints}}}\n")),
-            Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
-        },
-        Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
+    let query = match Query::parse(query, &["endpoint", "cluster", "vip"]) {
+        Ok(query) => query,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
+    };
+    let within = match (query.get("cluster"), query.get("vip")) {
+        (None, None) => Within::All,
+        (Some(name), None) => Within::Cluster(name),
+        (None, Some(name)) => Within::Vip(name),
+        (Some(_), Some(_)) => {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "an endpoint is in a cluster or in a vip: write one of them\n".into(),
+            );
+        }
+    };
+    let Some(endpoint) = query.get("endpoint") else {
+        let why =
+            "say which endpoint: `?endpoint=10.0.0.7:8080`, and `&cluster=NAME` or `&vip=NAME` for one of them only\n";
+        return text(StatusCode::BAD_REQUEST, why.into());
+    };
+    match control.set_draining(within, endpoint, draining) {
+        Ok(endpoints) => response(StatusCode::OK, JSON, format!("{{\"endpoints\":{endpoints}}}\n")),
+        Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
+    }
+}
+
+fn flows(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, String> {
+    let query = Query::parse(query, &["vip", "limit"])?;
+    let limit = query.get("limit").map_or(Ok(FLOWS_DEFAULT), |limit| {
+        let limit = limit.parse().ok().filter(|limit| (1..=FLOWS_MAX).contains(limit));
+        limit.ok_or_else(|| format!("`limit` is a number from 1 to {FLOWS_MAX}"))
+    })?;
+    Ok(match control.flows(query.get("vip"), limit) {
+        Ok(flows) => json(&flows),
+        Err(why) => text(StatusCode::NOT_FOUND, why + "\n"),
+    })
+}
+
+fn trace(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, String> {
+    let query = Query::parse(query, &["vip", "from", "interface", "flags"])?;
+    let needed = |name| query.get(name).ok_or_else(|| format!("say `{name}`: `?vip=web&from=10.0.0.7:40000`"));
+    let question = TraceQuestion {
+        vip: needed("vip")?.to_owned(),
+        from: needed("from")?.to_owned(),
+        interface: query.get("interface").map(str::to_owned),
+        flags: query.get("flags").map(str::to_owned),
+    };
+    Ok(match control.trace(&question) {
+        Ok(report) => json(&report),
+        Err(why) => text(StatusCode::UNPROCESSABLE_ENTITY, why + "\n"),
+    })
+}
+
+async fn add_vip<B>(control: &dyn Control, request: Request<B>) -> Response<Full<Bytes>>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let name = match name_of(request.uri().query().unwrap_or("")) {
+        Ok(name) => name,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why + "\n"),
+    };
+    let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
+    };
+    match String::from_utf8(body.to_vec()) {
+        Ok(document) => change_vips(control, VipChange::Add { name, document }).await,
+        Err(_) => text(StatusCode::BAD_REQUEST, "the body is not UTF-8\n".into()),
+    }
+}
+
+fn name_of(query: &str) -> Result<String, String> {
+    let query = Query::parse(query, &["name"])?;
+    query.get("name").map(str::to_owned).ok_or_else(|| "say which vip: `?name=NAME`".to_owned())
+}
+
+async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Full<Bytes>> {
+    match control.change_vips(change).await {
+        Ok(generation) => response(StatusCode::OK, JSON, format!("{{\"generation\":{generation}}}\n")),
+        Err(ChangeRefused::Bad(why)) => text(StatusCode::UNPROCESSABLE_ENTITY, why + "\n"),
+        Err(ChangeRefused::HostCannot(why)) => text(StatusCode::NOT_IMPLEMENTED, why + "\n"),
+        Err(ChangeRefused::Busy(why)) => text(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    }
+}
+
+fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_string(value) {
+        Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be written: {error}\n")),
     }
 }
 
 impl Page {
     fn changes_state(self) -> bool {
         match self {
-            Page::Reload | Page::Drain | Page::Undrain => true,
-            Page::Index | Page::Metrics | Page::Health | Page::Ready | Page::Status => false,
+            Page::Reload | Page::Drain | Page::Undrain | Page::VipAdd | Page::VipRemove | Page::VipDetach => true,
+            // A trace runs the program over a packet that goes nowhere.
+            Page::Index | Page::Metrics | Page::Health | Page::Ready | Page::Status | Page::Flows | Page::Trace => {
+                false
+            }
         }
     }
 }
@@ -222,6 +344,11 @@ mod tests {
         check("GET", "/status/", &[ours], true, 404);
         check("POST", "/metrics", &[ours, admin], true, 405);
         check("GET", "/reload", &[ours, admin], true, 405);
+        check("GET", "/vip/add?name=a", &[ours, admin], true, 405);
+        check("POST", "/vip/add?name=a", &[ours], true, 403);
+        check("POST", "/vip/detach", &[foreign, admin], true, 421);
+        check("POST", "/vip/remove?name=a", &[ours, admin], true, 200);
+        check("GET", "/trace?vip=a&from=b", &[ours], true, 200);
         check("OPTIONS", "/reload", &[ours], true, 405);
         // A form, or fetch without leave: no header.
         check("POST", "/reload", &[ours], true, 403);

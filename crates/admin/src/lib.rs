@@ -14,15 +14,20 @@ mod query;
 mod server;
 mod show;
 mod status;
+mod vip;
 
 use std::pin::Pin;
 
-pub use client::{ClientError, endpoint_path, get, post};
+pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
 pub use server::serve;
-pub use show::render_status_text;
+pub use show::{render_flows_text, render_status_text, render_trace_text, render_vips_text};
 pub use status::{
     ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, Quantiles, Reload, RouteStatus, STATUS_VERSION,
     Status, listener_statuses, route_statuses,
+};
+pub use vip::{
+    ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, TraceQuestion, TraceReport, TraceStep, VipChange,
+    VipEndpointStatus, VipRates, VipStatus,
 };
 
 /// What answers. Called on the control runtime, where a slow answer delays the next one and nothing else.
@@ -45,11 +50,40 @@ pub trait Control: Send + Sync + 'static {
     /// Everything that is wrong with it. Then nothing has changed.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>>;
 
-    /// Drains the endpoints with this address, or takes them back, in one cluster or in all; gives how many there are.
+    /// Drains the endpoints with this address, or takes them back; gives how many there are.
     ///
     /// # Errors
     /// There is none.
-    fn set_draining(&self, cluster: Option<&str>, endpoint: &str, draining: bool) -> Result<usize, String>;
+    fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String>;
+
+    /// Changes the vips beyond what the file says, until the process ends; gives the new generation.
+    ///
+    /// # Errors
+    /// Why not. Then nothing has changed.
+    fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>>;
+
+    /// At most `limit` flows of the kernel plane, of one vip or of all.
+    ///
+    /// # Errors
+    /// There is no such vip, or the table cannot be read; in a sentence.
+    fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String>;
+
+    /// What the kernel plane would do with a packet; nothing is sent.
+    ///
+    /// # Errors
+    /// The question makes no sense, or cannot be answered; in a sentence.
+    fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String>;
+}
+
+/// Where an endpoint is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within<'n> {
+    /// In every cluster and every vip.
+    All,
+    /// In the cluster of this name.
+    Cluster(&'n str),
+    /// In the vip of this name.
+    Vip(&'n str),
 }
 
 /// A request that changes something carries this header with the value `1`.

@@ -1,34 +1,44 @@
-//! The query of a request to `/endpoint/...`, read and written.
+//! The queries of requests, read and written.
 
 use std::fmt::Write;
 
-/// Which endpoint is meant.
+/// The parameters of a query, each of them once.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct EndpointQuery {
-    pub(crate) endpoint: String,
-    /// `None`: in every cluster.
-    pub(crate) cluster: Option<String>,
-}
+pub(crate) struct Query(Vec<(&'static str, String)>);
 
-impl EndpointQuery {
-    pub(crate) fn parse(query: &str) -> Result<Self, String> {
-        let (mut endpoint, mut cluster) = (None, None);
+impl Query {
+    /// Reads a query whose parameters are among `known`.
+    pub(crate) fn parse(query: &str, known: &[&'static str]) -> Result<Self, String> {
+        let mut found: Vec<(&'static str, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let place = match name {
-                "endpoint" => &mut endpoint,
-                "cluster" => &mut cluster,
-                _ => return Err(format!("unknown parameter `{name}`: there are `endpoint` and `cluster`")),
+            let Some(name) = known.iter().find(|known| **known == name) else {
+                let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
+                let there =
+                    if known.is_empty() { "there are none".into() } else { format!("there are {}", known.join(", ")) };
+                return Err(format!("unknown parameter `{name}`: {there}"));
             };
             let value = decode(value).ok_or_else(|| format!("the value of `{name}` is not percent-encoded UTF-8"))?;
-            if place.replace(value).is_some() {
+            if found.iter().any(|(other, _)| other == name) {
                 return Err(format!("`{name}` is given twice"));
             }
+            found.push((name, value));
         }
-        match endpoint {
-            Some(endpoint) if !endpoint.is_empty() => Ok(Self { endpoint, cluster }),
-            _ => Err("say which endpoint: `?endpoint=10.0.0.7:8080`, and `&cluster=NAME` for one cluster only".into()),
-        }
+        Ok(Self(found))
+    }
+
+    /// The value of a parameter; `None` where it is missing or empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, value)| *known == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A path and its query; parameters without a value are left out.
+pub(crate) fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
+    match given.collect::<Vec<_>>().join("&") {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
     }
 }
 
@@ -44,7 +54,7 @@ fn decode(text: &str) -> Option<String> {
 }
 
 /// Everything but what RFC 3986 section 2.3 calls unreserved is encoded.
-pub(crate) fn encode(text: &str) -> String {
+fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -63,25 +73,25 @@ mod tests {
 
     #[test]
     fn queries() {
-        let check =
-            |query: &str, expect: Result<(&str, Option<&str>), &str>| match (EndpointQuery::parse(query), expect) {
-                (Ok(have), Ok((endpoint, cluster))) => {
-                    assert_eq!((have.endpoint.as_str(), have.cluster.as_deref()), (endpoint, cluster), "{query}");
-                }
-                (Err(have), Err(expect)) => assert!(have.starts_with(expect), "{query}: {have}"),
-                (have, expect) => panic!("{query}: {have:?}, expected {expect:?}"),
-            };
-        check("endpoint=10.0.0.7:8080", Ok(("10.0.0.7:8080", None)));
-        check("endpoint=[::1]:80&cluster=web", Ok(("[::1]:80", Some("web"))));
-        check("&cluster=a%20b%C3%BC&&endpoint=%5B::1%5D:80", Ok(("[::1]:80", Some("a bü"))));
-        check("", Err("say which endpoint"));
-        check("cluster=web", Err("say which endpoint"));
-        check("endpoint", Err("say which endpoint"));
+        let check = |query: &str, expect: Result<(Option<&str>, Option<&str>), &str>| match (
+            Query::parse(query, &["endpoint", "cluster"]),
+            expect,
+        ) {
+            (Ok(have), Ok(expect)) => assert_eq!((have.get("endpoint"), have.get("cluster")), expect, "{query}"),
+            (Err(have), Err(expect)) => assert!(have.starts_with(expect), "{query}: {have}"),
+            (have, expect) => panic!("{query}: {have:?}, expected {expect:?}"),
+        };
+        check("endpoint=10.0.0.7:8080", Ok((Some("10.0.0.7:8080"), None)));
+        check("endpoint=[::1]:80&cluster=web", Ok((Some("[::1]:80"), Some("web"))));
+        check("&cluster=a%20b%C3%BC&&endpoint=%5B::1%5D:80", Ok((Some("[::1]:80"), Some("a bü"))));
+        check("", Ok((None, None)));
+        check("endpoint", Ok((None, None)));
         check("endpoint=a&endpoint=b", Err("`endpoint` is given twice"));
-        check("endpoint=a&node=b", Err("unknown parameter `node`"));
+        check("endpoint=a&node=b", Err("unknown parameter `node`: there are `endpoint`, `cluster`"));
         check("endpoint=%4", Err("the value of `endpoint` is not"));
         check("endpoint=%zz", Err("the value of `endpoint` is not"));
         check("endpoint=%ff", Err("the value of `endpoint` is not"));
+        assert_eq!(Query::parse("a", &[]), Err("unknown parameter `a`: there are none".to_owned()));
     }
 
     #[test]
@@ -92,5 +102,14 @@ mod tests {
         };
         check("10.0.0.7:8080", "10.0.0.7%3A8080");
         check("a b&c=ü\r\n", "a%20b%26c%3D%C3%BC%0D%0A");
+    }
+
+    #[test]
+    fn paths() {
+        let check = |parameters: &[(&str, Option<&str>)], expect| assert_eq!(path("/p", parameters), expect);
+        check(&[], "/p");
+        check(&[("a", None)], "/p");
+        check(&[("a", None), ("b", Some("10.0.0.7:80"))], "/p?b=10.0.0.7%3A80");
+        check(&[("a", Some("x\r\ny")), ("b", Some("c d"))], "/p?a=x%0D%0Ay&b=c%20d");
     }
 }

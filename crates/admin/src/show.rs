@@ -1,10 +1,14 @@
 //! A status for people: what needs a look first, then tables. Bounded, so that it fits one screen; `--json` has all of it.
 
+mod vips;
+
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::status::{
     ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, Quantiles, Reload, RouteStatus, Status,
 };
+
+pub use vips::{render_flows_text, render_trace_text, render_vips_text};
 
 /// Rows of a table. What needs a look, or is used most, comes first.
 const ROWS_MAX: usize = 20;
@@ -31,9 +35,14 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
         // Further lines belong to the same finding.
         text += &format!("- {}\n", paint(RED, &visible(finding)).replace('\n', "\n  "));
     }
-    for table in
-        [listeners(&status.listeners), routes(&status.routes), clusters(&status.clusters), endpoints(&status.clusters)]
-    {
+    for table in [
+        listeners(&status.listeners),
+        routes(&status.routes),
+        clusters(&status.clusters),
+        endpoints(&status.clusters),
+        vips::vips(&status.vips),
+        vips::endpoints(&status.vips),
+    ] {
         if !table.is_empty() {
             text += &format!("\n{}", visible(&table));
         }
@@ -66,6 +75,7 @@ fn findings(status: &Status) -> Vec<String> {
     for cluster in &status.clusters {
         cluster_findings(cluster, &mut findings);
     }
+    vips::findings(status, &mut findings);
     let internal = telemetry::Reason::Internal.name();
     let faults: u64 = status.listeners.iter().filter_map(|listener| listener.refused.get(internal)).sum();
     if faults > 0 {
@@ -94,18 +104,25 @@ fn cluster_findings(cluster: &ClusterStatus, findings: &mut Vec<String>) {
     } else if cluster.endpoints.iter().filter(usable).count() == 0 {
         findings.push(format!("{name} takes no requests: none of its endpoints is usable"));
     }
+    let states =
+        cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
+    endpoint_findings(name, &states.collect::<Vec<_>>(), findings);
+}
+
+/// Of the endpoints of one cluster or vip, each with its state, its address and the reason.
+fn endpoint_findings(name: &str, endpoints: &[(EndpointState, &str, Option<&str>)], findings: &mut Vec<String>) {
     for state in [EndpointState::Unhealthy, EndpointState::Ejected, EndpointState::Draining] {
-        let of_it: Vec<&EndpointStatus> = cluster.endpoints.iter().filter(|endpoint| endpoint.state == state).collect();
-        let who = match (of_it.len(), cluster.endpoints.len()) {
+        let of_it: Vec<_> = endpoints.iter().filter(|(this, ..)| *this == state).collect();
+        let who = match (of_it.len(), endpoints.len()) {
             (0, _) => continue,
             (1, 1) => format!("the only endpoint of {name} is"),
             (1, all) => format!("1 of {all} endpoints of {name} is"),
             (some, all) if some == all => format!("all {all} endpoints of {name} are"),
             (some, all) => format!("{some} of {all} endpoints of {name} are"),
         };
-        let each = of_it.iter().map(|endpoint| match &endpoint.why {
-            Some(why) => format!("{} {why}", endpoint.address),
-            None => endpoint.address.clone(),
+        let each = of_it.iter().map(|(_, address, why)| match why {
+            Some(why) => format!("{address} {why}"),
+            None => (*address).to_owned(),
         });
         findings.push(format!("{who} {}: {}", state_name(state), shortened(each, ", ")));
     }
@@ -195,10 +212,21 @@ fn table<const N: usize>(
     rows: impl ExactSizeIterator<Item = [String; N]>,
 ) -> String {
     let more = rows.len().saturating_sub(ROWS_MAX);
+    let lines = table_of(head, numbers, ROWS_MAX, rows);
+    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` has all\n") }
+}
+
+/// The same with another limit, and no word of what is left out.
+fn table_of<const N: usize>(
+    head: [&str; N],
+    numbers: &[usize],
+    rows_max: usize,
+    rows: impl Iterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(head);
-    table.add_rows(rows.take(ROWS_MAX));
+    table.add_rows(rows.take(rows_max));
     if table.row_iter().next().is_none() {
         return String::new();
     }
@@ -208,8 +236,7 @@ fn table<const N: usize>(
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let lines: String = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` has all\n") }
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn state_name(state: EndpointState) -> &'static str {

@@ -9,6 +9,8 @@ use model::{Algorithm, Protocol, Snapshot};
 use serde::{Deserialize, Serialize};
 use telemetry::{Distribution, ListenerTotals, RouteTotals, Totals};
 
+use crate::vip::{KernelPlaneStatus, VipStatus};
+
 /// The version of the JSON.
 pub const STATUS_VERSION: u32 = 1;
 
@@ -39,6 +41,12 @@ pub struct Status {
     pub routes: Vec<RouteStatus>,
     /// In the order of the file.
     pub clusters: Vec<ClusterStatus>,
+    /// `None`: there is none, since there are no vips.
+    #[serde(default)]
+    pub kernel_plane: Option<KernelPlaneStatus>,
+    /// Those of the file in its order, then those that were added.
+    #[serde(default)]
+    pub vips: Vec<VipStatus>,
 }
 
 /// A reload and its outcome.
@@ -287,6 +295,8 @@ mod tests {
             drain_timeout: Duration::ZERO,
             listeners: vec![listener("web", http), listener("db", tcp)],
             clusters: vec![model::Cluster::new("zero", Vec::new()), model::Cluster::new("one", Vec::new())],
+            vips: Vec::new(),
+            flows_max: 1,
         }
     }
 

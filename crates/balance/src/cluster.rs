@@ -122,6 +122,11 @@ impl ClusterState {
         })
     }
 
+    /// Whether active probes fail, be the endpoint draining or not.
+    pub fn probes_fail(&self, index: usize) -> bool {
+        self.endpoints.get(index).is_some_and(|endpoint| endpoint.has(UNHEALTHY))
+    }
+
     /// How many endpoints are in which status.
     pub fn counts(&self, now_ms: u64) -> Counts {
         let mut counts = Counts::default();
@@ -178,9 +183,11 @@ impl ClusterState {
         self.maglev.as_ref()
     }
 
+    /// Another number after each change of an endpoint's usability that is not the passing of time.
+    ///
     /// Acquire, with [`Self::publish`]'s release: whoever sees the new epoch sees the change that caused it, or else it would keep an old
     /// list until the next change.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
 
@@ -212,6 +219,7 @@ mod tests {
         is(EndpointStatus::Unhealthy);
         cluster.set_draining(0, true, 0);
         is(EndpointStatus::Draining);
+        assert_eq!([0, 1, 9].map(|index| cluster.probes_fail(index)), [true, false, false]);
         assert_eq!(cluster.counts(0), Counts { healthy: 2, draining: 1, ..Counts::default() });
         assert_eq!([0, 1, 2].map(|index| cluster.usable(index, 0)), [false, true, false]);
         assert_eq!(cluster.status(3, 0), None);

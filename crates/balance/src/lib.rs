@@ -37,6 +37,7 @@ pub use cluster::{ClusterState, Counts, EndpointStatus};
 pub use endpoint::EndpointState;
 pub use hash::hash_key;
 pub use health::{FIRST_PROBE_WITHIN_MS_MAX, HealthMachine, first_probe_delay_ms, next_probe_delay_ms};
+pub use maglev::maglev_table;
 pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome};
 pub use picker::{Pick, Picker};
 pub use retry::{RETRY_FLOOR_PER_SECOND, RETRY_PERCENT_MAX, RETRY_WINDOW_SECONDS, RetryBudget};

@@ -5,6 +5,7 @@
 //! endpoints of weight above 0 whether they are healthy or not: one that fails does not move the keys of the others, and its own keys
 //! come back to it. A key whose endpoint cannot take it is looked up again under other hashes, which depend on the key alone.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::endpoint::EndpointState;
@@ -43,18 +44,12 @@ struct Claim {
 
 impl Maglev {
     pub(crate) fn new(endpoints: &[Arc<EndpointState>], weights: &[u32]) -> Self {
-        let mut present: Vec<(u32, &EndpointState, u32)> = endpoints
-            .iter()
-            .zip(weights)
-            .enumerate()
-            .filter(|(_, (_, weight))| **weight > 0)
-            .map(|(index, (endpoint, weight))| (index as u32, endpoint.as_ref(), *weight))
-            .collect();
-        present.sort_by_key(|(_, endpoint, _)| endpoint.address());
+        let weighted: Vec<(SocketAddr, u32)> =
+            endpoints.iter().zip(weights).map(|(endpoint, weight)| (endpoint.address(), *weight)).collect();
+        let present = in_order(&weighted);
         let size = if present.len() <= ENDPOINTS_SMALL_MAX { SLOTS } else { SLOTS_LARGE };
-        let mut claims: Vec<Claim> =
-            present.iter().map(|(index, endpoint, weight)| Claim::new(*index, endpoint, *weight, size)).collect();
-        Self { slots: fill(&mut claims, size), order: present.iter().map(|(index, _, _)| *index).collect() }
+        let order = present.iter().map(|(index, _, _)| *index).collect();
+        Self { slots: table(&present, size), order }
     }
 
     /// The endpoint of a key, of those that `accepts`; `None` if it accepts none.
@@ -74,10 +69,30 @@ impl Maglev {
     }
 }
 
+/// A table of `size` slots, a prime above 1: each is an index into `endpoints`, which are addresses and weights. Empty if none has weight. Who lists the
+/// same endpoints in another order gets the same table.
+pub fn maglev_table(endpoints: &[(SocketAddr, u32)], size: usize) -> Vec<u32> {
+    table(&in_order(endpoints), size)
+}
+
+/// Those with weight: index, address, weight, by address.
+fn in_order(endpoints: &[(SocketAddr, u32)]) -> Vec<(u32, SocketAddr, u32)> {
+    let indexed = endpoints.iter().enumerate().map(|(index, (address, weight))| (index as u32, *address, *weight));
+    let mut present: Vec<_> = indexed.filter(|(_, _, weight)| *weight > 0).collect();
+    present.sort_by_key(|(_, address, _)| *address);
+    present
+}
+
+fn table(present: &[(u32, SocketAddr, u32)], size: usize) -> Vec<u32> {
+    let claim = |(index, address, weight): &(u32, SocketAddr, u32)| Claim::new(*index, *address, *weight, size);
+    let mut claims: Vec<Claim> = present.iter().map(claim).collect();
+    fill(&mut claims, size)
+}
+
 impl Claim {
-    fn new(index: u32, endpoint: &EndpointState, weight: u32, size: usize) -> Self {
+    fn new(index: u32, address: SocketAddr, weight: u32, size: usize) -> Self {
         // The text and not the bytes: it is what an operator sees and what another implementation can reproduce.
-        let hash = hash_key(endpoint.address().to_string().as_bytes());
+        let hash = hash_key(address.to_string().as_bytes());
         let offset = (hash % size as u64) as usize;
         let skip = (mix(hash ^ 0x5bf0_3635) % (size as u64 - 1)) as usize + 1;
         Self { index, weight: u64::from(weight), next: offset, skip, credit: 0 }
@@ -133,7 +148,7 @@ mod tests {
         numbers.iter().map(|n| Arc::new(EndpointState::new(address(*n)))).collect()
     }
 
-    fn table(numbers: &[usize], weights: &[u32]) -> Maglev {
+    fn maglev_of(numbers: &[usize], weights: &[u32]) -> Maglev {
         Maglev::new(&endpoints(numbers), weights)
     }
 
@@ -145,11 +160,11 @@ mod tests {
 
     #[test]
     fn the_smallest_sets() {
-        assert_eq!(table(&[], &[]).lookup(1, |_| true), None);
-        assert_eq!(table(&[7], &[0]).lookup(1, |_| true), None);
-        assert_eq!(table(&[7], &[3]).lookup(1, |_| true), Some(0));
-        assert_eq!(table(&[7, 8], &[0, 3]).lookup(1, |_| true), Some(1));
-        assert_eq!(table(&[7, 8], &[1, 3]).lookup(1, |_| false), None);
+        assert_eq!(maglev_of(&[], &[]).lookup(1, |_| true), None);
+        assert_eq!(maglev_of(&[7], &[0]).lookup(1, |_| true), None);
+        assert_eq!(maglev_of(&[7], &[3]).lookup(1, |_| true), Some(0));
+        assert_eq!(maglev_of(&[7, 8], &[0, 3]).lookup(1, |_| true), Some(1));
+        assert_eq!(maglev_of(&[7, 8], &[1, 3]).lookup(1, |_| false), None);
     }
 
     #[test]
@@ -162,7 +177,7 @@ mod tests {
     #[test]
     fn many_endpoints_take_the_large_table() {
         let numbers: Vec<usize> = (0..ENDPOINTS_SMALL_MAX + 1).collect();
-        let table = table(&numbers, &vec![1; numbers.len()]);
+        let table = maglev_of(&numbers, &vec![1; numbers.len()]);
         assert_eq!(table.slots.len(), SLOTS_LARGE);
         assert!(!table.slots.contains(&FREE));
     }
@@ -170,7 +185,7 @@ mod tests {
     #[test]
     fn every_endpoint_is_found_when_it_alone_accepts() {
         let numbers: Vec<usize> = (0..50).collect();
-        let table = table(&numbers, &[1; 50]);
+        let table = maglev_of(&numbers, &[1; 50]);
         for only in 0..50 {
             for key in 0..50 {
                 assert_eq!(table.lookup(hash_key(&[key]), |index| index == only), Some(only));
@@ -208,7 +223,7 @@ mod tests {
             let all: Vec<usize> = (start..start + n).collect();
             let gone = which.index(n);
             let rest: Vec<usize> = all.iter().copied().filter(|number| *number != start + gone).collect();
-            let (whole, part) = (table(&all, &vec![1; n]), table(&rest, &vec![1; n - 1]));
+            let (whole, part) = (maglev_of(&all, &vec![1; n]), maglev_of(&rest, &vec![1; n - 1]));
             let moved = moved((&all, &whole), (&rest, &part));
             prop_assert!(moved <= 1.0 / n as f64 + 0.01, "{} of {}", moved, n);
         }
@@ -216,7 +231,7 @@ mod tests {
         #[test]
         fn shares_are_the_weights(weights in prop::collection::vec(0u32..10, 1..12)) {
             let numbers: Vec<usize> = (0..weights.len()).collect();
-            let table = table(&numbers, &weights);
+            let table = maglev_of(&numbers, &weights);
             let sum: u32 = weights.iter().sum();
             for (index, weight) in weights.iter().enumerate() {
                 let slots = table.slots.iter().filter(|slot| **slot as usize == index).count() as f64;
@@ -232,7 +247,7 @@ mod tests {
                 .prop_flat_map(|numbers| (Just(numbers.clone()), Just(numbers).prop_shuffle())),
         ) {
             let weight = |numbers: &[usize]| numbers.iter().map(|n| (n % 3) as u32 + 1).collect::<Vec<u32>>();
-            let (a, b) = (table(&numbers, &weight(&numbers)), table(&shuffled, &weight(&shuffled)));
+            let (a, b) = (maglev_of(&numbers, &weight(&numbers)), maglev_of(&shuffled, &weight(&shuffled)));
             prop_assert_eq!(moved((&numbers, &a), (&shuffled, &b)), 0.0);
         }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::{AccessLogFormat, ForwardedHeaders, TlsVersion};
+use model::{AccessLogFormat, ForwardedHeaders, TlsVersion, VipAlgorithm};
 
 /// Open connections of one listener. Each takes up to two descriptors, and the hard limit that systemd gives a service is 524,288: four
 /// listeners fit. At 2 KiB for each idle connection this many take 128 MiB.
@@ -29,3 +29,10 @@ pub const WEIGHT: u32 = 1;
 
 /// Older ones were withdrawn by RFC 8996.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
+
+/// Flows of the kernel plane, whose table is allocated whole when the first vip comes: as many as Linux's own connection tracking takes by
+/// default on a host of more than 4 GiB, in some 90 MiB.
+pub const FLOWS_MAX: u32 = 262_144;
+
+/// Of a vip. Spreads evenly whatever the sources are; the others are for those who know why.
+pub const VIP_ALGORITHM: VipAlgorithm = VipAlgorithm::RoundRobin;

@@ -21,12 +21,13 @@ mod yaml;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot};
+use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
 pub use diagnostic::{Diagnostic, Errors, Excerpt};
+pub use lower::VIPS_MAX;
 pub use reference::reference;
 pub use schema::schema;
-pub use text::{parse_bind, parse_endpoint};
+pub use text::{parse_bind, parse_endpoint, parse_vip_address};
 
 use diagnostic::Report;
 use raw::RawFile;
@@ -47,6 +48,27 @@ pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snap
     match snapshot {
         Some(snapshot) if report.is_empty() => Ok(snapshot),
         _ => Err(report.into_errors(file_name, text)),
+    }
+}
+
+/// The vip that a description means: what a file would have under its name.
+///
+/// # Errors
+/// Everything that is wrong with it, one a line. Without places: nobody sees the text around it.
+pub fn parse_vip(name: &str, description: &str) -> Result<Vip, String> {
+    // As a JSON string the name is one scalar of YAML, whatever it holds; indented, the description cannot leave its place.
+    let name = serde_json::Value::from(name);
+    let indented: String = description.lines().map(|line| format!("    {line}\n")).collect();
+    let text = format!("vips:\n  {name}:\n{indented}");
+    match parse("", &text, Generation(0)) {
+        Ok(mut snapshot) => snapshot.vips.pop().ok_or_else(|| "this describes no vip".to_owned()),
+        Err(errors) => {
+            let line = |wrong: &Diagnostic| match &wrong.hint {
+                Some(hint) => format!("{}; {hint}", wrong.message),
+                None => wrong.message.clone(),
+            };
+            Err(errors.0.iter().map(line).collect::<Vec<_>>().join("\n"))
+        }
     }
 }
 

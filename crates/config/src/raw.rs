@@ -35,10 +35,14 @@ keys! {
         optional dns: RawDns, default "as below";
         /// The longest a drain takes after SIGTERM before the connections that are left are cut. Listeners that a reload removes drain without limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
-        /// Where connections arrive. The name is the label of the listener's metrics.
-        required listeners: Named<Label, RawListener>;
+        /// Where connections arrive. The name is the label of the listener's metrics. A file has `listeners` or `vips`, or both.
+        optional listeners: Named<Label, RawListener>, default "none";
         /// Who serves them. The name is what `to` names, and the label of the cluster's metrics.
-        required clusters: Named<Label, RawCluster>;
+        optional clusters: Named<Label, RawCluster>, default "none";
+        /// Virtual addresses that the kernel balances. The name is the label of the vip's metrics. `{}` where they come by `steelyard vip add`.
+        optional vips: Named<Label, RawVip>, default "none";
+        /// What all vips share.
+        optional kernel_plane: RawKernelPlane, default "as below";
     }
 }
 
@@ -360,6 +364,10 @@ macro_rules! text_or_object {
     };
 }
 
+mod vip;
+
+pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
+
 text_or_object! {
     /// A file, or the file and the format.
     RawAccessLog = LogFile | RawAccessLogObject
@@ -490,7 +498,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 20);
+        assert_eq!(found.len(), 25);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

@@ -18,6 +18,9 @@
 //! | drain | finish old work, take no new |
 //! | panic threshold | the share of usable endpoints below which health is ignored, since the verdict is more likely wrong than the endpoints |
 //! | breaker | a cluster's limits on connections and pending requests; open means no traffic |
+//! | vip | a virtual address whose packets the kernel plane sends on to endpoints |
+//! | flow | the packets of one connection in one direction, told by addresses, ports and protocol |
+//! | conntrack | the table of flows |
 //! | snapshot | all of the above at one generation, immutable |
 //! | generation | the number of a snapshot; it only grows |
 #![forbid(unsafe_code)]
@@ -27,6 +30,7 @@ mod listener;
 mod matcher;
 mod route;
 mod tls;
+mod vip;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +46,7 @@ pub use listener::{
 pub use matcher::{HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use route::Route;
 pub use tls::{CertificateFiles, ClientCa, ClusterTls, ListenerTls, TlsVersion};
+pub use vip::{FlowTimeouts, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) sent to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +78,10 @@ pub struct Snapshot {
     pub listeners: Vec<Listener>,
     /// Indexed by [`ClusterId`].
     pub clusters: Vec<Cluster>,
+    /// Served by the kernel plane, in the order of the file.
+    pub vips: Vec<Vip>,
+    /// Flows that the kernel plane can hold, both directions together counted once.
+    pub flows_max: u32,
 }
 
 impl Snapshot {

@@ -141,6 +141,8 @@ mod tests {
             drain_timeout: Duration::ZERO,
             listeners: Vec::new(),
             clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect())],
+            vips: Vec::new(),
+            flows_max: 1,
         })
     }
 

@@ -26,12 +26,19 @@ pub(crate) enum Command {
     /// Print the JSON schema of the configuration file, for editors
     Schema,
     /// Show how a running Steelyard does; what is wrong comes first
-    Status(StatusArgs),
+    Status(AskArgs),
     /// Let a running Steelyard read its file again
-    Reload(AdminArgs),
+    Reload(AskArgs),
     /// Take an endpoint out of service, or back in
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// Virtual IPs that the kernel balances
+    #[command(subcommand)]
+    Vip(VipCommand),
+    /// List connections of the kernel plane
+    Flows(FlowsArgs),
+    /// Say what the kernel plane would do with a packet, stage by stage; exit 0 if it would be forwarded
+    Trace(TraceArgs),
     /// Test back ends
     #[command(subcommand)]
     Origin(lab::origin::OriginCommand),
@@ -104,7 +111,7 @@ pub(crate) struct AdminArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
+pub(crate) struct AskArgs {
     #[command(flatten)]
     pub(crate) admin: AdminArgs,
     /// Print JSON, stable and versioned
@@ -124,9 +131,96 @@ pub(crate) enum EndpointCommand {
 pub(crate) struct EndpointArgs {
     /// The endpoint's address, as `steelyard status` shows it
     pub(crate) endpoint: String,
-    /// Only in this cluster; without it, in every cluster that has the endpoint
-    #[arg(long, value_name = "NAME")]
+    /// Only in this cluster; without it, in every cluster and vip that has the endpoint
+    #[arg(long, value_name = "NAME", conflicts_with = "vip")]
     pub(crate) cluster: Option<String>,
+    /// Only in this vip
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vip: Option<String>,
     #[command(flatten)]
-    pub(crate) admin: AdminArgs,
+    pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VipCommand {
+    /// Add a vip to a running Steelyard, until that ends; a file is how to keep one
+    Add(VipAddArgs),
+    /// List the vips of a running Steelyard
+    List(AskArgs),
+    /// Remove a vip that was added
+    Remove(VipRemoveArgs),
+    /// Take the kernel plane down, with or without a running Steelyard: no vip is served any more
+    Detach(AskArgs),
+}
+
+// Help texts are for terminals: brackets are those of IPv6 addresses, not links.
+#[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
+#[derive(Debug, Args)]
+pub(crate) struct VipAddArgs {
+    /// The label of its metrics
+    pub(crate) name: String,
+    /// The address, port and protocol: 192.0.2.1:80/tcp, [2001:db8::1]:5000-5010/udp
+    #[arg(long)]
+    pub(crate) address: String,
+    /// Where its packets, and the replies, arrive; once for each
+    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+    pub(crate) interface: Vec<String>,
+    /// An endpoint, and its weight if that is not 1: 10.0.0.1:5001, 10.0.0.1:5001=3; once for each
+    #[arg(long, value_name = "ADDRESS[=WEIGHT]", value_delimiter = ',')]
+    pub(crate) endpoint: Vec<String>,
+    /// round_robin, random, maglev, source_hash or least_connections
+    #[arg(long)]
+    pub(crate) balance: Option<String>,
+    /// nat, full_nat, dsr or local
+    #[arg(long)]
+    pub(crate) mode: Option<String>,
+    /// With full_nat: an address that endpoints see connections come from; once for each
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) source: Vec<String>,
+    /// How long a client stays with its endpoint: 10m
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) affinity: Option<String>,
+    /// Probe the endpoints: tcp, or the path to ask for over HTTP
+    #[arg(long, value_name = "tcp|PATH")]
+    pub(crate) health_check: Option<String>,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VipRemoveArgs {
+    /// As `steelyard vip list` shows it
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FlowsArgs {
+    /// Only of this vip
+    #[arg(long, value_name = "NAME")]
+    pub(crate) vip: Option<String>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// The name of a vip, or an address and port: 192.0.2.1:80, 192.0.2.1:53/udp
+    #[arg(long, value_name = "NAME|ADDRESS")]
+    pub(crate) vip: String,
+    /// The client: an address, or an address and port
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub(crate) from: String,
+    /// Where the packet arrives; without it, on the first interface of the vip
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
+    /// Of TCP, comma-separated: syn, ack, fin, rst, psh; without it, a SYN
+    #[arg(long)]
+    pub(crate) flags: Option<String>,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
 }

@@ -1,26 +1,34 @@
-//! What the control API is answered from: the snapshot in use, the health checks, and the way to the main loop.
+//! What the control API is answered from: the snapshot in use, the health checks, the kernel plane, and the way to the main loop.
+
+mod answers;
+mod trace;
 
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use admin::{ClusterStatus, EndpointState, EndpointStatus, Reload, STATUS_VERSION, Status};
+use admin::{Reload, VipChange};
 use health::{Handshake, Handshaking, Way};
 use model::Generation;
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{ClientKeys, ClusterPlan, Compiled};
-use telemetry::{AccessLog, Kind, Registry, Sample, Totals};
+use telemetry::{AccessLog, Registry};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+
+use crate::exit::Refused;
+use crate::kernel::KernelPlane;
+use crate::vips::VipPlan;
 
 /// What the control API asks the main loop to do.
 pub(crate) enum Order {
     /// Read the configuration again, and answer with the generation or with every error.
     Reload(oneshot::Sender<Result<u64, String>>),
+    /// Change the vips, and answer with the generation or with the reason why not.
+    ChangeVips(VipChange, oneshot::Sender<Result<u64, Refused>>),
 }
 
 /// Shared by the main loop, which writes, and the control API, which reads. Both are on the main thread; the lock is for the compiler.
@@ -35,6 +43,7 @@ pub(crate) struct Control {
     reloads_refused: AtomicU64,
     draining: AtomicBool,
     state: Mutex<State>,
+    kernel: Mutex<KernelPlane>,
 }
 
 struct State {
@@ -81,11 +90,22 @@ impl Control {
                 access_log: None,
                 server: None,
             }),
+            kernel: Mutex::new(KernelPlane::new()),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel plane. Not to be asked for while it is held.
+    pub(crate) fn kernel(&self) -> MutexGuard<'_, KernelPlane> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes after each probe: then the kernel plane may have to hear something about its endpoints.
+    pub(crate) fn probes(&self) -> watch::Receiver<u64> {
+        self.state().checker.results()
     }
 
     pub(crate) fn compiled(&self) -> Option<Arc<Compiled>> {
@@ -96,9 +116,10 @@ impl Control {
         Generation(self.generation.fetch_add(1, Relaxed) + 1)
     }
 
-    /// Lets the health checks probe the endpoints of `compiled`, which is about to be used.
-    pub(crate) fn check_health(&self, compiled: &Compiled) {
-        let targets = compiled.clusters.iter().flat_map(targets).collect();
+    /// Lets the health checks probe the endpoints of `compiled` and `vips`, which are about to be used.
+    pub(crate) fn check_health(&self, compiled: &Compiled, vips: &[Arc<VipPlan>]) {
+        let of_vips = vips.iter().flat_map(|plan| plan.targets());
+        let targets = compiled.clusters.iter().flat_map(targets).chain(of_vips).collect();
         self.state().checker.apply(targets);
     }
 
@@ -165,30 +186,6 @@ impl Control {
             server.task.abort();
         }
     }
-
-    fn samples(&self) -> Vec<Sample> {
-        let state = self.state();
-        let gauge = |name, help, value: f64| Sample { name, help, kind: Kind::Gauge, labels: Vec::new(), value };
-        let reloads = |result: &str, count: &AtomicU64| Sample {
-            name: "steelyard_reloads_total",
-            help: "Times that the configuration was read again, by outcome.",
-            kind: Kind::Counter,
-            labels: vec![("result", result.to_owned())],
-            value: count.load(Relaxed) as f64,
-        };
-        let generation = state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0);
-        let mut samples = vec![
-            gauge("steelyard_generation", "The snapshot in use.", generation as f64),
-            gauge("steelyard_workers", "Threads that carry traffic.", self.workers as f64),
-            gauge("steelyard_draining", "1: finishing what is under way.", f64::from(self.draining.load(Relaxed))),
-            reloads("good", &self.reloads_good),
-            reloads("refused", &self.reloads_refused),
-        ];
-        samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
-        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
-        samples.extend(endpoint_samples(plans));
-        samples
-    }
 }
 
 /// A socket that no second Steelyard can share by accident: SO_REUSEPORT would let both answer in turns.
@@ -234,141 +231,4 @@ impl Handshake for Probing {
             Ok(Box::new(stream) as Box<dyn health::Stream>)
         })
     }
-}
-
-/// One gauge after the other, as the text format wants samples of one name together.
-fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clone) -> Vec<Sample> {
-    let now_ms = clock::now_ms();
-    let mut samples = Vec::new();
-    let mut all = |name, help, value: &dyn Fn(&ClusterPlan, usize, &balance::EndpointState) -> f64| {
-        for plan in plans.clone() {
-            for (index, endpoint) in plan.state.endpoints().iter().enumerate() {
-                let labels = vec![("cluster", plan.policy.name.clone()), ("endpoint", endpoint.address().to_string())];
-                let value = value(plan, index, endpoint);
-                samples.push(Sample { name, help, kind: Kind::Gauge, labels, value });
-            }
-        }
-    };
-    all("steelyard_endpoint_up", "1: the endpoint takes new work.", &|plan, index, _| {
-        f64::from(plan.state.usable(index, now_ms))
-    });
-    all("steelyard_endpoint_in_flight", "Requests under way at the endpoint.", &|_, _, endpoint| {
-        f64::from(endpoint.in_flight())
-    });
-    for plan in plans.clone() {
-        samples.push(Sample {
-            name: "steelyard_cluster_panic",
-            help: "1: so little of the cluster is usable that health and ejection are ignored.",
-            kind: Kind::Gauge,
-            labels: vec![("cluster", plan.policy.name.clone())],
-            value: f64::from(plan.state.panicking(now_ms)),
-        });
-    }
-    samples
-}
-
-impl admin::Control for Control {
-    fn metrics(&self) -> String {
-        self.registry.render(&self.samples())
-    }
-
-    fn status(&self) -> Status {
-        let totals = self.registry.totals();
-        let state = self.state();
-        let failures = state.checker.last_failures();
-        let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
-        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
-        Status {
-            version: STATUS_VERSION,
-            steelyard: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            workers: self.workers,
-            unix_seconds: unix_seconds(),
-            uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
-            generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation.0),
-            draining: self.draining.load(Relaxed),
-            last_reload: state.last_reload.clone(),
-            listeners: snapshot.iter().flat_map(|snapshot| admin::listener_statuses(snapshot, &totals)).collect(),
-            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals)).collect(),
-            clusters: plans.map(|plan| cluster_status(plan, &totals, &failures)).collect(),
-        }
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        if self.draining.load(Relaxed) {
-            return Err("draining: this process finishes what is under way and takes no new connections".to_owned());
-        }
-        Ok(())
-    }
-
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>> {
-        Box::pin(async {
-            let (answer, outcome) = oneshot::channel();
-            if self.orders.try_send(Order::Reload(answer)).is_err() {
-                return Err("busy with other orders: ask again".to_owned());
-            }
-            outcome.await.unwrap_or_else(|_| Err("the process is ending".to_owned()))
-        })
-    }
-
-    fn set_draining(&self, cluster: Option<&str>, endpoint: &str, draining: bool) -> Result<usize, String> {
-        let compiled = self.compiled().ok_or("not ready")?;
-        let now_ms = clock::now_ms();
-        let mut found = 0;
-        let plans = compiled.clusters.iter().filter(|plan| cluster.is_none_or(|name| plan.policy.name == name));
-        for plan in plans {
-            for (index, state) in plan.state.endpoints().iter().enumerate() {
-                if state.address().to_string() == endpoint {
-                    found += 1;
-                    if plan.state.set_draining(index, draining, now_ms) {
-                        tracing::info!(cluster = plan.policy.name, endpoint, draining, "set by the control API");
-                    }
-                }
-            }
-        }
-        if found > 0 {
-            return Ok(found);
-        }
-        let known: Vec<String> = compiled
-            .clusters
-            .iter()
-            .flat_map(|plan| plan.state.endpoints())
-            .map(|state| state.address().to_string())
-            .take(20)
-            .collect();
-        Err(format!("no such endpoint: {endpoint}; there are {}", known.join(", ")))
-    }
-}
-
-fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastFailure]) -> ClusterStatus {
-    let now_ms = clock::now_ms();
-    let name = plan.policy.name.as_str();
-    let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
-        let address = endpoint.address();
-        let failure = failures.iter().find(|failure| failure.cluster == name && failure.address == address);
-        let mut why = failure.map(|failure| failure.why.clone());
-        let state = match plan.state.status(index, now_ms) {
-            Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
-            Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
-            Some(balance::EndpointStatus::Ejected { until_ms }) => {
-                let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
-                why = Some(format!("failed real requests; back in {left} s"));
-                EndpointState::Ejected
-            }
-            Some(balance::EndpointStatus::Healthy) | None => EndpointState::Healthy,
-        };
-        let total = totals.endpoints.get(&(name.to_owned(), address));
-        EndpointStatus {
-            address: address.to_string(),
-            weight: plan.state.weight(index),
-            state,
-            why,
-            in_flight: u64::from(endpoint.in_flight()),
-            connections: u64::from(endpoint.connections()),
-            requests: total.map_or(0, |total| total.requests),
-            failures: total.map_or(0, |total| total.failures),
-        }
-    };
-    let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
-    ClusterStatus::new(&plan.policy, totals, plan.state.panicking(now_ms), endpoints)
 }

@@ -25,3 +25,25 @@ impl From<Exit> for ExitCode {
         })
     }
 }
+
+/// Why something was not done, and how the process ends where it cannot go on without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) exit: Exit,
+    /// For people: what, and what to do.
+    pub(crate) why: String,
+}
+
+impl Refused {
+    /// What the configuration asks for, and cannot be.
+    pub(crate) fn bad(why: String) -> Self {
+        Self { exit: Exit::BadConfig, why }
+    }
+}
+
+impl From<String> for Refused {
+    /// What a configuration that reads well asks for, and the host does not give.
+    fn from(why: String) -> Self {
+        Self { exit: Exit::HostCannot, why }
+    }
+}

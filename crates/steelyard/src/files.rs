@@ -47,7 +47,16 @@ pub(crate) fn check(path: &Path) -> Exit {
     match load(path, Generation(1)).and_then(with_good_keys) {
         Ok(snapshot) => {
             let (listeners, clusters) = (snapshot.listeners.len(), snapshot.clusters.len());
-            crate::print_line(&format!("{}: good ({listeners} listeners, {clusters} clusters)", path.display()))
+            let vips = match snapshot.vips.len() {
+                0 => String::new(),
+                vips => format!(", {vips} vips"),
+            };
+            let missing = match l4::built() {
+                Err(refusal) if !snapshot.vips.is_empty() => format!("; but {refusal}"),
+                _ => String::new(),
+            };
+            let what = format!("{listeners} listeners, {clusters} clusters{vips}");
+            crate::print_line(&format!("{}: good ({what}){missing}", path.display()))
         }
         Err(errors) => {
             eprintln!("{}", errors.trim_end());

@@ -81,7 +81,7 @@ fn predecessor() -> Option<Pid> {
     named.filter(|predecessor| getppid() == Some(*predecessor))
 }
 
-/// Whether a SIGTERM now comes from a successor.
-pub(crate) fn was_taken_over() -> bool {
+/// Whether a successor is on its way: a SIGTERM now is its.
+pub(crate) fn successor_is_starting() -> bool {
     SUCCESSOR.load(Relaxed)
 }

@@ -8,10 +8,15 @@ mod control;
 mod exit;
 mod files;
 mod handover;
+mod kernel;
 mod limits;
 mod operate;
+mod overlay;
 mod resolve;
 mod run;
+mod signals;
+mod sole;
+mod vips;
 
 use std::process::ExitCode;
 
@@ -31,6 +36,9 @@ fn main() -> ExitCode {
         Command::Status(args) => operate::status(&args),
         Command::Reload(args) => operate::reload(&args),
         Command::Endpoint(command) => operate::endpoint(&command),
+        Command::Vip(command) => operate::vip(&command),
+        Command::Flows(args) => operate::flows(&args),
+        Command::Trace(args) => operate::trace(&args),
         Command::Origin(command) => report(lab::origin::run(command)),
         Command::Load(command) => load(command),
         Command::Completions { shell } => {

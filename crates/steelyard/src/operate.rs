@@ -1,25 +1,20 @@
-//! Commands that ask a running Steelyard: `status`, `reload`, `endpoint`.
+//! Commands that ask a running Steelyard: `status`, `reload`, `endpoint`, `vip`, `flows`, `trace`.
 
 use std::io::IsTerminal;
 
-use admin::{ClientError, Status};
+use admin::{ClientError, Flows, Status, TraceQuestion, TraceReport, Within};
+use serde_json::{Map, Value, json};
 
-use crate::cli::{AdminArgs, EndpointArgs, EndpointCommand, StatusArgs};
-use crate::exit::Exit;
+use crate::cli::{AskArgs, EndpointArgs, EndpointCommand, FlowsArgs, TraceArgs, VipAddArgs, VipCommand, VipRemoveArgs};
+use crate::exit::{Exit, Refused};
+use crate::sole::{Sole, Taken};
+
+/// What is said of a change that no file has.
+const NOT_KEPT: &str = "until this process ends";
 
 /// `steelyard status`.
-pub(crate) fn status(args: &StatusArgs) -> Exit {
-    let json = match admin::get(args.admin.admin, "/status") {
-        Ok(json) => json,
-        Err(error) => return crate::fail(&error.to_string()),
-    };
-    if args.json {
-        return crate::print_line(String::from_utf8_lossy(&json).trim_end());
-    }
-    match Status::parse(&json) {
-        Ok(status) => crate::print_line(admin::render_status_text(&status, wants_color()).trim_end()),
-        Err(error) => crate::fail(&error),
-    }
+pub(crate) fn status(args: &AskArgs) -> Exit {
+    told(args, "/status", Status::parse, |status| admin::render_status_text(status, wants_color()))
 }
 
 fn wants_color() -> bool {
@@ -27,15 +22,8 @@ fn wants_color() -> bool {
 }
 
 /// `steelyard reload`. A refused file exits with the code of `steelyard check`.
-pub(crate) fn reload(args: &AdminArgs) -> Exit {
-    match admin::post(args.admin, "/reload") {
-        Ok(answer) => crate::print_line(&format!("reloaded: generation {}", number(&answer, "generation"))),
-        Err(ClientError::Refused { why, .. }) => {
-            eprintln!("{why}");
-            Exit::BadConfig
-        }
-        Err(error) => crate::fail(&error.to_string()),
-    }
+pub(crate) fn reload(args: &AskArgs) -> Exit {
+    changed(args, "/reload", "", |answer| format!("reloaded: generation {}", number(answer, "generation")))
 }
 
 /// `steelyard endpoint drain|ready`.
@@ -44,19 +32,203 @@ pub(crate) fn endpoint(command: &EndpointCommand) -> Exit {
         EndpointCommand::Drain(args) => (args, true),
         EndpointCommand::Ready(args) => (args, false),
     };
-    let EndpointArgs { endpoint, cluster, admin } = args;
-    match admin::post(admin.admin, &admin::endpoint_path(cluster.as_deref(), endpoint, draining)) {
-        Ok(answer) => {
-            let done = if draining { "draining" } else { "ready" };
-            let count = number(&answer, "endpoints");
-            crate::print_line(&format!("{done}: {endpoint} (clusters that have it: {count})"))
+    let EndpointArgs { endpoint, cluster, vip, ask } = args;
+    let within = match (cluster, vip) {
+        (Some(name), _) => Within::Cluster(name),
+        (None, Some(name)) => Within::Vip(name),
+        (None, None) => Within::All,
+    };
+    changed(ask, &admin::endpoint_path(within, endpoint, draining), "", |answer| {
+        let count = number(answer, "endpoints");
+        match draining {
+            true => format!("draining, {NOT_KEPT}: {endpoint} (clusters and vips that have it: {count})"),
+            false => format!("ready: {endpoint} (clusters and vips that have it: {count})"),
+        }
+    })
+}
+
+/// `steelyard vip add|list|remove|detach`.
+pub(crate) fn vip(command: &VipCommand) -> Exit {
+    match command {
+        VipCommand::Add(args) => {
+            let VipAddArgs { name, ask, .. } = args;
+            let path = admin::vip_add_path(name);
+            changed(ask, &path, &description(args).to_string(), |_| format!("added, {NOT_KEPT}: {name}"))
+        }
+        VipCommand::List(args) => told(args, "/status", Status::parse, admin::render_vips_text),
+        VipCommand::Remove(VipRemoveArgs { name, ask }) => {
+            changed(ask, &admin::vip_remove_path(name), "", |_| format!("removed: {name}"))
+        }
+        VipCommand::Detach(args) => detach(args),
+    }
+}
+
+/// What the file would have under the name of the vip.
+fn description(args: &VipAddArgs) -> Value {
+    let mut vip = Map::new();
+    let mut put = |key: &str, value: Value| drop(vip.insert(key.to_owned(), value));
+    put("address", json!(args.address));
+    put("interfaces", json!(args.interface));
+    if !args.endpoint.is_empty() {
+        put("endpoints", args.endpoint.iter().map(|endpoint| endpoint_value(endpoint)).collect());
+    }
+    if !args.source.is_empty() {
+        put("sources", json!(args.source));
+    }
+    for (key, value) in [("balance", &args.balance), ("mode", &args.mode), ("affinity", &args.affinity)] {
+        if let Some(value) = value {
+            put(key, json!(value));
+        }
+    }
+    match args.health_check.as_deref() {
+        None => {}
+        Some("tcp") => put("health_check", json!({ "tcp": true })),
+        Some(path) => put("health_check", json!({ "http": path })),
+    }
+    Value::Object(vip)
+}
+
+/// `ADDRESS` or `ADDRESS=WEIGHT`.
+fn endpoint_value(written: &str) -> Value {
+    match written.split_once('=') {
+        Some((address, weight)) => json!({ "address": address, "weight": weight }),
+        None => json!(written),
+    }
+}
+
+/// Asks the process that serves the vips, where there is one; takes the plane down itself where there is none.
+fn detach(args: &AskArgs) -> Exit {
+    let _sole = match Sole::take() {
+        Ok(sole) => sole,
+        Err(Taken::By(_)) => {
+            return changed(args, "/vip/detach", "", |_| {
+                "detached: no vip is served until the next `steelyard reload`, or a restart".to_owned()
+            });
+        }
+        Err(taken) => return crate::fail(&taken.to_string()),
+    };
+    match l4::detach(&l4::Options::default()) {
+        Ok(was) if args.json => crate::print_line(&json!({ "detached": was }).to_string()),
+        Ok(true) => crate::print_line("detached: no vip is served any more"),
+        Ok(false) => crate::print_line("there is nothing to detach"),
+        Err(refusal) => {
+            let Refused { exit, why } = refusal.into();
+            eprintln!("steelyard: {why}");
+            exit
+        }
+    }
+}
+
+/// `steelyard flows`.
+pub(crate) fn flows(args: &FlowsArgs) -> Exit {
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
+    let path = admin::flows_path(args.vip.as_deref(), limit);
+    told(&args.ask, &path, of_json::<Flows>, admin::render_flows_text)
+}
+
+/// `steelyard trace`: 0 where the packet would be forwarded, 1 where not.
+pub(crate) fn trace(args: &TraceArgs) -> Exit {
+    let TraceArgs { vip, from, interface, flags, ask } = args;
+    let question =
+        TraceQuestion { vip: vip.clone(), from: from.clone(), interface: interface.clone(), flags: flags.clone() };
+    let json = match admin::get(ask.admin.admin, &admin::trace_path(&question)) {
+        Ok(json) => json,
+        Err(error) => return crate::fail(&error.to_string()),
+    };
+    let report = match of_json::<TraceReport>(&json) {
+        Ok(report) => report,
+        Err(error) => return crate::fail(&error),
+    };
+    match ask.json {
+        true => crate::print_line(String::from_utf8_lossy(&json).trim_end()),
+        false => crate::print_line(admin::render_trace_text(&report).trim_end()),
+    };
+    if report.forwarded { Exit::Good } else { Exit::Failed }
+}
+
+/// Asks, and prints the answer: as it is, or for people.
+fn told<T>(
+    args: &AskArgs,
+    path: &str,
+    parse: impl FnOnce(&[u8]) -> Result<T, String>,
+    show: impl FnOnce(&T) -> String,
+) -> Exit {
+    let json = match admin::get(args.admin.admin, path) {
+        Ok(json) => json,
+        Err(error) => return crate::fail(&error.to_string()),
+    };
+    if args.json {
+        return crate::print_line(String::from_utf8_lossy(&json).trim_end());
+    }
+    match parse(&json) {
+        Ok(value) => crate::print_line(show(&value).trim_end()),
+        Err(error) => crate::fail(&error),
+    }
+}
+
+/// Asks for a change, and says what it came to.
+fn changed(args: &AskArgs, path: &str, body: &str, show: impl FnOnce(&[u8]) -> String) -> Exit {
+    match admin::post(args.admin.admin, path, body) {
+        Ok(answer) if args.json => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
+        Ok(answer) => crate::print_line(&show(&answer)),
+        // The statuses that the control API has for what is wrong with the request, and with the host.
+        Err(ClientError::Refused { status: status @ (422 | 501), why }) => {
+            eprintln!("{why}");
+            if status == 422 { Exit::BadConfig } else { Exit::HostCannot }
         }
         Err(error) => crate::fail(&error.to_string()),
     }
 }
 
+fn of_json<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json)
+        .map_err(|error| format!("the running Steelyard answers in another way: {error}; use the same binary for both"))
+}
+
 /// A number of a JSON answer.
 fn number(answer: &[u8], field: &str) -> u64 {
-    let answer: Option<serde_json::Value> = serde_json::from_slice(answer).ok();
+    let answer: Option<Value> = serde_json::from_slice(answer).ok();
     answer.and_then(|answer| answer.get(field)?.as_u64()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_vip_on_the_command_line_is_one_of_the_file() {
+        let check = |words: &str, expect: &str| {
+            let words = format!("steelyard vip add web {words}");
+            let cli = Cli::try_parse_from(words.split(' ')).unwrap();
+            let Command::Vip(VipCommand::Add(args)) = cli.command else { panic!("{words}") };
+            let file = format!("vips: {{web: {expect}}}");
+            let file = config::parse("f", &file, model::Generation(1)).unwrap_or_else(|errors| panic!("{errors}"));
+            assert_eq!(
+                config::parse_vip("web", &description(&args).to_string()).as_ref(),
+                Ok(&file.vips[0]),
+                "{words}"
+            );
+        };
+        check(
+            "--address 192.0.2.1:80/tcp --interface eth0 --interface eth1 --endpoint 10.0.0.1:81 --endpoint 10.0.0.2=3",
+            "{address: 192.0.2.1:80/tcp, interfaces: [eth0, eth1], endpoints: [10.0.0.1:81, {address: 10.0.0.2, weight: 3}]}",
+        );
+        check(
+            "--address [fd00::1]:53/udp --interface eth0 --endpoint [fd00::2]:53,[fd00::3]:53 --balance maglev --mode full_nat \
+             --source fd00::9 --affinity 10m --health-check tcp",
+            "{address: '[fd00::1]:53/udp', interfaces: eth0, endpoints: ['[fd00::2]:53', '[fd00::3]:53'], balance: maglev, \
+             mode: full_nat, sources: 'fd00::9', affinity: 10m, health_check: {tcp: true}}",
+        );
+        check(
+            "--address 192.0.2.1:80/tcp --interface eth0 --endpoint 10.0.0.1 --health-check /ready",
+            "{address: 192.0.2.1:80/tcp, interfaces: eth0, endpoints: [10.0.0.1], health_check: {http: /ready}}",
+        );
+        check(
+            "--address 192.0.2.1:80/tcp --interface eth0 --mode local",
+            "{address: 192.0.2.1:80/tcp, interfaces: eth0, mode: local}",
+        );
+    }
 }

@@ -1,7 +1,10 @@
 //! `serve` and `proxy`: sources on one side, planes on the other, and the loop between them.
 //!
-//! Whatever happens (a signal, a changed file, an order by the control API, a name that moved) comes to this one loop on the main
-//! thread, one at a time. A new snapshot is compiled, its sockets are opened, and only then does anything change.
+//! Whatever happens (a signal, a changed file, an order by the control API, a name that moved, an endpoint of a vip that died) comes to this
+//! one loop on the main thread, one at a time. A new snapshot is compiled, judged by the kernel plane, its sockets are opened, and only then
+//! does anything change.
+
+mod orders;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,16 +15,20 @@ use net::clock;
 use net::inherit::Inherited;
 use proxy::{Compiled, Keys, Plane};
 use telemetry::{AccessLog, Registry};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::{ProxyArgs, RunArgs, ServeArgs};
 use crate::control::{Control, Order};
-use crate::exit::Exit;
+use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
+use crate::kernel::{self, COLLECT_EVERY};
 use crate::limits::OpenFiles;
+use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
+use crate::signals::{Ending, Signals};
+use crate::vips::{self, VipPlan};
 
 /// Orders that wait for the loop; the control API answers "busy" beyond that.
 const ORDERS_MAX: usize = 16;
@@ -85,21 +92,21 @@ fn run(source: Source, args: &RunArgs) -> Exit {
     runtime.block_on(async {
         let mut running = match Running::new(source, snapshot, workers, inherited) {
             Ok(running) => running,
-            Err(error) => return cannot(&error),
+            Err(error) => return cannot(error.into()),
         };
         match running.begin().await {
             Ok(()) => {}
             Err(_) if running.ending.told => return Exit::Good,
-            Err(error) => return cannot(&error),
+            Err(refused) => return cannot(refused),
         }
         let handed_over = running.until_told_to_end().await;
         running.end(handed_over).await
     })
 }
 
-fn cannot(error: &str) -> Exit {
-    eprintln!("steelyard: {error}");
-    Exit::HostCannot
+fn cannot(refused: Refused) -> Exit {
+    eprintln!("steelyard: {}", refused.why);
+    refused.exit
 }
 
 fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
@@ -116,13 +123,19 @@ struct Running {
     /// The newest snapshot as the source gave it, names and all.
     wanted: Snapshot,
     /// Certificates and keys that it names.
-    keys: Keys,
+    keys: Arc<Keys>,
+    /// What commands have added to it.
+    overlay: Overlay,
+    /// A command has taken the kernel plane down; a reload brings it back.
+    detached: bool,
     plane: Plane,
     resolver: Resolver,
     access_log: Option<Arc<AccessLog>>,
     control: Arc<Control>,
     orders: mpsc::Receiver<Order>,
     watch: Watch,
+    probes: watch::Receiver<u64>,
+    collect: Interval,
     signals: Signals,
     ending: Ending,
     inherited: Inherited,
@@ -137,57 +150,9 @@ enum Event {
     ReopenLog,
     HandOver,
     NamesMoved,
+    ProbeEnded,
+    Collect,
     Order(Order),
-}
-
-struct Signals {
-    reload: Signal,
-    reopen: Signal,
-    hand_over: Signal,
-}
-
-/// The signals that end the process.
-struct Ending {
-    terminate: Signal,
-    interrupt: Signal,
-    /// One of them has come.
-    told: bool,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            reload: signal(SignalKind::hangup())?,
-            reopen: signal(SignalKind::user_defined1())?,
-            hand_over: signal(SignalKind::user_defined2())?,
-        })
-    }
-}
-
-impl Ending {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            told: false,
-        })
-    }
-
-    /// Waits until this process is told to end. That is not forgotten: asked again, it is so at once.
-    async fn told(&mut self) {
-        if !self.told {
-            self.told_again().await;
-            self.told = true;
-        }
-    }
-
-    /// Waits until it is told once more.
-    async fn told_again(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 impl Running {
@@ -202,10 +167,17 @@ impl Running {
             Plane::start(workers, registry.clone()).map_err(|error| format!("cannot start workers: {error}"))?;
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
+        let control = Arc::new(Control::new(registry, workers, orders_tx));
+        let mut collect = tokio::time::interval(COLLECT_EVERY);
+        collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             wanted: snapshot,
-            keys: Keys::default(),
-            control: Arc::new(Control::new(registry, workers, orders_tx)),
+            keys: Arc::default(),
+            overlay: Overlay::default(),
+            detached: false,
+            probes: control.probes(),
+            collect,
+            control,
             plane,
             resolver: Resolver::idle(),
             access_log: None,
@@ -221,8 +193,11 @@ impl Running {
     }
 
     /// Puts the first snapshot to use, and takes over from whoever serves now.
-    async fn begin(&mut self) -> Result<(), String> {
+    async fn begin(&mut self) -> Result<(), Refused> {
         self.adopt(self.wanted.clone()).await?;
+        if self.wanted.vips.is_empty() {
+            kernel::warn_of_leftovers();
+        }
         for address in self.inherited.left_over() {
             tracing::warn!(%address, "inherited socket closed: no listener has this address");
         }
@@ -237,14 +212,14 @@ impl Running {
     }
 
     /// Makes `snapshot` the one in use, all of it or none.
-    async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), String> {
+    async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), Refused> {
         self.watch.also(files::named(&snapshot));
-        let keys = Keys::load(&snapshot, Some(&self.keys))?;
+        let keys = Arc::new(Keys::load(&snapshot, Some(&self.keys)).map_err(Refused::bad)?);
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
         // Names may take seconds, and whoever ends this process does not wait for them.
         tokio::select! {
             () = resolver.asked() => {}
-            () = self.ending.told() => return Err("told to end before every name had been looked up".to_owned()),
+            () = self.ending.told() => return Err("told to end before every name had been looked up".to_owned().into()),
         }
         let addresses = resolver.addresses();
         // The process that serves now has found its endpoints: this one, which has not, would be no better.
@@ -252,7 +227,7 @@ impl Running {
             && handover::has_predecessor()
             && let Some(cluster) = resolve::unreachable(&snapshot, &addresses)
         {
-            return Err(format!("cluster {cluster}: none of its names has an address; the old process goes on"));
+            return Err(format!("cluster {cluster}: none of its names has an address; the old process goes on").into());
         }
         let access_log = if self.access_log.is_some() && snapshot.access_log == self.wanted.access_log {
             None
@@ -260,7 +235,12 @@ impl Running {
             Some(open_access_log(&snapshot)?)
         };
         let admin = self.control.listen(snapshot.admin, &mut self.inherited)?;
-        self.put_to_use(&snapshot, &keys, &addresses).await?;
+        let (overlay, gone) = self.overlay.beside(&snapshot);
+        self.put_to_use(&snapshot, &keys, &addresses, &overlay).await?;
+        for why in gone {
+            tracing::warn!(why, "a vip that was added is gone: the file is right");
+        }
+        self.overlay = overlay;
         self.resolver = resolver;
         self.keys = keys;
 
@@ -278,26 +258,68 @@ impl Running {
         Ok(())
     }
 
-    /// Gives the planes a snapshot with the addresses of its names.
-    async fn put_to_use(&mut self, snapshot: &Snapshot, keys: &Keys, addresses: &Addresses) -> Result<(), String> {
+    /// Gives the planes a snapshot with the addresses of its names, and the vips of the overlay. All of it or none.
+    async fn put_to_use(
+        &mut self,
+        snapshot: &Snapshot,
+        keys: &Keys,
+        addresses: &Addresses,
+        overlay: &Overlay,
+    ) -> Result<(), Refused> {
+        let now_ms = clock::now_ms();
         let expanded = Arc::new(resolve::expand(snapshot, addresses));
         let previous = self.control.compiled();
-        let compiled = Arc::new(Compiled::new(expanded, keys, previous.as_deref(), clock::now_ms()));
+        let compiled = Arc::new(Compiled::new(expanded, keys, previous.as_deref(), now_ms));
+        let old_vips = self.control.kernel().vips().to_vec();
+        let vips = match self.detached {
+            true => Vec::new(),
+            false => vips::plans(overlay.over(snapshot), &old_vips, now_ms),
+        };
+        // Judged first: a proxy plane that cannot listen must not have changed the kernel, nor the other way round.
+        let judged = self.control.kernel().judge(&vips, snapshot.flows_max);
         // Before the workers use it: they must not find an endpoint healthy that is known not to be.
-        self.control.check_health(&compiled);
-        if let Err(errors) = self.plane.apply(compiled.clone(), &mut self.inherited).await {
-            if let Some(previous) = previous {
-                self.control.check_health(&previous);
+        self.control.check_health(&compiled, &vips);
+        let outcome = match judged {
+            Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips).await,
+            refused => refused,
+        };
+        match outcome {
+            Ok(()) => self.control.adopt(compiled),
+            Err(_) => {
+                if let Some(previous) = previous {
+                    self.control.check_health(&previous, &old_vips);
+                }
+                self.control.kernel().give_up();
             }
-            return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
         }
-        self.control.adopt(compiled);
-        Ok(())
+        outcome
+    }
+
+    async fn apply(
+        &mut self,
+        compiled: Arc<Compiled>,
+        previous: Option<&Arc<Compiled>>,
+        vips: Vec<Arc<VipPlan>>,
+    ) -> Result<(), Refused> {
+        if let Err(errors) = self.plane.apply(compiled, &mut self.inherited).await {
+            return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n").into());
+        }
+        let outcome = self.control.kernel().put_to_use(vips);
+        // What was judged to be possible and then was not: the kernel ran out of memory, or somebody else takes things away.
+        if outcome.is_err()
+            && let Some(previous) = previous
+            && let Err(errors) = self.plane.apply(previous.clone(), &mut self.inherited).await
+        {
+            tracing::error!(?errors, "the proxy plane does not go back to the old configuration");
+        }
+        outcome
     }
 
     /// Carries out what comes until the process is to end. True: a new process has taken over.
     async fn until_told_to_end(&mut self) -> bool {
         loop {
+            // A successor that is starting writes the same tables: two would undo each other's work.
+            let serves_vips = self.control.kernel().serves() && !handover::successor_is_starting();
             let signals = &mut self.signals;
             let event = tokio::select! {
                 biased;
@@ -308,9 +330,12 @@ impl Running {
                 _ = signals.hand_over.recv() => Event::HandOver,
                 () = self.resolver.changed() => Event::NamesMoved,
                 Some(order) = self.orders.recv() => Event::Order(order),
+                _ = self.collect.tick(), if serves_vips => Event::Collect,
+                // Last, since there is no end of it where many endpoints are probed.
+                Ok(()) = self.probes.changed(), if serves_vips => Event::ProbeEnded,
             };
             match event {
-                Event::End => return handover::was_taken_over(),
+                Event::End => return handover::successor_is_starting(),
                 Event::Reload(why) => drop(self.reload(why).await),
                 Event::ReopenLog => {
                     if let Some(log) = &self.access_log {
@@ -319,6 +344,8 @@ impl Running {
                 }
                 Event::HandOver => handover::start(&self.plane, &self.control),
                 Event::NamesMoved => self.follow_names().await,
+                Event::ProbeEnded => self.control.kernel().follow_verdicts(),
+                Event::Collect => self.control.kernel().collect(),
                 Event::Order(order) => self.carry_out(order).await,
             }
         }
@@ -327,45 +354,20 @@ impl Running {
     async fn follow_names(&mut self) {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
-        let keys = std::mem::take(&mut self.keys);
-        let outcome = self.put_to_use(&wanted, &keys, &addresses).await;
-        self.keys = keys;
-        if let Err(error) = outcome {
-            tracing::error!(error, "addresses changed, and cannot be used");
+        let overlay = self.overlay.clone();
+        let keys = self.keys.clone();
+        if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
+            tracing::error!(error = refused.why, "addresses changed, and cannot be used");
         }
-    }
-
-    async fn carry_out(&mut self, order: Order) {
-        match order {
-            Order::Reload(answer) => {
-                let outcome = self.reload("asked by the control API").await;
-                // Whoever asked may be gone; the reload stands all the same.
-                let _ = answer.send(outcome);
-            }
-        }
-    }
-
-    async fn reload(&mut self, why: &str) -> Result<u64, String> {
-        let generation = self.control.next_generation();
-        self.watch.reading();
-        let outcome = match self.source.read(generation) {
-            Ok(snapshot) => self.adopt(snapshot).await,
-            Err(errors) => Err(errors),
-        };
-        match &outcome {
-            Ok(()) => tracing::info!(why, generation = generation.0, "reloaded"),
-            Err(errors) => {
-                tracing::error!(why, "refused, the old configuration stays");
-                eprintln!("{}", errors.trim_end());
-            }
-        }
-        self.control.note_reload(outcome.clone().err());
-        outcome.map(|()| generation.0)
     }
 
     /// Drains, and ends at once when told a second time.
     async fn end(mut self, handed_over: bool) -> Exit {
         self.control.begin_drain(handed_over);
+        let vips = self.control.kernel().leave();
+        if vips > 0 && !handed_over {
+            tracing::info!(vips, "the kernel plane stays and goes on forwarding; `steelyard vip detach` takes it down");
+        }
         let timeout = self.wanted.drain_timeout;
         tracing::info!(?timeout, handed_over, "draining");
         let plane = self.plane;

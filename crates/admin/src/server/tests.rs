@@ -8,14 +8,18 @@ use std::sync::Mutex;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{ClientError, EndpointState, EndpointStatus, Status, endpoint_path, get, post};
+use crate::{
+    ChangeRefused, ClientError, EndpointState, EndpointStatus, FlowStatus, Flows, Status, TraceQuestion, TraceReport,
+    TraceStep, VipChange, Within, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path,
+};
 
 /// Says yes or no as it is told, and remembers what it was asked.
 #[derive(Default)]
 struct Scripted {
     not_ready: Option<&'static str>,
     reload_errors: Option<&'static str>,
-    drained: Mutex<Vec<(Option<String>, String, bool)>>,
+    drained: Mutex<Vec<(String, String, bool)>>,
+    changes: Mutex<Vec<VipChange>>,
 }
 
 impl Control for Scripted {
@@ -38,9 +42,40 @@ impl Control for Scripted {
         })
     }
 
-    fn set_draining(&self, cluster: Option<&str>, endpoint: &str, draining: bool) -> Result<usize, String> {
-        self.drained.lock().unwrap().push((cluster.map(str::to_owned), endpoint.to_owned(), draining));
+    fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String> {
+        self.drained.lock().unwrap().push((format!("{within:?}"), endpoint.to_owned(), draining));
         if endpoint == "10.0.0.7:80" { Ok(2) } else { Err(format!("no cluster has an endpoint {endpoint}")) }
+    }
+
+    fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>> {
+        Box::pin(async {
+            self.changes.lock().unwrap().push(change.clone());
+            match change {
+                VipChange::Add { .. } => Ok(9),
+                VipChange::Remove { name } => Err(ChangeRefused::Bad(format!("{name} comes from the file"))),
+                VipChange::Detach => Err(ChangeRefused::HostCannot("no kernel plane".to_owned())),
+            }
+        })
+    }
+
+    fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String> {
+        let flow = FlowStatus {
+            vip: vip.ok_or("there is no such vip")?.to_owned(),
+            protocol: "tcp".into(),
+            client: "10.0.0.1:40000".into(),
+            address: "192.0.2.1:80".into(),
+            endpoint: "10.0.0.7:80".into(),
+            state: "established".into(),
+            age_seconds: limit as u64,
+            idle_seconds: 0,
+        };
+        Ok(Flows { version: crate::STATUS_VERSION, flows: vec![flow], more: false })
+    }
+
+    fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String> {
+        let text = format!("{question:?}");
+        let steps = vec![TraceStep { stage: "vip".into(), text }];
+        Ok(TraceReport { version: crate::STATUS_VERSION, steps, forwarded: true, verdict: "forwarded".into() })
     }
 }
 
@@ -70,6 +105,8 @@ fn status() -> Status {
         listeners: Vec::new(),
         routes: Vec::new(),
         clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
+        kernel_plane: None,
+        vips: Vec::new(),
     }
 }
 
@@ -138,13 +175,13 @@ fn every_page_answers() {
     for path in ["/metrics", "/healthz", "/readyz", "/status", "/reload", "/endpoint/drain", "/endpoint/ready"] {
         assert!(index.contains(&format!("<code>{path}</code>")), "{path}");
     }
-    assert_eq!(text(post(server.address, "/reload")), Ok("{\"generation\":8}\n".into()));
+    assert_eq!(text(post(server.address, "/reload", "")), Ok("{\"generation\":8}\n".into()));
     assert_eq!(
         text(get(server.address, "/nothing")).unwrap_err().split(';').next(),
         Some("there is no \"/nothing\" here")
     );
     assert_eq!(text(get(server.address, "/reload")), Err("/reload takes POST".into()));
-    assert_eq!(text(post(server.address, "/status")), Err("/status takes GET, HEAD".into()));
+    assert_eq!(text(post(server.address, "/status", "")), Err("/status takes GET, HEAD".into()));
 }
 
 #[test]
@@ -179,10 +216,10 @@ fn no_is_said_with_its_cause() {
         other => panic!("{other:?}"),
     };
     assert_eq!(status(get(server.address, "/readyz")), (503, "draining".into()));
-    assert_eq!(status(post(server.address, "/reload")), (422, "file:1:1: bad\nfile:2:1: worse".into()));
-    assert_eq!(status(post(server.address, "/endpoint/drain")).0, 400);
+    assert_eq!(status(post(server.address, "/reload", "")), (422, "file:1:1: bad\nfile:2:1: worse".into()));
+    assert_eq!(status(post(server.address, "/endpoint/drain", "")).0, 400);
     assert_eq!(
-        status(post(server.address, &endpoint_path(None, "10.9.9.9:1", true))),
+        status(post(server.address, &endpoint_path(Within::All, "10.9.9.9:1", true), "")),
         (404, "no cluster has an endpoint 10.9.9.9:1".into())
     );
 }
@@ -190,12 +227,49 @@ fn no_is_said_with_its_cause() {
 #[test]
 fn endpoints_are_drained_and_taken_back() {
     let server = Server::start(Scripted::default(), LIMITS);
-    let ask = |cluster, draining| text(post(server.address, &endpoint_path(cluster, "10.0.0.7:80", draining)));
-    assert_eq!(ask(None, true), Ok("{\"endpoints\":2}\n".into()));
-    assert_eq!(ask(Some("a&b"), false), Ok("{\"endpoints\":2}\n".into()));
+    let ask = |within, draining| text(post(server.address, &endpoint_path(within, "10.0.0.7:80", draining), ""));
+    assert_eq!(ask(Within::All, true), Ok("{\"endpoints\":2}\n".into()));
+    assert_eq!(ask(Within::Cluster("a&b"), false), Ok("{\"endpoints\":2}\n".into()));
+    assert_eq!(ask(Within::Vip("web"), true), Ok("{\"endpoints\":2}\n".into()));
+    let both = "/endpoint/drain?endpoint=10.0.0.7:80&cluster=a&vip=b";
+    assert!(text(post(server.address, both, "")).unwrap_err().contains("write one of them"));
     let asked = server.control.drained.lock().unwrap();
-    let endpoint = "10.0.0.7:80".to_owned();
-    assert_eq!(*asked, [(None, endpoint.clone(), true), (Some("a&b".to_owned()), endpoint, false)]);
+    let expect = [("All", true), (r#"Cluster("a&b")"#, false), (r#"Vip("web")"#, true)];
+    assert_eq!(*asked, expect.map(|(within, draining)| (within.to_owned(), "10.0.0.7:80".to_owned(), draining)));
+}
+
+#[test]
+fn vips_come_and_go() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let document = "{address: 192.0.2.1:80/tcp}\nü";
+    assert_eq!(text(post(server.address, &vip_add_path("web"), document)), Ok("{\"generation\":9}\n".into()));
+    let refused = |path: &str, body: &str| match post(server.address, path, body) {
+        Err(ClientError::Refused { status, why }) => (status, why),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&vip_remove_path("dns"), ""), (422, "dns comes from the file".into()));
+    assert_eq!(refused("/vip/detach", ""), (501, "no kernel plane".into()));
+    assert_eq!(refused("/vip/add", "").0, 400);
+    let (status, why) = refused(&vip_add_path("web"), &"x".repeat((1 << 20) + 1));
+    assert!(status == 400 && why.contains("length limit exceeded"), "{status} {why}");
+    let asked = server.control.changes.lock().unwrap();
+    let add = VipChange::Add { name: "web".into(), document: document.into() };
+    assert_eq!(*asked, [add, VipChange::Remove { name: "dns".into() }, VipChange::Detach]);
+}
+
+#[test]
+fn flows_and_traces() {
+    let server = Server::start(Scripted::default(), LIMITS);
+    let flows: Flows = serde_json::from_slice(&get(server.address, &flows_path(Some("web"), 7)).unwrap()).unwrap();
+    assert_eq!(flows.flows.iter().map(|flow| (flow.vip.as_str(), flow.age_seconds)).collect::<Vec<_>>(), [("web", 7)]);
+    assert_eq!(text(get(server.address, "/flows")), Err("there is no such vip".into()));
+    assert!(text(get(server.address, "/flows?vip=web&limit=0")).unwrap_err().contains("from 1 to 100000"));
+
+    let question =
+        TraceQuestion { vip: "web".into(), from: "[fd00::1]:5".into(), interface: Some("eth0".into()), flags: None };
+    let report: TraceReport = serde_json::from_slice(&get(server.address, &trace_path(&question)).unwrap()).unwrap();
+    assert_eq!(report.steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>(), [format!("{question:?}")]);
+    assert!(text(get(server.address, "/trace?vip=web")).unwrap_err().contains("say `from`"));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What stands on the screen, to the letter.
 
 use super::*;
+use crate::vip::{
+    FlowStatus, Flows, KernelPlaneStatus, TraceReport, TraceStep, VipEndpointStatus, VipRates, VipStatus,
+};
 
 fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -> EndpointStatus {
     EndpointStatus {
@@ -57,6 +60,8 @@ fn status() -> Status {
         listeners: vec![listener],
         routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],
         clusters: vec![cluster],
+        kernel_plane: None,
+        vips: Vec::new(),
     }
 }
 
@@ -178,4 +183,117 @@ fn durations() {
     check(61, "1 min 1 s");
     check(3_600, "1 h 0 min");
     check(90_000, "1 d 1 h");
+}
+
+fn vip() -> VipStatus {
+    let endpoint = |address: &str, state, why: Option<&str>| VipEndpointStatus {
+        address: address.into(),
+        weight: 1,
+        state,
+        why: why.map(str::to_owned),
+        flows: 4,
+        flows_total: 500,
+        packets_to: 6000,
+        packets_from: 5000,
+        bytes_to: 1,
+        bytes_from: 2,
+    };
+    VipStatus {
+        name: "dns".into(),
+        address: "192.0.2.1:53/udp".into(),
+        mode: "nat".into(),
+        algorithm: "maglev".into(),
+        interfaces: vec!["eth0".into(), "eth1".into()],
+        added: true,
+        flows: 8,
+        flows_total: 1000,
+        rates: VipRates { flows_per_second: 12.4, packets_per_second: 45_678.0, bits_per_second: 9.4e9 },
+        drops: [("no_endpoint".to_owned(), 3), ("rate_limited".to_owned(), 40)].into(),
+        endpoints: vec![
+            endpoint("10.0.0.1", EndpointState::Healthy, None),
+            endpoint("10.0.0.2:5353", EndpointState::Unhealthy, Some("connect refused")),
+        ],
+    }
+}
+
+#[test]
+fn vips_and_their_endpoints() {
+    let mut status = status();
+    status.kernel_plane = Some(KernelPlaneStatus { entries: 90, entries_max: 100, pressure: true, drops: [].into() });
+    status.vips = vec![vip()];
+    let text = render_status_text(&status, false);
+    let findings = "
+2 things to look at:
+- the table of flows has 90 of at most 100 entries: raise `kernel_plane.flows_max`, or look for a flood
+- 1 of 2 endpoints of dns is unhealthy: 10.0.0.2:5353 connect refused
+";
+    assert!(text.contains(findings), "{text}");
+    let tables = "
+VIP  ADDRESS           HEALTHY  FLOWS  MADE  NEW/s  PACKETS/s  BITS/s  DROPPED
+dns  192.0.2.1:53/udp   1 of 2      8  1000     12     45.7 k   9.4 G  40 rate_limited, 3 no_endpoint
+
+ENDPOINT       VIP  STATE      WEIGHT  FLOWS  MADE  PACKETS TO  FROM  WHY
+10.0.0.2:5353  dns  unhealthy       1      4   500        6000  5000  connect refused
+10.0.0.1       dns  healthy         1      4   500        6000  5000
+";
+    assert!(text.ends_with(tables), "{text}");
+    let list = "
+VIP  ADDRESS           MODE  BALANCE  INTERFACES  ENDPOINTS               FROM
+dns  192.0.2.1:53/udp  nat   maglev   eth0,eth1   10.0.0.1,10.0.0.2:5353  a command
+";
+    assert_eq!(render_vips_text(&status), &list[1..]);
+    status.vips = Vec::new();
+    assert_eq!(render_vips_text(&status), "no vips: the file has none, and none was added\n");
+}
+
+#[test]
+fn findings_of_a_vip() {
+    use EndpointState::{Draining, Healthy, Unhealthy};
+    let check = |mode: &str, states: &[EndpointState], expect: &[&str]| {
+        let (mut status, mut vip) = (status(), vip());
+        let endpoint =
+            |state: &EndpointState| VipEndpointStatus { state: *state, why: None, ..vip.endpoints[0].clone() };
+        (vip.endpoints, vip.mode) = (states.iter().map(endpoint).collect(), mode.into());
+        status.vips = vec![vip];
+        let mut found = Vec::new();
+        vips::findings(&status, &mut found);
+        assert_eq!(found, expect);
+    };
+    let none_usable = "dns takes no connections: none of its endpoints is usable";
+    check("nat", &[Healthy, Healthy], &[]);
+    check("local", &[], &[]);
+    check("nat", &[Healthy, Draining], &["1 of 2 endpoints of dns is draining: 10.0.0.1"]);
+    check("dsr", &[Unhealthy], &[none_usable, "the only endpoint of dns is unhealthy: 10.0.0.1"]);
+}
+
+#[test]
+fn flows_and_traces() {
+    let flow = FlowStatus {
+        vip: "web".into(),
+        protocol: "tcp".into(),
+        client: "10.0.0.7:40000".into(),
+        address: "192.0.2.1:80".into(),
+        endpoint: "10.0.1.1:8080".into(),
+        state: "established".into(),
+        age_seconds: 3700,
+        idle_seconds: 5,
+    };
+    let mut flows = Flows { version: 1, flows: vec![flow.clone(); 30], more: true };
+    let text = render_flows_text(&flows);
+    assert_eq!(text.lines().count(), 32, "{text}");
+    assert!(text.ends_with("and more: `--limit` shows them\n"), "{text}");
+    let row = "web  tcp       10.0.0.7:40000  192.0.2.1:80  10.0.1.1:8080  established  1 h 1 min   5 s";
+    assert_eq!(text.lines().nth(1), Some(row));
+    (flows.flows, flows.more) = (Vec::new(), false);
+    assert_eq!(render_flows_text(&flows), "no flows\n");
+
+    let step = |stage: &str, text: &str| TraceStep { stage: stage.into(), text: text.into() };
+    let report = TraceReport {
+        version: 1,
+        steps: vec![step("packet", "TCP SYN"), step("conntrack", "a new\x1b connection")],
+        forwarded: false,
+        verdict: "dropped: no_endpoint".into(),
+    };
+    let expect = "packet     TCP SYN\nconntrack  a new\u{fffd} connection\ndropped: no_endpoint\n";
+    assert_eq!(render_trace_text(&report), expect);
 }

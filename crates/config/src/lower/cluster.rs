@@ -88,7 +88,8 @@ fn algorithm(raw: RawBalance) -> Algorithm {
     Algorithm::Maglev(key)
 }
 
-fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCheck> {
+/// `None` where it does not say what is asked; the report says so.
+pub fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCheck> {
     if raw.tcp.is_some() {
         for key in raw.written().iter().filter(|written| matches!(written.key, "host" | "expect")) {
             let wrong = Wrong::new(format!("`{}` has no meaning in a health check over tcp", key.key));

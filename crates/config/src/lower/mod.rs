@@ -5,38 +5,65 @@ mod listener;
 mod reachable;
 mod route;
 mod tls;
+mod vip;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Snapshot};
+use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Snapshot, Transport};
 
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
 use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener};
-use crate::read::{Entry, Named, Placed};
-use crate::text::{Label, Positive, duration_text};
+use crate::read::{Entry, Keyed, Named, Placed};
+use crate::text::{Label, Positive, VipAddress, duration_text};
+
+pub use vip::VIPS_MAX;
 
 /// The snapshot, as far as it can be told; it is of use only when the report is still empty. `base` is the folder from which the files that
 /// it names are seen.
 pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
-    let clusters = raw.clusters?;
-    let ids = ClusterIds::of(&clusters.value);
+    refuse_what_serves_nothing(&raw, report);
+    let ids = ClusterIds::of(raw.clusters.as_ref());
     let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
-    let listeners = listeners(raw.listeners?, admin.as_ref(), base, &ids, report);
+    let mut binds = Binds::default();
+    if let Some(admin) = &admin {
+        binds.add(admin.value, admin.place, report);
+    }
+    let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
+    let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
     let lowered = |entry: Entry<Label, RawCluster>, report: &mut Report| {
         cluster::cluster(&entry.name.0, entry.value?, base, report)
     };
-    let clusters = clusters.value.0.into_iter().filter_map(|entry| lowered(entry, report)).collect();
+    let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
+    let flows_max = raw.kernel_plane.and_then(|plane| plane.value.flows_max).map(|flows| flows.value.0);
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
         access_log: raw.access_log.map(|log| access_log(log.value)),
         dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
-        ..bare(generation, listeners, clusters)
+        vips: raw.vips.map_or_else(Vec::new, |vips| vip::vips(vips, &binds, report)),
+        flows_max: flows_max.and_then(|flows| u32::try_from(flows).ok()).unwrap_or(defaults::FLOWS_MAX),
+        ..bare(generation, listeners.unwrap_or_default(), clusters)
     })
+}
+
+/// A file without anything that takes traffic is most likely a mistyped one.
+fn refuse_what_serves_nothing(raw: &RawFile, report: &mut Report) {
+    let wrote = |key| raw.written().iter().any(|written| written.key == key);
+    if !wrote("listeners") && !wrote("vips") {
+        let hint = "`listeners` are served by the proxy plane, `vips` by the kernel plane";
+        report.add(Place::START, Wrong::new("the file needs `listeners` or `vips`").hint(hint));
+    }
+    if wrote("listeners") && !wrote("clusters") {
+        let wrong = Wrong::new("the file needs `clusters`");
+        report.add(
+            Place::START,
+            wrong.hint("it must be a mapping from a name to a cluster: who serves what listeners take"),
+        );
+    }
 }
 
 /// One listener that sends everything to one cluster.
@@ -54,23 +81,21 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         drain_timeout: defaults::DRAIN_TIMEOUT,
         listeners,
         clusters,
+        vips: Vec::new(),
+        flows_max: defaults::FLOWS_MAX,
     }
 }
 
 fn listeners(
     raw: Placed<Named<Label, RawListener>>,
-    admin: Option<&Placed<SocketAddr>>,
     base: &Path,
+    binds: &mut Binds,
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Listener> {
     if raw.value.0.is_empty() {
         report
             .add(raw.place, Wrong::new("`listeners` is empty").hint("give at least one a name, `bind` and `protocol`"));
-    }
-    let mut binds = Binds::default();
-    if let Some(admin) = admin {
-        binds.add(admin.value, admin.place, report);
     }
     let mut listeners = Vec::with_capacity(raw.value.0.len());
     for entry in raw.value.0 {
@@ -105,14 +130,34 @@ impl Binds {
             self.0.insert(key, place);
         }
     }
+
+    /// A listener on the very address of a vip would get no connection: the kernel plane takes them first.
+    fn refuse_vip(&self, name: &str, vip: &Placed<VipAddress>, report: &mut Report) {
+        let VipAddress { address, ports, transport } = vip.value;
+        if transport != Transport::Tcp {
+            return;
+        }
+        let same = |bind: &SocketAddr| bind.ip() == address && (ports.first..=ports.last).contains(&bind.port());
+        let mut taken: Vec<_> = self.0.iter().filter(|(bind, _)| same(bind)).collect();
+        taken.sort();
+        for (bind, place) in taken {
+            let hint = format!(
+                "line {} listens there; give {} `mode: local`, or the listener another port",
+                place.line,
+                ticked(name)
+            );
+            report.add(vip.place, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+        }
+    }
 }
 
 /// The clusters of the file by name. Those that could not be read have their id too: a `to` that names one is no second error.
 struct ClusterIds(HashMap<String, ClusterId>);
 
 impl ClusterIds {
-    fn of(clusters: &Named<Label, RawCluster>) -> Self {
-        let ids = clusters.0.iter().enumerate().map(|(index, entry)| (entry.name.0.clone(), ClusterId(index)));
+    fn of(clusters: Option<&Placed<Named<Label, RawCluster>>>) -> Self {
+        let entries = clusters.iter().flat_map(|clusters| &clusters.value.0);
+        let ids = entries.enumerate().map(|(index, entry)| (entry.name.0.clone(), ClusterId(index)));
         Self(ids.collect())
     }
 

@@ -64,15 +64,18 @@ fn the_schema_holds_for_the_examples_that_load() {
     assert!(holds(&example("http.yaml")));
     assert!(holds(&example("tcp.yaml")));
     assert!(holds(&example("tls.yaml")));
+    assert!(holds(&example("vip.yaml")));
 }
 
 #[test]
 fn the_schema_holds_for_nothing_that_is_refused() {
-    for name in ["canary.yaml", "grpc.yaml", "vip.yaml"] {
+    for name in ["canary.yaml", "grpc.yaml"] {
         assert!(!holds(&example(name)), "{name}");
     }
     assert!(!holds(&example("http.yaml").replace("interval: 2s", "interval: 2")));
     assert!(!holds(&example("http.yaml").replace("protocol: http", "protocol: htpp")));
+    assert!(!holds(&example("vip.yaml").replace("2020/tcp", "2020")));
+    assert!(!holds(&example("vip.yaml").replace("mode: nat", "mode: snat")));
 }
 
 #[test]

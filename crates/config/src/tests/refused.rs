@@ -14,7 +14,7 @@ fn errors(text: &str) -> String {
     lines.join("\n")
 }
 
-fn check(text: &str, expect: &str) {
+pub(super) fn check(text: &str, expect: &str) {
     assert_eq!(errors(text), expect, "\n{text}");
 }
 
@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners` or `clusters`, not text",
+        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners` or `clusters`, not a list",
+        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -65,8 +65,7 @@ clusters: 1"#,
 ? {c: d}
 : 1
 ~: 1"#,
-        r#"1:1: the file needs `clusters`; it must be a mapping from a name to a cluster
-1:1: the file needs `listeners`; it must be a mapping from a name to a listener
+        r#"1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane
 1:3: a key must be text, not a list
 3:3: a key must be text, not a mapping
 5:1: a key must be text, not nothing"#,
@@ -78,7 +77,7 @@ clusters: {}
 admin: :1
 admin: :1
 <<: a"#,
-        r#"1:1: the file needs `listeners`; it must be a mapping from a name to a listener
+        r#"1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane
 1:1: unknown key `listners` in the file; did you mean `listeners`?
 3:1: `clusters` is given twice in the file; the first is at line 2
 5:1: `admin` is given twice in the file; the first is at line 4
@@ -407,6 +406,11 @@ fn answers(text: &str) -> Result<(), TestCaseError> {
 const PIECES: &[&str] = &[
     "listeners: ",
     "clusters: ",
+    "vips: ",
+    "address: ",
+    "interfaces: ",
+    "mode: ",
+    "10.0.0.1:80/tcp",
     "routes: ",
     "endpoints: ",
     "bind: ",
@@ -473,7 +477,7 @@ proptest! {
 
     #[test]
     fn an_example_with_a_part_replaced_is_answered(
-        name in prop::sample::select(&["http.yaml", "tcp.yaml", "canary.yaml"][..]),
+        name in prop::sample::select(&["http.yaml", "tcp.yaml", "vip.yaml", "canary.yaml"][..]),
         from in any::<prop::sample::Index>(),
         length in 0usize..20,
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..4),

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use model::{
-    AccessLog, AccessLogFormat, Algorithm, Cluster, Endpoint, EndpointAddress, ForwardedHeaders, HashKey, HostMatcher,
-    Outlier, PathMatcher, Probe, Protocol, ProxyProtocol, TextMatcher,
+    AccessLog, AccessLogFormat, Algorithm, Cluster, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, HashKey,
+    HostMatcher, Outlier, PathMatcher, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport,
+    VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -227,4 +228,65 @@ fn the_proxy_command_means_what_the_shortest_file_means() {
         assert_eq!(format!("{command:?}"), format!("{:?}", load(&text)));
     }
     assert_eq!(tcp(&proxy_snapshot("[::]:1".parse().unwrap(), &to, true)).idle_timeout, Duration::from_secs(3600));
+}
+
+const EVERY_VIP_KEY: &str = r#"
+kernel_plane: {flows_max: 2048}
+vips:
+  nat:
+    address: "[2001:db8::1]:5000-5010/udp"
+    interfaces: eth0
+    endpoints: [fd00::1, {address: "[fd00::2]", weight: 7}]
+    balance: least_connections
+    affinity: 10m
+    health_check: {http: /ready, port: 8080}
+    allow: fd00::/8
+    deny: [fd00:1::/32, "fd00::7"]
+    new_connections_per_source: {rate: 100/s, burst: 500}
+    timeouts: {syn: 5s, idle: 10m, closing: 1s}
+  one_arm:
+    address: 10.0.0.1:443/tcp
+    interfaces: [eth0]
+    endpoints: [10.0.0.2:8443]
+    mode: full_nat
+    sources: [10.0.0.8, 10.0.0.9]
+    new_connections_per_source: 20/s
+  here:
+    address: 10.0.0.1:80/tcp
+    interfaces: [eth0]
+    mode: local
+"#;
+
+#[test]
+fn every_key_of_a_vip() {
+    let snapshot = load(EVERY_VIP_KEY);
+    assert_eq!(snapshot.flows_max, 2048);
+    let [nat, one_arm, here] = snapshot.vips.as_slice() else { panic!("three vips") };
+    assert_eq!((nat.address, nat.transport), ("2001:db8::1".parse().unwrap(), Transport::Udp));
+    assert_eq!(nat.ports, PortRange { first: 5000, last: 5010 });
+    let endpoint = |address: &str, weight| Endpoint {
+        address: EndpointAddress::Socket(address.parse().unwrap()),
+        weight,
+        host: None,
+    };
+    assert_eq!(nat.endpoints, [endpoint("[fd00::1]:0", 1), endpoint("[fd00::2]:0", 7)]);
+    assert_eq!((nat.algorithm, nat.affinity), (VipAlgorithm::LeastConnections, Some(Duration::from_secs(600))));
+    let check = nat.health_check.as_ref().unwrap();
+    assert_eq!(check.probe, Probe::Http { path: "/ready".to_owned(), host: None, expect: (200, 399) });
+    assert_eq!(check.port, Some(8080));
+    assert_eq!(nat.allow, ["fd00::/8".parse().unwrap()]);
+    assert_eq!(nat.deny, ["fd00:1::/32".parse().unwrap(), "fd00::7/128".parse().unwrap()]);
+    assert_eq!(nat.source_rate, Some(SourceRate { per_second: 100, burst: 500 }));
+    let [syn, idle, closing] = [5, 600, 1].map(Duration::from_secs);
+    assert_eq!(nat.timeouts, FlowTimeouts { syn, idle, closing });
+
+    let sources = ["10.0.0.8", "10.0.0.9"].map(|address| address.parse().unwrap()).into();
+    assert_eq!(one_arm.mode, VipMode::FullNat { sources });
+    assert_eq!(one_arm.source_rate, Some(SourceRate { per_second: 20, burst: 20 }));
+    assert_eq!((&here.mode, here.endpoints.len()), (&VipMode::Local, 0));
+}
+
+#[test]
+fn a_file_may_have_no_vips_yet() {
+    assert_eq!(load("vips: {}").vips, []);
 }

@@ -3,6 +3,7 @@
 mod address;
 mod http;
 mod units;
+mod vip;
 
 pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, parse_endpoint};
 pub use http::{
@@ -10,3 +11,4 @@ pub use http::{
     RouteName, StatusRange, Text,
 };
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};
+pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

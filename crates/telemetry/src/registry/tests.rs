@@ -20,6 +20,8 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         drain_timeout: std::time::Duration::ZERO,
         listeners: listeners.iter().map(|(name, routes)| listener(name, routes)).collect(),
         clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses)).collect(),
+        vips: Vec::new(),
+        flows_max: 1,
     }
 }
 

@@ -1,0 +1,135 @@
+//! The kernel plane on the screen: vips and their endpoints, flows, traces.
+
+use super::{duration, endpoint_findings, shortened, state_name, table, visible};
+use crate::status::{EndpointState, Status};
+use crate::vip::{FlowStatus, Flows, KernelPlaneStatus, TraceReport, VipEndpointStatus, VipStatus};
+
+/// The share of the table of flows from which it needs a look, in percent.
+const ENTRIES_LOOK_PERCENT: u64 = 80;
+
+/// What `steelyard vip list` prints.
+pub fn render_vips_text(status: &Status) -> String {
+    if status.vips.is_empty() {
+        return "no vips: the file has none, and none was added\n".to_owned();
+    }
+    let row = |vip: &VipStatus| {
+        [
+            vip.name.clone(),
+            vip.address.clone(),
+            vip.mode.clone(),
+            vip.algorithm.clone(),
+            vip.interfaces.join(","),
+            shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ","),
+            if vip.added { "a command" } else { "the file" }.to_owned(),
+        ]
+    };
+    let head = ["VIP", "ADDRESS", "MODE", "BALANCE", "INTERFACES", "ENDPOINTS", "FROM"];
+    visible(&table(head, &[], status.vips.iter().map(row)))
+}
+
+/// What `steelyard flows` prints.
+pub fn render_flows_text(flows: &Flows) -> String {
+    let row = |flow: &FlowStatus| {
+        [
+            flow.vip.clone(),
+            flow.protocol.clone(),
+            flow.client.clone(),
+            flow.address.clone(),
+            flow.endpoint.clone(),
+            flow.state.clone(),
+            duration(flow.age_seconds),
+            duration(flow.idle_seconds),
+        ]
+    };
+    let head = ["VIP", "PROTOCOL", "CLIENT", "ADDRESS", "ENDPOINT", "STATE", "AGE", "IDLE"];
+    let mut text = visible(&super::table_of(head, &[6, 7], flows.flows.len(), flows.flows.iter().map(row)));
+    if flows.flows.is_empty() {
+        text += "no flows\n";
+    }
+    if flows.more {
+        text += "and more: `--limit` shows them\n";
+    }
+    text
+}
+
+/// What `steelyard trace` prints: a line for each stage, and the verdict.
+pub fn render_trace_text(report: &TraceReport) -> String {
+    let width = report.steps.iter().map(|step| step.stage.len()).max().unwrap_or(0);
+    let mut text: String = report.steps.iter().map(|step| format!("{:width$}  {}\n", step.stage, step.text)).collect();
+    text += &report.verdict;
+    visible(text.trim_end()) + "\n"
+}
+
+/// What of the kernel plane needs a look.
+pub(super) fn findings(status: &Status, findings: &mut Vec<String>) {
+    if let Some(KernelPlaneStatus { entries, entries_max, .. }) = &status.kernel_plane
+        && entries.saturating_mul(100) >= entries_max.saturating_mul(ENTRIES_LOOK_PERCENT)
+        && *entries > 0
+    {
+        findings.push(format!(
+            "the table of flows has {entries} of at most {entries_max} entries: raise `kernel_plane.flows_max`, or look for a flood"
+        ));
+    }
+    for vip in &status.vips {
+        let usable = |endpoint: &VipEndpointStatus| endpoint.state == EndpointState::Healthy && endpoint.weight > 0;
+        if vip.mode != "local" && !vip.endpoints.iter().any(usable) {
+            findings.push(format!("{} takes no connections: none of its endpoints is usable", vip.name));
+        }
+        let states =
+            vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
+        endpoint_findings(&vip.name, &states.collect::<Vec<_>>(), findings);
+    }
+}
+
+pub(super) fn vips(vips: &[VipStatus]) -> String {
+    let row = |vip: &VipStatus| {
+        let healthy = vip.endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::Healthy).count();
+        let mut drops: Vec<(&String, &u64)> = vip.drops.iter().collect();
+        drops.sort_by(|left, right| right.1.cmp(left.1));
+        [
+            vip.name.clone(),
+            vip.address.clone(),
+            if vip.mode == "local" { "local".to_owned() } else { format!("{healthy} of {}", vip.endpoints.len()) },
+            vip.flows.to_string(),
+            vip.flows_total.to_string(),
+            rate(vip.rates.flows_per_second),
+            rate(vip.rates.packets_per_second),
+            rate(vip.rates.bits_per_second),
+            shortened(drops.iter().map(|(reason, count)| format!("{count} {reason}")), ", "),
+        ]
+    };
+    let head = ["VIP", "ADDRESS", "HEALTHY", "FLOWS", "MADE", "NEW/s", "PACKETS/s", "BITS/s", "DROPPED"];
+    table(head, &[2, 3, 4, 5, 6, 7], vips.iter().map(row))
+}
+
+pub(super) fn endpoints(vips: &[VipStatus]) -> String {
+    let mut endpoints: Vec<(&str, &VipEndpointStatus)> =
+        vips.iter().flat_map(|vip| vip.endpoints.iter().map(|endpoint| (vip.name.as_str(), endpoint))).collect();
+    // A stable sort: otherwise as in the file.
+    endpoints.sort_by_key(|(_, endpoint)| endpoint.state == EndpointState::Healthy);
+    let row = |(vip, endpoint): &(&str, &VipEndpointStatus)| {
+        [
+            endpoint.address.clone(),
+            (*vip).to_owned(),
+            state_name(endpoint.state).to_owned(),
+            endpoint.weight.to_string(),
+            endpoint.flows.to_string(),
+            endpoint.flows_total.to_string(),
+            endpoint.packets_to.to_string(),
+            endpoint.packets_from.to_string(),
+            endpoint.why.clone().unwrap_or_default(),
+        ]
+    };
+    let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM", "WHY"];
+    table(head, &[3, 4, 5, 6, 7], endpoints.iter().map(row))
+}
+
+/// With a unit prefix of SI from a thousand on.
+fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate < 1e3 => format!("{rate:.0}"),
+        rate if rate < 1e6 => format!("{:.1} k", rate / 1e3),
+        rate if rate < 1e9 => format!("{:.1} M", rate / 1e6),
+        rate => format!("{:.1} G", rate / 1e9),
+    }
+}

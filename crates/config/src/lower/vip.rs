@@ -1,0 +1,366 @@
+//! Vips: what is written of each, and whether they can stand beside each other.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use model::{Endpoint, EndpointAddress, FlowTimeouts, HealthCheck, PortRange, SourceRate, Transport, Vip, VipMode};
+
+use super::{Binds, cluster};
+use crate::defaults;
+use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::raw::{ModeName, RawFlowTimeouts, RawHealthCheck, RawSourceRate, RawVip, RawVipEndpoint};
+use crate::read::{Keyed, Many, Named, OneOrMany, Placed};
+use crate::text::{Interface, Label, Network, Seconds, VipAddress};
+
+/// Vips of one file: what the kernel plane has room for.
+pub const VIPS_MAX: usize = 1024;
+
+/// Endpoints of all vips together. The kernel plane has room for as many again, for those that are gone and still have connections.
+const VIP_ENDPOINTS_MAX: usize = 32_768;
+
+/// Source addresses of one vip.
+const VIP_SOURCES_MAX: usize = 8;
+
+/// Ranges of ports on one address, over both protocols.
+const VIP_RANGES_MAX: usize = 8;
+
+/// Entries of `interfaces` of one vip, of `allow` and of `deny`.
+const LIST_MAX: usize = 4096;
+
+/// All vips that could be read.
+pub fn vips(raw: Placed<Named<Label, RawVip>>, binds: &Binds, report: &mut Report) -> Vec<Vip> {
+    let whole = raw.place;
+    let mut taken = Taken::default();
+    let mut vips = Vec::with_capacity(raw.value.0.len());
+    for entry in raw.value.0 {
+        let Some(raw) = entry.value else { continue };
+        let mode = raw.mode.as_ref().map_or(ModeName::Nat, |mode| mode.value.0);
+        if let Some(address) = &raw.address {
+            taken.add(&entry.name.0, address, report);
+            if mode != ModeName::Local {
+                binds.refuse_vip(&entry.name.0, address, report);
+            }
+        }
+        vips.extend(vip(&entry.name.0, raw, mode, report));
+    }
+    let endpoints: usize = vips.iter().map(|vip| vip.endpoints.len()).sum();
+    for (count, max, what) in [(vips.len(), VIPS_MAX, "vips"), (endpoints, VIP_ENDPOINTS_MAX, "endpoints of vips")] {
+        if count > max {
+            report.add(whole, Wrong::new(format!("there are {count} {what}; the kernel plane has room for {max}")));
+        }
+    }
+    vips
+}
+
+/// `None` where something that it cannot do without is missing; the report says so.
+fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<Vip> {
+    refuse_keys_of_other_modes(&raw, mode, report);
+    let address = raw.address.as_ref()?.value;
+    let interfaces = raw.interfaces.map(|interfaces| self::interfaces(interfaces, report));
+    let mut sources = Vec::new();
+    for source in raw.sources.iter().flat_map(|sources| &sources.value.0) {
+        refuse_other_family(source.value.0, &address, source.place, "a source", report);
+        sources.push(source.value.0);
+    }
+    if let Some(raw) = raw.sources.as_ref().filter(|raw| raw.value.0.len() > VIP_SOURCES_MAX) {
+        report.add(raw.place, Wrong::new(format!("`sources` has more than {VIP_SOURCES_MAX} addresses")));
+    }
+    let endpoints = match raw.endpoints {
+        Some(endpoints) => self::endpoints(endpoints, name, &address, mode, report),
+        None => Vec::new(),
+    };
+    let allow = networks(raw.allow, &address, report);
+    let deny = networks(raw.deny, &address, report);
+    if let Some((network, place)) = deny.iter().find(|(network, _)| allow.iter().any(|(other, _)| other == network)) {
+        report.add(*place, Wrong::new(format!("{network} is in `allow` and in `deny`")).hint("remove one of them"));
+    }
+    let health_check = raw.health_check.and_then(|check| health_check(check, &address, report));
+    Some(Vip {
+        name: name.to_owned(),
+        address: address.address,
+        ports: address.ports,
+        transport: address.transport,
+        interfaces: interfaces?,
+        endpoints,
+        algorithm: raw.balance.map_or(defaults::VIP_ALGORITHM, |balance| balance.value.0),
+        mode: match mode {
+            ModeName::Nat => VipMode::Nat,
+            ModeName::FullNat => VipMode::FullNat { sources },
+            ModeName::Dsr => VipMode::Dsr,
+            ModeName::Local => VipMode::Local,
+        },
+        affinity: raw.affinity.map(|affinity| affinity.value.0),
+        health_check,
+        allow: allow.into_iter().map(|(network, _)| network).collect(),
+        deny: deny.into_iter().map(|(network, _)| network).collect(),
+        source_rate: raw.new_connections_per_source.map(|rate| source_rate(rate.value)),
+        timeouts: timeouts(raw.timeouts.map(|timeouts| timeouts.value), address.transport),
+    })
+}
+
+/// A key that another mode knows would be ignored in silence, and the operator would believe in it.
+fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report) {
+    for written in raw.written() {
+        let wrong = match (written.key, mode) {
+            ("address" | "interfaces" | "mode", _) => continue,
+            (_, ModeName::Local) => Wrong::new(format!("`{}` has no meaning in mode local", written.key))
+                .hint("a listener of this host serves the address, and says how; remove the key"),
+            ("sources", ModeName::Nat | ModeName::Dsr) => {
+                Wrong::new(format!("`sources` has no meaning in mode {}", mode.name()))
+                    .hint("it belongs to `mode: full_nat`; here endpoints see the client's address")
+            }
+            _ => continue,
+        };
+        report.add(written.place, wrong);
+    }
+    if let (Some(address), None, true) = (&raw.address, &raw.endpoints, mode != ModeName::Local)
+        && !raw.written().iter().any(|written| written.key == "endpoints")
+    {
+        let hint = "give at least one, or `mode: local` where a listener of this host serves the address";
+        report.add(address.place, Wrong::new("a vip needs `endpoints`").hint(hint));
+    }
+}
+
+fn health_check(raw: Placed<RawHealthCheck>, vip: &VipAddress, report: &mut Report) -> Option<HealthCheck> {
+    let check = cluster::health_check(raw.value, report)?;
+    if check.port.is_none() && vip.ports.first != vip.ports.last {
+        let wrong = Wrong::new("a health check of a vip with a range of ports needs `port`");
+        report.add(raw.place, wrong.hint("say which port of the endpoints is asked"));
+    }
+    Some(check)
+}
+
+fn interfaces(raw: Placed<OneOrMany<Interface>>, report: &mut Report) -> Vec<String> {
+    let mut seen = HashSet::new();
+    refuse_long(raw.value.0.len(), "interfaces", raw.place, report);
+    for Placed { place, value: Interface(name) } in &raw.value.0 {
+        if !seen.insert(name.as_str()) {
+            report.add(*place, Wrong::new(format!("the interface {} is given twice", ticked(name))));
+        }
+    }
+    raw.value.0.into_iter().map(|interface| interface.value.0).collect()
+}
+
+fn endpoints(
+    raw: Placed<Many<RawVipEndpoint>>,
+    name: &str,
+    vip: &VipAddress,
+    mode: ModeName,
+    report: &mut Report,
+) -> Vec<Endpoint> {
+    let whole = raw.place;
+    let mut first: HashMap<SocketAddr, Place> = HashMap::new();
+    let mut endpoints = Vec::with_capacity(raw.value.0.len());
+    for Placed { place, value } in raw.value.0 {
+        let (address, weight) = match value {
+            RawVipEndpoint::Text(address) => (Some(address), None),
+            RawVipEndpoint::Object(object) => (object.address.map(|address| address.value), object.weight),
+        };
+        let Some(address) = address.map(|address| address.0) else { continue };
+        refuse_other_family(address.ip(), vip, place, "an endpoint", report);
+        if let Some(wrong) = wrong_endpoint(address, vip, mode) {
+            report.add(place, wrong);
+        }
+        if let Some(first) = first.insert(address, place) {
+            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            report.add(place, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
+        }
+        let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
+        let weight = weight.unwrap_or(defaults::WEIGHT);
+        endpoints.push(Endpoint { address: EndpointAddress::Socket(address), weight, host: None });
+    }
+    if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
+        let hint = "none of them takes connections; give at least one a weight above 0";
+        report.add(whole, Wrong::new(format!("every endpoint of {} has the weight 0", ticked(name))).hint(hint));
+    }
+    endpoints
+}
+
+/// What a single endpoint cannot be behind this vip.
+fn wrong_endpoint(endpoint: SocketAddr, vip: &VipAddress, mode: ModeName) -> Option<Wrong> {
+    let (port, ip) = (endpoint.port(), endpoint.ip());
+    if ip == vip.address {
+        let hint = match mode {
+            ModeName::Dsr => "write the address that the endpoint has of its own; it holds the virtual one besides",
+            _ => "packets would come back to it for ever; write where the endpoint is",
+        };
+        return Some(Wrong::new(format!("the endpoint {ip} is the vip itself")).hint(hint));
+    }
+    if port == 0 {
+        return None;
+    }
+    if vip.ports.first != vip.ports.last {
+        let wrong = Wrong::new(format!("the endpoint {endpoint} has a port, and its vip has a range of them"));
+        return Some(wrong.hint(format!("write {ip}: it gets the port that the client asked for")));
+    }
+    if mode == ModeName::Dsr && port != vip.ports.first {
+        let wrong = Wrong::new(format!("mode dsr cannot change the port to {port}"));
+        return Some(
+            wrong.hint(format!("the endpoint answers the client itself, from port {}; write {ip}", vip.ports.first)),
+        );
+    }
+    None
+}
+
+fn networks(raw: Option<Placed<OneOrMany<Network>>>, vip: &VipAddress, report: &mut Report) -> Vec<(IpNet, Place)> {
+    let Some(raw) = raw else { return Vec::new() };
+    refuse_long(raw.value.0.len(), "networks", raw.place, report);
+    let mut networks: Vec<(IpNet, Place)> = Vec::with_capacity(raw.value.0.len());
+    for Placed { place, value: Network(network) } in raw.value.0 {
+        refuse_other_family(network.addr(), vip, place, "a network", report);
+        networks.push((network, place));
+    }
+    networks
+}
+
+fn refuse_long(count: usize, what: &str, place: Place, report: &mut Report) {
+    if count > LIST_MAX {
+        report.add(place, Wrong::new(format!("there are {count} {what}; the most is {LIST_MAX}")));
+    }
+}
+
+fn refuse_other_family(address: IpAddr, vip: &VipAddress, place: Place, what: &str, report: &mut Report) {
+    if address.is_ipv4() != vip.address.is_ipv4() {
+        let family = |address: IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+        let (theirs, ours) = (family(address), family(vip.address));
+        let wrong = Wrong::new(format!("{address} is {theirs}, and the vip {} is {ours}", vip.address));
+        report.add(place, wrong.hint(format!("{what} is of the family of its vip; give {theirs} a vip of its own")));
+    }
+}
+
+fn source_rate(raw: RawSourceRate) -> SourceRate {
+    let (rate, burst) = match raw {
+        RawSourceRate::Text(rate) => (Some(rate), None),
+        RawSourceRate::Object(object) => (object.rate.map(|rate| rate.value), object.burst),
+    };
+    // Without a rate the report has an error, and this is never used.
+    let per_second = rate.map_or(u32::MAX, |rate| rate.0);
+    let burst = burst.map(|burst| u32::try_from(burst.value.0).unwrap_or(u32::MAX));
+    SourceRate { per_second, burst: burst.unwrap_or(per_second) }
+}
+
+fn timeouts(raw: Option<RawFlowTimeouts>, transport: Transport) -> FlowTimeouts {
+    let mut timeouts = FlowTimeouts::new(transport);
+    let Some(raw) = raw else { return timeouts };
+    let or = |raw: Option<Placed<Seconds>>, default: Duration| raw.map_or(default, |raw| raw.value.0);
+    timeouts.syn = or(raw.syn, timeouts.syn);
+    timeouts.idle = or(raw.idle, timeouts.idle);
+    timeouts.closing = or(raw.closing, timeouts.closing);
+    timeouts
+}
+
+/// The addresses of the vips so far.
+#[derive(Default)]
+struct Taken {
+    by_address: HashMap<(IpAddr, Transport), Vec<TakenPorts>>,
+    ranges: HashMap<IpAddr, usize>,
+}
+
+struct TakenPorts {
+    ports: PortRange,
+    vip: String,
+    place: Place,
+}
+
+impl Taken {
+    fn add(&mut self, name: &str, vip: &Placed<VipAddress>, report: &mut Report) {
+        let VipAddress { address, ports, transport } = vip.value;
+        let others = self.by_address.entry((address, transport)).or_default();
+        let overlap = |other: &&TakenPorts| other.ports.first <= ports.last && ports.first <= other.ports.last;
+        if let Some(TakenPorts { vip: other, place: first, .. }) = others.iter().find(overlap) {
+            let wrong =
+                Wrong::new(format!("{} and {} have a port of {address} in common", ticked(other), ticked(name)));
+            report
+                .add(vip.place, wrong.hint(format!("the first is at line {}; a port belongs to one vip", first.line)));
+        }
+        others.push(TakenPorts { ports, vip: name.to_owned(), place: vip.place });
+        if ports.first != ports.last {
+            let ranges = self.ranges.entry(address).or_default();
+            *ranges += 1;
+            if *ranges == VIP_RANGES_MAX + 1 {
+                let wrong = Wrong::new(format!("{address} has more than {VIP_RANGES_MAX} vips with a range of ports"));
+                report.add(vip.place, wrong.hint("join ranges, or use another address"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_overlaps_is_refused() {
+        let check = |one: &str, other: &str, expect: usize| {
+            let text = format!(
+                "vips: {{a: {{address: '{one}', interfaces: x, mode: local}}, b: {{address: '{other}', interfaces: x, mode: local}}}}"
+            );
+            let errors = crate::parse("f", &text, model::Generation(1)).map_or_else(|errors| errors.0.len(), |_| 0);
+            assert_eq!(errors, expect, "{one} {other}");
+        };
+        check("10.0.0.1:80/tcp", "10.0.0.1:80/tcp", 1);
+        check("10.0.0.1:80/tcp", "10.0.0.1:80/udp", 0);
+        check("10.0.0.1:80/tcp", "10.0.0.2:80/tcp", 0);
+        check("10.0.0.1:80/tcp", "10.0.0.1:81/tcp", 0);
+        check("10.0.0.1:80/tcp", "10.0.0.1:80-90/tcp", 1);
+        check("10.0.0.1:80-90/tcp", "10.0.0.1:90-91/tcp", 1);
+        check("10.0.0.1:80-90/tcp", "10.0.0.1:91-92/tcp", 0);
+        check("[fd00::1]:1-65535/tcp", "[fd00::1]:443/tcp", 1);
+    }
+
+    #[test]
+    fn the_limits_of_the_kernel_plane() {
+        let check = |vips: String, expect: &[&str]| {
+            let errors = crate::parse("f", &format!("vips: {{{vips}}}"), model::Generation(1));
+            let found: Vec<String> =
+                errors.map_or_else(|errors| errors.0, |_| Vec::new()).into_iter().map(|d| d.message).collect();
+            assert_eq!(found, expect);
+        };
+        let each = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",\n ");
+        let local = |i: usize| {
+            format!("v{i}: {{address: '10.0.{}.{}:1/tcp', interfaces: x, mode: local}}", i / 250, i % 250 + 1)
+        };
+        check(each(VIPS_MAX, &local), &[]);
+        check(each(VIPS_MAX + 1, &local), &["there are 1025 vips; the kernel plane has room for 1024"]);
+        let range = |i: usize| {
+            format!("v{i}: {{address: '10.0.0.1:{}-{}/udp', interfaces: x, mode: local}}", 10 * i + 1, 10 * i + 2)
+        };
+        check(each(VIP_RANGES_MAX, &range), &[]);
+        check(each(VIP_RANGES_MAX + 1, &range), &["10.0.0.1 has more than 8 vips with a range of ports"]);
+        let sources = |count| {
+            let sources = each(count, &|i| format!("10.0.1.{}", i + 1));
+            format!(
+                "v: {{address: '10.0.0.1:1/udp', interfaces: x, mode: full_nat, endpoints: [10.0.0.2], sources: [{sources}]}}"
+            )
+        };
+        check(sources(VIP_SOURCES_MAX), &[]);
+        check(sources(VIP_SOURCES_MAX + 1), &["`sources` has more than 8 addresses"]);
+        let endpoints = |count| {
+            let endpoints = each(count, &|i| format!("10.1.{}.{}", i / 250, i % 250 + 1));
+            format!("v: {{address: '10.0.0.1:1/udp', interfaces: x, endpoints: [{endpoints}]}}")
+        };
+        check(endpoints(VIP_ENDPOINTS_MAX), &[]);
+        check(
+            endpoints(VIP_ENDPOINTS_MAX + 1),
+            &["there are 32769 endpoints of vips; the kernel plane has room for 32768"],
+        );
+    }
+
+    #[test]
+    fn the_kernel_plane_has_room_for_what_is_good() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../l4/bpf/abi.h");
+        let header = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let check = |name: &str, needed: usize| {
+            let line = header.lines().find(|line| line.contains(&format!("#define {name} "))).expect(name);
+            let digits: String =
+                line.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+            assert_eq!(digits.parse(), Ok(needed), "{line}");
+        };
+        check("LB_VIPS_MAX", VIPS_MAX);
+        check("LB_ENDPOINTS_MAX", 2 * VIP_ENDPOINTS_MAX);
+        check("LB_POOL_MAX", VIP_SOURCES_MAX);
+        check("LB_RANGES_MAX", VIP_RANGES_MAX);
+    }
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The layouts that the kernel side and the user side share, and nothing else. Included by the BPF programs, by the native tests, and turned
+ * into Rust types through BTF; a test compares the sizes and offsets of both.
+ *
+ * Addresses are 16 bytes in network byte order; an IPv4 address a.b.c.d is ::ffff:a.b.c.d. One path serves both families.
+ * Ports and other fields marked "be" are in network byte order, all others in the host's.
+ */
+#ifndef LB_ABI_H
+#define LB_ABI_H
+
+#include <linux/types.h>
+
+/* Grows when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
+#define LB_LAYOUT_VERSION 1
+
+#define LB_VIPS_MAX 1024u
+#define LB_ENDPOINTS_MAX 65536u
+#define LB_RANGES_MAX 8u      /* port ranges on one address and protocol */
+#define LB_POOL_MAX 8u        /* source addresses of one full_nat vip */
+#define LB_REASONS_MAX 64u    /* see drop.h */
+#define LB_TRACE_STEPS_MAX 16u
+
+/* ---- flows: one entry for each direction, the complete verdict for a packet of it ---- */
+
+struct lb_flow_key {
+	__u32 saddr[4];
+	__u32 daddr[4];
+	__u16 sport;            /* be; ICMP echo: the identifier */
+	__u16 dport;            /* be */
+	__u8 proto;             /* IPPROTO_TCP, IPPROTO_UDP */
+	__u8 pad[3];            /* zero */
+};
+
+enum lb_action {
+	LB_ACTION_PEER = 1,     /* bpf_redirect_peer: a veth whose other end is in another namespace */
+	LB_ACTION_NEIGH = 2,    /* bpf_redirect_neigh: the kernel's neighbour table writes the link layer */
+};
+
+/* Bits of lb_flow.flags; fixed when the flow is made. */
+#define LB_FLOW_REPLY 0x01u     /* from the endpoint to the client */
+#define LB_FLOW_NEW_SADDR 0x02u /* the source is rewritten */
+#define LB_FLOW_NEW_DADDR 0x04u /* the destination is rewritten */
+#define LB_FLOW_DSR 0x08u       /* nothing is rewritten, and there is no entry for replies */
+
+/* Bits of lb_flow.state; set atomically, by this direction's packets. LB_SEEN_* describe what this direction has sent. */
+#define LB_SEEN_SYN 0x01u
+#define LB_SEEN_ACK 0x02u       /* data or ACK after the handshake: the flow is established */
+#define LB_SEEN_FIN 0x04u
+#define LB_SEEN_RST 0x08u
+#define LB_CLOSING 0x10u        /* both have sent FIN, or one RST: lives for closing_s, and a SYN opens it again */
+#define LB_COUNTED 0x20u        /* counts in lb_active of its endpoint; cleared exactly once */
+
+struct lb_flow {
+	__u32 saddr[4];         /* what the packet leaves with, be it rewritten or not: the twin's key is this tuple, turned round */
+	__u32 daddr[4];
+	__u32 next_hop[4];      /* for LB_ACTION_NEIGH */
+	__u16 sport;            /* be */
+	__u16 dport;            /* be */
+	__u32 addr_diff;        /* checksum difference of all rewritten addresses, for bpf_l4_csum_replace with BPF_F_PSEUDO_HDR, and for IPv4's header */
+	__u32 port_diff;        /* the same of the ports */
+	__u32 ifindex;          /* egress */
+	__u32 endpoint;         /* index in lb_endpoints */
+	__u32 vip;              /* index in lb_vips */
+	__u32 state;            /* LB_SEEN_*, LB_CLOSING, LB_COUNTED */
+	__u32 touched_s;        /* coarse monotonic clock of the last packet of this direction; written at most once a second */
+	__u32 born_s;
+	__u16 mtu;              /* of the egress, 0: unknown */
+	__u8 action;            /* enum lb_action */
+	__u8 flags;             /* LB_FLOW_* */
+};
+
+/* ---- vips ---- */
+
+struct lb_vip_key {
+	__u32 addr[4];
+	__u16 port;             /* be */
+	__u8 proto;
+	__u8 pad;               /* zero */
+};
+
+enum lb_mode {
+	LB_MODE_NAT = 1,
+	LB_MODE_FULL_NAT = 2,
+	LB_MODE_DSR = 3,
+	LB_MODE_LOCAL = 4,      /* not ours to forward: a listener on this host serves it */
+};
+
+enum lb_algorithm {
+	LB_ROUND_ROBIN = 1,     /* a shared cursor over a table that holds each endpoint as often as its weight, interleaved */
+	LB_MAGLEV = 2,          /* hash of addresses, ports and protocol */
+	LB_SOURCE_HASH = 3,     /* hash of the client's address alone */
+	LB_LEAST_CONNECTIONS = 4, /* the better of two random slots by active flows over weight */
+	LB_RANDOM = 5,
+};
+
+#define LB_VIP_AFFINITY 0x01u     /* a client stays with its endpoint for affinity_s after its last new flow */
+#define LB_VIP_SOURCES 0x02u      /* lb_sources has entries for this vip */
+#define LB_VIP_SOURCES_ONLY 0x04u /* a source without an entry is refused (there is an allow list) */
+#define LB_VIP_RATE 0x08u         /* new flows of one source are limited */
+
+struct lb_vip {
+	__u32 table_slots;      /* length of its table in lb_tables; 0: no endpoint takes new flows */
+	__u32 affinity_s;
+	__u32 syn_s;            /* from the first SYN, or the first datagram, until an answer */
+	__u32 idle_s;           /* established, both directions silent */
+	__u32 closing_s;
+	__u32 rate_per_s;       /* new flows a second of one source */
+	__u32 rate_burst;
+	__u8 mode;              /* enum lb_mode; 0: this slot is free */
+	__u8 algorithm;         /* enum lb_algorithm */
+	__u8 flags;             /* LB_VIP_* */
+	__u8 pad;
+};
+
+/* What is known of an address of any vip: port ranges, looked at after no exact port was found. */
+struct lb_range {
+	__u16 first;            /* host order, first <= last */
+	__u16 last;
+	__u32 vip;
+	__u8 proto;
+	__u8 pad[3];
+};
+
+struct lb_address_key {
+	__u32 addr[4];
+};
+
+struct lb_address {
+	__u32 range_count;      /* 0 <= range_count <= LB_RANGES_MAX */
+	__u32 echo;             /* 1: ICMP echo to the address is answered here (no vip of it is local) */
+	struct lb_range ranges[LB_RANGES_MAX];
+};
+
+/* ---- endpoints ---- */
+
+enum lb_endpoint_state {
+	LB_ENDPOINT_FREE = 0,
+	LB_ENDPOINT_ACTIVE = 1,
+	LB_ENDPOINT_DRAINING = 2, /* in no table; its flows go on */
+	LB_ENDPOINT_DOWN = 3,     /* in no table; TCP flows are reset, others choose again */
+};
+
+struct lb_endpoint {
+	__u32 addr[4];
+	__u32 vip;
+	__u32 weight;
+	__u16 port;             /* be; 0: the port that the client asked for */
+	__u8 state;             /* enum lb_endpoint_state */
+	__u8 pad;
+};
+
+/* Per CPU, index as lb_endpoints. [0] is towards the endpoint, [1] from it. */
+struct lb_counters {
+	__u64 packets[2];
+	__u64 bytes[2];         /* as skb->len: link layer included, GSO counted once */
+	__u64 flows;            /* made */
+};
+
+/* Source addresses that a full_nat vip may use. Index as lb_vips. */
+struct lb_pool {
+	__u32 addrs[LB_POOL_MAX][4];
+	__u32 addr_count;       /* 0 <= addr_count <= LB_POOL_MAX */
+	__u16 port_first;       /* host order, inclusive */
+	__u16 port_last;
+};
+
+/* ---- what new flows consult ---- */
+
+struct lb_source_key {
+	__u32 prefix_bits;      /* LPM: 32 for the vip, plus 96 + n for an IPv4 prefix of n bits, n for an IPv6 one */
+	__u32 vip;              /* be, so that it is a prefix */
+	__u32 addr[4];
+};
+#define LB_SOURCE_ALLOW 1u
+#define LB_SOURCE_DENY 2u
+
+struct lb_client_key {
+	__u32 addr[4];
+	__u32 vip;
+};
+
+struct lb_affinity {
+	__u32 endpoint;
+	__u32 until_s;
+};
+
+struct lb_rate {
+	__u64 refilled_ns;
+	__u64 tokens_milli;
+};
+
+struct lb_fragment_key {
+	__u32 saddr[4];
+	__u32 daddr[4];
+	__u32 id;
+	__u32 proto;
+};
+
+struct lb_fragment {
+	__u16 sport;            /* be */
+	__u16 dport;            /* be */
+};
+
+/* ---- the host, as user space knows it ---- */
+
+#define LB_INTERFACE_PEER 0x01u /* a veth whose other end is in another namespace: bpf_redirect_peer works */
+
+struct lb_interface {
+	__u32 mtu;
+	__u32 flags;            /* LB_INTERFACE_* */
+};
+
+/* One element; what the programs and user space tell each other. */
+struct lb_shared {
+	__u32 flows_used;       /* entries of lb_flows at the end of the last collection */
+	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see gc.h */
+};
+
+/* ---- trace: what would happen to this packet ---- */
+
+enum lb_stage {
+	LB_STAGE_PACKET = 1,
+	LB_STAGE_CONNTRACK = 2,
+	LB_STAGE_VIP = 3,
+	LB_STAGE_SOURCE = 4,
+	LB_STAGE_SELECT = 5,
+	LB_STAGE_CREATE = 6,
+	LB_STAGE_FORWARD = 7,
+};
+
+struct lb_trace_step {
+	__u8 stage;             /* enum lb_stage */
+	__u8 outcome;           /* enum lb_outcome of drop.h */
+	__u8 reason;            /* where dropped: of drop.h */
+	__u8 pad;
+	__u32 detail;           /* vip: its index; select: the endpoint; forward: the interface */
+};
+
+struct lb_trace {
+	__u32 step_count;       /* 0 <= step_count <= LB_TRACE_STEPS_MAX */
+	struct lb_trace_step steps[LB_TRACE_STEPS_MAX];
+	struct lb_flow flow;    /* the verdict that was found, or would be made */
+};
+
+/* What one collection did: the context of lb_gc. */
+struct lb_gc_context {
+	__u32 now_s;
+	__u32 seen;
+	__u32 expired;
+	__u32 closed;
+};
+
+_Static_assert(sizeof(struct lb_flow_key) == 40, "lb_flow_key");
+_Static_assert(sizeof(struct lb_flow) == 88, "lb_flow");
+_Static_assert(sizeof(struct lb_vip_key) == 20, "lb_vip_key");
+_Static_assert(sizeof(struct lb_vip) == 32, "lb_vip");
+_Static_assert(sizeof(struct lb_endpoint) == 28, "lb_endpoint");
+_Static_assert(sizeof(struct lb_counters) == 40, "lb_counters");
+_Static_assert(sizeof(struct lb_source_key) == 24, "lb_source_key");
+_Static_assert(sizeof(struct lb_trace_step) == 8, "lb_trace_step");
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The table of flows: what is known of a packet's connection, and what the packet changes in it. Making a flow is create.h's, forgetting idle
+ * ones gc.h's.
+ *
+ * Most packets change nothing: one lookup, one look at the endpoint's state, done. The others are events: a SYN, FIN or RST, the first packet of a
+ * direction, the first in a second, and any towards an endpoint that is down.
+ */
+#ifndef LB_CONNTRACK_H
+#define LB_CONNTRACK_H
+
+#include "flow.h"
+#include "forward.h"
+#include "select.h"
+#include "source.h"
+
+static __always_inline struct lb_flow *conntrack_find(const struct lb_flow_key *key)
+{
+	return bpf_map_lookup_elem(&lb_flows, key);
+}
+
+static __always_inline bool conntrack_is_event(const struct packet *packet, const struct lb_flow *flow, __u32 now)
+{
+	return (packet->key.proto == IPPROTO_TCP && tcp_is_event(packet->tcp_flags)) || !(flow->state & LB_SEEN_ACK) ||
+	       flow->touched_s != now || endpoint_is_down(flow->endpoint);
+}
+
+/* The flow counts no longer among its endpoint's active ones. Safe to say twice: the bit is cleared once. */
+static __always_inline void conntrack_release(struct lb_flow *flow)
+{
+	__u32 endpoint = flow->endpoint;
+	__u32 *active;
+
+	if (!(__sync_fetch_and_and(&flow->state, ~LB_COUNTED) & LB_COUNTED))
+		return;
+	active = bpf_map_lookup_elem(&lb_active, &endpoint);
+	if (active)
+		__sync_fetch_and_add(active, -1);
+}
+
+static __always_inline void conntrack_count(struct lb_flow *flow)
+{
+	__u32 endpoint = flow->endpoint;
+	__u32 *active;
+
+	if (__sync_fetch_and_or(&flow->state, LB_COUNTED) & LB_COUNTED)
+		return;
+	active = bpf_map_lookup_elem(&lb_active, &endpoint);
+	if (active)
+		__sync_fetch_and_add(active, 1);
+	count_flow(endpoint);
+}
+
+/* Both directions. */
+static __always_inline void conntrack_forget(const struct lb_flow_key *key, struct lb_flow *flow)
+{
+	struct lb_flow_key other;
+	struct lb_flow *twin;
+
+	twin_key(&other, flow, key->proto);
+	twin = conntrack_find(&other);
+	conntrack_release(flow);
+	if (twin)
+		conntrack_release(twin);
+	bpf_map_delete_elem(&lb_flows, &other);
+	bpf_map_delete_elem(&lb_flows, key);
+}
+
+/* Its endpoint was found dead. LB_OPEN: another is to be chosen. */
+static __always_inline enum lb_outcome conntrack_endpoint_down(struct packet *packet, struct lb_flow *flow, const bool dry)
+{
+	bool reply = flow->flags & LB_FLOW_REPLY;
+	bool tcp = packet->key.proto == IPPROTO_TCP;
+
+	packet->vip = flow->vip;
+	if (!dry)
+		conntrack_forget(&packet->key, flow);
+	if (!reply && (!tcp || tcp_begins(packet->tcp_flags)))
+		return LB_OPEN;
+	if (!tcp || (packet->tcp_flags & TCP_RST) || packet->fragment == FRAGMENT_LATER)
+		return drop(packet, LB_REASON_endpoint_down);
+	return answer(packet, ANSWER_RST, LB_REASON_endpoint_down);
+}
+
+/* A client that uses its port again: the same entries serve the new connection. */
+static __always_inline enum lb_outcome conntrack_reopen(struct packet *packet, struct lb_flow *flow, struct lb_flow *twin, __u32 now,
+							const bool dry)
+{
+	__u32 index = flow->vip;
+	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &index);
+	enum lb_outcome outcome;
+
+	packet->vip = index;
+	outcome = vip ? source_admit(packet, vip, true, dry) : LB_CONTINUE;
+	if (outcome != LB_CONTINUE || dry)
+		return outcome;
+	conntrack_release(flow);
+	if (twin)
+		twin->state = 0;
+	flow->state = LB_SEEN_SYN;
+	flow->born_s = now;
+	conntrack_count(flow);
+	return LB_CONTINUE;
+}
+
+static __always_inline bool conntrack_is_over(const struct lb_flow *flow)
+{
+	return (flow->state & LB_CLOSING) || ((flow->flags & LB_FLOW_DSR) && (flow->state & LB_SEEN_FIN));
+}
+
+/* Adds what the packet says to the state of both directions. */
+static __always_inline void conntrack_step(const struct packet *packet, struct lb_flow *flow, struct lb_flow *twin)
+{
+	__u32 add = LB_SEEN_ACK;
+
+	if (packet->key.proto == IPPROTO_TCP)
+		add = tcp_step(packet->tcp_flags, flow->state, twin ? twin->state : 0);
+	if (add & ~flow->state)
+		__sync_fetch_and_or(&flow->state, add);
+	if (!(add & LB_CLOSING))
+		return;
+	conntrack_release(flow);
+	if (twin) {
+		__sync_fetch_and_or(&twin->state, LB_CLOSING);
+		conntrack_release(twin);
+	}
+}
+
+/* Once a second: the time, and the way, so that a route that was moved takes its flows along. */
+static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct packet *packet, struct lb_flow *flow, __u32 now)
+{
+	__u32 daddr[4];
+
+	flow->touched_s = now;
+	address_copy(daddr, flow->daddr);
+	if (flow->flags & LB_FLOW_DSR) {
+		struct lb_endpoint *endpoint = endpoint_at(flow->endpoint);
+
+		if (!endpoint)
+			return;
+		address_copy(daddr, endpoint->addr);
+	}
+	/* Without a route for the moment, the old way is as good as none. */
+	route(skb, flow->saddr, daddr, packet->key.proto, skb->ifindex, flow);
+}
+
+/* LB_CONTINUE: the flow is up to date. LB_OPEN: there is no such flow (any more), and the packet may make one. */
+static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
+{
+	struct lb_flow *flow = conntrack_find(&packet->key);
+	struct lb_flow_key other;
+	struct lb_flow *twin;
+
+	if (!flow)
+		return LB_OPEN;
+	if (endpoint_is_down(flow->endpoint))
+		return conntrack_endpoint_down(packet, flow, dry);
+
+	twin_key(&other, flow, packet->key.proto);
+	twin = flow->flags & LB_FLOW_DSR ? NULL : conntrack_find(&other);
+	if (packet->key.proto == IPPROTO_TCP && tcp_begins(packet->tcp_flags) && !(flow->flags & LB_FLOW_REPLY) &&
+	    conntrack_is_over(flow)) {
+		enum lb_outcome outcome;
+
+		if (!endpoint_is_active(flow->endpoint) || (!twin && !(flow->flags & LB_FLOW_DSR))) {
+			if (!dry)
+				conntrack_forget(&packet->key, flow);
+			return LB_OPEN;
+		}
+		outcome = conntrack_reopen(packet, flow, twin, now, dry);
+		if (outcome != LB_CONTINUE)
+			return outcome;
+	}
+	if (dry) {
+		trace_found(flow);
+		return LB_CONTINUE;
+	}
+	conntrack_step(packet, flow, twin);
+	if (flow->touched_s != now)
+		conntrack_touch(skb, packet, flow, now);
+	return LB_CONTINUE;
+}
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Makes a flow: an entry for each direction, each holding all that its packets need.
+ *
+ * The reply's entry goes in first, and only where none is: it is the one that two flows may want (two vips, one endpoint, one client port), and a
+ * reply must find its way as soon as the first packet can arrive.
+ */
+#ifndef LB_CREATE_H
+#define LB_CREATE_H
+
+#include "conntrack.h"
+#include "csum.h"
+
+/* full_nat: source ports that are tried for one endpoint. At nine ports in ten taken, one flow in 30 would find none here. */
+#define PORT_PROBES_MAX 32u
+#define EEXIST_RESULT (-17)
+
+static __always_inline struct lb_scratch *scratch_at(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&lb_scratches, &zero);
+}
+
+/* The differences between what a packet arrives with and what it leaves with. */
+static __always_inline void flow_differences(struct lb_flow *flow, const struct lb_flow_key *key)
+{
+	flow->addr_diff = 0;
+	flow->port_diff = 0;
+	flow->flags &= LB_FLOW_REPLY | LB_FLOW_DSR;
+	if (!address_equal(key->saddr, flow->saddr)) {
+		flow->flags |= LB_FLOW_NEW_SADDR;
+		flow->addr_diff = csum_diff_address(0, key->saddr, flow->saddr);
+	}
+	if (!address_equal(key->daddr, flow->daddr)) {
+		flow->flags |= LB_FLOW_NEW_DADDR;
+		flow->addr_diff = csum_diff_address(flow->addr_diff, key->daddr, flow->daddr);
+	}
+	if (key->sport != flow->sport)
+		flow->port_diff = csum_diff16(key->sport, flow->sport);
+	if (key->dport != flow->dport)
+		flow->port_diff = csum_add(flow->port_diff, csum_diff16(key->dport, flow->dport));
+}
+
+/* full_nat: the source of the `probe`th try. False: the pool is empty. */
+static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_pool *pool, __u32 hash, __u32 probe)
+{
+	__u32 count = pool->addr_count;
+	__u32 at;
+
+	if (!count || count > LB_POOL_MAX || pool->port_last < pool->port_first)
+		return false;
+	at = (hash + probe) % count;
+	opaque(at);
+	at &= LB_POOL_MAX - 1;
+	address_copy(flow->saddr, pool->addrs[at]);
+	/* All addresses at one port, then the next port. */
+	flow->sport = be16(port_of_hash(hash >> 8, probe / count, pool->port_first, pool->port_last));
+	return true;
+}
+
+/* Puts the reply's entry in. LB_CONTINUE with *taken set: another flow has that tuple. */
+static __always_inline enum lb_outcome reply_insert(struct packet *packet, const struct lb_flow_key *key, const struct lb_flow *reply,
+						    bool *taken, const bool dry)
+{
+	struct lb_flow_key owner;
+	struct lb_flow *there;
+	long result = EEXIST_RESULT;
+
+	*taken = false;
+	if (!dry)
+		result = bpf_map_update_elem(&lb_flows, key, reply, BPF_NOEXIST);
+	if (result == 0)
+		return LB_CONTINUE;
+	if (result != EEXIST_RESULT)
+		return drop(packet, LB_REASON_flow_table_full);
+	there = conntrack_find(key);
+	/* Ours already: left over from a flow whose other half is gone, or from another CPU that has the same packet's twin in hand. */
+	if (there) {
+		twin_key(&owner, there, packet->key.proto);
+		*taken = !(there->flags & LB_FLOW_REPLY) || !key_equal(&owner, &packet->key);
+	}
+	if (dry || *taken)
+		return LB_CONTINUE;
+	return bpf_map_update_elem(&lb_flows, key, reply, BPF_ANY) == 0 ? LB_CONTINUE : drop(packet, LB_REASON_flow_table_full);
+}
+
+/* Puts the client's entry in. When another CPU was quicker, its flow stands, and ours was never there. */
+static __always_inline enum lb_outcome client_insert(struct packet *packet, struct lb_flow *flow, const struct lb_flow_key *reply_key)
+{
+	long result = bpf_map_update_elem(&lb_flows, &packet->key, flow, BPF_NOEXIST);
+	struct lb_flow *there = conntrack_find(&packet->key);
+	struct lb_flow_key other;
+
+	if (result == 0) {
+		if (there)
+			conntrack_count(there);
+		return LB_CONTINUE;
+	}
+	if (there) {
+		twin_key(&other, there, packet->key.proto);
+		if (key_equal(&other, reply_key))
+			return LB_CONTINUE;
+	}
+	if (!(flow->flags & LB_FLOW_DSR))
+		bpf_map_delete_elem(&lb_flows, reply_key);
+	return there ? LB_CONTINUE : drop(packet, LB_REASON_flow_table_full);
+}
+
+/* What both directions have in common, and the way of the client's packets. False: no way. */
+static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct packet *packet, const struct lb_vip *vip,
+					 const struct lb_endpoint *endpoint, struct lb_flow *flow, struct lb_flow *reply)
+{
+	flow->vip = packet->vip;
+	flow->born_s = now_s();
+	flow->touched_s = flow->born_s;
+	*reply = *flow;
+	reply->flags = LB_FLOW_REPLY;
+	/* COUNTED is set when it is in the table. */
+	flow->state = flow_begin(packet->key.proto, packet->tcp_flags) & ~LB_COUNTED;
+	address_copy(flow->saddr, packet->key.saddr);
+	address_copy(flow->daddr, endpoint->addr);
+	flow->sport = packet->key.sport;
+	flow->dport = endpoint->port ? endpoint->port : packet->key.dport;
+	if (!route(skb, flow->saddr, flow->daddr, packet->key.proto, skb->ifindex, flow))
+		return false;
+	if (vip->mode == LB_MODE_DSR) {
+		/* The endpoint must be the next hop itself: a router in between would send the packet, still addressed to the vip, back. */
+		bool direct = address_equal(flow->next_hop, endpoint->addr);
+
+		address_copy(flow->daddr, packet->key.daddr);
+		flow->dport = packet->key.dport;
+		flow->flags = LB_FLOW_DSR;
+		return direct;
+	}
+	address_copy(reply->saddr, packet->key.daddr);
+	address_copy(reply->daddr, packet->key.saddr);
+	reply->sport = packet->key.dport;
+	reply->dport = packet->key.sport;
+	return route(skb, reply->saddr, reply->daddr, packet->key.proto, flow->ifindex, reply);
+}
+
+/* One try to find a tuple for the replies that no other flow has. LB_CONTINUE: it is placed. LB_OPEN: taken, another try may do better. */
+static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 probe, const bool dry)
+{
+	struct lb_scratch *scratch = scratch_at();
+	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
+	struct lb_pool *pool = bpf_map_lookup_elem(&lb_pools, &packet->vip);
+	enum lb_outcome outcome;
+	bool taken;
+
+	if (!scratch || !vip || !pool)
+		return drop(packet, LB_REASON_no_route);
+	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(&scratch->flow, pool, hash_flow(&packet->key), probe))
+		return drop(packet, LB_REASON_ports_exhausted);
+	twin_key(&scratch->reply_key, &scratch->flow, packet->key.proto);
+	flow_differences(&scratch->reply, &scratch->reply_key);
+	outcome = reply_insert(packet, &scratch->reply_key, &scratch->reply, &taken, dry);
+	return outcome == LB_CONTINUE && taken ? LB_OPEN : outcome;
+}
+
+__noinline int lb_reply(struct packet *packet, __u32 probe)
+{
+	return packet ? reply_try(packet, probe, false) : LB_DROP;
+}
+
+__noinline int lb_reply_dry(struct packet *packet, __u32 probe)
+{
+	return packet ? reply_try(packet, probe, true) : LB_DROP;
+}
+
+/* One try, or as many as there are source ports to try. */
+static __always_inline enum lb_outcome reply_place(struct packet *packet, const struct lb_vip *vip, const bool dry)
+{
+	bool full_nat = vip->mode == LB_MODE_FULL_NAT;
+	__u32 probes = full_nat ? PORT_PROBES_MAX : 1;
+
+	for (__u32 probe = 0; probe < PORT_PROBES_MAX && probe < probes; probe++) {
+		enum lb_outcome outcome = dry ? lb_reply_dry(packet, probe) : lb_reply(packet, probe);
+
+		if (outcome != LB_OPEN)
+			return outcome;
+	}
+	return drop(packet, full_nat ? LB_REASON_ports_exhausted : LB_REASON_flow_collision);
+}
+
+/*
+ * LB_CONTINUE: the flow is in the table (dry: in the trace). LB_DROP with the reason no_route, flow_collision or ports_exhausted: another
+ * endpoint may do better.
+ */
+static __always_inline enum lb_outcome flow_create(struct __sk_buff *skb, struct packet *packet, __u32 index, const bool dry)
+{
+	struct lb_scratch *scratch = scratch_at();
+	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
+	struct lb_endpoint *endpoint = endpoint_at(index);
+	enum lb_outcome outcome;
+
+	if (!scratch || !vip || !endpoint)
+		return drop(packet, LB_REASON_no_route);
+	__builtin_memset(scratch, 0, sizeof(*scratch));
+	scratch->flow.endpoint = index;
+	if (!flow_prepare(skb, packet, vip, endpoint, &scratch->flow, &scratch->reply))
+		return drop(packet, LB_REASON_no_route);
+	if (vip->mode != LB_MODE_DSR) {
+		outcome = reply_place(packet, vip, dry);
+		if (outcome != LB_CONTINUE)
+			return outcome;
+	}
+	flow_differences(&scratch->flow, &packet->key);
+	if (dry) {
+		trace_found(&scratch->flow);
+		return LB_CONTINUE;
+	}
+	return client_insert(packet, &scratch->flow, &scratch->reply_key);
+}
+
+#endif

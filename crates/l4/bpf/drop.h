@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Why a packet was not forwarded: the one list. The enum, the names in metrics and status, and docs/drops.md are made from it.
+ * Numbers are never reused: a reason that is gone leaves its number behind.
+ */
+#ifndef LB_DROP_H
+#define LB_DROP_H
+
+/* What a stage says of a packet. */
+enum lb_outcome {
+	LB_CONTINUE = 0, /* the next stage decides */
+	LB_PASS = 1,     /* not ours: untouched, to whoever comes next */
+	LB_LOCAL = 2,    /* a vip in mode local: untouched, a listener on this host serves it */
+	LB_FORWARD = 3,  /* rewritten and on its way */
+	LB_ANSWER = 4,   /* answered here: echo, RST, ICMP. Counted as a drop where it has a reason */
+	LB_DROP = 5,     /* counted by its reason */
+	LB_STACK = 6,    /* rewritten, and left to the host's own forwarding, which can fragment */
+	LB_OPEN = 7,     /* no flow is known: the packet may begin one */
+};
+
+/* X(number, name, what it means and what to do about it) */
+#define LB_DROP_REASONS(X) \
+	X(1, malformed, "a header is cut short, or contradicts itself") \
+	X(2, ttl_expired, "its TTL or hop limit ended here: look for a routing loop") \
+	X(3, source_denied, "its source is on the vip's deny list") \
+	X(4, source_not_allowed, "the vip has an allow list, and its source is not on it") \
+	X(5, rate_limited, "its source opened new connections faster than the vip allows") \
+	X(6, no_endpoint, "no endpoint of the vip takes new connections: all are down, draining or of weight 0") \
+	X(7, no_flow, "not the beginning of a connection, and no known connection: answered by RST where TCP") \
+	X(8, endpoint_down, "its endpoint was found dead: answered by RST where TCP") \
+	X(9, flow_table_full, "the table of connections is full: raise flows_max, or look for a flood") \
+	X(10, ports_exhausted, "full_nat: no free source port towards this endpoint: add source addresses") \
+	X(11, flow_collision, "another connection already uses this tuple towards every endpoint that was tried") \
+	X(12, no_route, "the host has no route to the endpoint, or to the client") \
+	X(13, unknown_fragment, "a later fragment whose first was not seen") \
+	X(14, too_big, "larger than the next link carries, and must not be fragmented: answered by ICMP") \
+	X(15, icmp_unmatched, "an ICMP error about a connection that is not known") \
+	X(16, redirect_failed, "the kernel refused to hand the packet to its interface")
+
+enum lb_reason {
+	LB_REASON_NONE = 0,
+#define LB_REASON_ENUM(number, name, text) LB_REASON_##name = number,
+	LB_DROP_REASONS(LB_REASON_ENUM)
+#undef LB_REASON_ENUM
+};
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* How a flow lives: what its packets make of its state, and how long it may be silent. Pure. */
+#ifndef LB_FLOW_H
+#define LB_FLOW_H
+
+#include "packet.h"
+
+/* Above the high-water mark of the table. A SYN is answered within a second or retransmitted; what is closed is mostly not heard again. */
+#define PRESSURE_SYN_S 3u
+#define PRESSURE_CLOSING_S 0u
+/* dsr: only the client is seen. After its FIN the endpoint may still send for a while, which only the client's ACKs tell of (IPVS waits as long). */
+#define DSR_FIN_S 120u
+/* A direction whose twin is gone, or not made yet. */
+#define ORPHAN_S 2u
+
+/* The first segment of a connection. */
+static __always_inline bool tcp_begins(__u8 flags)
+{
+	return (flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) == TCP_SYN;
+}
+
+/* A segment that changes more than the time of its flow. */
+static __always_inline bool tcp_is_event(__u8 flags)
+{
+	return (flags & (TCP_SYN | TCP_FIN | TCP_RST)) != 0;
+}
+
+/* The bits that a segment adds to the state of its direction. LB_CLOSING goes to both directions. */
+static __always_inline __u32 tcp_step(__u8 flags, __u32 mine, __u32 twin)
+{
+	__u32 add = 0;
+
+	if (flags & TCP_RST)
+		return LB_SEEN_RST | LB_CLOSING;
+	if (flags & TCP_SYN)
+		add |= LB_SEEN_SYN;
+	else if (flags & TCP_ACK)
+		add |= LB_SEEN_ACK;
+	if (flags & TCP_FIN)
+		add |= LB_SEEN_FIN;
+	if (((mine | add) & LB_SEEN_FIN) && (twin & LB_SEEN_FIN))
+		add |= LB_CLOSING;
+	return add;
+}
+
+/* What the first packet of a flow makes of it. A flow that is made again in its middle has seen ACK. */
+static __always_inline __u32 flow_begin(__u8 proto, __u8 tcp_flags)
+{
+	return LB_COUNTED | (proto == IPPROTO_TCP ? tcp_step(tcp_flags, 0, 0) & ~LB_CLOSING : LB_SEEN_ACK);
+}
+
+/* Seconds that a flow may be silent. `mine`: from the client; `twin`: from the endpoint. */
+static __always_inline __u32 flow_life_s(const struct lb_vip *vip, __u32 mine, __u32 twin, bool dsr, bool pressure)
+{
+	if ((mine | twin) & LB_CLOSING)
+		return pressure && vip->closing_s > PRESSURE_CLOSING_S ? PRESSURE_CLOSING_S : vip->closing_s;
+	if (dsr && (mine & LB_SEEN_FIN))
+		return vip->idle_s < DSR_FIN_S ? vip->idle_s : DSR_FIN_S;
+	/* Established: the client has acknowledged, and the endpoint has said something (dsr: nobody can know). */
+	if ((mine & LB_SEEN_ACK) && (dsr || (twin & (LB_SEEN_SYN | LB_SEEN_ACK))))
+		return vip->idle_s;
+	return pressure && vip->syn_s > PRESSURE_SYN_S ? PRESSURE_SYN_S : vip->syn_s;
+}
+
+/* Silent for longer than `life_s`. The clock may lag behind a packet of another CPU: what was touched in the future is not old. */
+static __always_inline bool is_silent(__u32 now_s, __u32 touched_s, __u32 life_s)
+{
+	__s32 age_s = (__s32)(now_s - touched_s);
+
+	return age_s > 0 && (__u32)age_s > life_s;
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The way out: which interface, by which next hop, and whether the packet fits. */
+#ifndef LB_FORWARD_H
+#define LB_FORWARD_H
+
+#include "rewrite.h"
+#include "verdict.h"
+
+#define LB_AF_INET 2
+#define LB_AF_INET6 10
+
+/*
+ * Asks the host's routes, so that what an operator does with `ip route` holds here too, and writes the way into the flow. `iif`: where the
+ * packet comes in; that interface must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. False: no way, and the flow is as it was.
+ * A flow in use may be read half-written by another CPU: one packet goes the wrong way, as packets do when a route changes.
+ */
+static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, const __u32 *daddr, __u8 proto, __u32 iif, struct lb_flow *flow)
+{
+	struct bpf_fib_lookup fib;
+	struct lb_interface *interface;
+	__u32 ifindex, mtu;
+	long result;
+
+	__builtin_memset(&fib, 0, sizeof(fib));
+	fib.ifindex = iif;
+	fib.l4_protocol = proto;
+	/* Not a length: it makes the lookup tell the route's MTU, which counts beside the interface's (kernel 5.12). */
+	fib.tot_len = 1;
+	if (address_is_ipv4(daddr)) {
+		fib.family = LB_AF_INET;
+		fib.ipv4_src = saddr[3];
+		fib.ipv4_dst = daddr[3];
+	} else {
+		fib.family = LB_AF_INET6;
+		address_copy(fib.ipv6_src, saddr);
+		address_copy(fib.ipv6_dst, daddr);
+	}
+	result = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	/* Whether the neighbour is known is bpf_redirect_neigh's business, which can ask for it. The interface is told all the same (kernel 5.10). */
+	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return false;
+
+	if (fib.family == LB_AF_INET)
+		address_from_ipv4(flow->next_hop, fib.ipv4_dst);
+	else
+		address_copy(flow->next_hop, fib.ipv6_dst);
+	ifindex = fib.ifindex;
+	mtu = result == BPF_FIB_LKUP_RET_SUCCESS && fib.mtu_result > 1 ? fib.mtu_result : 0;
+	interface = bpf_map_lookup_elem(&lb_interfaces, &ifindex);
+	if (interface && !mtu)
+		mtu = interface->mtu < 65535 ? interface->mtu : 65535;
+	flow->ifindex = ifindex;
+	flow->mtu = (__u16)mtu;
+	flow->action = interface && (interface->flags & LB_INTERFACE_PEER) ? LB_ACTION_PEER : LB_ACTION_NEIGH;
+	return true;
+}
+
+/* The interface takes the packet as it is now. The link layer is written by the kernel, or not looked at (a peer takes what is put into it). */
+static __always_inline bool hand_over(const struct lb_flow *flow)
+{
+	struct bpf_redir_neigh neighbour;
+
+	if (flow->action == LB_ACTION_PEER)
+		return bpf_redirect_peer(flow->ifindex, 0) == TC_ACT_REDIRECT;
+	__builtin_memset(&neighbour, 0, sizeof(neighbour));
+	if (address_is_ipv4(flow->next_hop)) {
+		neighbour.nh_family = LB_AF_INET;
+		neighbour.ipv4_nh = flow->next_hop[3];
+	} else {
+		neighbour.nh_family = LB_AF_INET6;
+		address_copy(neighbour.ipv6_nh, flow->next_hop);
+	}
+	return bpf_redirect_neigh(flow->ifindex, &neighbour, sizeof(neighbour), 0) == TC_ACT_REDIRECT;
+}
+
+/* Layer 3 bytes of the packet, or of the longest segment it will be cut into. */
+static __always_inline __u32 wire_len(const struct __sk_buff *skb, const struct packet *packet)
+{
+	if (skb->gso_size)
+		return packet->l4 - packet->l3 + packet->l4_header + skb->gso_size;
+	return skb->len - packet->l3;
+}
+
+/* A tag belongs to the link that the packet came by. */
+static __always_inline bool strip_vlan(struct __sk_buff *skb, struct packet *packet)
+{
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return false;
+	for (int i = 0; i < VLAN_TAGS_MAX && i < packet->vlan_tags; i++) {
+		/* One that the kernel has moved out of the packet after the last was popped counts as well; popping none is no error. */
+		if (bpf_skb_vlan_pop(skb))
+			return false;
+	}
+	packet->l3 -= packet->vlan_tags * 4;
+	packet->l4 -= packet->vlan_tags * 4;
+	packet->vlan_tags = 0;
+	return true;
+}
+
+/* Checks that it may leave, rewrites it, and sends it on its flow's way. */
+static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct packet *packet, const struct lb_flow *flow, const bool dry)
+{
+	enum lb_outcome outcome = LB_FORWARD;
+	bool fits = !flow->mtu || wire_len(skb, packet) <= flow->mtu;
+
+	packet->vip = flow->vip;
+	if (packet->ttl <= 1) {
+		outcome = drop(packet, LB_REASON_ttl_expired);
+	} else if (!fits && packet->dont_fragment) {
+		packet->mtu = flow->mtu;
+		outcome = answer(packet, ANSWER_TOO_BIG, LB_REASON_too_big);
+	} else if (!fits) {
+		outcome = LB_STACK;
+	}
+	trace(dry, LB_STAGE_FORWARD, outcome, packet->reason, flow->ifindex);
+	if (dry || outcome == LB_DROP || outcome == LB_ANSWER)
+		return outcome;
+	count_packet(flow->endpoint, flow->flags & LB_FLOW_REPLY, skb->len);
+	if (unlikely(packet->vlan_tags || skb->vlan_present) && !strip_vlan(skb, packet))
+		return drop(packet, LB_REASON_malformed);
+	if (!rewrite(skb, packet, flow, outcome != LB_STACK))
+		return drop(packet, LB_REASON_malformed);
+	if (outcome == LB_FORWARD && !hand_over(flow))
+		return drop(packet, LB_REASON_redirect_failed);
+	return outcome;
+}
+
+#endif

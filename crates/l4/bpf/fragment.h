@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Fragments: the first carries the ports, and the others are told them. Nothing is put together or held back: one that comes before its first is
+ * dropped, as the datagram is for a host that waits for it in vain.
+ */
+#ifndef LB_FRAGMENT_H
+#define LB_FRAGMENT_H
+
+#include "conntrack.h"
+#include "vip.h"
+
+static __always_inline void fragment_key(struct lb_fragment_key *key, const struct packet *packet)
+{
+	address_copy(key->saddr, packet->key.saddr);
+	address_copy(key->daddr, packet->key.daddr);
+	key->id = packet->fragment_id;
+	key->proto = packet->key.proto;
+}
+
+/* Remembers the ports, for datagrams that are ours. The flow may be about to be made. */
+static __always_inline enum lb_outcome fragment_first(struct packet *packet, const bool dry)
+{
+	struct lb_fragment ports = { .sport = packet->key.sport, .dport = packet->key.dport };
+	struct lb_fragment_key key;
+
+	if (!dry && (conntrack_find(&packet->key) || vip_address(packet))) {
+		fragment_key(&key, packet);
+		bpf_map_update_elem(&lb_fragments, &key, &ports, BPF_ANY);
+	}
+	return LB_CONTINUE;
+}
+
+static __always_inline enum lb_outcome fragment_later(struct packet *packet)
+{
+	struct lb_fragment_key key;
+	struct lb_fragment *ports;
+
+	fragment_key(&key, packet);
+	ports = bpf_map_lookup_elem(&lb_fragments, &key);
+	if (!ports)
+		return vip_address(packet) ? drop(packet, LB_REASON_unknown_fragment) : LB_PASS;
+	packet->key.sport = ports->sport;
+	packet->key.dport = ports->dport;
+	return LB_CONTINUE;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Forgets flows of which neither direction has been heard for as long as the vip allows. Runs in the kernel, over the whole table, when user
+ * space says so: no entry is copied out.
+ *
+ * The client's entry decides for both. An entry of replies is looked at for itself only when its twin is gone.
+ */
+#ifndef LB_GC_H
+#define LB_GC_H
+
+#include "conntrack.h"
+#include "config.h"
+
+struct collection {
+	struct lb_gc_context counts;
+	__u32 kept;         /* entries */
+	__u32 pressure;
+};
+
+static __always_inline bool gc_is_over(const struct lb_flow *flow, const struct lb_flow *twin, const struct collection *collection)
+{
+	__u32 vip_index = flow->vip, twin_state = twin ? twin->state : 0, now = collection->counts.now_s;
+	bool dsr = flow->flags & LB_FLOW_DSR;
+	struct lb_vip *vip;
+	__u32 life_s;
+
+	if (!twin && !dsr)
+		return is_silent(now, flow->touched_s, ORPHAN_S);
+	vip = bpf_map_lookup_elem(&lb_vips, &vip_index);
+	if (!vip || !vip->mode) /* the vip was removed */
+		return true;
+	life_s = flow_life_s(vip, flow->state, twin_state, dsr, collection->pressure);
+	return is_silent(now, flow->touched_s, life_s) && (!twin || is_silent(now, twin->touched_s, life_s));
+}
+
+static long gc_flow(void *map, struct lb_flow_key *key, struct lb_flow *flow, struct collection *collection)
+{
+	struct lb_flow_key other;
+	struct lb_flow *twin;
+	__u32 entries;
+
+	twin_key(&other, flow, key->proto);
+	twin = flow->flags & LB_FLOW_DSR ? NULL : conntrack_find(&other);
+	/* The client's entry counts for both: whether the walk still meets a twin that it has removed is chance. */
+	if ((flow->flags & LB_FLOW_REPLY) && twin)
+		return 0;
+	entries = twin ? 2 : 1;
+	collection->counts.seen += entries;
+	if (!gc_is_over(flow, twin, collection)) {
+		collection->kept += entries;
+		return 0;
+	}
+	if (flow->state & LB_CLOSING)
+		collection->counts.closed++;
+	else
+		collection->counts.expired++;
+	conntrack_release(flow);
+	bpf_map_delete_elem(&lb_flows, &other);
+	bpf_map_delete_elem(&lb_flows, key);
+	return 0;
+}
+
+static __always_inline int gc_run(struct lb_gc_context *context)
+{
+	struct collection collection = { .counts.now_s = (__u32)(bpf_ktime_get_ns() / 1000000000ull) };
+	__u32 zero = 0;
+	struct lb_shared *shared = bpf_map_lookup_elem(&lb_shared, &zero);
+
+	if (!shared)
+		return 1;
+	collection.pressure = shared->pressure;
+	bpf_for_each_map_elem(&lb_flows, gc_flow, &collection, 0);
+	shared->flows_used = collection.kept;
+	shared->pressure = shared->flows_used > lb_flows_high_water;
+	*context = collection.counts;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * ICMP: echo to a vip is answered, and an error goes to whom it concerns, translated. An error quotes the packet as it left here; the one who sent
+ * that packet knows it by the addresses and ports that it had before. Path MTU discovery hangs on this.
+ */
+#ifndef LB_ICMP_H
+#define LB_ICMP_H
+
+#include "answer.h"
+#include "conntrack.h"
+#include "vip.h"
+
+#define ICMP_CHECK_OFFSET 2u
+
+static __always_inline bool icmp_is_error(const struct packet *packet)
+{
+	__u8 type = packet->icmp_type;
+
+	if (packet->ipv6)
+		return type >= ICMPV6_ERROR_FIRST && type <= ICMPV6_ERROR_LAST;
+	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER_PROBLEM;
+}
+
+static __always_inline bool icmp_is_echo(const struct packet *packet)
+{
+	return packet->icmp_code == 0 && packet->icmp_type == (packet->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST);
+}
+
+/* The request becomes the reply: the addresses change places, which no checksum sees. */
+static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct packet *packet)
+{
+	__u16 request = be16((__u16)(packet->icmp_type << 8));
+	__u16 reply = packet->ipv6 ? be16(ICMPV6_ECHO_REPLY << 8) : be16(ICMP_ECHO_REPLY << 8);
+	__u32 l4 = packet->l4 & (HEADER_BYTES_MAX - 1);
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (bpf_l4_csum_replace(skb, l4 + ICMP_CHECK_OFFSET, request, reply, 2) || bpf_skb_store_bytes(skb, l4, &reply, 1, 0))
+		return drop(packet, LB_REASON_malformed);
+	if (packet->ipv6) {
+		ip6 = packet_at(skb, packet->l3, sizeof(*ip6));
+		if (!ip6)
+			return drop(packet, LB_REASON_malformed);
+		__builtin_memcpy(&ip6->saddr, packet->key.daddr, 16);
+		__builtin_memcpy(&ip6->daddr, packet->key.saddr, 16);
+		ip6->hop_limit = ANSWER_TTL;
+	} else {
+		ip = packet_at(skb, packet->l3, sizeof(*ip));
+		if (!ip)
+			return drop(packet, LB_REASON_malformed);
+		ip->saddr = packet->key.daddr[3];
+		ip->daddr = packet->key.saddr[3];
+		ip->check = csum_apply(ip->check, csum_diff16(be16((__u16)(ip->ttl << 8)), be16(ANSWER_TTL << 8)));
+		ip->ttl = ANSWER_TTL;
+	}
+	return send_back(skb) ? LB_ANSWER : drop(packet, LB_REASON_redirect_failed);
+}
+
+/* A 16-bit field of the quoted packet, and what its change does to the sum of the whole. */
+static __always_inline bool quoted_store(struct __sk_buff *skb, __u32 offset, __u16 value, __u32 *diff)
+{
+	__u16 old;
+
+	if (bpf_skb_load_bytes(skb, offset, &old, sizeof(old)))
+		return false;
+	*diff = csum_add(*diff, csum_diff16(old, value));
+	return bpf_skb_store_bytes(skb, offset, &value, sizeof(value), 0) == 0;
+}
+
+/* The quoted checksum, where the quotation reaches as far: nobody need verify it, but a NAT further on will go by it. */
+static __always_inline void quoted_checksum(struct __sk_buff *skb, const struct packet *quoted, const struct lb_flow *flow, __u32 *diff)
+{
+	__u32 offset = quoted->l4 + (quoted->key.proto == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
+	__u16 check;
+
+	if (offset + sizeof(check) > skb->len || bpf_skb_load_bytes(skb, offset, &check, sizeof(check)))
+		return;
+	if (quoted->key.proto == IPPROTO_UDP && check == 0)
+		return;
+	quoted_store(skb, offset, csum_apply(check, csum_add(csum_fold(flow->addr_diff), csum_fold(flow->port_diff))), diff);
+}
+
+/*
+ * The quoted packet becomes what its sender sent: the flow's tuple, turned round. The sum of the addresses' differences does not depend on which is
+ * source and which destination, so those of the flow serve. Adds to *diff what the ICMP checksum must take up.
+ */
+static __always_inline bool quoted_rewrite(struct __sk_buff *skb, const struct packet *quoted, const struct lb_flow *flow, __u32 *diff)
+{
+	__u32 l3 = quoted->l3;
+	__u16 ports[2] = { flow->dport, flow->sport };
+	__u16 check;
+
+	quoted_checksum(skb, quoted, flow, diff);
+	*diff = csum_add(*diff, csum_add(csum_fold(flow->addr_diff), csum_fold(flow->port_diff)));
+	if (bpf_skb_store_bytes(skb, quoted->l4, ports, sizeof(ports), 0))
+		return false;
+	if (quoted->ipv6)
+		return bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, saddr), flow->daddr, 16, 0) == 0 &&
+		       bpf_skb_store_bytes(skb, l3 + offsetof(struct ipv6hdr, daddr), flow->saddr, 16, 0) == 0;
+	if (bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, check), &check, sizeof(check)))
+		return false;
+	return quoted_store(skb, l3 + offsetof(struct iphdr, check), csum_apply(check, flow->addr_diff), diff) &&
+	       bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &flow->daddr[3], 4, 0) == 0 &&
+	       bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, daddr), &flow->saddr[3], 4, 0) == 0;
+}
+
+/* The header around it: to whom it concerns; and from the vip where it came from the endpoint itself, from the router that it came from else. */
+static __always_inline bool outer_rewrite(struct __sk_buff *skb, const struct packet *packet, const struct lb_flow *flow,
+					  const __u32 *flow_saddr)
+{
+	struct lb_flow outer = { .flags = LB_FLOW_NEW_SADDR | LB_FLOW_NEW_DADDR };
+	__u32 check = (packet->l4 & (HEADER_BYTES_MAX - 1)) + ICMP_CHECK_OFFSET;
+
+	address_copy(outer.saddr, address_equal(packet->key.saddr, flow_saddr) ? flow->saddr : packet->key.saddr);
+	address_copy(outer.daddr, flow->daddr);
+	outer.addr_diff = csum_diff_address(csum_diff_address(0, packet->key.saddr, outer.saddr), packet->key.daddr, outer.daddr);
+	if (!packet->ipv6)
+		return rewrite_ipv4(skb, packet, &outer, true);
+	/* ICMPv6 sums the pseudo header, ICMP does not. */
+	return rewrite_ipv6(skb, packet, &outer, true) &&
+	       bpf_l4_csum_replace(skb, check, 0, outer.addr_diff, BPF_F_PSEUDO_HDR) == 0;
+}
+
+static __always_inline enum lb_outcome icmp_translate(struct __sk_buff *skb, struct packet *packet, struct packet *quoted,
+						      const struct lb_flow *flow, const __u32 *flow_saddr)
+{
+	__u32 tags = packet->vlan_tags, diff = 0, check;
+
+	if (!strip_vlan(skb, packet))
+		return drop(packet, LB_REASON_malformed);
+	quoted->l3 -= tags * 4;
+	quoted->l4 -= tags * 4;
+	check = (packet->l4 & (HEADER_BYTES_MAX - 1)) + ICMP_CHECK_OFFSET;
+	if (!(flow->flags & LB_FLOW_DSR)) {
+		if (!quoted_rewrite(skb, quoted, flow, &diff) || bpf_l4_csum_replace(skb, check, 0, diff, 0))
+			return drop(packet, LB_REASON_malformed);
+	}
+	if (!outer_rewrite(skb, packet, flow, flow_saddr))
+		return drop(packet, LB_REASON_malformed);
+	count_packet(flow->endpoint, flow->flags & LB_FLOW_REPLY, skb->len);
+	return hand_over(flow) ? LB_FORWARD : drop(packet, LB_REASON_redirect_failed);
+}
+
+/* Verified apart from its caller. */
+__noinline int lb_walk_quoted(struct __sk_buff *skb, struct packet *quoted, __u32 start, __u32 ipv6)
+{
+	struct cursor cursor = {
+		.start = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.wire_len = skb->len,
+	};
+
+	if (!quoted)
+		return WALK_SHORT;
+	cursor.pos = cursor.start + (start & (HEADER_BYTES_MAX / 2 - 1));
+	return walk_quoted(&cursor, quoted, ipv6);
+}
+
+/* Finds the flow whose packet is quoted: the one that goes the error's way. */
+static __always_inline enum lb_outcome icmp_error(struct __sk_buff *skb, struct packet *packet, const bool dry)
+{
+	struct packet quoted;
+	struct lb_flow *flow = NULL;
+	struct lb_flow_key key;
+
+	__builtin_memset(&quoted, 0, sizeof(quoted));
+	if (lb_walk_quoted(skb, &quoted, packet->l4 + ICMP_HEADER, packet->ipv6) == WALK_OK && quoted.fragment != FRAGMENT_LATER &&
+	    (quoted.key.proto == IPPROTO_TCP || quoted.key.proto == IPPROTO_UDP)) {
+		__builtin_memset(&key, 0, sizeof(key));
+		address_copy(key.saddr, quoted.key.daddr);
+		address_copy(key.daddr, quoted.key.saddr);
+		key.sport = quoted.key.dport;
+		key.dport = quoted.key.sport;
+		key.proto = quoted.key.proto;
+		flow = conntrack_find(&key);
+	}
+	if (!flow)
+		return vip_address(packet) ? drop(packet, LB_REASON_icmp_unmatched) : LB_PASS;
+	packet->vip = flow->vip;
+	if (packet->ttl <= 1)
+		return drop(packet, LB_REASON_ttl_expired);
+	if (dry)
+		return LB_FORWARD;
+	return icmp_translate(skb, packet, &quoted, flow, key.saddr);
+}
+
+static __always_inline enum lb_outcome icmp(struct __sk_buff *skb, struct packet *packet, const bool dry)
+{
+	struct lb_address *address;
+
+	if (packet->fragment != FRAGMENT_NONE) /* neither an error nor an echo can be understood from a part of it */
+		return vip_address(packet) ? drop(packet, LB_REASON_unknown_fragment) : LB_PASS;
+	if (icmp_is_error(packet))
+		return icmp_error(skb, packet, dry);
+	address = icmp_is_echo(packet) ? vip_address(packet) : NULL;
+	if (!address || !address->echo)
+		return LB_PASS;
+	return dry ? LB_ANSWER : icmp_echo(skb, packet);
+}
+
+#endif

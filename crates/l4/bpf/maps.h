@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Every map of the data plane, and nothing else. The layouts of keys and values are in abi.h.
+ *
+ * All are preallocated: a packet never waits for memory, and a full table is a counted verdict. The table of flows is a plain hash, since an LRU
+ * would evict live connections that somebody else's flood pushes out. What may be forgotten without breaking a connection is an LRU.
+ */
+#ifndef LB_MAPS_H
+#define LB_MAPS_H
+
+#include "abi.h"
+
+#define LB_CLIENTS_MAX 65536u   /* clients whose affinity, and whose rate, is remembered: the least recent are forgotten */
+#define LB_FRAGMENTS_MAX 16384u /* datagrams in fragments, under way at once */
+#define LB_SOURCES_MAX 65536u   /* prefixes in the allow and deny lists of all vips */
+#define LB_INTERFACES_MAX 4096u
+
+/* Both directions of every flow, so twice the number of connections. The loader sets max_entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__type(key, struct lb_flow_key);
+	__type(value, struct lb_flow);
+} lb_flows SEC(".maps");
+
+/* One port of an address: the index of its vip. Ports in ranges are in lb_addresses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, struct lb_vip_key);
+	__type(value, __u32);
+} lb_vip_ids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_vip);
+} lb_vips SEC(".maps");
+
+/* Every address of any vip: whether it answers to echo, and its port ranges. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, struct lb_address_key);
+	__type(value, struct lb_address);
+} lb_addresses SEC(".maps");
+
+/* A vip's table: each slot is an index in lb_endpoints. Replacing the inner map changes all of it at once. */
+struct lb_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP); /* kernel 5.10: tables of one outer map may differ in length */
+	__type(key, __u32);
+	__type(value, __u32);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, __u32);
+	__array(values, struct lb_table);
+} lb_tables SEC(".maps");
+
+/* Where the round of each vip stands. Shared by the CPUs, so that the order is exact. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} lb_cursors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_ENDPOINTS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_endpoint);
+} lb_endpoints SEC(".maps");
+
+/* Flows of each endpoint that have neither ended nor expired. Index as lb_endpoints. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_ENDPOINTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} lb_active SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LB_ENDPOINTS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_counters);
+} lb_counters SEC(".maps");
+
+/* Packets not forwarded, at vip * LB_REASONS_MAX + reason. The vip LB_VIPS_MAX stands for "none". */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, (LB_VIPS_MAX + 1) * LB_REASONS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} lb_drops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LB_CLIENTS_MAX);
+	__type(key, struct lb_client_key);
+	__type(value, struct lb_affinity);
+} lb_affinity SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LB_CLIENTS_MAX);
+	__type(key, struct lb_client_key);
+	__type(value, struct lb_rate);
+} lb_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LB_FRAGMENTS_MAX);
+	__type(key, struct lb_fragment_key);
+	__type(value, struct lb_fragment);
+} lb_fragments SEC(".maps");
+
+/* LB_SOURCE_ALLOW or LB_SOURCE_DENY. A trie cannot be preallocated; only user space adds to it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, LB_SOURCES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lb_source_key);
+	__type(value, __u32);
+} lb_sources SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_VIPS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_pool);
+} lb_pools SEC(".maps");
+
+/* By ifindex. An interface that is missing here is reached through its neighbour table, and its MTU is unknown. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LB_INTERFACES_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_interface);
+} lb_interfaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lb_shared);
+} lb_shared SEC(".maps");
+
+/* What lb_trace found. One question at a time: user space holds a lock around it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lb_trace);
+} lb_traces SEC(".maps");
+
+/* Where flows are put together: the pair does not fit the stack. Nothing else runs on a CPU between two lines of a program at this hook. */
+struct lb_scratch {
+	struct lb_flow flow;
+	struct lb_flow reply;
+	struct lb_flow_key reply_key;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lb_scratch);
+} lb_scratches SEC(".maps");
+
+#endif

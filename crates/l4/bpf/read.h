@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The first stage: packet.h's walk over the packet at hand. */
+#ifndef LB_READ_H
+#define LB_READ_H
+
+#include "vip.h"
+
+static __always_inline enum walk packet_walk(struct __sk_buff *skb, struct packet *packet, const enum pace pace)
+{
+	struct cursor cursor = {
+		.start = (void *)(long)skb->data,
+		.pos = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.wire_len = skb->len,
+	};
+
+	__builtin_memset(packet, 0, sizeof(*packet));
+	packet->vip = LB_VIPS_MAX;
+	return walk_ethernet(&cursor, packet, pace);
+}
+
+/*
+ * The whole walk, for the few packets that need it, headers in another page than the beginning among them. Verified apart from its caller, once
+ * (a global function, kernel 5.6).
+ */
+__noinline int lb_walk(struct __sk_buff *skb, struct packet *packet)
+{
+	__u32 len = skb->len < HEADER_BYTES_MAX ? skb->len : HEADER_BYTES_MAX;
+
+	if (!packet || (skb->data_end - skb->data < len && bpf_skb_pull_data(skb, len)))
+		return WALK_SHORT;
+	return packet_walk(skb, packet, PACE_FULL);
+}
+
+/* LB_CONTINUE: TCP, UDP or ICMP over IP, and its headers are whole. What is broken is dropped only when it is for a vip. */
+static __always_inline enum lb_outcome packet_read(struct __sk_buff *skb, struct packet *packet, const bool dry)
+{
+	enum walk walk = packet_walk(skb, packet, PACE_SHORT);
+	enum lb_outcome outcome = LB_CONTINUE;
+
+	if (unlikely(walk == WALK_SHORT || walk == WALK_LONGER))
+		walk = lb_walk(skb, packet);
+	if (unlikely(walk != WALK_OK)) {
+		bool broken = walk != WALK_OTHER && packet->addressed && vip_address(packet);
+
+		outcome = broken ? drop(packet, LB_REASON_malformed) : LB_PASS;
+	}
+	trace(dry, LB_STAGE_PACKET, outcome, packet->reason, packet->key.proto);
+	return outcome;
+}
+
+#endif

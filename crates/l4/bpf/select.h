@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Which endpoint takes a new flow. Every algorithm looks into the vip's table, which user space has built with the weights in it; so the cost
+ * does not grow with the number of endpoints.
+ */
+#ifndef LB_SELECT_H
+#define LB_SELECT_H
+
+#include "choose.h"
+#include "verdict.h"
+
+/* Tries for one flow: an endpoint that died since the table was built, or whose tuple is taken, costs one. */
+#define ATTEMPTS_MAX 8u
+#define ENDPOINT_NONE LB_ENDPOINTS_MAX
+
+static __always_inline struct lb_endpoint *endpoint_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&lb_endpoints, &index);
+}
+
+static __always_inline bool endpoint_is_active(__u32 index)
+{
+	struct lb_endpoint *endpoint = endpoint_at(index);
+
+	return endpoint && endpoint->state == LB_ENDPOINT_ACTIVE;
+}
+
+/* Its flows are to end at once. */
+static __always_inline bool endpoint_is_down(__u32 index)
+{
+	struct lb_endpoint *endpoint = endpoint_at(index);
+
+	return !endpoint || endpoint->state == LB_ENDPOINT_DOWN || endpoint->state == LB_ENDPOINT_FREE;
+}
+
+static __always_inline __u32 table_at(__u32 vip, __u32 slot)
+{
+	void *table = bpf_map_lookup_elem(&lb_tables, &vip);
+	__u32 *endpoint = table ? bpf_map_lookup_elem(table, &slot) : NULL;
+
+	/* No such slot: the table has just become shorter than the vip says. Another try will do. */
+	return endpoint ? *endpoint : ENDPOINT_NONE;
+}
+
+static __always_inline __u32 pick_in_turn(__u32 vip, __u32 attempt, __u32 slots, const bool dry)
+{
+	__u32 *cursor = bpf_map_lookup_elem(&lb_cursors, &vip);
+	__u32 turn;
+
+	if (!cursor)
+		return ENDPOINT_NONE;
+	turn = dry ? *cursor + attempt : __sync_fetch_and_add(cursor, 1);
+	return table_at(vip, turn % slots);
+}
+
+/* The power of two choices (Mitzenmacher 2001): of two random slots, the one with fewer active flows for its weight. */
+static __always_inline __u32 pick_less_loaded(__u32 vip, __u32 slots)
+{
+	__u32 a = table_at(vip, slot_of_hash(bpf_get_prandom_u32(), 0, slots));
+	__u32 b = table_at(vip, slot_of_hash(bpf_get_prandom_u32(), 0, slots));
+	__u32 *active_a = bpf_map_lookup_elem(&lb_active, &a);
+	__u32 *active_b = bpf_map_lookup_elem(&lb_active, &b);
+	struct lb_endpoint *endpoint_a = endpoint_at(a);
+	struct lb_endpoint *endpoint_b = endpoint_at(b);
+
+	if (!active_b || !endpoint_b || endpoint_b->state != LB_ENDPOINT_ACTIVE)
+		return a;
+	if (!active_a || !endpoint_a || endpoint_a->state != LB_ENDPOINT_ACTIVE)
+		return b;
+	/* The table holds an endpoint as often as its weight, so the draw is weighted already; the comparison is by what is left to it. */
+	return is_less_loaded(*active_b, endpoint_b->weight, *active_a, endpoint_a->weight) ? b : a;
+}
+
+/* The endpoint of this client's last flow, while it is remembered and takes flows. */
+static __always_inline __u32 pick_again(const struct packet *packet, __u32 now)
+{
+	struct lb_client_key key = { .vip = packet->vip };
+	struct lb_affinity *affinity;
+	struct lb_endpoint *endpoint;
+
+	address_copy(key.addr, packet->key.saddr);
+	affinity = bpf_map_lookup_elem(&lb_affinity, &key);
+	if (!affinity || (__s32)(affinity->until_s - now) < 0)
+		return ENDPOINT_NONE;
+	endpoint = endpoint_at(affinity->endpoint);
+	/* The index may have been freed and given to another vip's endpoint since. */
+	return endpoint && endpoint->vip == packet->vip ? affinity->endpoint : ENDPOINT_NONE;
+}
+
+static __always_inline void affinity_remember(const struct packet *packet, const struct lb_vip *vip, __u32 endpoint, __u32 now)
+{
+	struct lb_client_key key = { .vip = packet->vip };
+	struct lb_affinity affinity = { .endpoint = endpoint, .until_s = now + vip->affinity_s };
+
+	address_copy(key.addr, packet->key.saddr);
+	bpf_map_update_elem(&lb_affinity, &key, &affinity, BPF_ANY);
+}
+
+/* An index that may not be usable: the caller looks, and tries again. */
+static __always_inline __u32 pick(const struct packet *packet, __u32 attempt, __u32 now, const bool dry)
+{
+	__u32 index = packet->vip;
+	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &index);
+	__u32 slots = vip ? vip->table_slots : 0;
+
+	if (!slots)
+		return ENDPOINT_NONE;
+	if (attempt == 0 && (vip->flags & LB_VIP_AFFINITY)) {
+		__u32 again = pick_again(packet, now);
+
+		if (again < ENDPOINT_NONE && endpoint_is_active(again))
+			return again;
+	}
+	switch (vip->algorithm) {
+	case LB_MAGLEV:
+		return table_at(packet->vip, slot_of_hash(hash_flow(&packet->key), attempt, slots));
+	case LB_SOURCE_HASH:
+		return table_at(packet->vip, slot_of_hash(hash_source(&packet->key), attempt, slots));
+	case LB_RANDOM:
+		return table_at(packet->vip, slot_of_hash(bpf_get_prandom_u32(), 0, slots));
+	case LB_LEAST_CONNECTIONS:
+		return pick_less_loaded(packet->vip, slots);
+	default:
+		return pick_in_turn(packet->vip, attempt, slots, dry);
+	}
+}
+
+/* Any Steelyard finds the same endpoint for the same flow, so that it may go on in its middle. */
+static __always_inline bool is_consistent(const struct lb_vip *vip)
+{
+	return vip->algorithm == LB_MAGLEV || vip->algorithm == LB_SOURCE_HASH;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* How a stage says what it decided, how that is counted, and how a dry run writes it down. */
+#ifndef LB_VERDICT_H
+#define LB_VERDICT_H
+
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline enum lb_outcome drop(struct packet *packet, enum lb_reason reason)
+{
+	packet->reason = reason;
+	return LB_DROP;
+}
+
+/* Not forwarded, but its sender is told. Counted like a drop. */
+static __always_inline enum lb_outcome answer(struct packet *packet, enum answer answer, enum lb_reason reason)
+{
+	packet->reason = reason;
+	packet->answer = answer;
+	return LB_ANSWER;
+}
+
+static __always_inline void count_reason(const struct packet *packet)
+{
+	__u32 vip = packet->vip < LB_VIPS_MAX ? packet->vip : LB_VIPS_MAX;
+	__u32 index = vip * LB_REASONS_MAX + (packet->reason & (LB_REASONS_MAX - 1));
+	__u64 *count = bpf_map_lookup_elem(&lb_drops, &index);
+
+	if (count)
+		(*count)++; /* per CPU, and softirqs do not interrupt each other */
+}
+
+static __always_inline void count_packet(__u32 endpoint, bool reply, __u32 bytes)
+{
+	struct lb_counters *counters = bpf_map_lookup_elem(&lb_counters, &endpoint);
+
+	if (!counters)
+		return;
+	counters->packets[reply]++;
+	counters->bytes[reply] += bytes;
+}
+
+static __always_inline void count_flow(__u32 endpoint)
+{
+	struct lb_counters *counters = bpf_map_lookup_elem(&lb_counters, &endpoint);
+
+	if (counters)
+		counters->flows++;
+}
+
+static __always_inline struct lb_trace *trace_buffer(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&lb_traces, &zero);
+}
+
+/* Nothing, and no instruction, but in a dry run. */
+static __always_inline void trace(const bool dry, enum lb_stage stage, enum lb_outcome outcome, __u8 reason, __u32 detail)
+{
+	struct lb_trace *buffer;
+	__u32 step;
+
+	if (!dry)
+		return;
+	buffer = trace_buffer();
+	if (!buffer)
+		return;
+	step = buffer->step_count;
+	if (step >= LB_TRACE_STEPS_MAX)
+		return;
+	buffer->steps[step].stage = stage;
+	buffer->steps[step].outcome = outcome;
+	buffer->steps[step].reason = reason;
+	buffer->steps[step].detail = detail;
+	buffer->step_count = step + 1;
+}
+
+/* The flow of a dry run: found, or such as would be made. */
+static __always_inline void trace_found(const struct lb_flow *flow)
+{
+	struct lb_trace *buffer = trace_buffer();
+
+	if (buffer)
+		buffer->flow = *flow;
+}
+
+/* The coarse clock: it does not read the hardware. Fine for times in seconds. */
+static __always_inline __u32 now_s(void)
+{
+	return (__u32)(bpf_ktime_get_coarse_ns() / 1000000000ull);
+}
+
+#endif

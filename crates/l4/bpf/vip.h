@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Is it ours? Finds the vip that a packet is addressed to. */
+#ifndef LB_VIP_H
+#define LB_VIP_H
+
+#include "verdict.h"
+
+static __always_inline struct lb_address *vip_address(const struct packet *packet)
+{
+	struct lb_address_key key;
+
+	address_copy(key.addr, packet->key.daddr);
+	return bpf_map_lookup_elem(&lb_addresses, &key);
+}
+
+/* The index of the vip in a range of the address, or LB_VIPS_MAX. */
+static __always_inline __u32 vip_in_range(const struct packet *packet)
+{
+	struct lb_address *address = vip_address(packet);
+	__u16 port = be16(packet->key.dport);
+
+	if (!address)
+		return LB_VIPS_MAX;
+	for (__u32 i = 0; i < LB_RANGES_MAX; i++) {
+		const struct lb_range *range = &address->ranges[i];
+
+		if (i >= address->range_count)
+			break;
+		if (range->proto == packet->key.proto && range->first <= port && port <= range->last)
+			return range->vip;
+	}
+	return LB_VIPS_MAX;
+}
+
+/* LB_CONTINUE: packet->vip is the index of a vip that forwards. */
+static __always_inline enum lb_outcome vip_find(struct packet *packet, const bool dry)
+{
+	struct lb_vip_key key = {
+		.port = packet->key.dport,
+		.proto = packet->key.proto,
+	};
+	enum lb_outcome outcome = LB_CONTINUE;
+	struct lb_vip *vip;
+	__u32 *exact, index;
+
+	address_copy(key.addr, packet->key.daddr);
+	exact = bpf_map_lookup_elem(&lb_vip_ids, &key);
+	index = exact ? *exact : vip_in_range(packet);
+	vip = index < LB_VIPS_MAX ? bpf_map_lookup_elem(&lb_vips, &index) : NULL;
+	/* A free slot: the vip was removed a moment ago. */
+	if (!vip || !vip->mode)
+		outcome = LB_PASS;
+	else if (vip->mode == LB_MODE_LOCAL)
+		outcome = LB_LOCAL;
+	if (outcome != LB_PASS)
+		packet->vip = index;
+	trace(dry, LB_STAGE_VIP, outcome, 0, index);
+	return outcome;
+}
+
+#endif

@@ -1,0 +1,143 @@
+//! Compiles the BPF programs, and makes Rust of what C says once: the layouts (from the object's BTF) and the reasons of `bpf/drop.h`.
+//!
+//! Without clang the crate is built all the same, and says at run time that it has no kernel plane.
+
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    println!("cargo:rustc-check-cfg=cfg(kernel_plane)");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    reasons(&out);
+    constants(&out);
+    #[cfg(feature = "kernel-plane")]
+    programs(&out);
+}
+
+/// The rows of `LB_DROP_REASONS`: `X(number, name, "text")`.
+fn reasons(out: &Path) {
+    let header = fs::read_to_string("bpf/drop.h").expect("bpf/drop.h is part of the crate");
+    let mut rows = String::from("&[\n");
+    let mut count = 0;
+    for line in header.lines().filter_map(|line| line.trim().strip_prefix("X(")) {
+        let row = line.trim_end_matches('\\').trim().strip_suffix(')').and_then(|row| {
+            let (number, rest) = row.split_once(',')?;
+            let (name, text) = rest.split_once(',')?;
+            Some((number.trim().parse::<u8>().ok()?, name.trim(), text.trim()))
+        });
+        let Some((number, name, text)) = row.filter(|(_, _, text)| text.starts_with('"') && text.ends_with('"')) else {
+            panic!("bpf/drop.h: not a row of X(number, name, \"text\"): {line}");
+        };
+        writeln!(rows, "    DropReason {{ number: {number}, name: {name:?}, text: {text} }},").expect("memory");
+        count += 1;
+    }
+    assert!(count > 0, "bpf/drop.h has no rows");
+    rows.push(']');
+    fs::write(out.join("reasons.rs"), rows).expect("OUT_DIR can be written");
+}
+
+/// Every number that the headers name: `#define LB_NAME 12u` and `LB_NAME = 12,`.
+fn constants(out: &Path) {
+    let mut rows = String::new();
+    for header in ["bpf/abi.h", "bpf/drop.h"] {
+        let header = fs::read_to_string(header).expect("the headers are part of the crate");
+        for line in header.lines().map(str::trim) {
+            let pair = match line.strip_prefix("#define ") {
+                Some(definition) => definition.split_once(' '),
+                None => line.split_once(" = "),
+            };
+            let number = pair.and_then(|(name, value)| Some((name, number(value.split(['/', ',']).next()?.trim())?)));
+            if let Some((name, number)) = number.filter(|(name, _)| name.starts_with("LB_") && !name.contains('(')) {
+                writeln!(rows, "pub(crate) const {name}: u32 = {number};").expect("memory");
+            }
+        }
+    }
+    fs::write(out.join("constants.rs"), rows).expect("OUT_DIR can be written");
+}
+
+fn number(written: &str) -> Option<u32> {
+    let digits = written.trim_end_matches('u');
+    match digits.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => digits.parse().ok(),
+    }
+}
+
+/// The object (for `include_bytes!`, and for tests that load it themselves) and the skeleton, of which the types are used.
+#[cfg(feature = "kernel-plane")]
+fn programs(out: &Path) {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    if let Err(error) = std::process::Command::new(&clang).arg("--version").output() {
+        println!(
+            "cargo:warning=no kernel plane in this build: {clang} does not run ({error}); install clang 14 or newer"
+        );
+        return;
+    }
+    let object = out.join("lb.bpf.o");
+    let arguments = arguments();
+    let built = libbpf_cargo::SkeletonBuilder::new()
+        .source("bpf/lb.bpf.c")
+        .obj(&object)
+        .clang(&clang)
+        .clang_args(arguments)
+        .build_and_generate(out.join("lb.skel.rs"));
+    if let Err(error) = built {
+        panic!("the BPF programs do not compile: {error:?}");
+    }
+    layouts(out);
+    native(out);
+    println!("cargo:rustc-env=LB_OBJECT={}", object.display());
+    println!("cargo:rustc-cfg=kernel_plane");
+}
+
+#[cfg(feature = "kernel-plane")]
+fn arguments() -> Vec<String> {
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    // Debian keeps the kernel's <asm/types.h> in a folder of the architecture, which clang looks into only when it compiles for it.
+    let multiarch = format!("/usr/include/{arch}-linux-gnu");
+    // Version 3 of the instruction set: atomics that return a value (kernel 5.12).
+    ["-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &multiarch].map(str::to_owned).to_vec()
+}
+
+/// The structs of `abi.h` as libbpf-cargo has read them from the object's BTF, and no more of its skeleton: objects are opened by name, since one that
+/// owns itself can be kept, sent and dropped.
+#[cfg(feature = "kernel-plane")]
+fn layouts(out: &Path) {
+    let skeleton = fs::read_to_string(out.join("lb.skel.rs")).expect("it was just made");
+    let mut lines = skeleton.lines().map(str::trim);
+    let mut text = String::new();
+    let mut found = 0;
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_suffix(" {")) else { continue };
+        if !name.starts_with("lb_") && name != "rodata" {
+            continue;
+        }
+        let fields: Vec<&str> = lines.by_ref().take_while(|line| *line != "}").collect();
+        // The declaration of a map, not a layout.
+        if fields.iter().any(|field| field.contains("*mut")) {
+            continue;
+        }
+        let derives = "Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord";
+        writeln!(text, "#[derive({derives})]\n#[repr(C)]\npub(crate) struct {name} {{").expect("memory");
+        for field in fields {
+            writeln!(text, "    {}", field.replacen("pub ", "pub(crate) ", 1)).expect("memory");
+        }
+        text.push_str("}\n");
+        found += 1;
+    }
+    assert!(found > 0, "libbpf-cargo writes its skeletons in another form now");
+    fs::write(out.join("layouts.rs"), text).expect("OUT_DIR can be written");
+}
+
+/// What is pure in the programs, compiled for this host: for the tests alone, hence linked into them and into nothing else.
+#[cfg(feature = "kernel-plane")]
+fn native(out: &Path) {
+    println!("cargo:rerun-if-changed=tests/native");
+    cc::Build::new().file("tests/native/core.c").cargo_metadata(false).compile("lb_core");
+    println!("cargo:rustc-link-arg-tests={}", out.join("liblb_core.a").display());
+}

@@ -1,0 +1,89 @@
+//! The interface of a build without programs: it says so.
+
+use model::{Endpoint, Vip};
+use telemetry::Sample;
+
+use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Refusal, Trace, TraceQuery};
+
+/// Cannot be had in this build.
+#[derive(Debug)]
+pub enum Plane {}
+
+/// Whether this build has a kernel plane. Opens nothing.
+///
+/// # Errors
+/// It has none.
+pub fn built() -> Result<(), Refusal> {
+    Err(Refusal::NotBuilt)
+}
+
+/// Whether an earlier process has left a plane in the kernel: this build cannot know.
+pub fn pinned(_: &Options) -> bool {
+    false
+}
+
+/// Would remove what an earlier process has left.
+///
+/// # Errors
+/// Always.
+pub fn detach(_: &Options) -> Result<bool, Refusal> {
+    Err(Refusal::NotBuilt)
+}
+
+/// For none of these is there a plane to call it on.
+impl Plane {
+    /// Says that there is no kernel plane.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn open(_: &Options) -> Result<Self, Refusal> {
+        Err(Refusal::NotBuilt)
+    }
+
+    /// # Errors
+    /// None.
+    pub fn check(&self, _: &[Vip]) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn apply(&mut self, _: &[Vip], _: &dyn Fn(&str, &Endpoint) -> EndpointVerdict) -> Result<(), Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn collect(&mut self) -> Result<Collected, Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn flows(&self, _: Option<&str>, _: usize) -> Result<(Vec<Flow>, bool), Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn counters(&self) -> Result<Counters, Refusal> {
+        match *self {}
+    }
+
+    /// Nothing.
+    pub fn samples(&self) -> Vec<Sample> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn trace(&self, _: &TraceQuery) -> Result<Trace, Refusal> {
+        match *self {}
+    }
+
+    /// # Errors
+    /// None.
+    pub fn detach_all(self) -> Result<(), Refusal> {
+        match self {}
+    }
+}

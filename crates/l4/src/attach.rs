@@ -1,0 +1,156 @@
+//! Puts the entry program at the ingress of interfaces, and takes it off again.
+//!
+//! By tcx where the kernel has it (6.6): a link of our own, pinned, whose program is swapped in place, after whatever programs others have there. Else by a
+//! filter of the clsact qdisc, with a handle and a priority of our own; the qdisc itself is others', too, and stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use libbpf_rs::{AsRawLibbpf, Link, Program, TC_INGRESS, TcHook, TcHookBuilder, libbpf_sys};
+
+use crate::Refusal;
+use crate::interfaces::Interface;
+use crate::pins::{Pins, link_ifindex};
+
+/// Ours among the filters of an interface: found again after a restart, and unlikely to be anybody else's.
+const TC_HANDLE: u32 = 0x57ee_1bad;
+/// Late, so that what others have there sees the packets first, as with tcx.
+const TC_PRIORITY: u32 = 0xc000;
+
+/// Where we are attached.
+#[derive(Debug)]
+pub(crate) struct Attachments {
+    pins: Pins,
+    force_tc: bool,
+    /// By index of the interface. Links are held by their pins.
+    by_tcx: BTreeSet<u32>,
+    by_tc: BTreeSet<u32>,
+    /// What an earlier process has attached by tc has been looked for.
+    searched: bool,
+}
+
+impl Attachments {
+    pub(crate) fn new(pins: &Pins, force_tc: bool) -> Self {
+        Self { pins: pins.clone(), force_tc, by_tcx: BTreeSet::new(), by_tc: BTreeSet::new(), searched: false }
+    }
+
+    /// Attaches to those interfaces and no others. `present`: all there are.
+    pub(crate) fn sync(
+        &mut self,
+        program: &Program<'_>,
+        wanted: &BTreeMap<u32, String>,
+        present: &[Interface],
+    ) -> Result<(), Refusal> {
+        for (ifindex, name) in wanted {
+            if self.by_tcx.contains(ifindex) || self.by_tc.contains(ifindex) {
+                continue;
+            }
+            self.attach(program, *ifindex)
+                .map_err(|error| Refusal::kernel(format!("attach to the interface {name}"), error))?;
+            tracing::info!(interface = name, by = if self.by_tcx.contains(ifindex) { "tcx" } else { "tc" }, "attached");
+        }
+        self.detach_others(program.as_fd(), wanted, present);
+        Ok(())
+    }
+
+    fn attach(&mut self, program: &Program<'_>, ifindex: u32) -> libbpf_rs::Result<()> {
+        if !self.force_tc && self.attach_tcx(program, ifindex)? {
+            self.by_tcx.insert(ifindex);
+            detach_tc(program.as_fd(), ifindex);
+            return Ok(());
+        }
+        let mut hook = hook(program.as_fd(), ifindex);
+        hook.create()?;
+        hook.attach()?;
+        self.by_tc.insert(ifindex);
+        // An earlier process had it by tcx: not both.
+        remove_link(&self.pins, ifindex);
+        Ok(())
+    }
+
+    /// False: this kernel has no tcx.
+    fn attach_tcx(&self, program: &Program<'_>, ifindex: u32) -> libbpf_rs::Result<bool> {
+        let path = self.pins.link(ifindex);
+        if link_ifindex(&path) == Some(ifindex) {
+            Link::open(&path)?.update_prog(program)?;
+            return Ok(true);
+        }
+        // Of an interface that is gone, and whose index this one has got.
+        remove_link(&self.pins, ifindex);
+        let mut link = match new_tcx(program, ifindex) {
+            Ok(link) => link,
+            // The kernel knows no such attach type.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        link.pin(&path)?;
+        Ok(true)
+    }
+
+    fn detach_others(&mut self, program: BorrowedFd<'_>, wanted: &BTreeMap<u32, String>, present: &[Interface]) {
+        for (ifindex, _) in self.pins.links().into_iter().filter(|(ifindex, _)| !wanted.contains_key(ifindex)) {
+            remove_link(&self.pins, ifindex);
+        }
+        let is_there = |ifindex: &u32| present.iter().any(|interface| interface.index == *ifindex);
+        let suspects: Vec<u32> = if self.searched {
+            self.by_tc.iter().copied().collect()
+        } else {
+            present.iter().map(|interface| interface.index).collect()
+        };
+        for ifindex in suspects.into_iter().filter(|ifindex| !wanted.contains_key(ifindex)) {
+            detach_tc(program, ifindex);
+        }
+        self.searched = true;
+        // An interface that is gone took its filter along; should it come back, under whatever index, it is attached to again.
+        self.by_tc.retain(|ifindex| wanted.contains_key(ifindex) && is_there(ifindex));
+        self.by_tcx.retain(|ifindex| wanted.contains_key(ifindex) && is_there(ifindex));
+    }
+}
+
+/// Takes us off all interfaces. `any`: an open file; which one does not matter.
+pub(crate) fn detach_everywhere(pins: &Pins, any: BorrowedFd<'_>, present: &[Interface]) {
+    for (ifindex, _) in pins.links() {
+        remove_link(pins, ifindex);
+    }
+    for interface in present {
+        detach_tc(any, interface.index);
+    }
+}
+
+fn remove_link(pins: &Pins, ifindex: u32) {
+    let path = pins.link(ifindex);
+    // Detached first: the kernel lets go of a link only some time after its last reference is gone. Not there, or of an interface that is gone, is
+    // good, too.
+    _ = Link::open(&path).and_then(|link| link.detach());
+    _ = fs::remove_file(path);
+}
+
+/// libbpf-rs has no safe call for this (0.27).
+fn new_tcx(program: &Program<'_>, ifindex: u32) -> io::Result<Link> {
+    let ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
+    // SAFETY: the program is loaded and outlives the call; without options it goes behind those that are there.
+    let link =
+        unsafe { libbpf_sys::bpf_program__attach_tcx(program.as_libbpf_object().as_ptr(), ifindex, std::ptr::null()) };
+    let link = NonNull::new(link).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: libbpf has just made it, and nobody else has it.
+    Ok(unsafe { Link::from_ptr(link) })
+}
+
+fn hook(program: BorrowedFd<'_>, ifindex: u32) -> TcHook {
+    let mut builder = TcHookBuilder::new(program);
+    builder.ifindex(ifindex as i32).replace(true).handle(TC_HANDLE).priority(TC_PRIORITY);
+    builder.hook(TC_INGRESS)
+}
+
+fn detach_tc(program: BorrowedFd<'_>, ifindex: u32) {
+    let mut hook = hook(program, ifindex);
+    // Asked first: most interfaces have no filter of ours, or no qdisc to have one in.
+    if hook.query().is_ok()
+        && let Err(error) = hook.detach()
+    {
+        tracing::warn!(ifindex, %error, "cannot take our filter off an interface");
+    }
+}

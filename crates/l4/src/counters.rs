@@ -1,0 +1,115 @@
+//! What has been counted, summed over CPUs and put under names. Totals of a vip include the endpoints that have left it.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::abi::*;
+use crate::plane::Plane;
+use crate::sync::{Maps, failed, get};
+use crate::{Counters, DropReason, Refusal, Traffic, VipCounters};
+
+impl Plane {
+    /// All counters.
+    ///
+    /// # Errors
+    /// The kernel would not.
+    pub fn counters(&self) -> Result<Counters, Refusal> {
+        let shared: lb_shared = get(&self.maps.shared, &0_u32)?.unwrap_or_default();
+        let mut counters = Counters {
+            flows_used: u64::from(shared.flows_used),
+            flows_max: u64::from(self.maps.flows.max_entries()),
+            pressure: shared.pressure != 0,
+            vips: BTreeMap::new(),
+            drops: self.maps.drops_of(LB_VIPS_MAX)?,
+        };
+        let mut totals = self.retired.0.clone();
+        let mut by_endpoint = BTreeMap::new();
+        for (id, endpoint) in &self.held.endpoints {
+            let traffic = self.maps.traffic_of(*id)?;
+            totals.entry(endpoint.vip).or_default().add(&traffic);
+            by_endpoint.insert(*id, traffic);
+        }
+        for (id, named) in &self.plan.vips {
+            let endpoints = named
+                .endpoints
+                .iter()
+                .map(|(address, index)| (*address, by_endpoint.get(index).cloned().unwrap_or_default()));
+            let vip = VipCounters {
+                total: totals.get(id).cloned().unwrap_or_default(),
+                endpoints: endpoints.collect(),
+                drops: self.maps.drops_of(*id)?,
+            };
+            counters.vips.insert(named.name.clone(), vip);
+        }
+        Ok(counters)
+    }
+}
+
+/// What endpoints had counted that are gone, by the index of their vip.
+#[derive(Debug, Default)]
+pub(crate) struct Retired(BTreeMap<u32, Traffic>);
+
+impl Retired {
+    /// Takes what an endpoint has counted, and leaves zeros for the next that gets its index.
+    pub(crate) fn take(&mut self, maps: &Maps, vip: u32, endpoint: u32) -> Result<(), Refusal> {
+        let traffic = Traffic { flows_active: 0, ..maps.traffic_of(endpoint)? };
+        maps.clear_per_cpu(endpoint, &maps.counters)?;
+        self.0.entry(vip).or_default().add(&traffic);
+        Ok(())
+    }
+
+    /// The vip is gone, and its index will be another's.
+    pub(crate) fn forget(&mut self, maps: &Maps, vip: u32) -> Result<(), Refusal> {
+        for reason in DropReason::ALL {
+            maps.clear_per_cpu(drop_index(vip, reason), &maps.drops)?;
+        }
+        self.0.remove(&vip);
+        Ok(())
+    }
+}
+
+impl Maps {
+    fn traffic_of(&self, endpoint: u32) -> Result<Traffic, Refusal> {
+        let mut traffic = Traffic {
+            flows_active: get::<u32, u32>(&self.active, &endpoint)?.unwrap_or(0).into(),
+            ..Traffic::default()
+        };
+        for counters in self.per_cpu::<lb_counters>(endpoint, &self.counters)? {
+            traffic.add(&Traffic {
+                flows_active: 0,
+                flows_made: counters.flows,
+                packets: counters.packets,
+                bytes: counters.bytes,
+            });
+        }
+        Ok(traffic)
+    }
+
+    /// Of a vip, or of none: `LB_VIPS_MAX`.
+    fn drops_of(&self, vip: u32) -> Result<BTreeMap<&'static str, u64>, Refusal> {
+        let mut drops = BTreeMap::new();
+        for reason in DropReason::ALL {
+            let counts = self.per_cpu::<u64>(drop_index(vip, reason), &self.drops)?;
+            drops.insert(reason.name, counts.into_iter().sum());
+        }
+        Ok(drops)
+    }
+
+    fn per_cpu<V: Layout>(&self, index: u32, map: &libbpf_rs::MapHandle) -> Result<Vec<V>, Refusal> {
+        let found = map.lookup_percpu(bytes_of(&index), MapFlags::ANY).map_err(|error| failed("read", map, error))?;
+        Ok(found.into_iter().flatten().filter_map(|bytes| read(&bytes)).collect())
+    }
+
+    fn clear_per_cpu(&self, index: u32, map: &libbpf_rs::MapHandle) -> Result<(), Refusal> {
+        let cleared = libbpf_rs::num_possible_cpus().and_then(|cpus| {
+            let zeros = vec![vec![0; map.value_size() as usize]; cpus];
+            map.update_percpu(bytes_of(&index), &zeros, MapFlags::ANY)
+        });
+        cleared.map_err(|error| failed("write to", map, error))
+    }
+}
+
+fn drop_index(vip: u32, reason: &DropReason) -> u32 {
+    vip * LB_REASONS_MAX + u32::from(reason.number)
+}

@@ -1,0 +1,131 @@
+//! The table of flows, as people want to see it: one line for each connection.
+
+use std::net::SocketAddr;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use model::Transport;
+
+use crate::abi::*;
+use crate::plan::TCP;
+use crate::plane::Plane;
+use crate::sync::{failed, get};
+use crate::{Flow, Refusal, host};
+
+/// Entries that are asked for at once.
+const BATCH: u32 = 4096;
+
+impl Plane {
+    /// Flows, of one vip or of all, up to `limit` of them; and whether there are more. They come in no order, and while others come and go.
+    ///
+    /// # Errors
+    /// The kernel would not.
+    pub fn flows(&self, vip: Option<&str>, limit: usize) -> Result<(Vec<Flow>, bool), Refusal> {
+        let now_s = host::now_s();
+        let mut found = Vec::new();
+        for (key, flow) in entries(&self.maps.flows)? {
+            let Some(named) = self.plan.vips.get(&flow.vip).filter(|named| vip.is_none_or(|vip| named.name == vip))
+            else {
+                continue;
+            };
+            if flow.flags & LB_FLOW_REPLY as u8 != 0 {
+                continue;
+            }
+            if found.len() == limit {
+                return Ok((found, true));
+            }
+            let twin = if is_dsr(&flow) { None } else { get::<_, lb_flow>(&self.maps.flows, &twin_key(&key, &flow))? };
+            let touched_s = twin.map_or(flow.touched_s, |twin| later(flow.touched_s, twin.touched_s));
+            found.push(Flow {
+                vip: named.name.clone(),
+                transport: if key.proto == TCP { Transport::Tcp } else { Transport::Udp },
+                client: socket(key.saddr, key.sport),
+                address: socket(key.daddr, key.dport),
+                endpoint: self.endpoint_of(&flow),
+                state: state(&flow, twin.as_ref()),
+                age_s: now_s.saturating_sub(flow.born_s),
+                idle_s: now_s.saturating_sub(touched_s),
+            });
+        }
+        Ok((found, false))
+    }
+
+    fn endpoint_of(&self, flow: &lb_flow) -> SocketAddr {
+        match self.held.endpoints.get(&flow.endpoint) {
+            // Its packets are still addressed to the vip.
+            Some(endpoint) if is_dsr(flow) => socket(endpoint.addr, flow.dport),
+            _ => socket(flow.daddr, flow.dport),
+        }
+    }
+}
+
+/// All entries, both directions.
+pub(crate) fn entries(map: &MapHandle) -> Result<impl Iterator<Item = (lb_flow_key, lb_flow)> + '_, Refusal> {
+    let batch = BATCH.min(map.max_entries());
+    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
+    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))))
+}
+
+pub(crate) fn socket(address: [u32; 4], port: u16) -> SocketAddr {
+    SocketAddr::new(address_of(address), u16::from_be(port))
+}
+
+fn is_dsr(flow: &lb_flow) -> bool {
+    flow.flags & LB_FLOW_DSR as u8 != 0
+}
+
+/// As `twin_key` in `bpf/base.h`: what the packet leaves with, turned round.
+fn twin_key(key: &lb_flow_key, flow: &lb_flow) -> lb_flow_key {
+    lb_flow_key {
+        saddr: flow.daddr,
+        daddr: flow.saddr,
+        sport: flow.dport,
+        dport: flow.sport,
+        proto: key.proto,
+        pad: [0; 3],
+    }
+}
+
+/// Of two times of a clock that may have wrapped.
+fn later(a: u32, b: u32) -> u32 {
+    if a.wrapping_sub(b) as i32 > 0 { a } else { b }
+}
+
+/// As `flow_life_s` in `bpf/flow.h` reads it.
+fn state(flow: &lb_flow, twin: Option<&lb_flow>) -> &'static str {
+    let answers = twin.map_or(0, |twin| twin.state);
+    if (flow.state | answers) & LB_CLOSING != 0 {
+        return "closing";
+    }
+    let answered = is_dsr(flow) || answers & (LB_SEEN_SYN | LB_SEEN_ACK) != 0;
+    if flow.state & LB_SEEN_ACK != 0 && answered { "established" } else { "opening" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states() {
+        let check = |mine: u32, twin: Option<u32>, flags: u32, expect: &str| {
+            let flow = |state| lb_flow { state, flags: flags as u8, ..lb_flow::default() };
+            assert_eq!(state(&flow(mine), twin.map(flow).as_ref()), expect, "{mine} {twin:?} {flags}");
+        };
+        check(LB_SEEN_SYN, Some(0), 0, "opening");
+        check(LB_SEEN_SYN, Some(LB_SEEN_SYN), 0, "opening");
+        check(LB_SEEN_SYN | LB_SEEN_ACK, Some(LB_SEEN_SYN), 0, "established");
+        // A datagram without an answer.
+        check(LB_SEEN_ACK, Some(0), 0, "opening");
+        check(LB_SEEN_ACK, Some(LB_SEEN_ACK), 0, "established");
+        check(LB_SEEN_ACK | LB_SEEN_FIN, Some(LB_SEEN_ACK), 0, "established");
+        check(LB_SEEN_ACK, Some(LB_CLOSING), 0, "closing");
+        // Nobody sees what the endpoint says.
+        check(LB_SEEN_SYN | LB_SEEN_ACK, None, LB_FLOW_DSR, "established");
+    }
+
+    #[test]
+    fn times_that_wrap() {
+        assert_eq!(later(5, 3), 5);
+        assert_eq!(later(u32::MAX, 2), 2);
+        assert_eq!(later(2, u32::MAX), 2);
+    }
+}

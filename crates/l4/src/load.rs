@@ -1,0 +1,119 @@
+//! Gets the programs into the kernel, with the maps that an earlier process has left, or new ones.
+
+use std::io;
+use std::mem::offset_of;
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{
+    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramAttachType, ProgramMut,
+    set_print,
+};
+
+use crate::Refusal;
+use crate::abi::rodata;
+use crate::host;
+use crate::pins::{Pins, remove_folder};
+
+/// The programs, compiled.
+pub static OBJECT: &[u8] = include_bytes!(env!("LB_OBJECT"));
+
+/// What the programs are called.
+pub(crate) const ENTRY: &str = "lb_in";
+pub(crate) const TRACE: &str = "lb_trace";
+pub(crate) const COLLECT: &str = "lb_gc";
+
+/// Only needed while a program runs: each process has its own.
+const NOT_PINNED: &[&str] = &["lb_traces", "lb_scratches"];
+
+/// What is kept of libbpf's words about a failure: the verifier's last lines say what it did not like.
+const LOG_LINES_MAX: usize = 30;
+
+/// What libbpf has said. It has one place to say it to for the whole process.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Loads the programs. `flows_max`: connections.
+pub(crate) fn load(pins: &Pins, flows_max: u32) -> Result<Object, Refusal> {
+    let fresh = !pins.folder.exists();
+    pins.make()?;
+    hear();
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    let loaded = open(pins, flows_max).and_then(OpenObject::load);
+    loaded.map_err(|error| {
+        if fresh {
+            // Maps are pinned before programs are loaded. What cannot be removed is an empty table: the next start takes it over.
+            _ = remove_folder(&pins.folder);
+        }
+        refusal(&error)
+    })
+}
+
+/// Has libbpf speak to us, and not to standard error: much of what it says is an answer to a question, such as whether there is a filter.
+pub(crate) fn hear() {
+    set_print(Some((PrintLevel::Info, |_, text| {
+        let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        log.extend(text.lines().map(str::to_owned));
+        let surplus = log.len().saturating_sub(LOG_LINES_MAX);
+        log.drain(..surplus);
+    })));
+}
+
+fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
+    let mut object = ObjectBuilder::default().name("steelyard")?.open_memory(OBJECT)?;
+    // Two entries for each connection.
+    let mut entries = flows_max.saturating_mul(2);
+    if let Ok(kept) = MapHandle::from_pinned_path(pins.map("lb_flows")) {
+        if kept.max_entries() != entries {
+            tracing::warn!(
+                kept = kept.max_entries() / 2,
+                asked = flows_max,
+                "the table of connections keeps its size: another takes effect after `steelyard vip detach`"
+            );
+        }
+        entries = kept.max_entries();
+    }
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.ends_with(".rodata") {
+            let at = offset_of!(rodata, lb_flows_high_water);
+            if let Some(room) = map.initial_value_mut().and_then(|value| value.get_mut(at..at + 4)) {
+                room.copy_from_slice(&(entries / 4 * 3).to_ne_bytes());
+            }
+            continue;
+        }
+        if name == "lb_flows" {
+            map.set_max_entries(entries)?;
+        }
+        if name.starts_with("lb_") && !NOT_PINNED.contains(&name.as_str()) {
+            map.set_pin_path(pins.map(&name))?;
+        }
+    }
+    for mut program in object.progs_mut().filter(|program| program.name() == ENTRY) {
+        // Not looked at below 6.6, where there is no tcx.
+        program.set_attach_type(ProgramAttachType::TcxIngress);
+    }
+    Ok(object)
+}
+
+fn refusal(error: &libbpf_rs::Error) -> Refusal {
+    if error.kind() == ErrorKind::PermissionDenied
+        && let Err(refusal) = host::check()
+    {
+        return refusal;
+    }
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
+    Refusal::Rejected(format!("{error}\n{log}"))
+}
+
+/// The program of this name, which the object has: it was built with it.
+pub(crate) fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>, Refusal> {
+    let missing = || Refusal::kernel(format!("find the program {name}"), io::Error::from(io::ErrorKind::NotFound));
+    object.progs_mut().find(|program| program.name() == name).ok_or_else(missing)
+}
+
+/// A handle on the map of this name.
+pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Refusal> {
+    let found = object.maps().find(|map| map.name() == name);
+    let missing = || Refusal::kernel(format!("find the map {name}"), io::Error::from(io::ErrorKind::NotFound));
+    let found = found.ok_or_else(missing)?;
+    MapHandle::try_from(&found).map_err(|error| Refusal::kernel(format!("open the map {name}"), error))
+}

@@ -1,0 +1,152 @@
+//! Where everything is kept that outlives the process: a folder in a BPF file system.
+//!
+//! `ROOT/v<version>/` has a file for each map and `link_<ifindex>` for each attachment by tcx. The version is that of the layouts: maps of another one
+//! cannot be taken over.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::Link;
+use libbpf_rs::query::LinkTypeInfo;
+use rustix::fs::statfs;
+use rustix::mount::{MountFlags, mount};
+
+use crate::abi::LB_LAYOUT_VERSION;
+use crate::host;
+use crate::{Options, Refusal};
+
+/// Where BPF file systems are mounted by all who do.
+const BPFFS: &str = "/sys/fs/bpf";
+/// statfs(2).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// Ours, below it.
+const OURS: &str = "/sys/fs/bpf/steelyard";
+/// Before the index of an interface, since there are names with dots, which this file system reserves.
+const LINK: &str = "link_";
+
+/// The folders of one plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Pins {
+    root: PathBuf,
+    /// Of this version.
+    pub(crate) folder: PathBuf,
+}
+
+impl Pins {
+    pub(crate) fn new(options: &Options) -> Result<Self, Refusal> {
+        let root = match &options.pin_dir {
+            Some(root) => root.clone(),
+            None => {
+                let cookie = host::netns_cookie();
+                let cookie =
+                    cookie.map_err(|error| Refusal::kernel("tell this network namespace from others", error))?;
+                Path::new(OURS).join(cookie.to_string())
+            }
+        };
+        let folder = root.join(format!("v{LB_LAYOUT_VERSION}"));
+        Ok(Self { root, folder })
+    }
+
+    /// Whether an earlier process has left something, of whatever version.
+    pub(crate) fn exist(&self) -> bool {
+        fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
+    /// Makes the folder, and mounts the file system where that has not been done.
+    pub(crate) fn make(&self) -> Result<(), Refusal> {
+        let existing = self.folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        if !is_bpffs(existing) {
+            let refusal = |why: String| Refusal::NoBpffs { path: existing.display().to_string(), why };
+            if !self.folder.starts_with(BPFFS) {
+                return Err(refusal("it is mounted at the usual place only".to_owned()));
+            }
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            mount("bpf", BPFFS, "bpf", flags, c"mode=0700").map_err(|error| refusal(error.to_string()))?;
+        }
+        fs::create_dir_all(&self.folder)
+            .map_err(|error| Refusal::kernel(format!("make {}", self.folder.display()), error))
+    }
+
+    pub(crate) fn map(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn link(&self, ifindex: u32) -> PathBuf {
+        self.folder.join(format!("{LINK}{ifindex}"))
+    }
+
+    /// The links that are there: interface and file.
+    pub(crate) fn links(&self) -> Vec<(u32, PathBuf)> {
+        links(&self.folder)
+    }
+
+    /// Folders of other versions: their programs go on until ours are attached.
+    pub(crate) fn other_versions(&self) -> Vec<PathBuf> {
+        folders(&self.root).into_iter().filter(|folder| *folder != self.folder).collect()
+    }
+
+    /// Removes everything. Attachments by tcx end with their links.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        for folder in folders(&self.root) {
+            remove_folder(&folder)?;
+        }
+        fs::remove_dir(&self.root)
+    }
+}
+
+/// Removes what processes in namespaces that are gone have left: nothing else would ever free their tables. A plane is dead when all interfaces that
+/// it was attached to are; one that was attached by tc cannot be told from a living one, and stays.
+pub(crate) fn sweep(own: &Pins) {
+    for root in folders(Path::new(OURS)).into_iter().filter(|root| *root != own.root) {
+        let versions = folders(&root);
+        let attached: Vec<PathBuf> = versions.iter().flat_map(|folder| links(folder)).map(|(_, link)| link).collect();
+        if attached.is_empty() || !attached.iter().all(|link| link_ifindex(link) == Some(0)) {
+            continue;
+        }
+        let removed = versions.iter().try_for_each(|folder| remove_folder(folder)).and_then(|()| fs::remove_dir(&root));
+        match removed {
+            Ok(()) => {
+                tracing::info!(folder = %root.display(), "removed what was left of a network namespace that is gone")
+            }
+            Err(error) => {
+                tracing::warn!(folder = %root.display(), %error, "cannot remove what is left of a network namespace that is gone")
+            }
+        }
+    }
+}
+
+/// Where a pinned link is attached; 0: the interface is gone.
+pub(crate) fn link_ifindex(path: &Path) -> Option<u32> {
+    let info = Link::open(path).ok()?.info().ok()?;
+    match info.info {
+        LinkTypeInfo::Tcx(tcx) => Some(tcx.ifindex),
+        _ => None,
+    }
+}
+
+pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
+    for (_, link) in links(folder) {
+        // As in `attach`: at once, and not some time after the file is gone.
+        _ = Link::open(link).and_then(|link| link.detach());
+    }
+    for entry in fs::read_dir(folder)? {
+        fs::remove_file(entry?.path())?;
+    }
+    fs::remove_dir(folder)
+}
+
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
+}
+
+fn links(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let files = entries.flatten().map(|entry| entry.path());
+    files.filter_map(|path| Some((path.file_name()?.to_str()?.strip_prefix(LINK)?.parse().ok()?, path))).collect()
+}
+
+fn folders(of: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(of) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}

@@ -1,0 +1,311 @@
+//! What the maps shall hold: of vips, verdicts, and what they hold now. Pure.
+//!
+//! Indexes are kept: a vip keeps its own as long as its address, protocol and first port stay, an endpoint as long as its vip, address and port do. So
+//! what is in the table of flows goes on meaning the same, also after another process has taken over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use model::{Endpoint, EndpointAddress, Transport, Vip, VipAlgorithm, VipMode};
+
+use crate::abi::*;
+use crate::content::Content;
+use crate::{EndpointVerdict, Refusal, table};
+
+/// Protocol numbers (IANA).
+pub(crate) const TCP: u8 = 6;
+/// The other.
+pub(crate) const UDP: u8 = 17;
+
+/// What makes a vip the same vip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Identity {
+    pub(crate) address: IpAddr,
+    pub(crate) proto: u8,
+    pub(crate) first: u16,
+}
+
+/// Where `full_nat` flows come from, as the host is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sources {
+    /// By the name of the vip.
+    pub(crate) addresses: BTreeMap<String, Vec<IpAddr>>,
+    /// The first and the last of the ports that nobody else on this host takes by himself.
+    pub(crate) ports: (u16, u16),
+}
+
+/// The wanted content, and what its numbers stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) content: Content,
+    /// By index.
+    pub(crate) vips: BTreeMap<u32, Named>,
+    /// Endpoints that no vip names any more: they go when their flows have.
+    pub(crate) leaving: BTreeSet<u32>,
+    /// Every interface that a vip names.
+    pub(crate) interfaces: BTreeSet<String>,
+}
+
+/// A vip, as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) identity: Identity,
+    /// As configured, with the index.
+    pub(crate) endpoints: BTreeMap<SocketAddr, u32>,
+    /// What its table was made of.
+    basis: Basis,
+}
+
+/// How a table is made, and of what: index, address and weight of each endpoint that takes new flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Basis {
+    algorithm: VipAlgorithm,
+    active: Vec<(u32, SocketAddr, u32)>,
+}
+
+/// Makes the plan. `held`: what the maps hold, as `previous` and those before it have made it. `resting`: indexes of vips that are gone, and that the table
+/// of flows may still name.
+///
+/// # Errors
+/// More vips or endpoints than there are indexes.
+pub(crate) fn plan(
+    vips: &[Vip],
+    usable: &dyn Fn(&str, &Endpoint) -> EndpointVerdict,
+    held: &Content,
+    previous: &Plan,
+    resting: &BTreeSet<u32>,
+    sources: &Sources,
+) -> Result<Plan, Refusal> {
+    let known_vips = identities(held);
+    let known_endpoints: BTreeMap<_, u32> =
+        held.endpoints.iter().map(|(id, it)| ((it.vip, it.addr, it.port), *id)).collect();
+    let taken = |id: &u32| held.vips.contains_key(id) || resting.contains(id);
+    let mut free_vips = (0..LB_VIPS_MAX).filter(|id| !taken(id));
+    let mut free_endpoints = (0..LB_ENDPOINTS_MAX).filter(|id| !held.endpoints.contains_key(id));
+    let mut plan = Plan::default();
+    for vip in vips {
+        let identity = identity(vip);
+        let id = known_vips.get(&identity).copied().or_else(|| free_vips.next());
+        let id = id.ok_or(Refusal::TooMany { what: "vips", have: vips.len(), max: LB_VIPS_MAX })?;
+        let mut endpoints = BTreeMap::new();
+        for endpoint in &vip.endpoints {
+            // Names are the proxy plane's: nothing in the kernel could follow them.
+            let EndpointAddress::Socket(address) = endpoint.address else { continue };
+            let value = lb_endpoint {
+                addr: words_of(address.ip()),
+                vip: id,
+                weight: endpoint.weight,
+                port: address.port().to_be(),
+                state: state(endpoint.weight, usable(&vip.name, endpoint)),
+                pad: 0,
+            };
+            let known = known_endpoints.get(&(id, value.addr, value.port)).copied();
+            let known = known.or_else(|| endpoints.get(&address).copied());
+            let index = known.or_else(|| free_endpoints.next());
+            let have = plan.content.endpoints.len() + 1;
+            let index = index.ok_or(Refusal::TooMany { what: "endpoints", have, max: LB_ENDPOINTS_MAX })?;
+            plan.content.endpoints.insert(index, value);
+            endpoints.insert(address, index);
+        }
+        let basis = plan.basis(vip, &endpoints);
+        // Most often it is another vip that has changed, and a table of Maglev's takes milliseconds.
+        let known = previous.vips.get(&id).filter(|named| named.basis == basis).and_then(|_| held.tables.get(&id));
+        let table = known.cloned().unwrap_or_else(|| basis.table());
+        plan.add(vip, id, table, sources);
+        plan.vips.insert(id, Named { name: vip.name.clone(), identity, endpoints, basis });
+    }
+    for (id, endpoint) in &held.endpoints {
+        if !plan.content.endpoints.contains_key(id) {
+            // What was dead stays dead: its flows are to be reset, not to hang.
+            let state =
+                if endpoint.state == LB_ENDPOINT_DOWN as u8 { endpoint.state } else { LB_ENDPOINT_DRAINING as u8 };
+            plan.content.endpoints.insert(*id, lb_endpoint { state, ..*endpoint });
+            plan.leaving.insert(*id);
+        }
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    fn basis(&self, vip: &Vip, endpoints: &BTreeMap<SocketAddr, u32>) -> Basis {
+        let active = endpoints.iter().filter_map(|(address, index)| {
+            let endpoint = self.content.endpoints.get(index)?;
+            (endpoint.state == LB_ENDPOINT_ACTIVE as u8).then_some((*index, *address, endpoint.weight))
+        });
+        Basis { algorithm: vip.algorithm, active: active.collect() }
+    }
+
+    fn add(&mut self, vip: &Vip, id: u32, table: Vec<u32>, sources: &Sources) {
+        self.content.vips.insert(id, value(vip, table.len() as u32));
+        if !table.is_empty() {
+            self.content.tables.insert(id, table);
+        }
+        if let VipMode::FullNat { sources: named } = &vip.mode {
+            let addresses = if named.is_empty() { sources.addresses.get(&vip.name) } else { Some(named) };
+            self.content.pools.insert(id, pool(addresses.map_or(&[], Vec::as_slice), sources.ports));
+        }
+        for (nets, verdict) in [(&vip.allow, LB_SOURCE_ALLOW), (&vip.deny, LB_SOURCE_DENY)] {
+            self.content.sources.extend(nets.iter().map(|net| (source_key(id, net), verdict)));
+        }
+        self.add_address(vip, id);
+        self.interfaces.extend(vip.interfaces.iter().cloned());
+    }
+
+    fn add_address(&mut self, vip: &Vip, id: u32) {
+        let addr = words_of(vip.address);
+        let proto = proto(vip.transport);
+        let address = self
+            .content
+            .addresses
+            .entry(lb_address_key { addr })
+            .or_insert_with(|| lb_address { echo: 1, ..lb_address::default() });
+        if vip.mode == VipMode::Local {
+            // The host has the address, and answers for itself.
+            address.echo = 0;
+        }
+        if vip.ports.first == vip.ports.last {
+            let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, pad: 0 };
+            self.content.vip_ids.insert(key, id);
+        } else if let Some(range) = address.ranges.get_mut(address.range_count as usize) {
+            // More than there is room for are refused by `check`.
+            *range = lb_range { first: vip.ports.first, last: vip.ports.last, vip: id, proto, pad: [0; 3] };
+            address.range_count += 1;
+        }
+    }
+}
+
+impl Basis {
+    fn table(&self) -> Vec<u32> {
+        let weighted: Vec<(SocketAddr, u32)> =
+            self.active.iter().map(|(_, address, weight)| (*address, *weight)).collect();
+        let slots = table::slots(self.algorithm, &weighted);
+        slots.iter().filter_map(|slot| self.active.get(*slot as usize).map(|(index, _, _)| *index)).collect()
+    }
+}
+
+/// Refuses what the layouts cannot hold. What the file can say wrong is `config`'s to find; this is for vips that come another way.
+///
+/// # Errors
+/// Too many of something.
+pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
+    let within = |what, have: usize, max: u32| {
+        if have > max as usize { Err(Refusal::TooMany { what, have, max }) } else { Ok(()) }
+    };
+    within("vips", vips.len(), LB_VIPS_MAX)?;
+    within("endpoints", vips.iter().map(|vip| vip.endpoints.len()).sum(), LB_ENDPOINTS_MAX)?;
+    let mut ranges: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for vip in vips {
+        if vip.ports.first != vip.ports.last {
+            *ranges.entry(vip.address).or_default() += 1;
+        }
+        if let VipMode::FullNat { sources } = &vip.mode {
+            within("source addresses of a vip", sources.len(), LB_POOL_MAX)?;
+        }
+    }
+    within("ranges of ports on one address", ranges.values().copied().max().unwrap_or(0), LB_RANGES_MAX)
+}
+
+/// Which vip each index stands for.
+pub(crate) fn identities(held: &Content) -> BTreeMap<Identity, u32> {
+    let mut found = BTreeMap::new();
+    for (key, id) in &held.vip_ids {
+        found.insert(Identity { address: address_of(key.addr), proto: key.proto, first: u16::from_be(key.port) }, *id);
+    }
+    for (key, address) in &held.addresses {
+        for range in address.ranges.iter().take(address.range_count as usize) {
+            found.insert(Identity { address: address_of(key.addr), proto: range.proto, first: range.first }, range.vip);
+        }
+    }
+    found.retain(|_, id| held.vips.contains_key(id));
+    found
+}
+
+pub(crate) fn identity(vip: &Vip) -> Identity {
+    Identity { address: vip.address, proto: proto(vip.transport), first: vip.ports.first }
+}
+
+pub(crate) fn proto(transport: Transport) -> u8 {
+    match transport {
+        Transport::Tcp => TCP,
+        Transport::Udp => UDP,
+    }
+}
+
+fn state(weight: u32, verdict: EndpointVerdict) -> u8 {
+    let state = match verdict {
+        EndpointVerdict::Down => LB_ENDPOINT_DOWN,
+        // Weight 0 takes no new flows, not even those of clients that come back.
+        EndpointVerdict::Active if weight > 0 => LB_ENDPOINT_ACTIVE,
+        EndpointVerdict::Active | EndpointVerdict::Draining => LB_ENDPOINT_DRAINING,
+    };
+    state as u8
+}
+
+fn value(vip: &Vip, table_slots: u32) -> lb_vip {
+    let mut flags = 0;
+    let mut set = |bit, when| flags |= if when { bit } else { 0 };
+    set(LB_VIP_AFFINITY, vip.affinity.is_some());
+    set(LB_VIP_SOURCES, !vip.allow.is_empty() || !vip.deny.is_empty());
+    set(LB_VIP_SOURCES_ONLY, !vip.allow.is_empty());
+    set(LB_VIP_RATE, vip.source_rate.is_some());
+    lb_vip {
+        table_slots,
+        affinity_s: vip.affinity.map_or(0, seconds),
+        syn_s: seconds(vip.timeouts.syn),
+        idle_s: seconds(vip.timeouts.idle),
+        closing_s: seconds(vip.timeouts.closing),
+        rate_per_s: vip.source_rate.map_or(0, |rate| rate.per_second),
+        rate_burst: vip.source_rate.map_or(0, |rate| rate.burst),
+        mode: mode(&vip.mode) as u8,
+        algorithm: algorithm(vip.algorithm) as u8,
+        flags: flags as u8,
+        pad: 0,
+    }
+}
+
+/// Rounded up: a part of a second is not none.
+fn seconds(duration: Duration) -> u32 {
+    let whole = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    u32::try_from(whole).unwrap_or(u32::MAX)
+}
+
+fn mode(mode: &VipMode) -> u32 {
+    match mode {
+        VipMode::Nat => LB_MODE_NAT,
+        VipMode::FullNat { .. } => LB_MODE_FULL_NAT,
+        VipMode::Dsr => LB_MODE_DSR,
+        VipMode::Local => LB_MODE_LOCAL,
+    }
+}
+
+fn algorithm(algorithm: VipAlgorithm) -> u32 {
+    match algorithm {
+        VipAlgorithm::RoundRobin => LB_ROUND_ROBIN,
+        VipAlgorithm::Random => LB_RANDOM,
+        VipAlgorithm::Maglev => LB_MAGLEV,
+        VipAlgorithm::SourceHash => LB_SOURCE_HASH,
+        VipAlgorithm::LeastConnections => LB_LEAST_CONNECTIONS,
+    }
+}
+
+fn pool(addresses: &[IpAddr], (port_first, port_last): (u16, u16)) -> lb_pool {
+    let mut pool = lb_pool { port_first, port_last, ..lb_pool::default() };
+    for (room, address) in pool.addrs.iter_mut().zip(addresses) {
+        *room = words_of(*address);
+        pool.addr_count += 1;
+    }
+    pool
+}
+
+fn source_key(vip: u32, net: &IpNet) -> lb_source_key {
+    // The vip is the first part of the prefix; an IPv4 address begins after ::ffff:.
+    let before = 32 + if net.addr().is_ipv4() { 96 } else { 0 };
+    let prefix_bits = before + u32::from(net.prefix_len());
+    lb_source_key { prefix_bits, vip: vip.to_be(), addr: words_of(net.trunc().addr()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! The plane itself: what is loaded, what the maps hold, and who calls what in which order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{Object, ProgramInput};
+use model::{Endpoint, EndpointAddress, Vip, VipMode};
+use telemetry::Sample;
+
+use crate::abi::*;
+use crate::attach::{Attachments, detach_everywhere};
+use crate::content::Content;
+use crate::counters::Retired;
+use crate::interfaces::{self, Interface};
+use crate::load::{self, COLLECT, ENTRY};
+use crate::pins::{Pins, remove_folder, sweep};
+use crate::plan::{self, Plan, Sources};
+use crate::reset::Prodder;
+use crate::sync::{Maps, get, set};
+use crate::{Collected, EndpointVerdict, Options, Refusal, host, samples};
+
+/// Seconds for which a removed endpoint rests besides the closing time of its vip, after its last flow has ended: a flow that has ended is still in the
+/// table, to translate what was sent late.
+const REST_S: u32 = 4;
+/// Interfaces that the kernel side knows (`LB_INTERFACES_MAX` in `bpf/maps.h`). One that it does not know is reached all the same, through its neighbours.
+const INTERFACES_MAX: usize = 4096;
+
+/// The kernel plane of this network namespace. Dropping it leaves everything in the kernel, where it goes on.
+#[derive(Debug)]
+pub struct Plane {
+    pub(crate) object: Object,
+    pub(crate) maps: Maps,
+    pins: Pins,
+    attachments: Attachments,
+    /// What the maps hold.
+    pub(crate) held: Content,
+    /// What was applied last.
+    pub(crate) plan: Plan,
+    /// It is known who is wanted. Before, what an earlier process has attached goes on as it is.
+    applied: bool,
+    /// Indexes of vips that are gone; free after the next collection.
+    resting: BTreeSet<u32>,
+    /// When the last flow of a removed endpoint was seen to have ended.
+    quiet_since_s: BTreeMap<u32, u32>,
+    pub(crate) retired: Retired,
+    pub(crate) interfaces: Vec<Interface>,
+    interfaces_held: BTreeMap<u32, lb_interface>,
+    prodder: Prodder,
+    /// Interfaces of which it was said that they are gone, or do not forward.
+    warned: BTreeSet<(String, &'static str)>,
+}
+
+/// Whether this build has a kernel plane. Opens nothing.
+///
+/// # Errors
+/// In a build without; this has one.
+pub fn built() -> Result<(), Refusal> {
+    Ok(())
+}
+
+/// Whether an earlier process has left a plane in the kernel. Where this process may not look, none is seen.
+pub fn pinned(options: &Options) -> bool {
+    Pins::new(options).is_ok_and(|pins| pins.exist())
+}
+
+/// Removes what an earlier process has left: packets for its vips are this host's again, and connections through them end. Says whether there was any.
+///
+/// # Errors
+/// This process may not, or the kernel would not.
+pub fn detach(options: &Options) -> Result<bool, Refusal> {
+    host::check()?;
+    let pins = Pins::new(options)?;
+    if !pins.exist() {
+        return Ok(false);
+    }
+    remove(&pins)?;
+    Ok(true)
+}
+
+fn remove(pins: &Pins) -> Result<(), Refusal> {
+    load::hear();
+    let doing = "take the kernel plane down";
+    let present = interfaces::list().map_err(|error| Refusal::kernel(doing, error))?;
+    let any = File::open("/").map_err(|error| Refusal::kernel(doing, error))?;
+    detach_everywhere(pins, any.as_fd(), &present);
+    pins.remove().map_err(|error| Refusal::kernel(doing, error))
+}
+
+impl Plane {
+    /// Loads the programs. Takes over the maps that an earlier process has left in this network namespace, flows included; until [`Plane::apply`] its
+    /// programs go on as they were.
+    ///
+    /// # Errors
+    /// This host, or this process on it, cannot; each says what to do.
+    pub fn open(options: &Options) -> Result<Self, Refusal> {
+        host::check()?;
+        let pins = Pins::new(options)?;
+        let object = load::load(&pins, options.flows_max)?;
+        if options.pin_dir.is_none() {
+            sweep(&pins);
+        }
+        let maps = Maps::new(&object)?;
+        let held = maps.recover()?;
+        let mut plane = Self {
+            attachments: Attachments::new(&pins, options.force_tc),
+            object,
+            maps,
+            pins,
+            held,
+            plan: Plan::default(),
+            applied: false,
+            resting: BTreeSet::new(),
+            quiet_since_s: BTreeMap::new(),
+            retired: Retired::default(),
+            interfaces: Vec::new(),
+            interfaces_held: BTreeMap::new(),
+            prodder: Prodder::default(),
+            warned: BTreeSet::new(),
+        };
+        plane.refresh_interfaces()?;
+        // The flows of vips that the earlier process removed last: their indexes are given out again.
+        plane.run_collection()?;
+        Ok(plane)
+    }
+
+    /// Finds out whether [`Plane::apply`] would be refused. Writes nothing.
+    ///
+    /// # Errors
+    /// It would; see [`Refusal`].
+    pub fn check(&self, vips: &[Vip]) -> Result<(), Refusal> {
+        plan::check_limits(vips)?;
+        let present = interfaces::list().map_err(|error| Refusal::kernel("list the interfaces", error))?;
+        check_interfaces(vips, &present)?;
+        sources(vips).map(drop)
+    }
+
+    /// Balances these vips from now on, and no others, each to the endpoints that are usable. Flows keep their endpoints as long as these are there and
+    /// alive, whatever their weights have become.
+    ///
+    /// # Errors
+    /// As [`Plane::check`], before anything is written; or the kernel would not, and a second call goes on where the first ended.
+    pub fn apply(&mut self, vips: &[Vip], usable: &dyn Fn(&str, &Endpoint) -> EndpointVerdict) -> Result<(), Refusal> {
+        plan::check_limits(vips)?;
+        self.refresh_interfaces()?;
+        check_interfaces(vips, &self.interfaces)?;
+        let sources = sources(vips)?;
+        let plan = plan::plan(vips, usable, &self.held, &self.plan, &self.resting, &sources)?;
+        let gone = self.held.vips.keys().filter(|id| !plan.content.vips.contains_key(id));
+        self.resting.extend(gone.copied());
+        self.maps.write(&mut self.held, &plan.content)?;
+        self.plan = plan;
+        self.applied = true;
+        self.attach()?;
+        self.warn_of_forwarding(vips);
+        for folder in self.pins.other_versions() {
+            tracing::warn!(folder = %folder.display(), "another version's tables are removed, and its connections end");
+            remove_folder(&folder).map_err(|error| Refusal::kernel(format!("remove {}", folder.display()), error))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets flows that are over, frees what nobody uses any more, follows interfaces that come and go, and has the connections to dead endpoints reset.
+    /// To be called every two seconds.
+    ///
+    /// # Errors
+    /// The kernel would not; the next call tries again.
+    pub fn collect(&mut self) -> Result<Collected, Refusal> {
+        self.refresh_interfaces()?;
+        self.attach()?;
+        let context = self.run_collection()?;
+        for vip in std::mem::take(&mut self.resting) {
+            self.retired.forget(&self.maps, vip)?;
+        }
+        let freed = self.free_endpoints(context.now_s)?;
+        let prodded = self.prod_clients(context.now_s)?;
+        Ok(Collected { seen: context.seen, expired: context.expired, closed: context.closed, freed, prodded })
+    }
+
+    /// The counters as samples for Prometheus; nothing, if they cannot be read.
+    pub fn samples(&self) -> Vec<Sample> {
+        match self.counters() {
+            Ok(counters) => samples::samples(&counters),
+            Err(error) => {
+                tracing::error!(%error, "the counters of the kernel plane cannot be read");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Takes everything out of the kernel. Packets for the vips are this host's again, and connections through them end.
+    ///
+    /// # Errors
+    /// The kernel would not.
+    pub fn detach_all(self) -> Result<(), Refusal> {
+        remove(&self.pins)
+    }
+
+    fn run_collection(&self) -> Result<lb_gc_context, Refusal> {
+        let mut context = lb_gc_context::default();
+        let program = load::program(&self.object, COLLECT)?;
+        let input = ProgramInput { context_in: Some(bytes_of_mut(&mut context)), ..ProgramInput::default() };
+        program.test_run(input).map_err(|error| Refusal::kernel("collect old flows", error))?;
+        Ok(context)
+    }
+
+    /// Endpoints that no vip names, and whose flows are gone. Gives their number.
+    fn free_endpoints(&mut self, now_s: u32) -> Result<u32, Refusal> {
+        let mut freed = 0;
+        for id in self.plan.leaving.clone() {
+            let Some(endpoint) = self.held.endpoints.get(&id).copied() else { continue };
+            let vip = self.held.vips.get(&endpoint.vip);
+            // Without their vip all flows went with this collection, whatever the count says.
+            let active = if vip.is_some() { get::<u32, u32>(&self.maps.active, &id)?.unwrap_or(0) } else { 0 };
+            if active > 0 {
+                self.quiet_since_s.remove(&id);
+                continue;
+            }
+            let quiet_since_s = *self.quiet_since_s.entry(id).or_insert(now_s);
+            if vip.is_some_and(|vip| now_s.saturating_sub(quiet_since_s) <= vip.closing_s.saturating_add(REST_S)) {
+                continue;
+            }
+            self.retired.take(&self.maps, endpoint.vip, id)?;
+            set(&self.maps.active, &id, &0_u32)?;
+            self.maps.free_endpoint(&mut self.held, id)?;
+            self.plan.leaving.remove(&id);
+            self.quiet_since_s.remove(&id);
+            freed += 1;
+        }
+        Ok(freed)
+    }
+
+    /// A client that waits for an answer sends nothing, so that it never learns that its endpoint is dead.
+    fn prod_clients(&mut self, now_s: u32) -> Result<u32, Refusal> {
+        let mut dead = BTreeSet::new();
+        for (id, endpoint) in &self.held.endpoints {
+            if endpoint.state == LB_ENDPOINT_DOWN as u8 && get::<u32, u32>(&self.maps.active, id)?.unwrap_or(0) > 0 {
+                dead.insert(*id);
+            }
+        }
+        if dead.is_empty() {
+            return Ok(0);
+        }
+        self.prodder.prod(&self.maps.flows, &dead, now_s)
+    }
+
+    fn refresh_interfaces(&mut self) -> Result<(), Refusal> {
+        self.interfaces = interfaces::list().map_err(|error| Refusal::kernel("list the interfaces", error))?;
+        let value = |interface: &Interface| lb_interface {
+            mtu: interface.mtu,
+            flags: if interface.peer { LB_INTERFACE_PEER } else { 0 },
+        };
+        let wanted = self.interfaces.iter().take(INTERFACES_MAX).map(|it| (it.index, value(it))).collect();
+        self.maps.write_interfaces(&mut self.interfaces_held, &wanted)
+    }
+
+    fn attach(&mut self) -> Result<(), Refusal> {
+        if !self.applied {
+            return Ok(());
+        }
+        let mut wanted = BTreeMap::new();
+        for name in &self.plan.interfaces {
+            match self.interfaces.iter().find(|interface| interface.name == *name) {
+                Some(interface) => {
+                    self.warned.remove(&(name.clone(), GONE));
+                    wanted.insert(interface.index, name.clone());
+                }
+                None if self.warned.insert((name.clone(), GONE)) => {
+                    tracing::warn!(
+                        interface = name,
+                        "an interface of a vip is gone; it is attached to again when it comes back"
+                    );
+                }
+                None => {}
+            }
+        }
+        let program = load::program(&self.object, ENTRY)?;
+        self.attachments.sync(&program, &wanted, &self.interfaces)
+    }
+
+    fn warn_of_forwarding(&mut self, vips: &[Vip]) {
+        for vip in vips.iter().filter(|vip| vip.mode != VipMode::Local) {
+            for interface in &vip.interfaces {
+                let (ipv6, what) = if vip.address.is_ipv6() { (true, "net.ipv6") } else { (false, "net.ipv4") };
+                if host::forwards(interface, ipv6) {
+                    self.warned.remove(&(interface.clone(), what));
+                } else if self.warned.insert((interface.clone(), what)) {
+                    tracing::warn!(
+                        vip = vip.name,
+                        interface,
+                        "{what}.conf.{interface}.forwarding is 0: the kernel will know no route for its packets; set it to 1"
+                    );
+                }
+            }
+        }
+    }
+}
+
+const GONE: &str = "gone";
+
+fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> {
+    for vip in vips {
+        for name in &vip.interfaces {
+            let (vip, name) = (vip.name.clone(), name.clone());
+            match present.iter().find(|interface| interface.name == name) {
+                Some(interface) if interface.ethernet => {}
+                Some(_) => return Err(Refusal::NotEthernet { vip, name }),
+                None => return Err(Refusal::NoInterface { nearest: interfaces::nearest(&name, present), vip, name }),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Source addresses of `full_nat` vips that name none.
+fn sources(vips: &[Vip]) -> Result<Sources, Refusal> {
+    let mut addresses = BTreeMap::new();
+    for vip in vips {
+        if !matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty()) {
+            continue;
+        }
+        let mut found: BTreeSet<IpAddr> = BTreeSet::new();
+        for endpoint in &vip.endpoints {
+            let EndpointAddress::Socket(endpoint) = endpoint.address else { continue };
+            let source = host::source_towards(endpoint);
+            let why =
+                |error: std::io::Error| Refusal::NoSource { vip: vip.name.clone(), endpoint, why: error.to_string() };
+            found.insert(source.map_err(why)?);
+        }
+        if found.len() > LB_POOL_MAX as usize {
+            let what =
+                "source addresses of a vip (as many as this host has towards its endpoints: name some as `sources`)";
+            return Err(Refusal::TooMany { what, have: found.len(), max: LB_POOL_MAX });
+        }
+        addresses.insert(vip.name.clone(), found.into_iter().collect());
+    }
+    Ok(Sources { addresses, ports: host::free_ports() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,471 @@
+//! The plane in namespaces of its own: a client, this host, and endpoints, joined by veth pairs.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use model::{FlowTimeouts, PortRange, Transport, VipAlgorithm};
+use testkit::netns::{Netns, join};
+use testkit::{PATIENCE, until};
+
+use super::*;
+use crate::{Flow, TraceQuery};
+
+const VIP: &str = "20.0.0.1:80";
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+struct Lab {
+    client: Netns,
+    lb: Netns,
+    endpoints: Vec<Netns>,
+    options: Options,
+}
+
+impl Lab {
+    /// As root only: elsewhere it says so, and as root the run fails if it was skipped. Clients at 10.0.0.2, endpoints at 10.1.N.2: each port 80 there says N and then echoes.
+    fn new(endpoints: u8) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            _ = writeln!(std::io::stderr(), "SKIP {name}: network namespaces and BPF are root's");
+            return None;
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (client, lb) = (Netns::new("client").unwrap(), Netns::new("lb").unwrap());
+        join((&lb, "client0"), (&client, "eth0"), 1500).unwrap();
+        lb.forward().unwrap();
+        lb.ip("addr add 10.0.0.1/24 dev client0").unwrap();
+        client.ip("addr add 10.0.0.2/24 dev eth0\nroute add default via 10.0.0.1").unwrap();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let pin_dir = PathBuf::from(format!("/sys/fs/bpf/steelyard-test-{}-{number}", std::process::id()));
+        let options = Options { flows_max: 4096, pin_dir: Some(pin_dir), force_tc: false };
+        let mut lab = Self { client, lb, endpoints: Vec::new(), options };
+        for number in 0..endpoints {
+            let endpoint = Netns::new(&format!("ep{number}")).unwrap();
+            join((&lab.lb, &format!("ep{number}")), (&endpoint, "eth0"), 1500).unwrap();
+            lab.lb.ip(&format!("addr add 10.1.{number}.1/24 dev ep{number}")).unwrap();
+            endpoint
+                .ip(&format!("addr add 10.1.{number}.2/24 dev eth0\nroute add default via 10.1.{number}.1"))
+                .unwrap();
+            serve(&endpoint, number);
+            lab.endpoints.push(endpoint);
+        }
+        Some(lab)
+    }
+
+    fn open(&self) -> Plane {
+        self.lb.inside(|| Plane::open(&self.options)).unwrap()
+    }
+
+    fn vip(&self, endpoints: &[u8]) -> Vip {
+        let endpoint =
+            |number: &u8| Endpoint { address: EndpointAddress::Socket(address(*number)), weight: 1, host: None };
+        let interfaces = (0..self.endpoints.len()).map(|number| format!("ep{number}")).chain(["client0".to_owned()]);
+        Vip {
+            name: "web".to_owned(),
+            address: VIP.parse::<SocketAddr>().unwrap().ip(),
+            ports: PortRange { first: 80, last: 80 },
+            transport: Transport::Tcp,
+            interfaces: interfaces.collect(),
+            endpoints: endpoints.iter().map(endpoint).collect(),
+            algorithm: VipAlgorithm::RoundRobin,
+            mode: VipMode::Nat,
+            affinity: None,
+            health_check: None,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            source_rate: None,
+            timeouts: FlowTimeouts::new(Transport::Tcp),
+        }
+    }
+
+    fn apply(&self, plane: &mut Plane, vips: &[Vip]) -> Result<(), Refusal> {
+        self.lb.inside(|| plane.apply(vips, &|_, _| EndpointVerdict::Active))
+    }
+
+    fn collect(&self, plane: &mut Plane) -> Collected {
+        self.lb.inside(|| plane.collect()).unwrap()
+    }
+
+    /// A connection through the vip, and the endpoint that says it has it.
+    fn connect(&self) -> (TcpStream, u8) {
+        let mut stream = self.client.inside(|| TcpStream::connect(VIP)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut number = [0];
+        stream.read_exact(&mut number).unwrap();
+        (stream, number[0])
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Also after a panic: what is pinned outlives the namespace.
+        _ = self.lb.inside(|| detach(&self.options));
+    }
+}
+
+fn address(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 1, number, 2], 80))
+}
+
+/// The thread ends with the test's process: its listener has no other end.
+fn serve(endpoint: &Netns, number: u8) {
+    let listener = endpoint.inside(|| TcpListener::bind("0.0.0.0:80")).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut buffer = [0; 64];
+                _ = stream.write_all(&[number]);
+                while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                    _ = stream.write_all(&buffer[..count]);
+                }
+            });
+        }
+    });
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 4];
+    stream.write_all(b"ping").is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *b"ping"
+}
+
+#[test]
+fn connections_are_balanced_counted_and_told_of() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0, 1])]).unwrap();
+    let mut streams: Vec<(TcpStream, u8)> = (0..4).map(|_| lab.connect()).collect();
+    let mut served: Vec<u8> = streams.iter().map(|(_, number)| *number).collect();
+    served.sort_unstable();
+    assert_eq!(served, [0, 0, 1, 1]);
+    assert!(streams.iter_mut().all(|(stream, _)| echoes(stream)));
+
+    lab.collect(&mut plane);
+    let counters = plane.counters().unwrap();
+    let web = &counters.vips["web"];
+    assert_eq!((counters.flows_used, counters.flows_max, counters.pressure), (8, 8192, false));
+    assert_eq!((web.total.flows_active, web.total.flows_made), (4, 4));
+    assert_eq!(web.endpoints[&address(0)].flows_made, 2);
+    assert!(web.total.packets[0] >= 12 && web.total.bytes[1] > 200, "{web:?}");
+    assert_eq!(web.drops["no_endpoint"], 0);
+    assert!(plane.samples().iter().any(|sample| sample.name == "steelyard_vip_flows_active" && sample.value == 2.0));
+
+    let (flows, more) = plane.flows(Some("web"), 3).unwrap();
+    assert_eq!((flows.len(), more), (3, true));
+    let (flows, more) = plane.flows(None, 100).unwrap();
+    assert_eq!((flows.len(), more), (4, false));
+    let client = streams[0].0.local_addr().unwrap();
+    let Flow { address: to, endpoint, state, vip, .. } = flows.iter().find(|flow| flow.client == client).unwrap();
+    assert_eq!(
+        (to.to_string().as_str(), *endpoint, *state, vip.as_str()),
+        (VIP, address(streams[0].1), "established", "web")
+    );
+    assert_eq!(plane.flows(Some("other"), 100).unwrap(), (Vec::new(), false));
+}
+
+#[test]
+fn a_restart_keeps_connections_indexes_and_counters() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0, 1])]).unwrap();
+    let (mut stream, number) = lab.connect();
+    let (before, made) = (plane.held.clone(), plane.counters().unwrap().vips["web"].total.flows_made);
+    drop(plane);
+    assert!(pinned(&lab.options));
+    assert!(echoes(&mut stream), "nobody looks after it, and it goes on");
+
+    // Another size is for the next table.
+    let options = Options { flows_max: 1000, ..lab.options.clone() };
+    let mut plane = lab.lb.inside(|| Plane::open(&options)).unwrap();
+    assert_eq!(
+        (&plane.held.vips, &plane.held.endpoints, &plane.held.vip_ids),
+        (&before.vips, &before.endpoints, &before.vip_ids)
+    );
+    lab.collect(&mut plane);
+    assert!(echoes(&mut stream), "opened, but not told what to serve");
+    lab.apply(&mut plane, &[lab.vip(&[1, 0])]).unwrap();
+    assert_eq!((&plane.held.vips, &plane.held.endpoints), (&before.vips, &before.endpoints));
+    assert!(echoes(&mut stream), "another process looks after it");
+    let web = &plane.counters().unwrap().vips["web"];
+    assert_eq!((web.total.flows_made, web.endpoints[&address(number)].flows_active), (made, 1));
+    assert_eq!(plane.counters().unwrap().flows_max, 8192);
+    lab.connect();
+}
+
+fn filters(lab: &Lab) -> String {
+    lab.lb.run(&["tc", "filter", "show", "dev", "client0", "ingress"]).unwrap()
+}
+
+#[test]
+fn the_filter_of_old_kernels_and_what_others_have_there() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options.force_tc = true;
+    lab.lb.run(&["tc", "qdisc", "add", "dev", "client0", "clsact"]).unwrap();
+    // A program that matches nothing.
+    let others = ["prio", "7", "protocol", "all", "bpf", "bytecode", "1,6 0 0 0", "flowid", "1:7"];
+    lab.lb.run(&[&["tc", "filter", "add", "dev", "client0", "ingress"], &others[..]].concat()).unwrap();
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert!(filters(&lab).contains("lb_in"), "{}", filters(&lab));
+    assert!(plane.pins.links().is_empty());
+    let (mut stream, _) = lab.connect();
+    drop(plane);
+
+    // The next takes the filter over, and one by tcx takes its place.
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert_eq!(filters(&lab).matches("handle 0x57ee1bad").count(), 1, "{}", filters(&lab));
+    assert!(echoes(&mut stream));
+    drop(plane);
+    lab.options.force_tc = false;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert!(echoes(&mut stream));
+    assert!(!filters(&lab).contains("lb_in"), "{}", filters(&lab));
+    drop(plane);
+
+    lab.options.force_tc = true;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert!(plane.pins.links().is_empty());
+    lab.lb.inside(|| plane.detach_all()).unwrap();
+    let left = filters(&lab);
+    assert!(!left.contains("lb_in") && left.contains("flowid 1:7"), "{left}");
+}
+
+#[test]
+fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let (mut stream, _) = lab.connect();
+    assert!(echoes(&mut stream));
+    // Its last ACK comes late (RFC 9293 section 3.8.6.3). Silent from here on, and the endpoint with it.
+    let is_silent = || (plane.flows(None, 1).unwrap().0[0].idle_s >= 2).then_some(());
+    assert!(until(PATIENCE, is_silent).is_some());
+    lab.endpoints[0].ip("link set eth0 down").unwrap();
+    let dead = |_: &str, _: &Endpoint| EndpointVerdict::Down;
+    lab.lb.inside(|| plane.apply(&[lab.vip(&[0])], &dead)).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut prodded = 0;
+    let reset = until(PATIENCE, || {
+        prodded += lab.collect(&mut plane).prodded;
+        match stream.read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            other => Some(other.map_err(|error| error.kind())),
+        }
+    });
+    let told = || format!("{prodded} prodded, {:?}, {:?}", plane.flows(None, 9), plane.counters().unwrap().vips["web"]);
+    assert_eq!(reset, Some(Err(ErrorKind::ConnectionReset)), "{}", told());
+    assert!(prodded > 0, "the client had spoken by itself");
+    let web = &plane.counters().unwrap().vips["web"];
+    assert_eq!((web.total.flows_active, web.drops["endpoint_down"]), (0, 1));
+}
+
+#[test]
+fn an_endpoint_that_is_removed_drains_and_its_totals_stay() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let (mut stream, _) = lab.connect();
+    let index = *plane.held.endpoints.keys().next().unwrap();
+    lab.apply(&mut plane, &[lab.vip(&[1])]).unwrap();
+    assert!(echoes(&mut stream), "an established connection stays where it is");
+    assert_eq!(lab.connect().1, 1);
+    assert_eq!(lab.collect(&mut plane).freed, 0);
+    let before = plane.counters().unwrap().vips["web"].total.clone();
+    assert!(before.flows_active >= 1);
+    drop(stream);
+    let freed = until(PATIENCE, || (lab.collect(&mut plane).freed == 1).then_some(()));
+    assert!(freed.is_some(), "{:?}", plane.counters());
+    assert!(!plane.held.endpoints.contains_key(&index));
+    let after = plane.counters().unwrap().vips["web"].total.clone();
+    assert!(after.packets[0] >= before.packets[0] && after.flows_made == before.flows_made, "{before:?} {after:?}");
+    // Whoever gets the index begins at nothing.
+    lab.apply(&mut plane, &[lab.vip(&[1, 0])]).unwrap();
+    assert_eq!(plane.counters().unwrap().vips["web"].endpoints[&address(0)].flows_made, 0);
+    assert_eq!(plane.held.endpoints.keys().copied().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn a_vip_that_is_removed_leaves_nothing_but_the_others() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut plane = lab.open();
+    let other = Vip { name: "other".to_owned(), address: "20.0.0.2".parse().unwrap(), ..lab.vip(&[0]) };
+    lab.apply(&mut plane, &[lab.vip(&[0]), other.clone()]).unwrap();
+    let (mut stream, _) = lab.connect();
+    lab.apply(&mut plane, std::slice::from_ref(&other)).unwrap();
+    let collected = lab.collect(&mut plane);
+    assert_eq!((collected.freed, plane.held.vips.len(), plane.held.endpoints.len()), (1, 1, 1));
+    // Its packets are this host's, which has no such address.
+    _ = stream.write_all(b"ping");
+    assert_eq!(plane.flows(None, 10).unwrap().0.len(), 0);
+    // The index is free again.
+    lab.apply(&mut plane, &[other, lab.vip(&[0])]).unwrap();
+    assert_eq!(plane.plan.vips.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    lab.connect();
+}
+
+#[test]
+fn interfaces_that_come_and_go() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    let names = |plane: &Plane| plane.pins.links().len();
+    lab.apply(&mut plane, &[lab.vip(&[0, 1])]).unwrap();
+    assert_eq!(names(&plane), 3);
+    let fewer = Vip { interfaces: vec!["client0".to_owned(), "ep0".to_owned()], ..lab.vip(&[0]) };
+    lab.apply(&mut plane, &[fewer]).unwrap();
+    assert_eq!(names(&plane), 2);
+    lab.connect();
+
+    lab.lb.ip("link del client0").unwrap();
+    lab.collect(&mut plane);
+    assert_eq!(names(&plane), 1);
+    join((&lab.lb, "client0"), (&lab.client, "eth0"), 1500).unwrap();
+    lab.lb.ip("addr add 10.0.0.1/24 dev client0").unwrap();
+    lab.client.ip("addr add 10.0.0.2/24 dev eth0\nroute add default via 10.0.0.1").unwrap();
+    lab.collect(&mut plane);
+    assert_eq!(names(&plane), 2);
+    lab.connect();
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let before = plane.held.clone();
+    let check = |plane: &mut Plane, vip: Vip, part: &str| {
+        let refusal = lab.lb.inside(|| plane.check(std::slice::from_ref(&vip))).unwrap_err();
+        assert!(refusal.to_string().contains(part), "{refusal}");
+        assert_eq!(lab.apply(plane, &[vip]), Err(refusal));
+        assert_eq!(plane.held, before);
+    };
+    let on = |interface: &str| Vip { interfaces: vec![interface.to_owned()], ..lab.vip(&[0]) };
+    check(&mut plane, on("cleint0"), "there is no interface cleint0; did you mean `client0`?");
+    lab.lb.ip("tuntap add tun7 mode tun").unwrap();
+    check(&mut plane, on("tun7"), "no Ethernet header");
+    let mut nowhere = lab.vip(&[0]);
+    nowhere.mode = VipMode::FullNat { sources: Vec::new() };
+    nowhere.endpoints[0].address = EndpointAddress::Socket("172.16.0.1:80".parse().unwrap());
+    check(&mut plane, nowhere, "knows no source address towards 172.16.0.1:80");
+    lab.connect();
+}
+
+#[test]
+fn the_source_of_full_nat_is_found() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    let full = Vip { mode: VipMode::FullNat { sources: Vec::new() }, ..lab.vip(&[0]) };
+    lab.apply(&mut plane, &[full]).unwrap();
+    let pool = plane.held.pools.values().next().unwrap();
+    assert_eq!((address_of(pool.addrs[0]).to_string().as_str(), pool.addr_count), ("10.1.0.1", 1));
+    assert!(pool.port_first >= 1024 && pool.port_last < 32_768, "{pool:?}");
+    lab.connect();
+    assert_eq!(plane.flows(None, 9).unwrap().0[0].endpoint, address(0));
+}
+
+/// Whether a packet would be forwarded, the verdict, and the steps, one a line.
+fn ask(lab: &Lab, plane: &Plane, vip: &str, from: &str, interface: &str, flags: u8) -> (bool, String, String) {
+    let to: SocketAddr = vip.parse().unwrap();
+    let query = TraceQuery {
+        vip: (to.ip(), to.port(), Transport::Tcp),
+        from: from.parse().unwrap(),
+        interface: Some(interface.to_owned()),
+        flags,
+    };
+    let trace = lab.lb.inside(|| plane.trace(&query)).unwrap();
+    let steps: Vec<String> = trace.steps.iter().map(|step| format!("{}: {}", step.stage, step.text)).collect();
+    (trace.forwarded, trace.verdict, steps.join("\n"))
+}
+
+const CLIENT: &str = "10.0.0.2:50000";
+
+#[test]
+fn what_would_happen_to_a_packet() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut plane = lab.open();
+    let denied = Vip { deny: vec!["10.0.0.9/32".parse().unwrap()], ..lab.vip(&[0]) };
+    let empty = Vip { name: "empty".to_owned(), address: "20.0.0.2".parse().unwrap(), ..lab.vip(&[]) };
+    let local =
+        Vip { name: "local".to_owned(), address: "20.0.0.3".parse().unwrap(), mode: VipMode::Local, ..lab.vip(&[]) };
+    lab.apply(&mut plane, &[denied, empty, local]).unwrap();
+    let check = |vip: &str, from: &str, flags: u8, verdict: &str, part: &str| {
+        let (forwarded, said, steps) = ask(&lab, &plane, vip, from, "client0", flags);
+        assert_eq!((forwarded, said.as_str()), (verdict.starts_with("forwarded"), verdict), "{steps}");
+        assert!(steps.contains(part), "{steps}");
+    };
+    check(VIP, CLIENT, SYN, "forwarded to 10.1.0.2:80 by ep0", "select: the endpoint 10.1.0.2:80 is chosen");
+    check(VIP, "10.0.0.9:1", SYN, "dropped: source_denied", "source: dropped, source_denied: its source is on");
+    check(VIP, CLIENT, ACK, "answered here, not forwarded: no_flow", "no_flow");
+    check("20.0.0.2:80", CLIENT, SYN, "dropped: no_endpoint", "all are down, draining or of weight 0");
+    let ours = "not ours: left to this host as it is";
+    check("20.0.0.1:81", CLIENT, SYN, ours, "no vip has port 81/tcp of 20.0.0.1 (its vips: web)");
+    check("20.0.0.7:80", CLIENT, SYN, ours, "no vip has the address 20.0.0.7");
+    let (forwarded, verdict, _) = ask(&lab, &plane, "20.0.0.3:80", CLIENT, "client0", SYN);
+    assert_eq!((forwarded, verdict.as_str()), (true, "left to a listener of this host"));
+    let (forwarded, verdict, steps) = ask(&lab, &plane, VIP, CLIENT, "lo", SYN);
+    assert!(!forwarded && verdict.starts_with("not seen"), "{verdict}");
+    assert!(steps.contains("interface: no vip names the interface lo"), "{steps}");
+}
+
+#[test]
+fn a_trace_of_a_known_flow_and_of_one_without_a_route() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let (stream, _) = lab.connect();
+    let known = stream.local_addr().unwrap().to_string();
+    let (forwarded, verdict, steps) = ask(&lab, &plane, VIP, &known, "client0", ACK);
+    assert_eq!((forwarded, verdict.as_str()), (true, "forwarded to 10.1.0.2:80 by ep0"), "{steps}");
+    assert!(steps.contains("conntrack: belongs to a known flow, to 10.1.0.2:80"), "{steps}");
+    assert_eq!(plane.counters().unwrap().vips["web"].total.flows_made, 1, "asking makes no flow");
+
+    lab.lb.sysctl("net.ipv4.conf.client0.forwarding", "0").unwrap();
+    let (_, verdict, steps) = ask(&lab, &plane, VIP, CLIENT, "client0", SYN);
+    assert_eq!(verdict, "dropped: no_route", "{steps}");
+    assert!(steps.contains("net.ipv4.conf.client0.forwarding is 0"), "{steps}");
+}
+
+#[test]
+fn nothing_is_left_after_detaching() {
+    let Some(lab) = Lab::new(1) else { return };
+    assert!(!pinned(&lab.options));
+    assert_eq!(lab.lb.inside(|| detach(&lab.options)), Ok(false));
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    assert!(pinned(&lab.options));
+    drop(plane);
+    assert_eq!(lab.lb.inside(|| detach(&lab.options)), Ok(true));
+    assert!(!pinned(&lab.options));
+    assert!(!lab.options.pin_dir.clone().unwrap().exists());
+    let refused =
+        lab.client.inside(|| TcpStream::connect_timeout(&VIP.parse().unwrap(), std::time::Duration::from_millis(300)));
+    assert!(refused.is_err(), "the vip answers still");
+}
+
+#[test]
+fn what_a_dead_namespace_left_is_swept_away() {
+    let options = Options { flows_max: 1024, ..Options::default() };
+    let folder = |lab: &Lab| lab.lb.inside(|| Pins::new(&options)).unwrap().folder;
+    let gone = {
+        let Some(mut lab) = Lab::new(1) else { return };
+        lab.options = options.clone();
+        let mut plane = lab.open();
+        lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+        // As after `kill -9`: nothing is taken down, and its interfaces go with the namespace.
+        let folder = folder(&lab);
+        assert!(folder.exists());
+        lab.lb.ip("link del client0\nlink del ep0").unwrap();
+        lab.options.pin_dir = Some(PathBuf::from("/sys/fs/bpf/steelyard-test-nothing"));
+        folder
+    };
+    // Whoever opens a plane on this host now may be quicker than we are.
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options = options.clone();
+    let plane = lab.open();
+    assert!(!gone.exists() && folder(&lab).exists());
+    drop(plane);
+}

@@ -1,0 +1,173 @@
+//! Why the kernel plane cannot do what it is asked to, and what to do about it.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// This build has no programs.
+    NotBuilt,
+    /// The process may not load or attach programs. The names of the capabilities that it lacks (capabilities(7)).
+    NotPermitted(Vec<&'static str>),
+    /// The release of a kernel that is older than 5.15.
+    KernelTooOld(String),
+    /// There is no BPF file system where maps are to be kept.
+    NoBpffs {
+        /// Where it was looked for.
+        path: String,
+        /// What the kernel said when it was to be mounted.
+        why: String,
+    },
+    /// The verifier refused a program: the end of its log.
+    Rejected(String),
+    /// No such interface.
+    NoInterface {
+        /// The vip that names it.
+        vip: String,
+        /// What it names.
+        name: String,
+        /// What was perhaps meant.
+        nearest: Option<String>,
+    },
+    /// An interface whose packets do not begin with an Ethernet header.
+    NotEthernet {
+        /// The vip that names it.
+        vip: String,
+        /// What it names.
+        name: String,
+    },
+    /// More than the tables hold.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// So many are there.
+        have: usize,
+        /// So many may be.
+        max: u32,
+    },
+    /// `full_nat` without `sources`, and no route that would say which address to use.
+    NoSource {
+        /// The vip.
+        vip: String,
+        /// Its endpoint.
+        endpoint: SocketAddr,
+        /// What the kernel said.
+        why: String,
+    },
+    /// A call that should not fail did.
+    Kernel {
+        /// What was being done.
+        doing: String,
+        /// What the kernel said.
+        why: String,
+    },
+}
+
+/// Whose fault it is, for the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// This host, or this process on it.
+    HostCannot,
+    /// What is configured.
+    BadConfig,
+}
+
+impl Refusal {
+    /// Whose fault it is.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::NoInterface { .. } | Self::NotEthernet { .. } | Self::TooMany { .. } => Exit::BadConfig,
+            Self::NotBuilt
+            | Self::NotPermitted(_)
+            | Self::KernelTooOld(_)
+            | Self::NoBpffs { .. }
+            | Self::Rejected(_)
+            | Self::NoSource { .. }
+            | Self::Kernel { .. } => Exit::HostCannot,
+        }
+    }
+
+    #[cfg(kernel_plane)]
+    pub(crate) fn kernel(doing: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self::Kernel { doing: doing.into(), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotBuilt => f.write_str(
+                "this build has no kernel plane: build with the feature `kernel-plane`, where clang 14 or newer is installed",
+            ),
+            Self::NotPermitted(missing) => write!(
+                f,
+                "virtual IPs need {}: run as root, or give the process these capabilities (`AmbientCapabilities=` of its systemd unit)",
+                missing.join(", ")
+            ),
+            Self::KernelTooOld(release) => {
+                write!(f, "virtual IPs need Linux 5.15 or newer, and this is {release}: use a listener instead")
+            }
+            Self::NoBpffs { path, why } => write!(
+                f,
+                "{path} is no BPF file system, and mounting one failed ({why}): run `mount -t bpf bpf /sys/fs/bpf` as root, once"
+            ),
+            Self::Rejected(log) => write!(
+                f,
+                "the kernel refused a program of ours: please report it with the kernel's release and the log below\n{log}"
+            ),
+            Self::NoInterface { vip, name, nearest } => {
+                write!(f, "vip {vip}: there is no interface {name}")?;
+                match nearest {
+                    Some(nearest) => write!(f, "; did you mean `{nearest}`?"),
+                    None => f.write_str("; `ip link` lists those there are"),
+                }
+            }
+            Self::NotEthernet { vip, name } => write!(
+                f,
+                "vip {vip}: packets of interface {name} have no Ethernet header: name the interface below the tunnel, or use a listener"
+            ),
+            Self::TooMany { what, have, max } => write!(f, "{have} {what} are more than the {max} that the kernel plane holds"),
+            Self::NoSource { vip, endpoint, why } => write!(
+                f,
+                "vip {vip}: this host knows no source address towards {endpoint} ({why}): add a route, or name `sources`"
+            ),
+            Self::Kernel { doing, why } => write!(f, "cannot {doing}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_says_what_to_do_and_whose_fault_it_is() {
+        let check = |refusal: Refusal, exit: Exit, part: &str| {
+            assert_eq!(refusal.exit(), exit, "{refusal}");
+            assert!(refusal.to_string().contains(part), "{refusal}");
+        };
+        check(Refusal::NotBuilt, Exit::HostCannot, "`kernel-plane`");
+        check(
+            Refusal::NotPermitted(vec!["CAP_BPF", "CAP_NET_ADMIN"]),
+            Exit::HostCannot,
+            "need CAP_BPF, CAP_NET_ADMIN: run as root",
+        );
+        check(Refusal::KernelTooOld("5.4.0".into()), Exit::HostCannot, "this is 5.4.0");
+        let name = |nearest: Option<&str>| Refusal::NoInterface {
+            vip: "web".into(),
+            name: "eht0".into(),
+            nearest: nearest.map(str::to_owned),
+        };
+        check(name(Some("eth0")), Exit::BadConfig, "vip web: there is no interface eht0; did you mean `eth0`?");
+        check(name(None), Exit::BadConfig, "`ip link` lists");
+        check(
+            Refusal::TooMany { what: "vips", have: 2000, max: 1024 },
+            Exit::BadConfig,
+            "2000 vips are more than the 1024",
+        );
+        check(Refusal::NoBpffs { path: "/x".into(), why: "EPERM".into() }, Exit::HostCannot, "mount -t bpf");
+    }
+}

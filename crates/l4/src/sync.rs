@@ -1,0 +1,226 @@
+//! Writes what changed to the maps, in an order in which no packet finds half of it.
+//!
+//! What is added goes from the endpoints up to the addresses, by which packets find all the rest; what is removed goes the other way.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::os::fd::AsRawFd;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, libbpf_sys};
+
+use crate::Refusal;
+use crate::abi::*;
+use crate::content::Content;
+use crate::load::map;
+
+/// A handle on each map that user space looks into.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    pub(crate) flows: MapHandle,
+    pub(crate) active: MapHandle,
+    pub(crate) counters: MapHandle,
+    pub(crate) drops: MapHandle,
+    pub(crate) shared: MapHandle,
+    pub(crate) traces: MapHandle,
+    interfaces: MapHandle,
+    endpoints: MapHandle,
+    pools: MapHandle,
+    sources: MapHandle,
+    tables: MapHandle,
+    vips: MapHandle,
+    vip_ids: MapHandle,
+    addresses: MapHandle,
+}
+
+impl Maps {
+    pub(crate) fn new(object: &Object) -> Result<Self, Refusal> {
+        Ok(Self {
+            flows: map(object, "lb_flows")?,
+            active: map(object, "lb_active")?,
+            counters: map(object, "lb_counters")?,
+            drops: map(object, "lb_drops")?,
+            shared: map(object, "lb_shared")?,
+            traces: map(object, "lb_traces")?,
+            interfaces: map(object, "lb_interfaces")?,
+            endpoints: map(object, "lb_endpoints")?,
+            pools: map(object, "lb_pools")?,
+            sources: map(object, "lb_sources")?,
+            tables: map(object, "lb_tables")?,
+            vips: map(object, "lb_vips")?,
+            vip_ids: map(object, "lb_vip_ids")?,
+            addresses: map(object, "lb_addresses")?,
+        })
+    }
+
+    /// What an earlier process has left. Tables are not read: they are made anew at once.
+    pub(crate) fn recover(&self) -> Result<Content, Refusal> {
+        let mut vips: BTreeMap<u32, lb_vip> = pairs(&self.vips)?;
+        vips.retain(|_, vip| vip.mode != 0);
+        let mut endpoints: BTreeMap<u32, lb_endpoint> = pairs(&self.endpoints)?;
+        endpoints.retain(|_, endpoint| endpoint.state != LB_ENDPOINT_FREE as u8);
+        let mut pools: BTreeMap<u32, lb_pool> = pairs(&self.pools)?;
+        pools.retain(|_, pool| *pool != lb_pool::default());
+        let tables = vips.keys().map(|vip| (*vip, Vec::new())).collect();
+        Ok(Content {
+            endpoints,
+            pools,
+            sources: each(&self.sources)?,
+            tables,
+            vips,
+            vip_ids: each(&self.vip_ids)?,
+            addresses: each(&self.addresses)?,
+        })
+    }
+
+    /// Writes the difference between what is held and what is wanted, and notes down each step, so that what fails half-way can be tried again.
+    pub(crate) fn write(&self, held: &mut Content, wanted: &Content) -> Result<(), Refusal> {
+        put(&self.endpoints, &mut held.endpoints, &wanted.endpoints)?;
+        put(&self.pools, &mut held.pools, &wanted.pools)?;
+        put(&self.sources, &mut held.sources, &wanted.sources)?;
+        self.put_tables(&mut held.tables, &wanted.tables)?;
+        put(&self.vips, &mut held.vips, &wanted.vips)?;
+        put(&self.vip_ids, &mut held.vip_ids, &wanted.vip_ids)?;
+        put(&self.addresses, &mut held.addresses, &wanted.addresses)?;
+
+        delete(&self.addresses, &mut held.addresses, &wanted.addresses)?;
+        delete(&self.vip_ids, &mut held.vip_ids, &wanted.vip_ids)?;
+        clear(&self.vips, &mut held.vips, &wanted.vips)?;
+        delete(&self.tables, &mut held.tables, &wanted.tables)?;
+        delete(&self.sources, &mut held.sources, &wanted.sources)?;
+        clear(&self.pools, &mut held.pools, &wanted.pools)?;
+        clear(&self.endpoints, &mut held.endpoints, &wanted.endpoints)
+    }
+
+    /// Of an endpoint that nobody uses any more.
+    pub(crate) fn free_endpoint(&self, held: &mut Content, id: u32) -> Result<(), Refusal> {
+        set(&self.endpoints, &id, &lb_endpoint::default())?;
+        held.endpoints.remove(&id);
+        Ok(())
+    }
+
+    /// Writes what changed of the interfaces.
+    pub(crate) fn write_interfaces(
+        &self,
+        held: &mut BTreeMap<u32, lb_interface>,
+        wanted: &BTreeMap<u32, lb_interface>,
+    ) -> Result<(), Refusal> {
+        put(&self.interfaces, held, wanted)?;
+        delete(&self.interfaces, held, wanted)
+    }
+
+    /// A table changes as a whole: a new inner map takes the place of the old one.
+    fn put_tables(&self, held: &mut BTreeMap<u32, Vec<u32>>, wanted: &BTreeMap<u32, Vec<u32>>) -> Result<(), Refusal> {
+        for (vip, table) in wanted {
+            if held.get(vip) == Some(table) {
+                continue;
+            }
+            let inner = inner(table).map_err(|error| Refusal::kernel("make a table of endpoints", error))?;
+            let fd = (inner.fd as u32).to_ne_bytes();
+            let written = self.tables.update(bytes_of(vip), &fd, MapFlags::ANY);
+            written.map_err(|error| Refusal::kernel("replace a table of endpoints", error))?;
+            held.insert(*vip, table.clone());
+        }
+        Ok(())
+    }
+}
+
+struct Inner {
+    fd: i32,
+    /// Keeps the descriptor open until the outer map has it.
+    _map: MapHandle,
+}
+
+fn inner(table: &[u32]) -> libbpf_rs::Result<Inner> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        // Tables of one outer map may differ in length (kernel 5.10).
+        map_flags: libbpf_sys::BPF_F_INNER_MAP,
+        ..libbpf_sys::bpf_map_create_opts::default()
+    };
+    let count = table.len() as u32;
+    let map = MapHandle::create(MapType::Array, Some("lb_table"), 4, 4, count, &options)?;
+    let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+    let values: Vec<u8> = table.iter().flat_map(|endpoint| endpoint.to_ne_bytes()).collect();
+    map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)?;
+    Ok(Inner { fd: std::os::fd::AsFd::as_fd(&map).as_raw_fd(), _map: map })
+}
+
+fn put<K: Layout + Ord, V: Layout + PartialEq>(
+    map: &MapHandle,
+    held: &mut BTreeMap<K, V>,
+    wanted: &BTreeMap<K, V>,
+) -> Result<(), Refusal> {
+    for (key, value) in wanted {
+        if held.get(key) != Some(value) {
+            set(map, key, value)?;
+            held.insert(*key, *value);
+        }
+    }
+    Ok(())
+}
+
+/// From a map whose entries can go.
+fn delete<K: Layout + Ord, V: PartialEq>(
+    map: &MapHandle,
+    held: &mut BTreeMap<K, V>,
+    wanted: &BTreeMap<K, V>,
+) -> Result<(), Refusal> {
+    let surplus: Vec<K> = held.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+    for key in surplus {
+        match map.delete(bytes_of(&key)) {
+            Ok(()) => {}
+            // It was never written, such as the table of a vip without endpoints.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("delete from", map, error)),
+        }
+        held.remove(&key);
+    }
+    Ok(())
+}
+
+/// From an array: nothing but zeros is a free place.
+fn clear<V: Layout + PartialEq>(
+    map: &MapHandle,
+    held: &mut BTreeMap<u32, V>,
+    wanted: &BTreeMap<u32, V>,
+) -> Result<(), Refusal> {
+    let surplus: Vec<u32> = held.keys().filter(|key| !wanted.contains_key(key)).copied().collect();
+    for key in surplus {
+        set(map, &key, &V::default())?;
+        held.remove(&key);
+    }
+    Ok(())
+}
+
+pub(crate) fn set<K: Layout, V: Layout>(map: &MapHandle, key: &K, value: &V) -> Result<(), Refusal> {
+    map.update(bytes_of(key), bytes_of(value), MapFlags::ANY).map_err(|error| failed("write to", map, error))
+}
+
+/// `None`: there is none.
+pub(crate) fn get<K: Layout, V: Layout>(map: &MapHandle, key: &K) -> Result<Option<V>, Refusal> {
+    let found = map.lookup(bytes_of(key), MapFlags::ANY).map_err(|error| failed("read", map, error))?;
+    Ok(found.and_then(|bytes| read(&bytes)))
+}
+
+/// All entries at once, or a few thousand at a time.
+pub(crate) fn pairs<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
+    const BATCH: u32 = 4096;
+    let batch = BATCH.min(map.max_entries());
+    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
+    Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))).collect())
+}
+
+/// All entries one by one: for maps that are small, or have no batches (tries before 5.17).
+fn each<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
+    let mut found = BTreeMap::new();
+    for key in map.keys().filter_map(|key| read::<K>(&key)) {
+        if let Some(value) = get(map, &key)? {
+            found.insert(key, value);
+        }
+    }
+    Ok(found)
+}
+
+pub(crate) fn failed(doing: &str, map: &MapHandle, error: impl Debug + std::fmt::Display) -> Refusal {
+    Refusal::kernel(format!("{doing} the map {}", map.name().to_string_lossy()), error)
+}

@@ -1,0 +1,200 @@
+//! What would happen to a packet: the programs' own dry run against the live maps, put into sentences.
+
+use std::net::IpAddr;
+
+use libbpf_rs::ProgramInput;
+use model::Transport;
+
+use crate::abi::*;
+use crate::flows::socket;
+use crate::load::{self, TRACE};
+use crate::plane::Plane;
+use crate::sync::{get, set};
+use crate::{DropReason, Refusal, Step, Trace, TraceQuery, frame, host};
+
+/// `ifindex` in `struct __sk_buff` (<linux/bpf.h>), and the end of it.
+const CONTEXT_IFINDEX: std::ops::Range<usize> = 40..44;
+
+impl Plane {
+    /// What would happen to this packet now. Changes nothing.
+    ///
+    /// # Errors
+    /// There is no such interface, or the kernel would not.
+    pub fn trace(&self, query: &TraceQuery) -> Result<Trace, Refusal> {
+        let (address, port, transport) = query.vip;
+        let interface = match &query.interface {
+            Some(name) => Some(self.interfaces.iter().find(|interface| interface.name == *name).ok_or_else(|| {
+                let nearest = crate::interfaces::nearest(name, &self.interfaces);
+                Refusal::NoInterface { vip: format!("{address}:{port}"), name: name.clone(), nearest }
+            })?),
+            None => None,
+        };
+        let packet = frame::packet(query.from, (address, port).into(), transport, query.flags);
+        let frame = frame::ethernet(interface.map_or([0; 6], |interface| interface.mac), &packet);
+        let mut context = [0; CONTEXT_IFINDEX.end];
+        if let (Some(room), Some(interface)) = (context.get_mut(CONTEXT_IFINDEX), interface) {
+            room.copy_from_slice(&interface.index.to_ne_bytes());
+        }
+        set(&self.maps.traces, &0_u32, &lb_trace::default())?;
+        let input = ProgramInput { context_in: Some(&mut context), data_in: Some(&frame), ..ProgramInput::default() };
+        load::program(&self.object, TRACE)?.test_run(input).map_err(|error| Refusal::kernel("try a packet", error))?;
+        let found: lb_trace = get(&self.maps.traces, &0_u32)?.unwrap_or_default();
+        Ok(self.tell(query, &found))
+    }
+
+    fn tell(&self, query: &TraceQuery, found: &lb_trace) -> Trace {
+        let mut trace = Trace {
+            steps: Vec::new(),
+            forwarded: false,
+            verdict: "nothing was decided: please report this".to_owned(),
+        };
+        let attached = query.interface.as_ref().is_none_or(|name| self.plan.interfaces.contains(name));
+        if let Some(name) = query.interface.as_ref().filter(|_| !attached) {
+            let text = format!(
+                "no vip names the interface {name}: the programs are not there, and would never see the packet"
+            );
+            trace.steps.push(Step { stage: "interface", text });
+        }
+        let steps = found.steps.get(..found.step_count as usize).unwrap_or(&found.steps);
+        for step in steps {
+            let step = Step { stage: stage(step.stage), text: self.sentence(query, found, step) };
+            // An endpoint that could not be had is chosen again, with the same end.
+            if !trace.steps.contains(&step) {
+                trace.steps.push(step);
+            }
+        }
+        // Not always the last: there is room for so many steps, and tries can use it up.
+        let decided = |step: &&lb_trace_step| !matches!(u32::from(step.outcome), LB_CONTINUE | LB_OPEN);
+        if let Some(last) = steps.iter().rfind(decided) {
+            trace.forwarded = attached && matches!(u32::from(last.outcome), LB_FORWARD | LB_STACK | LB_LOCAL);
+            trace.verdict = self.verdict(found, last);
+        }
+        if !attached {
+            trace.verdict =
+                "not seen: add the interface to `interfaces` of the vip, or look where the packet really arrives"
+                    .to_owned();
+        }
+        trace
+    }
+
+    fn sentence(&self, query: &TraceQuery, found: &lb_trace, step: &lb_trace_step) -> String {
+        if let Some(reason) = DropReason::of(step.reason) {
+            let ends = if u32::from(step.outcome) == LB_ANSWER { "answered here" } else { "dropped" };
+            return format!("{ends}, {}: {}{}", reason.name, reason.text, hint(reason, query));
+        }
+        match (u32::from(step.stage), u32::from(step.outcome)) {
+            (LB_STAGE_PACKET, LB_CONTINUE) => "a packet that can be balanced".to_owned(),
+            (LB_STAGE_PACKET, _) => "neither TCP nor UDP over IP: left to this host".to_owned(),
+            (LB_STAGE_CONNTRACK, LB_OPEN) => "no flow is known: it may begin one".to_owned(),
+            (LB_STAGE_CONNTRACK, LB_CONTINUE) => format!("belongs to a known flow, to {}", self.destination(found)),
+            (LB_STAGE_VIP, LB_CONTINUE) => format!("for vip {}", self.vip_name(step.detail)),
+            (LB_STAGE_VIP, LB_LOCAL) => {
+                format!("for vip {}, which a listener of this host serves", self.vip_name(step.detail))
+            }
+            (LB_STAGE_VIP, _) => self.why_no_vip(query),
+            (LB_STAGE_SOURCE, LB_CONTINUE) => "its source may open a flow".to_owned(),
+            (LB_STAGE_SELECT, LB_CONTINUE) => format!("the endpoint {} is chosen", self.endpoint_name(step.detail)),
+            (LB_STAGE_CREATE, LB_CONTINUE) => "there is room for the flow, and a route".to_owned(),
+            (LB_STAGE_FORWARD, LB_FORWARD) => {
+                format!("leaves by {} for {}", self.interface_name(step.detail), self.destination(found))
+            }
+            (LB_STAGE_FORWARD, LB_STACK) => {
+                format!("rewritten for {}, and left to this host to be fragmented", self.destination(found))
+            }
+            (_, outcome) => format!("decided {outcome}"),
+        }
+    }
+
+    fn verdict(&self, found: &lb_trace, last: &lb_trace_step) -> String {
+        match (u32::from(last.outcome), DropReason::of(last.reason)) {
+            (LB_FORWARD | LB_STACK, _) => {
+                format!("forwarded to {} by {}", self.destination(found), self.interface_name(found.flow.ifindex))
+            }
+            (LB_LOCAL, _) => "left to a listener of this host".to_owned(),
+            (LB_PASS, _) => "not ours: left to this host as it is".to_owned(),
+            (LB_ANSWER, Some(reason)) => format!("answered here, not forwarded: {}", reason.name),
+            (LB_ANSWER, None) => "answered here".to_owned(),
+            (_, Some(reason)) => format!("dropped: {}", reason.name),
+            _ => "nothing was decided: please report this".to_owned(),
+        }
+    }
+
+    /// The usual reasons why an address is not one.
+    fn why_no_vip(&self, query: &TraceQuery) -> String {
+        let (address, port, transport) = query.vip;
+        let same: Vec<&str> = self
+            .plan
+            .vips
+            .values()
+            .filter(|named| named.identity.address == address)
+            .map(|named| named.name.as_str())
+            .collect();
+        let proto = if transport == Transport::Tcp { "tcp" } else { "udp" };
+        if same.is_empty() {
+            return format!("no vip has the address {address}: left to this host");
+        }
+        format!("no vip has port {port}/{proto} of {address} (its vips: {}): left to this host", same.join(", "))
+    }
+
+    fn vip_name(&self, id: u32) -> &str {
+        self.plan.vips.get(&id).map_or("(just removed)", |named| &named.name)
+    }
+
+    fn endpoint_name(&self, id: u32) -> String {
+        self.held.endpoints.get(&id).map_or_else(
+            || "(just removed)".to_owned(),
+            |endpoint| {
+                if endpoint.port == 0 {
+                    address_of(endpoint.addr).to_string()
+                } else {
+                    socket(endpoint.addr, endpoint.port).to_string()
+                }
+            },
+        )
+    }
+
+    fn interface_name(&self, ifindex: u32) -> String {
+        let found = self.interfaces.iter().find(|interface| interface.index == ifindex);
+        found.map_or_else(|| format!("interface {ifindex}"), |interface| interface.name.clone())
+    }
+
+    /// Where the flow's packets go, and through whom.
+    fn destination(&self, found: &lb_trace) -> String {
+        let flow = &found.flow;
+        let to = if flow.flags & LB_FLOW_DSR as u8 == 0 {
+            socket(flow.daddr, flow.dport).to_string()
+        } else {
+            format!("{} (address unchanged)", self.endpoint_name(flow.endpoint))
+        };
+        let hop: IpAddr = address_of(flow.next_hop);
+        if hop == address_of(flow.daddr) || hop.is_unspecified() || flow.flags & LB_FLOW_DSR as u8 != 0 {
+            to
+        } else {
+            format!("{to} via {hop}")
+        }
+    }
+}
+
+fn stage(number: u8) -> &'static str {
+    match u32::from(number) {
+        LB_STAGE_PACKET => "packet",
+        LB_STAGE_CONNTRACK => "conntrack",
+        LB_STAGE_VIP => "vip",
+        LB_STAGE_SOURCE => "source",
+        LB_STAGE_SELECT => "select",
+        LB_STAGE_CREATE => "create",
+        LB_STAGE_FORWARD => "forward",
+        _ => "unknown",
+    }
+}
+
+/// What user space knows besides.
+fn hint(reason: &DropReason, query: &TraceQuery) -> String {
+    let Some(interface) = &query.interface else { return String::new() };
+    let ipv6 = query.from.is_ipv6();
+    if reason.name == "no_route" && !host::forwards(interface, ipv6) {
+        let family = if ipv6 { "ipv6" } else { "ipv4" };
+        return format!(" (net.{family}.conf.{interface}.forwarding is 0: set it to 1)");
+    }
+    String::new()
+}

@@ -1,0 +1,25 @@
+//! What the verifier has to walk through, so that a compiler or a kernel that finds more ways still finds few enough.
+
+use std::io::Write;
+
+use super::plane::with_plane;
+
+/// The kernel refuses a program above a million; the same source has been seen to grow by half from one compiler to the next.
+const INSTRUCTIONS_MAX: u32 = 50_000;
+
+#[test]
+fn each_program_is_far_below_the_verifiers_limit() {
+    with_plane("each_program_is_far_below_the_verifiers_limit", |plane| {
+        let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+        let version = std::process::Command::new(clang).arg("--version").output().unwrap();
+        let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+        for name in ["lb_in", "lb_trace", "lb_gc"] {
+            let info = plane.program_info(name);
+            let found = info.lines().find_map(|line| line.strip_prefix("verified_insns:")?.trim().parse().ok());
+            let found: u32 = found.unwrap_or_else(|| panic!("{name}: {info}"));
+            // Straight to standard error, so that it is seen in a run that passes.
+            _ = writeln!(std::io::stderr(), "{name}: the verifier processed {found} instructions ({version})");
+            assert!((1..=INSTRUCTIONS_MAX).contains(&found), "{name}: {found}");
+        }
+    });
+}

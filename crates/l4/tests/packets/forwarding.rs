@@ -1,0 +1,179 @@
+//! The way out: TTL, MTU, VLAN tags, the kind of interface, routes that move.
+
+use testkit::packet::{ACK, IcmpError, PSH, Packet, SYN};
+
+use super::layout::{TCP, UDP, mode};
+use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, ifindex, with_plane};
+
+const VIP: &str = "20.20.20.1:2020";
+const CLIENT_AT: &str = "10.10.10.1:40000";
+const ENDPOINT_AT: &str = "31.31.31.1:5001";
+
+const TTL_EXPIRED: u32 = 2;
+const NO_ROUTE: u32 = 12;
+const TOO_BIG: u32 = 14;
+
+/// With a flow from the client to the first endpoint.
+fn open(plane: &mut Plane, proto: u8) {
+    plane.add(&Vip::new(0, proto, VIP, &[ENDPOINT_AT]));
+    let first = if proto == TCP { Packet::tcp(CLIENT_AT, VIP).flags(SYN) } else { Packet::udp(CLIENT_AT, VIP) };
+    plane.send(CLIENT, &first).forwarded(&first.clone().to(ENDPOINT_AT).ttl(63));
+}
+
+#[test]
+fn a_packet_whose_ttl_ends_here_goes_no_further() {
+    with_plane("a_packet_whose_ttl_ends_here_goes_no_further", |plane| {
+        open(plane, TCP);
+        for ttl in [0, 1] {
+            plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).ttl(ttl)).dropped();
+            plane.send(CLIENT, &Packet::tcp("10.10.10.1:40001", VIP).flags(SYN).ttl(ttl)).dropped();
+        }
+        plane.assert_drops(&[TTL_EXPIRED; 4]);
+        assert_eq!(plane.flow_count(), 2, "no flow for a packet that goes nowhere");
+        let last = Packet::tcp(CLIENT_AT, VIP).ttl(2);
+        plane.send(CLIENT, &last).forwarded(&last.clone().to(ENDPOINT_AT).ttl(1));
+    });
+}
+
+#[test]
+fn what_is_too_big_is_answered_with_the_mtu() {
+    with_plane("what_is_too_big_is_answered_with_the_mtu", |plane| {
+        open(plane, TCP);
+        let fits = Packet::tcp(CLIENT_AT, VIP).dont_fragment().payload_bytes(1460);
+        plane.send(CLIENT, &fits).forwarded(&fits.clone().to(ENDPOINT_AT).ttl(63));
+        let big = fits.payload_bytes(1461);
+        // From the address that it was sent to, about the packet as it was sent.
+        let error = Packet::error("20.20.20.1", IcmpError::TooBig(1500), &big).quote(40);
+        let error = error.macs(big.destination_mac, big.source_mac);
+        plane.send(CLIENT, &big).answered(&error);
+        plane.assert_drops(&[TOO_BIG]);
+        // And the endpoint is told the same of the way to the client.
+        let big = Packet::tcp(ENDPOINT_AT, CLIENT_AT).dont_fragment().payload_bytes(1461);
+        let error = Packet::error("10.10.10.1", IcmpError::TooBig(1500), &big).quote(40);
+        plane.send(ENDPOINT[0], &big).answered(&error.macs(big.destination_mac, big.source_mac));
+    });
+}
+
+#[test]
+fn what_is_too_big_is_answered_over_ipv6_and_udp() {
+    with_plane("what_is_too_big_is_answered_over_ipv6_and_udp", |plane| {
+        let (client, vip, endpoint) = ("[fd00:10::1]:40000", "[fd00:20::1]:2020", "[fd00:31::1]:5001");
+        plane.add(&Vip::new(0, UDP, vip, &[endpoint]));
+        let fits = Packet::udp(client, vip).payload_bytes(1452);
+        plane.send(CLIENT, &fits).forwarded(&fits.clone().to(endpoint).ttl(63));
+        let big = fits.payload_bytes(1453);
+        let error = Packet::error("fd00:20::1", IcmpError::TooBig(1500), &big).quote(60);
+        plane.send(CLIENT, &big).answered(&error.macs(big.destination_mac, big.source_mac));
+        // With extension headers it is dropped, and counted all the same.
+        let long = big.extension(testkit::packet::DESTINATION_OPTIONS, &[1, 4]);
+        plane.send(CLIENT, &long).dropped();
+        plane.assert_drops(&[TOO_BIG; 2]);
+    });
+}
+
+#[test]
+fn what_is_too_big_and_may_be_cut_is_left_to_the_stack() {
+    with_plane("what_is_too_big_and_may_be_cut_is_left_to_the_stack", |plane| {
+        open(plane, UDP);
+        let big = Packet::udp(CLIENT_AT, VIP).payload_bytes(2000);
+        let sent = plane.send(CLIENT, &big);
+        assert_eq!(sent.action, Action::Next);
+        // The TTL is the stack's to take down.
+        assert_eq!(Packet::read(&sent.frame).unwrap().right(), big.to(ENDPOINT_AT));
+        plane.assert_drops(&[]);
+    });
+}
+
+#[test]
+fn of_many_segments_each_must_fit() {
+    with_plane("of_many_segments_each_must_fit", |plane| {
+        open(plane, TCP);
+        let many = Packet::tcp(CLIENT_AT, VIP).flags(PSH | ACK).dont_fragment().payload_bytes(3000);
+        plane.send_segments(CLIENT, &many, 1460).forwarded(&many.clone().to(ENDPOINT_AT).ttl(63));
+        let error = Packet::error("20.20.20.1", IcmpError::TooBig(1500), &many).quote(40);
+        let sent = plane.send_segments(CLIENT, &many, 1461);
+        sent.answered(&error.macs(many.destination_mac, many.source_mac));
+    });
+}
+
+#[test]
+fn vlan_tags_stay_on_their_link() {
+    with_plane("vlan_tags_stay_on_their_link", |plane| {
+        open(plane, TCP);
+        let mut bare = Packet::tcp(CLIENT_AT, VIP).payload(b"tagged");
+        for _ in 0..2 {
+            let tagged = bare.clone().vlan(7);
+            let expect = Packet { vlans: Vec::new(), ..tagged.clone() };
+            plane.send(CLIENT, &tagged).forwarded(&expect.to(ENDPOINT_AT).ttl(63));
+            bare = bare.vlan(8);
+        }
+        // A third is more than we know: not ours.
+        let three = bare.vlan(9);
+        plane.send(CLIENT, &three.clone()).untouched(&three.build());
+    });
+}
+
+#[test]
+fn an_interface_into_another_namespace_is_handed_the_packet_directly() {
+    with_plane("an_interface_into_another_namespace_is_handed_the_packet_directly", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &["31.31.31.1:1", "32.32.32.1:2", "33.33.33.1:3"]));
+        for (port, interface, action) in [(1, ENDPOINT[0], 2), (2, ENDPOINT[1], 1), (3, ENDPOINT[2], 2)] {
+            let client = format!("10.10.10.1:{port}");
+            plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(SYN));
+            let flow = plane.flow(&client, VIP, TCP).unwrap();
+            assert_eq!((flow.ifindex, flow.action, flow.mtu), (ifindex(interface), action, 1500));
+        }
+    });
+}
+
+#[test]
+fn the_way_is_the_hosts_routes_and_follows_them() {
+    with_plane("the_way_is_the_hosts_routes_and_follows_them", |plane| {
+        run("ip route add 172.16.0.0/24 via 31.31.31.7");
+        plane.add(&Vip::new(0, TCP, VIP, &["172.16.0.1:80"]));
+        let syn = Packet::tcp(CLIENT_AT, VIP).flags(SYN);
+        plane.send(CLIENT, &syn).forwarded(&syn.clone().to("172.16.0.1:80").ttl(63));
+        let flow = plane.flow(CLIENT_AT, VIP, TCP).unwrap();
+        assert_eq!((flow.ifindex, flow.next_hop.to_string()), (ifindex(ENDPOINT[0]), "31.31.31.7".to_owned()));
+
+        run("ip route replace 172.16.0.0/24 via 33.33.33.7");
+        plane.age(1); // the way is looked up again once a second
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP)).forwarded(&Packet::tcp(CLIENT_AT, "172.16.0.1:80").ttl(63));
+        let flow = plane.flow(CLIENT_AT, VIP, TCP).unwrap();
+        assert_eq!((flow.ifindex, flow.next_hop.to_string()), (ifindex(ENDPOINT[2]), "33.33.33.7".to_owned()));
+
+        // Without a route the flow keeps its way, and a new one is refused.
+        run("ip route del 172.16.0.0/24");
+        plane.age(1);
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP)).forwarded(&Packet::tcp(CLIENT_AT, "172.16.0.1:80").ttl(63));
+        plane.send(CLIENT, &Packet::tcp("10.10.10.1:2", VIP).flags(SYN)).dropped();
+        plane.assert_drops(&[NO_ROUTE]);
+    });
+}
+
+#[test]
+fn dsr_does_not_go_through_a_router() {
+    with_plane("dsr_does_not_go_through_a_router", |plane| {
+        run("ip route add 172.16.0.0/24 via 31.31.31.7");
+        plane.add(&Vip { mode: mode::DSR, ..Vip::new(0, TCP, VIP, &["172.16.0.1:80"]) });
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN)).dropped();
+        plane.assert_drops(&[NO_ROUTE]);
+    });
+}
+
+#[test]
+fn a_host_that_does_not_forward_has_no_route() {
+    with_plane("a_host_that_does_not_forward_has_no_route", |plane| {
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN)).dropped();
+        plane.assert_drops(&[NO_ROUTE]);
+    });
+}
+
+/// A command in the namespace of this thread.
+#[track_caller]
+fn run(line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    assert!(std::process::Command::new(words[0]).args(&words[1..]).status().unwrap().success(), "{line}");
+}

@@ -1,0 +1,139 @@
+//! Echo, and errors about packets that went through here.
+
+use testkit::packet::{ACK, IcmpError, Packet, SYN};
+
+use super::layout::{TCP, UDP, mode};
+use super::plane::{CLIENT, ENDPOINT, Plane, Vip, with_plane};
+
+const VIP: &str = "20.20.20.1:2020";
+const CLIENT_AT: &str = "10.10.10.1:40000";
+const ENDPOINT_AT: &str = "31.31.31.1:5001";
+const VIP6: &str = "[fd00:20::1]:2020";
+const CLIENT6: &str = "[fd00:10::1]:40000";
+const ENDPOINT6: &str = "[fd00:31::1]:5001";
+
+const TTL_EXPIRED: u32 = 2;
+const UNKNOWN_FRAGMENT: u32 = 13;
+const ICMP_UNMATCHED: u32 = 15;
+
+#[test]
+fn a_ping_to_a_vip_is_answered() {
+    with_plane("a_ping_to_a_vip_is_answered", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip::new(1, TCP, VIP6, &[ENDPOINT6]));
+        for (from, to) in [("10.10.10.1", "20.20.20.1"), ("fd00:10::1", "fd00:20::1")] {
+            let ping = Packet::ping(from, to, 7, 1).ttl(9).payload_bytes(57);
+            plane.send(CLIENT, &ping).answered(&ping.reply());
+        }
+        let elsewhere = Packet::ping("10.10.10.1", "20.20.20.9", 7, 1);
+        plane.send(CLIENT, &elsewhere).untouched(&elsewhere.build());
+        let answer = Packet::ping("10.10.10.1", "20.20.20.1", 7, 1).reply().from("10.10.10.1").to("20.20.20.1");
+        plane.send(CLIENT, &answer).untouched(&answer.build());
+        // One in pieces cannot be answered piece by piece.
+        let pieces = Packet::ping("10.10.10.1", "20.20.20.1", 7, 1).payload_bytes(3000).fragments(1500);
+        pieces.iter().for_each(|piece| plane.send_bytes(CLIENT, piece).dropped());
+        assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 3)].into());
+    });
+}
+
+/// An error about what went to the endpoint reaches the client, and says what the client sent; and the other way round.
+#[track_caller]
+fn errors_are_translated(plane: &Plane, client: &str, vip: &str, endpoint: &str, udp: bool) {
+    let packet = |from: &str, to: &str| {
+        let packet = if udp { Packet::udp(from, to) } else { Packet::tcp(from, to).seq(77) };
+        packet.payload_bytes(700)
+    };
+    let first = if udp { packet(client, vip) } else { Packet::tcp(client, vip).flags(SYN) };
+    let sent = plane.send(CLIENT, &first);
+    sent.forwarded(&first.clone().to(endpoint).ttl(63));
+    let address = |at: &str| Packet::udp(at, at).source.to_string();
+    let (router, hop) = if vip.starts_with('[') { ("fd00:99::1", "fd00:98::1") } else { ("192.0.2.1", "198.51.100.1") };
+
+    let seen_by_endpoint = packet(client, endpoint).ttl(60);
+    let seen_by_client = packet(client, vip).ttl(60);
+    let answer_of_endpoint = packet(endpoint, client).ttl(60);
+    let answer_of_vip = packet(vip, client).ttl(60);
+    for kind in
+        [IcmpError::TooBig(1280), IcmpError::PortUnreachable, IcmpError::HostUnreachable, IcmpError::TimeExceeded]
+    {
+        for quote in [if vip.starts_with('[') { 48 } else { 28 }, 60, 400, 2000] {
+            // From a router on the way, and from the endpoint, whom the client knows as the vip.
+            let error = Packet::error(router, kind, &seen_by_endpoint).quote(quote);
+            let expect = Packet::error(router, kind, &seen_by_client).quote(quote).ttl(63);
+            plane.send(ENDPOINT[0], &error).forwarded(&expect);
+            let error = Packet::error(&address(endpoint), kind, &seen_by_endpoint).quote(quote);
+            let expect = Packet::error(&address(vip), kind, &seen_by_client).quote(quote).ttl(63);
+            plane.send(ENDPOINT[0], &error).forwarded(&expect);
+            // About an answer: the client or a router before it complains to the vip.
+            let error = Packet::error(hop, kind, &answer_of_vip).quote(quote);
+            let expect = Packet::error(hop, kind, &answer_of_endpoint).quote(quote).ttl(63);
+            plane.send(CLIENT, &error).forwarded(&expect);
+        }
+    }
+}
+
+#[test]
+fn errors_are_translated_both_ways() {
+    with_plane("errors_are_translated_both_ways", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip::new(1, TCP, VIP6, &[ENDPOINT6]));
+        plane.add(&Vip::new(2, UDP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip::new(3, UDP, VIP6, &[ENDPOINT6]));
+        errors_are_translated(plane, CLIENT_AT, VIP, ENDPOINT_AT, false);
+        errors_are_translated(plane, CLIENT6, VIP6, ENDPOINT6, false);
+        errors_are_translated(plane, CLIENT_AT, VIP, ENDPOINT_AT, true);
+        errors_are_translated(plane, CLIENT6, VIP6, ENDPOINT6, true);
+        assert_eq!(plane.drops(), [].into());
+    });
+}
+
+#[test]
+fn errors_find_their_way_through_full_nat() {
+    with_plane("errors_find_their_way_through_full_nat", |plane| {
+        let pool = (vec!["31.31.255.254".parse().unwrap()], 2000, 2000);
+        plane.add(&Vip { mode: mode::FULL_NAT, pool, ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        let syn = Packet::tcp(CLIENT_AT, VIP).flags(SYN);
+        plane.send(CLIENT, &syn).forwarded(&syn.clone().from("31.31.255.254:2000").to(ENDPOINT_AT).ttl(63));
+        let error =
+            Packet::error("31.31.31.1", IcmpError::TooBig(1280), &Packet::tcp("31.31.255.254:2000", ENDPOINT_AT));
+        let expect = Packet::error("20.20.20.1", IcmpError::TooBig(1280), &Packet::tcp(CLIENT_AT, VIP)).ttl(63);
+        plane.send(ENDPOINT[0], &error).forwarded(&expect);
+    });
+}
+
+#[test]
+fn errors_about_nothing_that_is_known() {
+    with_plane("errors_about_nothing_that_is_known", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        let about = |from: &str, to: &str| Packet::error("192.0.2.1", IcmpError::TooBig(1280), &Packet::tcp(from, to));
+        plane.send(CLIENT, &about(VIP, CLIENT_AT)).dropped();
+        // To somebody else: the host's stack may know.
+        let foreign = about(CLIENT_AT, ENDPOINT_AT);
+        plane.send(ENDPOINT[0], &foreign).untouched(&foreign.build());
+        assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 1)].into());
+
+        // A tag belongs to its link.
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN));
+        let tagged = about(VIP, CLIENT_AT).vlan(7);
+        let expect = about(ENDPOINT_AT, CLIENT_AT).ttl(63);
+        plane.send(CLIENT, &tagged).forwarded(&expect);
+
+        // Cut anywhere, it is never half-translated; nor when its own TTL ends.
+        for quote in 0..28 {
+            plane.send(CLIENT, &about(VIP, CLIENT_AT).quote(quote)).dropped();
+        }
+        plane.send(CLIENT, &about(VIP, CLIENT_AT).ttl(1)).dropped();
+        assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 29), ((0, TTL_EXPIRED), 1)].into());
+    });
+}
+
+#[test]
+fn dsr_passes_errors_on_as_they_are() {
+    with_plane("dsr_passes_errors_on_as_they_are", |plane| {
+        plane.add(&Vip { mode: mode::DSR, ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN));
+        let answer = Packet::tcp(VIP, CLIENT_AT).flags(ACK).payload_bytes(1400);
+        let error = Packet::error("192.0.2.1", IcmpError::TooBig(1280), &answer);
+        plane.send(CLIENT, &error).forwarded(&error.clone().ttl(63));
+    });
+}

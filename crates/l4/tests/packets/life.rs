@@ -1,0 +1,152 @@
+//! What time does to flows: the collection.
+
+use testkit::packet::{ACK, FIN, Packet, SYN};
+
+use super::layout::{TCP, UDP, mode, u32_at};
+use super::plane::{CLIENT, ENDPOINT, Plane, Vip, with_plane, with_plane_of};
+
+const VIP: &str = "20.20.20.1:2020";
+const ENDPOINT_AT: &str = "31.31.31.1:5001";
+
+fn client(port: u32) -> String {
+    format!("10.10.10.1:{port}")
+}
+
+fn there(plane: &Plane, port: u32, flags: u8) {
+    plane.send(CLIENT, &Packet::tcp(&client(port), VIP).flags(flags));
+}
+
+fn back(plane: &Plane, port: u32, flags: u8) {
+    plane.send(ENDPOINT[0], &Packet::tcp(ENDPOINT_AT, &client(port)).flags(flags));
+}
+
+/// One flow waiting for its answer, one established, one half closed, one closed.
+fn four(plane: &Plane) {
+    for port in 1..=4 {
+        there(plane, port, SYN);
+    }
+    for port in 2..=4 {
+        back(plane, port, SYN | ACK);
+        there(plane, port, ACK);
+        back(plane, port, ACK);
+    }
+    for port in 3..=4 {
+        there(plane, port, FIN | ACK);
+    }
+    back(plane, 4, FIN | ACK);
+}
+
+fn alive(plane: &Plane) -> Vec<u32> {
+    let both = |port: &u32| {
+        let halves = [plane.flow(&client(*port), VIP, TCP), plane.flow(ENDPOINT_AT, &client(*port), TCP)];
+        assert_eq!(halves[0].is_some(), halves[1].is_some(), "half a flow of port {port}");
+        halves[0].is_some()
+    };
+    (1..=4).filter(both).collect()
+}
+
+#[test]
+fn each_state_has_its_time() {
+    with_plane("each_state_has_its_time", |plane| {
+        plane.add(&Vip { times_s: [20, 3600, 2], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        four(plane);
+        assert_eq!((plane.collect(), plane.active(0)), ((8, 0, 0), 3));
+        plane.age(4);
+        assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((8, 0, 1), vec![1, 2, 3], 3));
+        plane.age(18);
+        assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((6, 1, 0), vec![2, 3], 2));
+        plane.age(3500);
+        assert_eq!((plane.collect(), alive(plane)), ((4, 0, 0), vec![2, 3]));
+        // One direction speaks: both live.
+        back(plane, 2, ACK);
+        plane.age(200);
+        assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((4, 1, 0), vec![2], 1));
+        plane.age(3700);
+        assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((2, 1, 0), vec![], 0));
+    });
+}
+
+#[test]
+fn udp_lives_longer_once_it_was_answered() {
+    with_plane("udp_lives_longer_once_it_was_answered", |plane| {
+        plane.add(&Vip { times_s: [30, 120, 2], ..Vip::new(0, UDP, VIP, &[ENDPOINT_AT]) });
+        for port in 1..=2 {
+            plane.send(CLIENT, &Packet::udp(&client(port), VIP));
+        }
+        plane.send(ENDPOINT[0], &Packet::udp(ENDPOINT_AT, &client(2)));
+        plane.age(40);
+        assert_eq!(plane.collect(), (4, 1, 0));
+        assert!(plane.flow(&client(2), VIP, UDP).is_some());
+        plane.age(90);
+        assert_eq!((plane.collect(), plane.active(0)), ((2, 1, 0), 0));
+    });
+}
+
+#[test]
+fn a_flow_whose_other_half_is_gone_goes_too() {
+    with_plane("a_flow_whose_other_half_is_gone_goes_too", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        for port in 1..=2 {
+            there(plane, port, SYN);
+        }
+        let delete = |from: &str, to: &str| {
+            let key = super::layout::flow_key(from.parse().unwrap(), to.parse().unwrap(), TCP);
+            plane.delete("lb_flows", &key);
+        };
+        delete(&client(1), VIP);
+        delete(ENDPOINT_AT, &client(2));
+        assert_eq!(plane.collect(), (2, 0, 0), "the other half may be about to be made");
+        plane.age(4);
+        assert_eq!(plane.collect(), (2, 2, 0));
+        assert_eq!(plane.flow_count(), 0);
+        // A reply's entry that was left over does not keep its client out.
+        there(plane, 3, SYN);
+        delete(&client(3), VIP);
+        there(plane, 3, SYN);
+        assert_eq!(plane.flow_count(), 2);
+    });
+}
+
+#[test]
+fn flows_of_a_vip_that_was_removed_are_forgotten() {
+    with_plane("flows_of_a_vip_that_was_removed_are_forgotten", |plane| {
+        let vip = Vip::new(0, TCP, VIP, &[ENDPOINT_AT]);
+        plane.add(&vip);
+        there(plane, 1, SYN);
+        plane.set_vip(&Vip { mode: 0, ..vip }, 0);
+        assert_eq!((plane.collect(), plane.flow_count(), plane.active(0)), ((2, 1, 0), 0, 0));
+    });
+}
+
+#[test]
+fn dsr_ends_after_the_clients_fin() {
+    with_plane("dsr_ends_after_the_clients_fin", |plane| {
+        plane.add(&Vip { mode: mode::DSR, ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        for flags in [SYN, ACK] {
+            there(plane, 1, flags);
+            there(plane, 2, flags);
+        }
+        there(plane, 2, FIN | ACK);
+        plane.age(100);
+        assert_eq!(plane.collect(), (2, 0, 0));
+        plane.age(30);
+        assert_eq!(plane.collect(), (2, 1, 0));
+        assert!(plane.flow(&client(1), VIP, TCP).is_some());
+    });
+}
+
+#[test]
+fn under_pressure_what_is_not_established_goes_sooner() {
+    with_plane_of("under_pressure_what_is_not_established_goes_sooner", 8, |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        four(plane);
+        // The first collection sees how full it is, the next goes by it.
+        assert_eq!(plane.collect(), (8, 0, 0));
+        let shared = plane.look("lb_shared", &0u32.to_ne_bytes()).unwrap();
+        assert_eq!((u32_at(&shared, 0), u32_at(&shared, 4)), (8, 1));
+        plane.age(5);
+        assert_eq!((plane.collect(), alive(plane)), ((8, 1, 1), vec![2, 3]));
+        let shared = plane.look("lb_shared", &0u32.to_ne_bytes()).unwrap();
+        assert_eq!((u32_at(&shared, 0), u32_at(&shared, 4)), (4, 0));
+    });
+}

@@ -1,0 +1,400 @@
+//! The programs, loaded, in a network of their own: a client's interface and three endpoints', with routes and nothing behind them. Packets go
+//! through BPF_PROG_TEST_RUN: the kernel says what the program returned and what the packet was then, and sends nothing.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapImpl, MapType, Object, ObjectBuilder, ProgramInput, ProgramMut};
+use testkit::netns::Netns;
+use testkit::packet::Packet;
+
+use super::layout::{self, Flow, Writer, algorithm, mode, state};
+
+/// The interfaces, in the order of their indexes.
+pub const CLIENT: &str = "client0";
+pub const ENDPOINT: [&str; 3] = ["ep0", "ep1", "ep2"];
+
+const NETWORK: &str = "link add client0 type veth peer name client0p
+    link add ep0 type veth peer name ep0p
+    link add ep1 type veth peer name ep1p
+    link add ep2 type veth peer name ep2p
+    addr add 10.10.10.254/24 dev client0
+    addr add 31.31.255.254/16 dev ep0
+    addr add 32.32.32.254/24 dev ep1
+    addr add 33.33.33.254/24 dev ep2
+    addr add fd00:10::fe/64 dev client0 nodad
+    addr add fd00:31::fe/64 dev ep0 nodad
+    addr add fd00:32::fe/64 dev ep1 nodad
+    addr add fd00:33::fe/64 dev ep2 nodad
+    link set client0 up
+    route add 10.0.0.0/8 via 10.10.10.253
+    link set client0p up
+    link set ep0 up
+    link set ep0p up
+    link set ep1 up
+    link set ep1p up
+    link set ep2 up
+    link set ep2p up";
+
+/// Entries of `lb_flows` where a test does not say.
+const FLOWS_MAX: u32 = 4096;
+
+/// What the kernel is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// TCX_NEXT: to whoever comes next.
+    Next,
+    /// TC_ACT_SHOT.
+    Drop,
+    /// TC_ACT_REDIRECT.
+    Redirect,
+}
+
+/// What came of a packet.
+#[derive(Debug)]
+pub struct Sent {
+    pub action: Action,
+    pub frame: Vec<u8>,
+}
+
+impl Sent {
+    /// It was redirected, and is this now; link-layer addresses apart, which TEST_RUN leaves as they were.
+    #[track_caller]
+    pub fn forwarded(self, expect: &Packet) {
+        assert_eq!(self.action, Action::Redirect, "{}", Packet::describe(&self.frame));
+        let found = Packet::read(&self.frame).unwrap().right();
+        let macs = (found.source_mac, found.destination_mac);
+        let expect = expect.clone().macs(macs.0, macs.1);
+        assert_eq!(found, expect, "\n found {found}\nexpect {expect}");
+    }
+
+    /// It was sent back where it came from, and is this now.
+    #[track_caller]
+    pub fn answered(self, expect: &Packet) {
+        assert_eq!(self.action, Action::Redirect, "{}", Packet::describe(&self.frame));
+        let found = Packet::read(&self.frame).unwrap().right();
+        assert_eq!(&found, expect, "\n found {found}\nexpect {expect}");
+    }
+
+    /// It goes on as it came.
+    #[track_caller]
+    pub fn untouched(self, packet: &[u8]) {
+        assert_eq!((self.action, &*self.frame), (Action::Next, packet), "{}", Packet::describe(&self.frame));
+    }
+
+    #[track_caller]
+    pub fn dropped(self) {
+        assert_eq!(self.action, Action::Drop, "{}", Packet::describe(&self.frame));
+    }
+}
+
+/// A vip to be.
+#[derive(Clone)]
+pub struct Vip {
+    pub index: u32,
+    pub address: IpAddr,
+    /// First and last.
+    pub ports: (u16, u16),
+    pub proto: u8,
+    pub mode: u8,
+    pub algorithm: u8,
+    pub flags: u8,
+    pub affinity_s: u32,
+    /// Of silence: after the first packet, established, after the end.
+    pub times_s: [u32; 3],
+    /// In a second, at once.
+    pub rate: (u32, u32),
+    /// With weights.
+    pub endpoints: Vec<(SocketAddr, u32)>,
+    /// full_nat: source addresses and ports.
+    pub pool: (Vec<IpAddr>, u16, u16),
+}
+
+impl Vip {
+    /// At an address with a port; round robin, nat.
+    #[track_caller]
+    pub fn new(index: u32, proto: u8, at: &str, endpoints: &[&str]) -> Self {
+        let at: SocketAddr = at.parse().unwrap();
+        Self {
+            index,
+            address: at.ip(),
+            ports: (at.port(), at.port()),
+            proto,
+            mode: mode::NAT,
+            algorithm: algorithm::ROUND_ROBIN,
+            flags: 0,
+            affinity_s: 0,
+            times_s: [20, 3600, 2],
+            rate: (0, 0),
+            endpoints: endpoints.iter().map(|endpoint| (endpoint.parse().unwrap(), 1)).collect(),
+            pool: (Vec::new(), 1024, 32767),
+        }
+    }
+}
+
+/// The programs and their maps.
+pub struct Plane {
+    object: Object,
+    /// The index that the next vip's first endpoint gets.
+    endpoint_next: u32,
+    interfaces: BTreeMap<&'static str, u32>,
+}
+
+/// Runs a test against a plane of its own. As root only: elsewhere it says so, and as root the run fails if it was skipped.
+pub fn with_plane(name: &str, test: impl FnOnce(&mut Plane) + Send) {
+    with_plane_of(name, FLOWS_MAX, test);
+}
+
+/// The same with a table of this size, which is under pressure above three quarters of it.
+pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) + Send) {
+    if !is_root() {
+        _ = writeln!(std::io::stderr(), "SKIP {name}: BPF programs are root's");
+        return;
+    }
+    let netns = Netns::new(name).unwrap();
+    netns.ip(NETWORK).unwrap();
+    netns.forward().unwrap();
+    netns.inside(|| {
+        let interfaces = std::iter::once(CLIENT).chain(ENDPOINT).map(|name| (name, ifindex(name))).collect();
+        let mut plane = Plane { object: load(flows_max), endpoint_next: 0, interfaces };
+        for (name, ifindex) in &plane.interfaces {
+            // The second endpoint is where a packet can be handed over directly.
+            let flags = u32::from(*name == ENDPOINT[1]);
+            plane.put("lb_interfaces", &ifindex.to_ne_bytes(), &Writer::default().u32(1500).u32(flags).0);
+        }
+        test(&mut plane);
+    });
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().lines().any(|line| line.starts_with("Uid:\t0\t"))
+}
+
+fn load(flows_max: u32) -> Object {
+    let mut open = ObjectBuilder::default().open_file(env!("LB_OBJECT")).unwrap();
+    for mut map in open.maps_mut() {
+        if map.name() == "lb_flows" {
+            map.set_max_entries(flows_max).unwrap();
+        } else if map.name().to_string_lossy().ends_with(".rodata") {
+            // `lb_flows_high_water` is all that there is in it.
+            let value = map.initial_value_mut().unwrap();
+            value[..4].copy_from_slice(&(flows_max / 4 * 3).to_ne_bytes());
+        }
+    }
+    open.load().unwrap()
+}
+
+/// Of an interface in the namespace that this thread is in.
+pub fn ifindex(name: &str) -> u32 {
+    let output = std::process::Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    line.split(':').next().and_then(|index| index.parse().ok()).unwrap_or_else(|| panic!("no interface {name}: {line}"))
+}
+
+impl Plane {
+    fn map(&self, name: &str) -> MapImpl<'_> {
+        self.object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}"))
+    }
+
+    pub fn program(&self, name: &str) -> ProgramMut<'_> {
+        self.object.progs_mut().find(|program| program.name() == name).unwrap_or_else(|| panic!("no program {name}"))
+    }
+
+    pub fn put(&self, map: &str, key: &[u8], value: &[u8]) {
+        self.map(map).update(key, value, MapFlags::ANY).unwrap_or_else(|error| panic!("{map}: {error}"));
+    }
+
+    pub fn look(&self, map: &str, key: &[u8]) -> Option<Vec<u8>> {
+        self.map(map).lookup(key, MapFlags::ANY).unwrap()
+    }
+
+    pub fn delete(&self, map: &str, key: &[u8]) {
+        self.map(map).delete(key).unwrap_or_else(|error| panic!("{map}: {error}"));
+    }
+
+    /// What the kernel says of a program beside its name, one a line.
+    pub fn program_info(&self, name: &str) -> String {
+        let fd = self.program(name).as_fd().as_raw_fd();
+        std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).unwrap()
+    }
+
+    /// All entries.
+    pub fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let map = self.map(map);
+        map.keys().filter_map(|key| Some((key.clone(), map.lookup(&key, MapFlags::ANY).ok()??))).collect()
+    }
+
+    /// Adds a vip with its endpoints; gives the index of the first of them.
+    pub fn add(&mut self, vip: &Vip) -> u32 {
+        let first = self.endpoint_next;
+        self.endpoint_next += vip.endpoints.len() as u32;
+        let mut table = Vec::new();
+        for (offset, (at, weight)) in (0..).zip(&vip.endpoints) {
+            let endpoint = Writer::default().address(at.ip()).u32(vip.index).u32(*weight).port(at.port());
+            self.put("lb_endpoints", &(first + offset).to_ne_bytes(), &endpoint.u8(state::ACTIVE).u8(0).0);
+            table.extend((0..*weight).map(|_| first + offset));
+        }
+        self.table(vip.index, &table);
+        let pool = vip.pool.0.iter().fold(Writer::default(), |writer, address| writer.address(*address));
+        let mut pool = pool.0;
+        pool.resize(8 * 16, 0);
+        let pool = Writer(pool).u32(vip.pool.0.len() as u32).u16(vip.pool.1).u16(vip.pool.2);
+        self.put("lb_pools", &vip.index.to_ne_bytes(), &pool.0);
+        self.set_vip(vip, table.len() as u32);
+        let (first_port, last_port) = vip.ports;
+        let mut address = Writer::default();
+        if first_port == last_port {
+            let key = Writer::default().address(vip.address).port(first_port).u8(vip.proto).u8(0);
+            self.put("lb_vip_ids", &key.0, &vip.index.to_ne_bytes());
+            address = address.u32(0).u32(1);
+        } else {
+            address = address.u32(1).u32(1).u16(first_port).u16(last_port).u32(vip.index).u8(vip.proto).u8(0).u16(0);
+        }
+        address.0.resize(8 + 8 * 12, 0);
+        self.put("lb_addresses", &Writer::default().address(vip.address).0, &address.0);
+        first
+    }
+
+    /// Writes a vip's properties anew.
+    pub fn set_vip(&self, vip: &Vip, slots: u32) {
+        let [syn_s, idle_s, closing_s] = vip.times_s;
+        let value = Writer::default().u32(slots).u32(vip.affinity_s).u32(syn_s).u32(idle_s).u32(closing_s);
+        let value = value.u32(vip.rate.0).u32(vip.rate.1).u8(vip.mode).u8(vip.algorithm).u8(vip.flags).u8(0);
+        self.put("lb_vips", &vip.index.to_ne_bytes(), &value.0);
+    }
+
+    /// Gives a vip its table.
+    pub fn table(&self, vip: u32, endpoints: &[u32]) {
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as _,
+            map_flags: 1 << 12, // BPF_F_INNER_MAP
+            ..Default::default()
+        };
+        let slots = endpoints.len().max(1) as u32;
+        let table = MapHandle::create(MapType::Array, Some("lb_table"), 4, 4, slots, &options).unwrap();
+        for (slot, endpoint) in (0u32..).zip(endpoints) {
+            table.update(&slot.to_ne_bytes(), &endpoint.to_ne_bytes(), MapFlags::ANY).unwrap();
+        }
+        self.put("lb_tables", &vip.to_ne_bytes(), &table.as_fd().as_raw_fd().to_ne_bytes());
+    }
+
+    /// `state::*`.
+    pub fn set_state(&self, endpoint: u32, state: u8) {
+        let mut value = self.look("lb_endpoints", &endpoint.to_ne_bytes()).unwrap();
+        value[26] = state;
+        self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
+    }
+
+    /// What comes of a packet that arrives on an interface.
+    pub fn send(&self, interface: &str, packet: &Packet) -> Sent {
+        self.send_bytes(interface, &packet.build())
+    }
+
+    /// The same for bytes.
+    pub fn send_bytes(&self, interface: &str, frame: &[u8]) -> Sent {
+        self.run("lb_in", interface, frame, 0)
+    }
+
+    /// The same for a packet of many segments of `gso_size` bytes each.
+    pub fn send_segments(&self, interface: &str, packet: &Packet, gso_size: u32) -> Sent {
+        self.run("lb_in", interface, &packet.build(), gso_size)
+    }
+
+    /// Runs a program on a packet.
+    pub fn run(&self, program: &str, interface: &str, frame: &[u8], gso_size: u32) -> Sent {
+        // struct __sk_buff: `ifindex` and `gso_size` are what the kernel takes from it.
+        let mut context = [0u8; 192];
+        context[40..44].copy_from_slice(&self.interfaces[interface].to_ne_bytes());
+        context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
+        let mut out = vec![0u8; frame.len() + 256];
+        let program = self.program(program);
+        let input = ProgramInput {
+            context_in: Some(&mut context),
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..Default::default()
+        };
+        let output = program.test_run(input).unwrap();
+        let action = match output.return_value as i32 {
+            -1 => Action::Next,
+            2 => Action::Drop,
+            7 => Action::Redirect,
+            other => panic!("the program returned {other}"),
+        };
+        Sent { action, frame: output.data.unwrap_or_default().to_vec() }
+    }
+
+    /// The entry of a direction.
+    pub fn flow(&self, from: &str, to: &str, proto: u8) -> Option<Flow> {
+        self.look("lb_flows", &layout::flow_key(from.parse().unwrap(), to.parse().unwrap(), proto))
+            .map(|value| Flow::read(&value))
+    }
+
+    /// Entries of the table.
+    pub fn flow_count(&self) -> usize {
+        self.entries("lb_flows").len()
+    }
+
+    /// Makes every flow look as if it had been silent for so long.
+    pub fn age(&self, seconds: u32) {
+        for (key, mut value) in self.entries("lb_flows") {
+            let touched = layout::u32_at(&value, layout::TOUCHED_AT).wrapping_sub(seconds);
+            value[layout::TOUCHED_AT..layout::TOUCHED_AT + 4].copy_from_slice(&touched.to_ne_bytes());
+            self.put("lb_flows", &key, &value);
+        }
+    }
+
+    /// One collection: entries seen, flows that expired, and that had been closed.
+    pub fn collect(&self) -> (u32, u32, u32) {
+        let mut context = [0u8; 16];
+        let program = self.program("lb_gc");
+        let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
+        let output = program.test_run(input).unwrap();
+        assert_eq!(output.return_value, 0);
+        (layout::u32_at(&context, 4), layout::u32_at(&context, 8), layout::u32_at(&context, 12))
+    }
+
+    /// Flows that count as active with an endpoint.
+    pub fn active(&self, endpoint: u32) -> u32 {
+        layout::u32_at(&self.look("lb_active", &endpoint.to_ne_bytes()).unwrap(), 0)
+    }
+
+    /// What was not forwarded: how often for each vip and reason. The vip 1024 is none.
+    pub fn drops(&self) -> BTreeMap<(u32, u32), u64> {
+        let map = self.map("lb_drops");
+        let mut found = BTreeMap::new();
+        for vip in (0u32..8).chain([1024]) {
+            for reason in 0..64 {
+                let key = (vip * 64 + reason).to_ne_bytes();
+                let count = sum(&map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap(), 0);
+                if count > 0 {
+                    found.insert((vip, reason), count);
+                }
+            }
+        }
+        found
+    }
+
+    /// Exactly these reasons were counted, once each, for vip 0.
+    #[track_caller]
+    pub fn assert_drops(&self, expect: &[u32]) {
+        let mut counted = BTreeMap::new();
+        for reason in expect {
+            *counted.entry((0, *reason)).or_insert(0) += 1;
+        }
+        assert_eq!(self.drops(), counted);
+    }
+
+    /// Of an endpoint: packets to it and from it, bytes to it and from it, flows.
+    pub fn counters(&self, endpoint: u32) -> [u64; 5] {
+        let values = self.map("lb_counters").lookup_percpu(&endpoint.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        std::array::from_fn(|field| sum(&values, field * 8))
+    }
+}
+
+fn sum(values: &[Vec<u8>], at: usize) -> u64 {
+    values.iter().map(|value| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap())).sum()
+}

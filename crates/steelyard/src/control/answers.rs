@@ -1,0 +1,243 @@
+//! The answers of the control API.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use admin::{
+    ChangeRefused, ClusterStatus, EndpointState, EndpointStatus, Flows, STATUS_VERSION, Status, TraceQuestion,
+    TraceReport, VipChange, Within,
+};
+use net::clock;
+use proxy::ClusterPlan;
+use telemetry::{Kind, Sample, Totals};
+use tokio::sync::oneshot;
+
+use super::{Control, Order, trace, unix_seconds};
+use crate::exit::Exit;
+use crate::vips::{self, VipPlan};
+
+/// Endpoints named to one who asks for another.
+const KNOWN_MAX: usize = 20;
+
+impl admin::Control for Control {
+    fn metrics(&self) -> String {
+        self.registry.render(&self.samples())
+    }
+
+    fn status(&self) -> Status {
+        let totals = self.registry.totals();
+        let state = self.state();
+        let failures = state.checker.last_failures();
+        let (kernel_plane, vips) = self.kernel().status(&failures);
+        let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
+        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        Status {
+            version: STATUS_VERSION,
+            steelyard: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            workers: self.workers,
+            unix_seconds: unix_seconds(),
+            uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
+            generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation.0),
+            draining: self.draining.load(Relaxed),
+            last_reload: state.last_reload.clone(),
+            listeners: snapshot.iter().flat_map(|snapshot| admin::listener_statuses(snapshot, &totals)).collect(),
+            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals)).collect(),
+            clusters: plans.map(|plan| cluster_status(plan, &totals, &failures)).collect(),
+            kernel_plane,
+            vips,
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.draining.load(Relaxed) {
+            return Err("draining: this process finishes what is under way and takes no new connections".to_owned());
+        }
+        Ok(())
+    }
+
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>> {
+        Box::pin(async {
+            let (answer, outcome) = oneshot::channel();
+            if self.orders.try_send(Order::Reload(answer)).is_err() {
+                return Err("busy with other orders: ask again".to_owned());
+            }
+            outcome.await.unwrap_or_else(|_| Err("the process is ending".to_owned()))
+        })
+    }
+
+    fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String> {
+        let compiled = self.compiled().ok_or("not ready")?;
+        let (now_ms, mut kernel) = (clock::now_ms(), self.kernel());
+        let mut found = 0;
+        for plan in compiled.clusters.iter().filter(|plan| is_within(within, Within::Cluster(&plan.policy.name))) {
+            for (index, state) in plan.state.endpoints().iter().enumerate() {
+                if state.address().to_string() == endpoint {
+                    found += 1;
+                    if plan.state.set_draining(index, draining, now_ms) {
+                        tracing::info!(cluster = plan.policy.name, endpoint, draining, "set by the control API");
+                    }
+                }
+            }
+        }
+        for plan in kernel.vips().iter().filter(|plan| is_within(within, Within::Vip(&plan.vip.name))) {
+            let Some(index) = plan.find(endpoint) else { continue };
+            found += 1;
+            if plan.state.set_draining(index, draining, now_ms) {
+                tracing::info!(vip = plan.vip.name, endpoint, draining, "set by the control API");
+            }
+        }
+        // Before the answer: whoever reads that an endpoint drains may count on it.
+        kernel.follow_verdicts();
+        if found > 0 {
+            return Ok(found);
+        }
+        let of_clusters = compiled.clusters.iter().flat_map(|plan| plan.state.endpoints()).map(|state| state.address());
+        let of_vips = kernel.vips().iter().flat_map(|plan| plan.state.endpoints()).map(|state| state.address());
+        let known: Vec<String> = of_clusters.chain(of_vips).map(vips::shown).take(KNOWN_MAX).collect();
+        Err(format!("no such endpoint: {endpoint}; there are {}", known.join(", ")))
+    }
+
+    fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>> {
+        Box::pin(async {
+            let (answer, outcome) = oneshot::channel();
+            if self.orders.try_send(Order::ChangeVips(change, answer)).is_err() {
+                return Err(ChangeRefused::Busy("busy with other orders: ask again".to_owned()));
+            }
+            let ending = |_| Err(ChangeRefused::Busy("the process is ending".to_owned()));
+            outcome.await.map_or_else(ending, |outcome| {
+                outcome.map_err(|refused| match refused.exit {
+                    Exit::BadConfig => ChangeRefused::Bad(refused.why),
+                    _ => ChangeRefused::HostCannot(refused.why),
+                })
+            })
+        })
+    }
+
+    fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String> {
+        self.kernel().flows(vip, limit)
+    }
+
+    fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String> {
+        trace::answer(&self.kernel(), question)
+    }
+}
+
+/// Whether what is looked for in `asked` is looked for in `here`.
+fn is_within(asked: Within<'_>, here: Within<'_>) -> bool {
+    asked == Within::All || asked == here
+}
+
+fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastFailure]) -> ClusterStatus {
+    let now_ms = clock::now_ms();
+    let name = plan.policy.name.as_str();
+    let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
+        let address = endpoint.address();
+        let failure = failures.iter().find(|failure| failure.cluster == name && failure.address == address);
+        let mut why = failure.map(|failure| failure.why.clone());
+        let state = match plan.state.status(index, now_ms) {
+            Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
+            Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
+            Some(balance::EndpointStatus::Ejected { until_ms }) => {
+                let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
+                why = Some(format!("failed real requests; back in {left} s"));
+                EndpointState::Ejected
+            }
+            Some(balance::EndpointStatus::Healthy) | None => EndpointState::Healthy,
+        };
+        let total = totals.endpoints.get(&(name.to_owned(), address));
+        EndpointStatus {
+            address: address.to_string(),
+            weight: plan.state.weight(index),
+            state,
+            why,
+            in_flight: u64::from(endpoint.in_flight()),
+            connections: u64::from(endpoint.connections()),
+            requests: total.map_or(0, |total| total.requests),
+            failures: total.map_or(0, |total| total.failures),
+        }
+    };
+    let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
+    ClusterStatus::new(&plan.policy, totals, plan.state.panicking(now_ms), endpoints)
+}
+
+impl Control {
+    fn samples(&self) -> Vec<Sample> {
+        let state = self.state();
+        let gauge = |name, help, value: f64| Sample { name, help, kind: Kind::Gauge, labels: Vec::new(), value };
+        let reloads = |result: &str, count: &AtomicU64| Sample {
+            name: "steelyard_reloads_total",
+            help: "Times that the configuration was read again, by outcome.",
+            kind: Kind::Counter,
+            labels: vec![("result", result.to_owned())],
+            value: count.load(Relaxed) as f64,
+        };
+        let generation = state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0);
+        let mut samples = vec![
+            gauge("steelyard_generation", "The snapshot in use.", generation as f64),
+            gauge("steelyard_workers", "Threads that carry traffic.", self.workers as f64),
+            gauge("steelyard_draining", "1: finishing what is under way.", f64::from(self.draining.load(Relaxed))),
+            reloads("good", &self.reloads_good),
+            reloads("refused", &self.reloads_refused),
+        ];
+        samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
+        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        samples.extend(endpoint_samples(plans));
+        let kernel = self.kernel();
+        samples.extend(vip_endpoint_samples(kernel.vips()));
+        samples.extend(kernel.samples());
+        samples
+    }
+}
+
+/// One gauge after the other, as the text format wants samples of one name together.
+fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clone) -> Vec<Sample> {
+    let now_ms = clock::now_ms();
+    let mut samples = Vec::new();
+    let mut all = |name, help, value: &dyn Fn(&ClusterPlan, usize, &balance::EndpointState) -> f64| {
+        for plan in plans.clone() {
+            for (index, endpoint) in plan.state.endpoints().iter().enumerate() {
+                let labels = vec![("cluster", plan.policy.name.clone()), ("endpoint", endpoint.address().to_string())];
+                let value = value(plan, index, endpoint);
+                samples.push(Sample { name, help, kind: Kind::Gauge, labels, value });
+            }
+        }
+    };
+    all("steelyard_endpoint_up", "1: the endpoint takes new work.", &|plan, index, _| {
+        f64::from(plan.state.usable(index, now_ms))
+    });
+    all("steelyard_endpoint_in_flight", "Requests under way at the endpoint.", &|_, _, endpoint| {
+        f64::from(endpoint.in_flight())
+    });
+    for plan in plans.clone() {
+        samples.push(Sample {
+            name: "steelyard_cluster_panic",
+            help: "1: so little of the cluster is usable that health and ejection are ignored.",
+            kind: Kind::Gauge,
+            labels: vec![("cluster", plan.policy.name.clone())],
+            value: f64::from(plan.state.panicking(now_ms)),
+        });
+    }
+    samples
+}
+
+fn vip_endpoint_samples(plans: &[Arc<VipPlan>]) -> Vec<Sample> {
+    let of_plan = |plan: &Arc<VipPlan>| {
+        let plan = plan.clone();
+        (0..plan.state.endpoints().len()).map(move |index| Sample {
+            name: "steelyard_vip_endpoint_up",
+            help: "1: the endpoint of the vip takes new connections.",
+            kind: Kind::Gauge,
+            labels: vec![
+                ("vip", plan.vip.name.clone()),
+                (
+                    "endpoint",
+                    plan.state.endpoints().get(index).map_or_else(String::new, |state| vips::shown(state.address())),
+                ),
+            ],
+            value: f64::from(plan.state.usable(index, 0)),
+        })
+    };
+    plans.iter().flat_map(of_plan).collect()
+}

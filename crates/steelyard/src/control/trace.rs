@@ -1,0 +1,126 @@
+//! `steelyard trace`: what would happen to a packet, against the live tables.
+
+use std::net::{IpAddr, SocketAddr};
+
+use admin::{STATUS_VERSION, TraceQuestion, TraceReport, TraceStep};
+use l4::TraceQuery;
+use model::Transport;
+
+use crate::kernel::KernelPlane;
+
+/// Where a client asks from, when the question does not say: a port that clients use (RFC 6335 section 6).
+const CLIENT_PORT: u16 = 50_000;
+
+const FLAGS: &[(&str, u8)] = &[("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10)];
+
+/// What the kernel plane would do.
+///
+/// # Errors
+/// The question makes no sense, or cannot be answered; in a sentence.
+pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<TraceReport, String> {
+    let (address, port, transport, interface) = destination(kernel, &question.vip)?;
+    let query = TraceQuery {
+        vip: (address, port, transport),
+        from: source(&question.from, address)?,
+        interface: question.interface.clone().or(interface),
+        flags: flags(question.flags.as_deref(), transport)?,
+    };
+    let trace = kernel.plane()?.trace(&query).map_err(|refusal| refusal.to_string())?;
+    let step = |step: l4::Step| TraceStep { stage: step.stage.to_owned(), text: step.text };
+    Ok(TraceReport {
+        version: STATUS_VERSION,
+        steps: trace.steps.into_iter().map(step).collect(),
+        forwarded: trace.forwarded,
+        verdict: trace.verdict,
+    })
+}
+
+/// Address, port, protocol, and where packets of the vip arrive first. An address that no vip has is a good question, too.
+fn destination(kernel: &KernelPlane, vip: &str) -> Result<(IpAddr, u16, Transport, Option<String>), String> {
+    let interface = |address: IpAddr| {
+        let plan = kernel.vips().iter().find(|plan| plan.vip.address == address).or(kernel.vips().first());
+        plan.and_then(|plan| plan.vip.interfaces.first()).cloned()
+    };
+    if let Ok(address) = vip.parse::<SocketAddr>() {
+        return Ok((address.ip(), address.port(), Transport::Tcp, interface(address.ip())));
+    }
+    if let Ok((address, ports, transport)) = config::parse_vip_address(vip) {
+        return Ok((address, ports.first, transport, interface(address)));
+    }
+    let vip = &kernel.vip(vip)?.vip;
+    Ok((vip.address, vip.ports.first, vip.transport, vip.interfaces.first().cloned()))
+}
+
+fn source(from: &str, to: IpAddr) -> Result<SocketAddr, String> {
+    let alone = from.strip_prefix('[').and_then(|from| from.strip_suffix(']')).unwrap_or(from);
+    let address = match alone.parse::<IpAddr>() {
+        Ok(address) => SocketAddr::new(address, CLIENT_PORT),
+        Err(_) => {
+            from.parse().map_err(|_| format!("{from:?} is no address; write one such as 10.0.0.7 or 10.0.0.7:40000"))?
+        }
+    };
+    if address.is_ipv4() != to.is_ipv4() {
+        return Err(format!("{} and {to} are of different families", address.ip()));
+    }
+    Ok(address)
+}
+
+/// The bits of the TCP header (RFC 9293 section 3.1).
+fn flags(written: Option<&str>, transport: Transport) -> Result<u8, String> {
+    let Some(written) = written else { return Ok(0x02) };
+    if transport == Transport::Udp {
+        return Err("a packet of UDP has no flags".to_owned());
+    }
+    written.split(',').try_fold(0, |bits, word| {
+        let found = FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word.trim()));
+        let names = || FLAGS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        found.map(|(_, bit)| bits | bit).ok_or_else(|| format!("{word:?} is no flag of TCP; there are {}", names()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources() {
+        let check = |from: &str, to: &str, expect: Result<&str, &str>| {
+            let have = source(from, to.parse().unwrap()).map(|address| address.to_string());
+            assert_eq!(have.as_deref().map_err(String::as_str), expect, "{from}");
+        };
+        check("10.0.0.7", "10.0.0.1", Ok("10.0.0.7:50000"));
+        check("10.0.0.7:1", "10.0.0.1", Ok("10.0.0.7:1"));
+        check("fd00::7", "fd00::1", Ok("[fd00::7]:50000"));
+        check("[fd00::7]", "fd00::1", Ok("[fd00::7]:50000"));
+        check("[fd00::7]:5", "fd00::1", Ok("[fd00::7]:5"));
+        check("fd00::7", "10.0.0.1", Err("fd00::7 and 10.0.0.1 are of different families"));
+        check("home", "10.0.0.1", Err(r#""home" is no address; write one such as 10.0.0.7 or 10.0.0.7:40000"#));
+    }
+
+    #[test]
+    fn bits_of_the_header() {
+        let check = |written: Option<&str>, expect: Result<u8, &str>| {
+            assert_eq!(flags(written, Transport::Tcp).as_ref().map(|bits| *bits).map_err(String::as_str), expect);
+        };
+        check(None, Ok(0x02));
+        check(Some("syn"), Ok(0x02));
+        check(Some("SYN, ack"), Ok(0x12));
+        check(Some("urg"), Err(r#""urg" is no flag of TCP; there are fin, syn, rst, psh, ack"#));
+        assert!(flags(Some("syn"), Transport::Udp).is_err());
+    }
+
+    #[test]
+    fn destinations() {
+        let kernel = KernelPlane::new();
+        let check = |vip: &str, expect: Result<(&str, u16, Transport), &str>| {
+            let have =
+                destination(&kernel, vip).map(|(address, port, transport, _)| (address.to_string(), port, transport));
+            let have = have.as_ref().map(|(address, port, transport)| (address.as_str(), *port, *transport));
+            assert_eq!(have.map_err(String::as_str), expect, "{vip}");
+        };
+        check("10.0.0.1:80", Ok(("10.0.0.1", 80, Transport::Tcp)));
+        check("10.0.0.1:53/udp", Ok(("10.0.0.1", 53, Transport::Udp)));
+        check("[fd00::1]:80", Ok(("fd00::1", 80, Transport::Tcp)));
+        check("web", Err("no such vip: web; there is none"));
+    }
+}

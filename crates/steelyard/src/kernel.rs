@@ -1,0 +1,272 @@
+//! The kernel plane beside the proxy plane: opened with the first vip, told what snapshots and probes say, asked how it is.
+//!
+//! Job: one process at a time, a snapshot in two steps (judged, then put to use), verdicts that have changed, the collection at intervals,
+//! rates. Not its job: what is in the kernel, which is crate `l4`'s.
+
+mod status;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, VipStatus};
+use l4::{Counters, EndpointVerdict, Plane, Refusal};
+use model::{EndpointAddress, Vip};
+use telemetry::Sample;
+
+use crate::exit::{Exit, Refused};
+use crate::handover;
+use crate::sole::Sole;
+use crate::vips::VipPlan;
+use status::{Rates, occurred, transport, vip_status};
+
+/// Between two collections: how long a finished connection may stay in the table.
+pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(2);
+
+/// Vips named to one who asks for another.
+const NAMES_MAX: usize = 20;
+
+/// The kernel plane of this process.
+pub(crate) struct KernelPlane {
+    /// `None`: there are no vips, and nothing needs a privilege.
+    plane: Option<Plane>,
+    /// There was nothing in the kernel before this process opened the plane.
+    fresh: bool,
+    sole: Option<Sole>,
+    /// What the plane was opened with, and what the file says now.
+    flows_max: (u32, u32),
+    /// In force.
+    vips: Vec<Arc<VipPlan>>,
+    /// The epochs of their states when the kernel was told last.
+    told: Vec<u64>,
+    rates: Rates,
+}
+
+impl KernelPlane {
+    pub(crate) fn new() -> Self {
+        Self {
+            plane: None,
+            fresh: false,
+            sole: None,
+            flows_max: (0, 0),
+            vips: Vec::new(),
+            told: Vec::new(),
+            rates: Rates::default(),
+        }
+    }
+
+    /// Whether there are vips in force.
+    pub(crate) fn serves(&self) -> bool {
+        self.plane.is_some()
+    }
+
+    /// The vips in force.
+    pub(crate) fn vips(&self) -> &[Arc<VipPlan>] {
+        &self.vips
+    }
+
+    /// Finds out whether the kernel plane can serve these vips. Changes nothing that serves.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub(crate) fn judge(&mut self, vips: &[Arc<VipPlan>], flows_max: u32) -> Result<(), Refused> {
+        if vips.is_empty() {
+            return Ok(());
+        }
+        if self.sole.is_none() {
+            match Sole::take() {
+                Ok(sole) => self.sole = Some(sole),
+                // It has the right as long as it serves, and this process takes over from it.
+                Err(_) if handover::has_predecessor() => {}
+                Err(taken) => return Err(Refused { exit: Exit::HostCannot, why: taken.to_string() }),
+            }
+        }
+        let plane = match &mut self.plane {
+            Some(plane) => plane,
+            none => {
+                let options = options(flows_max);
+                self.fresh = !l4::pinned(&options);
+                self.flows_max = (flows_max, flows_max);
+                none.insert(Plane::open(&options)?)
+            }
+        };
+        if std::mem::replace(&mut self.flows_max.1, flows_max) != flows_max && flows_max != self.flows_max.0 {
+            tracing::warn!(flows_max, "the table of flows keeps its size until `steelyard vip detach`");
+        }
+        let vips: Vec<Vip> = vips.iter().map(|plan| plan.vip.clone()).collect();
+        plane.check(&vips)?;
+        Ok(())
+    }
+
+    /// Serves these vips from now on, and no others. Without any the kernel plane is taken down.
+    ///
+    /// # Errors
+    /// It cannot; the old ones stay.
+    pub(crate) fn put_to_use(&mut self, vips: Vec<Arc<VipPlan>>) -> Result<(), Refused> {
+        if vips.is_empty() {
+            return self.detach();
+        }
+        if let Some(plane) = &mut self.plane {
+            tell(plane, &vips)?;
+        }
+        self.told = epochs(&vips);
+        self.vips = vips;
+        Ok(())
+    }
+
+    /// The snapshot that was judged is not put to use. A plane that serves nothing is closed again, and leaves what it has found.
+    pub(crate) fn give_up(&mut self) {
+        if !self.vips.is_empty() {
+            return;
+        }
+        if let Some(plane) = self.plane.take().filter(|_| self.fresh)
+            && let Err(error) = plane.detach_all()
+        {
+            tracing::warn!(%error, "the kernel plane was opened for nothing, and cannot be removed");
+        }
+        *self = Self::new();
+    }
+
+    /// Takes everything out of the kernel.
+    pub(crate) fn detach(&mut self) -> Result<(), Refused> {
+        if let Some(plane) = self.plane.take() {
+            plane.detach_all()?;
+            tracing::info!("no vips: the kernel plane is taken down");
+        }
+        *self = Self::new();
+        Ok(())
+    }
+
+    /// Lets go of everything and leaves it in the kernel, where it goes on. Gives the number of vips.
+    pub(crate) fn leave(&mut self) -> usize {
+        let vips = self.vips.len();
+        *self = Self::new();
+        vips
+    }
+
+    /// Tells the kernel which endpoints have become usable or unusable.
+    pub(crate) fn follow_verdicts(&mut self) {
+        let now = epochs(&self.vips);
+        let Some(plane) = self.plane.as_mut().filter(|_| now != self.told) else { return };
+        match tell(plane, &self.vips) {
+            Ok(()) => self.told = now,
+            // Tried again after the next collection.
+            Err(error) => tracing::error!(%error, "the kernel plane was not told which endpoints are usable"),
+        }
+    }
+
+    /// Lets the kernel plane forget what is over, and takes note of how much it does.
+    pub(crate) fn collect(&mut self) {
+        if self.sole.is_none() {
+            // The predecessor may be gone by now.
+            self.sole = Sole::take().ok();
+        }
+        let Some(plane) = &mut self.plane else { return };
+        if let Err(error) = plane.collect() {
+            tracing::error!(%error, "the kernel plane cannot forget old connections");
+        }
+        match plane.counters() {
+            Ok(counters) => self.rates.note(counters, Instant::now()),
+            Err(error) => tracing::error!(%error, "the counters of the kernel plane cannot be read"),
+        }
+        self.follow_verdicts();
+    }
+
+    pub(crate) fn samples(&self) -> Vec<Sample> {
+        self.plane.as_ref().map_or_else(Vec::new, Plane::samples)
+    }
+
+    pub(crate) fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String> {
+        if let Some(name) = vip {
+            self.vip(name)?;
+        }
+        let plane = self.plane.as_ref().ok_or_else(no_vips)?;
+        let (flows, more) = plane.flows(vip, limit).map_err(|error| error.to_string())?;
+        let flow = |flow: l4::Flow| admin::FlowStatus {
+            vip: flow.vip,
+            protocol: transport(flow.transport).to_owned(),
+            client: flow.client.to_string(),
+            address: flow.address.to_string(),
+            endpoint: flow.endpoint.to_string(),
+            state: flow.state.to_owned(),
+            age_seconds: u64::from(flow.age_s),
+            idle_seconds: u64::from(flow.idle_s),
+        };
+        Ok(Flows { version: STATUS_VERSION, flows: flows.into_iter().map(flow).collect(), more })
+    }
+
+    /// The plane, for questions that change nothing.
+    pub(crate) fn plane(&self) -> Result<&Plane, String> {
+        self.plane.as_ref().ok_or_else(no_vips)
+    }
+
+    pub(crate) fn vip(&self, name: &str) -> Result<&VipPlan, String> {
+        self.vips.iter().find(|plan| plan.vip.name == name).map(|plan| &**plan).ok_or_else(|| {
+            let names: Vec<&str> = self.vips.iter().map(|plan| plan.vip.name.as_str()).take(NAMES_MAX).collect();
+            let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            format!("no such vip: {name}; there is {there}")
+        })
+    }
+
+    /// How the plane is, and its vips.
+    pub(crate) fn status(&self, failures: &[health::LastFailure]) -> (Option<KernelPlaneStatus>, Vec<VipStatus>) {
+        let Some(plane) = &self.plane else { return (None, Vec::new()) };
+        let counters = plane.counters().unwrap_or_else(|error| {
+            tracing::error!(%error, "the counters of the kernel plane cannot be read");
+            Counters::default()
+        });
+        let plane = KernelPlaneStatus {
+            entries: counters.flows_used,
+            entries_max: counters.flows_max,
+            pressure: counters.pressure,
+            drops: occurred(&counters.drops),
+        };
+        let vips = self.vips.iter().map(|plan| vip_status(plan, &counters, &self.rates, failures)).collect();
+        (Some(plane), vips)
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        let exit = match refusal.exit() {
+            l4::Exit::HostCannot => Exit::HostCannot,
+            l4::Exit::BadConfig => Exit::BadConfig,
+        };
+        Self { exit, why: refusal.to_string() }
+    }
+}
+
+/// The usual place, and this size of the table.
+fn options(flows_max: u32) -> l4::Options {
+    l4::Options { flows_max, ..l4::Options::default() }
+}
+
+/// Says so where an earlier process has left vips in the kernel that nobody looks after.
+pub(crate) fn warn_of_leftovers() {
+    if l4::pinned(&l4::Options::default()) && Sole::take().is_ok() {
+        tracing::warn!(
+            "vips of an earlier process go on forwarding unattended; `steelyard vip detach` takes them down"
+        );
+    }
+}
+
+fn no_vips() -> String {
+    "there are no vips".to_owned()
+}
+
+fn epochs(vips: &[Arc<VipPlan>]) -> Vec<u64> {
+    vips.iter().map(|plan| plan.state.epoch()).collect()
+}
+
+fn tell(plane: &mut Plane, plans: &[Arc<VipPlan>]) -> Result<(), Refusal> {
+    let vips: Vec<Vip> = plans.iter().map(|plan| plan.vip.clone()).collect();
+    let verdicts: HashMap<(&str, SocketAddr), EndpointVerdict> = plans
+        .iter()
+        .flat_map(|plan| plan.verdicts().map(|(address, verdict)| ((plan.vip.name.as_str(), address), verdict)))
+        .collect();
+    plane.apply(&vips, &|vip, endpoint| match endpoint.address {
+        EndpointAddress::Socket(address) => verdicts.get(&(vip, address)).copied().unwrap_or(EndpointVerdict::Active),
+        EndpointAddress::Name { .. } => EndpointVerdict::Down,
+    })
+}

@@ -1,0 +1,167 @@
+//! What is told of vips: counters, rates, words of the file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use admin::{EndpointState, VipEndpointStatus, VipRates, VipStatus};
+use balance::EndpointStatus;
+use l4::Counters;
+use model::{Transport, Vip, VipAlgorithm, VipMode};
+
+use crate::vips::{VipPlan, shown};
+
+/// The counters of the last two collections.
+#[derive(Default)]
+pub(super) struct Rates {
+    before: Option<(Instant, Counters)>,
+    last: Option<(Instant, Counters)>,
+}
+
+impl Rates {
+    pub(super) fn note(&mut self, counters: Counters, now: Instant) {
+        self.before = self.last.replace((now, counters));
+    }
+
+    pub(super) fn of(&self, vip: &str) -> VipRates {
+        let (Some((from, before)), Some((to, last))) = (&self.before, &self.last) else { return VipRates::default() };
+        let (Some(before), Some(last)) = (before.vips.get(vip), last.vips.get(vip)) else { return VipRates::default() };
+        let seconds = to.duration_since(*from).as_secs_f64();
+        if seconds <= 0.0 {
+            return VipRates::default();
+        }
+        let (before, last) = (&before.total, &last.total);
+        let both = |of: [u64; 2]| of[0].saturating_add(of[1]);
+        let rate = |before: u64, last: u64| last.saturating_sub(before) as f64 / seconds;
+        VipRates {
+            flows_per_second: rate(before.flows_made, last.flows_made),
+            packets_per_second: rate(both(before.packets), both(last.packets)),
+            bits_per_second: rate(both(before.bytes), both(last.bytes)) * 8.0,
+        }
+    }
+}
+
+/// How a vip is.
+pub(super) fn vip_status(
+    plan: &VipPlan,
+    counters: &Counters,
+    rates: &Rates,
+    failures: &[health::LastFailure],
+) -> VipStatus {
+    let vip = &plan.vip;
+    let counted = counters.vips.get(&vip.name);
+    let total = counted.map(|counted| counted.total.clone()).unwrap_or_default();
+    let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
+        let address = endpoint.address();
+        let traffic = counted.and_then(|counted| counted.endpoints.get(&address)).cloned().unwrap_or_default();
+        VipEndpointStatus {
+            address: shown(address),
+            weight: plan.state.weight(index),
+            state: match plan.state.status(index, 0) {
+                Some(EndpointStatus::Draining) => EndpointState::Draining,
+                Some(EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
+                _ => EndpointState::Healthy,
+            },
+            why: plan.failure(address, failures),
+            flows: traffic.flows_active,
+            flows_total: traffic.flows_made,
+            packets_to: traffic.packets[0],
+            packets_from: traffic.packets[1],
+            bytes_to: traffic.bytes[0],
+            bytes_from: traffic.bytes[1],
+        }
+    };
+    VipStatus {
+        name: vip.name.clone(),
+        address: written(vip),
+        mode: mode(&vip.mode).to_owned(),
+        algorithm: algorithm(vip.algorithm).to_owned(),
+        interfaces: vip.interfaces.clone(),
+        added: plan.added,
+        flows: total.flows_active,
+        flows_total: total.flows_made,
+        rates: rates.of(&vip.name),
+        drops: counted.map(|counted| occurred(&counted.drops)).unwrap_or_default(),
+        endpoints: plan.state.endpoints().iter().enumerate().map(endpoint).collect(),
+    }
+}
+
+/// Reasons that occurred.
+pub(super) fn occurred(drops: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
+    drops.iter().filter(|(_, count)| **count > 0).map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+}
+
+/// The address of a vip as in the file.
+fn written(vip: &Vip) -> String {
+    let first = SocketAddr::new(vip.address, vip.ports.first);
+    let last = if vip.ports.first == vip.ports.last { String::new() } else { format!("-{}", vip.ports.last) };
+    format!("{first}{last}/{}", transport(vip.transport))
+}
+
+pub(super) fn transport(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+    }
+}
+
+fn mode(mode: &VipMode) -> &'static str {
+    match mode {
+        VipMode::Nat => "nat",
+        VipMode::FullNat { .. } => "full_nat",
+        VipMode::Dsr => "dsr",
+        VipMode::Local => "local",
+    }
+}
+
+fn algorithm(algorithm: VipAlgorithm) -> &'static str {
+    match algorithm {
+        VipAlgorithm::RoundRobin => "round_robin",
+        VipAlgorithm::Random => "random",
+        VipAlgorithm::Maglev => "maglev",
+        VipAlgorithm::SourceHash => "source_hash",
+        VipAlgorithm::LeastConnections => "least_connections",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use l4::{Traffic, VipCounters};
+
+    use super::*;
+    use crate::kernel::COLLECT_EVERY;
+
+    fn counters(flows_made: u64, packets: [u64; 2], bytes: [u64; 2]) -> Counters {
+        let total = Traffic { flows_active: 0, flows_made, packets, bytes };
+        let web = VipCounters { total, ..VipCounters::default() };
+        Counters { vips: [("web".to_owned(), web)].into(), ..Counters::default() }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_interval() {
+        let start = Instant::now();
+        let mut rates = Rates::default();
+        assert_eq!(rates.of("web"), VipRates::default());
+        rates.note(counters(1000, [9, 9], [9, 9]), start);
+        assert_eq!(rates.of("web"), VipRates::default());
+        rates.note(counters(1010, [10, 10], [10, 10]), start + COLLECT_EVERY);
+        rates.note(counters(1030, [20, 30], [110, 60]), start + 2 * COLLECT_EVERY);
+        let expect = VipRates { flows_per_second: 10.0, packets_per_second: 15.0, bits_per_second: 600.0 };
+        assert_eq!(rates.of("web"), expect);
+        assert_eq!(rates.of("dns"), VipRates::default());
+        // Taken down and set up again: nothing went backwards.
+        rates.note(counters(0, [0, 0], [0, 0]), start + 3 * COLLECT_EVERY);
+        assert_eq!(rates.of("web"), VipRates::default());
+    }
+
+    #[test]
+    fn addresses_are_written_as_in_the_file() {
+        let check = |address: &str| {
+            let description = format!("{{address: '{address}', interfaces: a, mode: local}}");
+            assert_eq!(config::parse_vip("v", &description).map(|vip| written(&vip)), Ok(address.to_owned()));
+        };
+        check("192.0.2.1:80/tcp");
+        check("[2001:db8::1]:5000-5010/udp");
+    }
+}

@@ -1,0 +1,76 @@
+//! Orders of the control API, and reloads, whoever asks for them.
+
+use admin::VipChange;
+use model::Snapshot;
+
+use super::Running;
+use crate::control::Order;
+use crate::exit::Refused;
+
+impl Running {
+    pub(super) async fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Reload(answer) => {
+                let outcome = self.reload("asked by the control API").await;
+                // Whoever asked may be gone; the reload stands all the same.
+                let _ = answer.send(outcome);
+            }
+            Order::ChangeVips(change, answer) => {
+                let outcome = self.change_vips(change).await;
+                let _ = answer.send(outcome);
+            }
+        }
+    }
+
+    /// Changes what is added to the file, or takes the kernel plane down. All of it or nothing, as a snapshot.
+    async fn change_vips(&mut self, change: VipChange) -> Result<u64, Refused> {
+        let was_detached = self.detached;
+        let overlay = match &change {
+            VipChange::Detach => {
+                self.detached = true;
+                Ok(self.overlay.clone())
+            }
+            _ if self.detached => Err("the kernel plane was taken down: `steelyard reload` brings it back".to_owned()),
+            VipChange::Add { name, document } => {
+                config::parse_vip(name, document).and_then(|vip| self.overlay.with(vip, &self.wanted))
+            }
+            VipChange::Remove { name } => self.overlay.without(name, &self.wanted),
+        };
+        let overlay = overlay.map_err(Refused::bad)?;
+        let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
+        let addresses = self.resolver.addresses();
+        let keys = self.keys.clone();
+        if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
+            self.detached = was_detached;
+            return Err(refused);
+        }
+        let generation = wanted.generation.0;
+        match change {
+            VipChange::Add { name, .. } => tracing::info!(vip = name, generation, "added by the control API"),
+            VipChange::Remove { name } => tracing::info!(vip = name, generation, "removed by the control API"),
+            VipChange::Detach => tracing::info!(generation, "the kernel plane was detached by the control API"),
+        }
+        self.overlay = overlay;
+        Ok(generation)
+    }
+
+    pub(super) async fn reload(&mut self, why: &str) -> Result<u64, String> {
+        let generation = self.control.next_generation();
+        self.watch.reading();
+        let was_detached = std::mem::take(&mut self.detached);
+        let outcome = match self.source.read(generation) {
+            Ok(snapshot) => self.adopt(snapshot).await.map_err(|refused| refused.why),
+            Err(errors) => Err(errors),
+        };
+        self.detached = was_detached && outcome.is_err();
+        match &outcome {
+            Ok(()) => tracing::info!(why, generation = generation.0, "reloaded"),
+            Err(errors) => {
+                tracing::error!(why, "refused, the old configuration stays");
+                eprintln!("{}", errors.trim_end());
+            }
+        }
+        self.control.note_reload(outcome.clone().err());
+        outcome.map(|()| generation.0)
+    }
+}

@@ -1,0 +1,77 @@
+//! One process at a time changes the kernel plane of a network namespace: two would undo each other's work.
+//!
+//! The right to do so is a socket with an abstract name (unix(7)): such names belong to a network namespace, as the kernel plane does, and
+//! are free again when the process ends, however it ends.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+const NAME: &[u8] = b"steelyard/kernel-plane";
+
+/// The right, until it is dropped.
+pub(crate) struct Sole(#[expect(dead_code, reason = "held for its name")] UnixListener);
+
+/// Why there is no right.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// Another process has it. Its id, where the kernel tells it.
+    By(Option<i32>),
+    /// The socket cannot be made.
+    No(std::io::Error),
+}
+
+impl Sole {
+    /// Takes the right.
+    ///
+    /// # Errors
+    /// Somebody else has it, or it cannot be taken.
+    pub(crate) fn take() -> Result<Self, Taken> {
+        Self::take_as(NAME)
+    }
+
+    fn take_as(name: &[u8]) -> Result<Self, Taken> {
+        let address = SocketAddr::from_abstract_name(name).map_err(Taken::No)?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => Ok(Self(listener)),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(Taken::By(owner(&address))),
+            Err(error) => Err(Taken::No(error)),
+        }
+    }
+}
+
+fn owner(address: &SocketAddr) -> Option<i32> {
+    let stream = UnixStream::connect_addr(address).ok()?;
+    let credentials = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    Some(credentials.pid.as_raw_nonzero().get())
+}
+
+impl std::fmt::Display for Taken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::By(Some(pid)) => {
+                write!(f, "process {pid} serves the vips of this network namespace, and only one can")
+            }
+            Self::By(None) => {
+                f.write_str("another process serves the vips of this network namespace, and only one can")
+            }
+            Self::No(error) => write!(f, "cannot make sure that no other process serves the vips: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_at_a_time() {
+        let name = format!("steelyard/test-{}", std::process::id());
+        let sole = Sole::take_as(name.as_bytes()).unwrap_or_else(|taken| panic!("{taken}"));
+        let Err(taken) = Sole::take_as(name.as_bytes()) else { panic!("two at a time") };
+        let expect =
+            format!("process {} serves the vips of this network namespace, and only one can", std::process::id());
+        assert_eq!(taken.to_string(), expect);
+        drop(sole);
+        assert!(Sole::take_as(name.as_bytes()).is_ok());
+    }
+}
