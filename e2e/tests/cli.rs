@@ -48,7 +48,10 @@ fn usage() {
     check(
         &["--help"],
         0,
-        &["demo", "proxy", "serve", "check", "schema", "status", "reload", "endpoint", "origin", "load"],
+        &[
+            "demo", "proxy", "serve", "check", "schema", "status", "reload", "endpoint", "vip", "flows", "trace",
+            "origin", "load",
+        ],
     );
 }
 
@@ -125,6 +128,10 @@ fn nobody_at_the_admin_address() {
     check(&["status", "--json", "--admin", &nobody], 1, &hint);
     check(&["reload", "--admin", &nobody], 1, &hint);
     check(&["endpoint", "drain", "127.0.0.1:9001", "--admin", &nobody], 1, &hint);
+    check(&["vip", "list", "--admin", &nobody], 1, &hint);
+    check(&["vip", "remove", "web", "--admin", &nobody], 1, &hint);
+    check(&["flows", "--admin", &nobody], 1, &hint);
+    check(&["trace", "--vip", "web", "--from", "10.0.0.1", "--admin", &nobody], 1, &hint);
 
     let origin = Origin::start("x");
     check(&["status", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
@@ -196,7 +203,52 @@ fn what_other_programs_read() {
 #[test]
 fn every_example_is_there() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    for name in ["http.yaml", "tcp.yaml"] {
+    for name in ["http.yaml", "tcp.yaml", "vip.yaml"] {
         check(&["check", "-c", &examples.join(name).display().to_string()], 0, &["good"]);
     }
+}
+
+fn vip(interface: &str, keys: &str) -> String {
+    format!("vips: {{web: {{address: 192.0.2.1:80/tcp, interfaces: [{interface}], {keys}}}}}\n")
+}
+
+#[test]
+fn vips_that_are_written_wrong() {
+    let scratch = Scratch::new();
+    let name = scratch.write("name.yaml", &vip("eth0", "endpoints: ['origin:80']"));
+    for command in ["check", "serve"] {
+        check(&[command, "-c", &name], 64, &["name.yaml:1:73: ", "a vip takes no names"]);
+    }
+    let local = scratch.write("local.yaml", &vip("eth0", "mode: local, affinity: 1m"));
+    check(&["check", "-c", &local], 64, &["`affinity` has no meaning in mode local"]);
+    let good = scratch.write("good.yaml", &vip("eth0", "endpoints: [198.51.100.1]"));
+    // An interface that is not there is nothing that `check` could know: it opens nothing.
+    check(&["check", "-c", &good], 0, &["good (0 listeners, 0 clusters, 1 vips)"]);
+}
+
+#[test]
+fn commands_about_vips_where_there_are_none() {
+    let origin = Origin::start("x");
+    let config =
+        minimal(&local(port()).to_string(), "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address));
+    let balancer = Steelyard::serve(&config, 1);
+    let says = |words: &[&str], exit: i32, expect: &str| {
+        let finished = balancer.ask(words);
+        assert_eq!(finished.exit, Exit::Code(exit), "{words:?}: {finished:?}");
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(said.contains(expect), "{words:?}: {said}");
+    };
+    says(&["vip", "list"], 0, "no vips: the file has none, and none was added");
+    says(&["vip", "list", "--json"], 0, r#""vips":[]"#);
+    says(&["flows"], 1, "there are no vips");
+    says(&["flows", "--vip", "web"], 1, "no such vip: web");
+    says(&["trace", "--vip", "web", "--from", "10.0.0.1"], 1, "no such vip: web");
+    says(&["vip", "remove", "web"], 64, "no vip web was added; none was added");
+    // What is wrong with a vip is said as of a file.
+    let add = ["vip", "add", "web", "--interface", "eth0", "--address"];
+    says(&[add.as_slice(), &["192.0.2.1:80"]].concat(), 64, "has no protocol; write 192.0.2.1:80/tcp");
+    says(&[add.as_slice(), &["192.0.2.1:80/tcp"]].concat(), 64, "a vip needs `endpoints`");
+    says(&[add.as_slice(), &["192.0.2.1:80/tcp", "--endpoint", "origin:80"]].concat(), 64, "a vip takes no names");
+    says(&["endpoint", "drain", "10.0.0.1:80", "--vip", "web"], 1, "no such endpoint: 10.0.0.1:80");
+    says(&["endpoint", "drain", "10.0.0.1:80", "--vip", "web", "--cluster", "a"], 2, "cannot be used with");
 }

@@ -205,5 +205,4 @@ fn what_is_not_there_yet_is_refused_by_its_name() {
     };
     check("canary.yaml", &["`mirror`", "`retry`", "`request_headers`", "`rate_limit`", "`redirect`", "`sticky`"]);
     check("grpc.yaml", &["`grpc`", "unknown key `protocol` in a cluster"]);
-    check("vip.yaml", &["`vips`"]);
 }

@@ -1,6 +1,9 @@
 //! What the tests of the whole binary share: a balancer, origins behind it, load in front of it.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
+pub mod echo;
+pub mod network;
+
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -100,6 +103,13 @@ impl Steelyard {
         steelyard
     }
 
+    /// Another process in the place of one that has ended, on the same file.
+    pub fn start_again(&mut self, file: &str) {
+        self.program = Program::spawn("steelyard", steelyard().args(["serve", "-c", file, "--workers", "1"])).unwrap();
+        let admin = self.admin;
+        self.program.until("ready", || get(admin, "/readyz").filter(|response| response.status == 200)).unwrap();
+    }
+
     /// Puts another configuration in the place of the old one; nobody is told.
     pub fn write(&self, config: &str) {
         self.scratch.write("steelyard.yaml", &config.replace("{admin}", &self.admin.to_string()));
@@ -174,14 +184,12 @@ impl Origin {
 
     /// Answers at this address with a body of this size.
     pub fn start_at(address: SocketAddr, name: &str, body: u64) -> Self {
-        let args = HttpOriginArgs {
-            listen: vec![address],
-            body,
-            delay: None,
-            name: Some(name.to_owned()),
-            close: false,
-            threads: 1,
-        };
+        Self::start_on(vec![address], name, body)
+    }
+
+    /// The same at several addresses.
+    pub fn start_on(listen: Vec<SocketAddr>, name: &str, body: u64) -> Self {
+        let args = HttpOriginArgs { listen, body, delay: None, name: Some(name.to_owned()), close: false, threads: 1 };
         let origin = Arc::new(HttpOrigin::bind(&args).unwrap());
         let address = origin.addresses().unwrap()[0];
         let (end, ended) = oneshot::channel::<()>();

@@ -1,0 +1,111 @@
+//! Echoes behind a vip, and clients that hold what comes back against what they sent.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lab::origin::{TcpOrigin, TcpOriginArgs};
+use testkit::Program;
+use tokio::sync::oneshot;
+
+/// Where each endpoint sends back what it gets, over TCP and over UDP.
+pub const ECHO_PORT: u16 = 7;
+/// A socket that waits looks up this often whether it is still wanted.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
+/// TCP and UDP echo at port [`ECHO_PORT`] of every address of the namespace that it is started in.
+pub struct Echo {
+    end: Arc<AtomicBool>,
+    tcp: Option<oneshot::Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Echo {
+    pub fn start() -> Self {
+        let any: SocketAddr = format!("[::]:{ECHO_PORT}").parse().unwrap();
+        let tcp = TcpOrigin::bind(&TcpOriginArgs { listen: vec![any], send: None, sink: false, threads: 1 }).unwrap();
+        let (tcp_end, ended) = oneshot::channel::<()>();
+        let tcp_thread = std::thread::spawn(move || tcp.run_until(async move { Ok(_ = ended.await) }).unwrap());
+        let end = Arc::new(AtomicBool::new(false));
+        let mut echo = Self { end, tcp: Some(tcp_end), threads: vec![tcp_thread] };
+        // A socket for each address: with one for all, the kernel would choose the source of the answers, and for a vip that an endpoint
+        // holds itself it would choose another address.
+        for address in own_addresses() {
+            let socket = UdpSocket::bind((address, ECHO_PORT)).unwrap();
+            socket.set_read_timeout(Some(LOOK_UP)).unwrap();
+            let end = echo.end.clone();
+            echo.threads.push(std::thread::spawn(move || echo_datagrams(&socket, &end)));
+        }
+        echo
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.end.store(true, Relaxed);
+        self.tcp = None;
+        for thread in self.threads.drain(..) {
+            // It has told why if it panicked.
+            _ = thread.join();
+        }
+    }
+}
+
+fn echo_datagrams(socket: &UdpSocket, end: &AtomicBool) {
+    let mut datagram = vec![0; 65_536];
+    while !end.load(Relaxed) {
+        if let Ok((count, from)) = socket.recv_from(&mut datagram) {
+            // A client that is gone already is no failure of ours.
+            _ = socket.send_to(&datagram[..count], from);
+        }
+    }
+}
+
+/// The addresses of the calling thread's namespace but those of the loopback net and of the links.
+fn own_addresses() -> Vec<IpAddr> {
+    let finished = Program::run("ip", std::process::Command::new("ip").args(["-br", "address"])).unwrap();
+    let words = finished.stdout.split_whitespace();
+    let addresses = words.filter_map(|word| word.split_once('/')?.0.parse::<IpAddr>().ok());
+    let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    addresses.filter(|address| !address.is_loopback() && !is_link_local(address)).collect()
+}
+
+/// Sends `count` bytes to an echo while it reads them back, and holds them against each other byte by byte.
+#[track_caller]
+pub fn bulk(stream: &TcpStream, count: usize) {
+    let pattern = |index: usize| (index.wrapping_mul(0x9e37_79b9) >> 13) as u8;
+    let sent: Vec<u8> = (0..count).map(pattern).collect();
+    let mut received = vec![0; count];
+    let outcome = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| { stream }.write_all(&sent));
+        let receiving = { stream }.read_exact(&mut received);
+        sending.join().unwrap().and(receiving)
+    });
+    outcome.unwrap_or_else(|error| panic!("bulk of {count} bytes: {error}"));
+    let differs = sent.iter().zip(&received).position(|(sent, received)| sent != received);
+    assert_eq!(differs, None, "the first byte that came back different");
+}
+
+/// One exchange on a connection to an echo.
+pub fn exchange(stream: &TcpStream, text: &str) -> std::io::Result<()> {
+    let mut stream = stream;
+    stream.write_all(text.as_bytes())?;
+    let mut answer = vec![0; text.len()];
+    stream.read_exact(&mut answer)?;
+    assert_eq!(String::from_utf8_lossy(&answer), text);
+    Ok(())
+}
+
+/// A datagram of `count` bytes to an echo and back.
+#[track_caller]
+pub fn datagram(socket: &UdpSocket, count: usize) {
+    let sent: Vec<u8> = (0..count).map(|index| (index % 251) as u8).collect();
+    socket.send(&sent).unwrap_or_else(|error| panic!("datagram of {count} bytes not sent: {error}"));
+    let mut received = vec![0; 65_536];
+    let received_count =
+        socket.recv(&mut received).unwrap_or_else(|error| panic!("no answer to {count} bytes: {error}"));
+    assert!(received[..received_count] == sent, "{count} bytes came back different");
+}
