@@ -56,8 +56,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "bench",
-        arguments: "[ARGS]",
-        about: "beside nginx, HAProxy and Envoy on this host: CPU a request, latency, memory",
+        arguments: "[l4] [ARGS]",
+        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path",
         run: bench::run,
     },
     Verb {

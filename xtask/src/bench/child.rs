@@ -44,23 +44,35 @@ impl Child {
         directory: &Path,
         (port, ready): (u16, Ready),
     ) -> Result<Self, String> {
+        let mut child = Self::spawn(name, cpu, program, arguments, directory)?;
+        child.wait_for(|| serves(port, ready))?;
+        Ok(child)
+    }
+
+    /// Starts `program` pinned to `cpu`, and waits for nothing.
+    pub fn spawn(
+        name: &str,
+        cpu: usize,
+        program: &Path,
+        arguments: &[String],
+        directory: &Path,
+    ) -> Result<Self, String> {
         let stderr = directory.join(format!("{name}.stderr"));
         let file = File::create(&stderr).map_err(|error| format!("cannot write {}: {error}", stderr.display()))?;
         let mut command = pinned(cpu, program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let process = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
-        let mut child = Self { name: name.to_owned(), process, stderr };
-        child.wait_until(port, ready)?;
-        Ok(child)
+        Ok(Self { name: name.to_owned(), process, stderr })
     }
 
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    fn wait_until(&mut self, port: u16, ready: Ready) -> Result<(), String> {
+    /// Waits until it serves, by its own word or anybody's.
+    pub fn wait_for(&mut self, serves: impl Fn() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
-        while !serves(port, ready) {
+        while !serves() {
             let ended = self.process.try_wait().map_err(|error| format!("lost {}: {error}", self.name))?;
             if ended.is_some() || Instant::now() > deadline {
                 let what = if ended.is_some() { "ended before it served" } else { "did not serve in time" };

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: Steelyard beside nginx, HAProxy and Envoy, on this host.
+//! `cargo xtask bench`: Steelyard beside nginx, HAProxy and Envoy, on this host; the kernel plane has a bench of its own ([`l4`]).
 //!
 //! Every contender is one process with one worker, pinned to CPU 1; the load and the origin share CPU 0. Contenders take turns, round by
 //! round, so that a host that changes on the way does so for all. What is printed are medians and, in brackets, the least and the most of
@@ -9,6 +9,7 @@
 
 mod child;
 mod contender;
+mod l4;
 mod scenario;
 mod table;
 mod tools;
@@ -22,7 +23,8 @@ use crate::setup;
 use contender::Contender;
 use scenario::{SCENARIOS, Scenario};
 
-const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]";
+const USAGE: &str =
+    "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]], or cargo xtask bench l4 ...";
 
 /// What all scenarios need.
 struct Bench {
@@ -36,6 +38,9 @@ struct Bench {
 
 /// Builds the release binary, finds the rivals, and runs all scenarios or those named.
 pub fn run(arguments: &[String]) -> Result<(), String> {
+    if let Some(("l4", arguments)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return l4::run(arguments);
+    }
     let options = Options::parse(arguments)?;
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Err("one CPU for the contender and one for load and origin are needed, and there is only one".into());

@@ -32,7 +32,8 @@ pub fn wrk(port: u16, duration: Duration) -> Result<Wrk, String> {
     parse_wrk(&capture(command.arg(format!("http://127.0.0.1:{port}/")))?)
 }
 
-fn parse_wrk(text: &str) -> Result<Wrk, String> {
+/// Its report, read.
+pub fn parse_wrk(text: &str) -> Result<Wrk, String> {
     let mut said = Wrk::default();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,0 +1,234 @@
+//! Who takes part: each does the same in a namespace, for the same addresses.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use testkit::netns::Netns;
+
+use super::network::text;
+use crate::bench::child::Child;
+use crate::command::{capture, command, find_program};
+
+/// How long a look at whether something serves may take.
+const LOOK: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    Steelyard,
+    /// No balancer: the same hosts, routed, to one endpoint.
+    Routed,
+    Nftables,
+    Ipvs,
+    Haproxy,
+}
+
+/// An address of a contender, and what stands behind it.
+pub struct Frontend {
+    pub name: &'static str,
+    pub port: u16,
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// Where a contender is put.
+pub struct Place<'n> {
+    pub netns: &'n Netns,
+    pub vip: String,
+    pub interfaces: Vec<String>,
+    pub frontends: Vec<Frontend>,
+}
+
+/// A contender at work; gone when dropped.
+pub struct Running {
+    _child: Option<Child>,
+    /// Steelyard, and the namespace out of which it must be taken: it stays in place on purpose when its process ends.
+    to_detach: Option<(PathBuf, String)>,
+}
+
+/// Those that this host can run, and a sentence on each that it cannot.
+pub fn find_all() -> (Vec<Contender>, Vec<String>) {
+    let mut found = vec![Contender::Steelyard, Contender::Routed];
+    let mut gaps = Vec::new();
+    match find_program("nft") {
+        Some(_) => found.push(Contender::Nftables),
+        None => gaps.push("nftables is not here: apt-get install nftables".to_owned()),
+    }
+    match (Path::new("/proc/net/ip_vs").exists(), find_program("ipvsadm")) {
+        (true, Some(_)) => found.push(Contender::Ipvs),
+        (true, None) => gaps.push("ipvsadm is not here: apt-get install ipvsadm".to_owned()),
+        (false, _) => gaps.push("this kernel has no IPVS, or its module is not loaded (modprobe ip_vs)".to_owned()),
+    }
+    match find_program("haproxy") {
+        Some(_) => found.push(Contender::Haproxy),
+        None => gaps.push("HAProxy is not here: apt-get install haproxy".to_owned()),
+    }
+    (found, gaps)
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steelyard => "steelyard",
+            Self::Routed => "routed",
+            Self::Nftables => "nftables",
+            Self::Ipvs => "ipvs",
+            Self::Haproxy => "haproxy",
+        }
+    }
+
+    /// Puts it in its place and waits until it serves.
+    pub fn start(self, place: &Place, cpu: usize, steelyard: &Path, directory: &Path) -> Result<Running, String> {
+        let mut running = Running { _child: None, to_detach: None };
+        match self {
+            Self::Routed => {}
+            Self::Nftables => {
+                let rules = write(directory, "nftables.nft", &nft_rules(place))?;
+                place.netns.run(&["nft", "-f", &rules]).map_err(text)?;
+            }
+            Self::Ipvs => ipvs(place)?,
+            Self::Haproxy => {
+                place.netns.ip(&format!("addr add {}/32 dev lo", place.vip)).map_err(text)?;
+                let file = write(directory, "haproxy-l4.cfg", &haproxy_config(place))?;
+                let program = find_program("haproxy").ok_or("HAProxy is gone")?;
+                let mut child =
+                    in_namespace(place.netns, "haproxy", cpu, &program, &["-q", "-db", "-f", &file], directory)?;
+                child.wait_for(|| {
+                    place.frontends.iter().all(|frontend| accepts(place.netns, &place.vip, frontend.port))
+                })?;
+                running._child = Some(child);
+            }
+            Self::Steelyard => {
+                let file = write(directory, "steelyard-l4.yaml", &steelyard_config(place))?;
+                let words = ["serve", "-c", &file, "--workers", "1"];
+                let mut child = in_namespace(place.netns, "steelyard-l4", cpu, steelyard, &words, directory)?;
+                running.to_detach = Some((steelyard.to_owned(), place.netns.path()));
+                child.wait_for(|| is_ready(place.netns))?;
+                running._child = Some(child);
+            }
+        }
+        Ok(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self._child = None;
+        if let Some((steelyard, netns)) = &self.to_detach {
+            let words = [&format!("--net={netns}"), "--", &*steelyard.to_string_lossy(), "vip", "detach"];
+            if let Err(why) = capture(&mut command("nsenter", &words)) {
+                eprintln!("could not take Steelyard out of a namespace again: {why}");
+            }
+        }
+    }
+}
+
+/// A program in a namespace, pinned, and dead when we are.
+pub fn in_namespace(
+    netns: &Netns,
+    name: &str,
+    cpu: usize,
+    program: &Path,
+    words: &[&str],
+    directory: &Path,
+) -> Result<Child, String> {
+    let mut arguments = vec![format!("--net={}", netns.path()), "--".to_owned(), program.display().to_string()];
+    arguments.extend(words.iter().map(|word| (*word).to_owned()));
+    Child::spawn(name, cpu, Path::new("nsenter"), &arguments, directory)
+}
+
+/// Whether somebody accepts there, seen from within.
+pub fn accepts(netns: &Netns, address: &str, port: u16) -> bool {
+    let Ok(address) = format!("{address}:{port}").parse() else { return false };
+    netns.inside(|| TcpStream::connect_timeout(&address, LOOK).is_ok())
+}
+
+const ADMIN_PORT: u16 = 9900;
+
+fn is_ready(netns: &Netns) -> bool {
+    use std::io::{Read, Write};
+    let asked = netns.inside(|| {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT)), LOOK)?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1:9900\r\nconnection: close\r\n\r\n")?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).map(|()| status)
+    });
+    asked.is_ok_and(|status| status.ends_with(b" 200"))
+}
+
+fn steelyard_config(place: &Place) -> String {
+    let mut config = format!("admin: 127.0.0.1:{ADMIN_PORT}\nvips:\n");
+    for frontend in &place.frontends {
+        let endpoints: Vec<String> = frontend.endpoints.iter().map(|endpoint| format!("'{endpoint}'")).collect();
+        // Writing to a string does not fail, here and below.
+        let _ = writeln!(
+            config,
+            "  {}: {{address: '{}:{}/tcp', interfaces: [{}], endpoints: [{}]}}",
+            frontend.name,
+            place.vip,
+            frontend.port,
+            place.interfaces.join(", "),
+            endpoints.join(", ")
+        );
+    }
+    config
+}
+
+fn haproxy_config(place: &Place) -> String {
+    let mut config = String::from(
+        "# One thread, no logs, splice where HAProxy thinks it pays.\nglobal\n    nbthread 1\ndefaults\n    mode tcp\n    \
+         balance roundrobin\n    timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    option splice-auto\n",
+    );
+    for frontend in &place.frontends {
+        let _ = writeln!(config, "listen {}\n    bind {}:{}", frontend.name, place.vip, frontend.port);
+        for (index, endpoint) in frontend.endpoints.iter().enumerate() {
+            let _ = writeln!(config, "    server ep{index} {endpoint}");
+        }
+    }
+    config
+}
+
+/// Destination translation alone, endpoints in turn: what kube-proxy's nftables mode comes down to.
+fn nft_rules(place: &Place) -> String {
+    let mut rules = String::from(
+        "table ip bench {\n  chain prerouting {\n    type nat hook prerouting priority dstnat; policy accept;\n",
+    );
+    for frontend in &place.frontends {
+        let endpoint =
+            |(index, endpoint): (usize, &SocketAddr)| format!("{index} : {} . {}", endpoint.ip(), endpoint.port());
+        let endpoints: Vec<String> = frontend.endpoints.iter().enumerate().map(endpoint).collect();
+        let _ = writeln!(
+            rules,
+            "    ip daddr {} tcp dport {} dnat ip to numgen inc mod {} map {{ {} }}",
+            place.vip,
+            frontend.port,
+            frontend.endpoints.len(),
+            endpoints.join(", ")
+        );
+    }
+    rules + "  }\n}\n"
+}
+
+fn ipvs(place: &Place) -> Result<(), String> {
+    place.netns.ip(&format!("addr add {}/32 dev lo", place.vip)).map_err(text)?;
+    // Off by default, and without it replies are not translated where the host also tracks connections.
+    place.netns.sysctl("net.ipv4.vs.conntrack", "0").map_err(text)?;
+    for frontend in &place.frontends {
+        let address = format!("{}:{}", place.vip, frontend.port);
+        place.netns.run(&["ipvsadm", "-A", "-t", &address, "-s", "rr"]).map_err(text)?;
+        for endpoint in &frontend.endpoints {
+            place.netns.run(&["ipvsadm", "-a", "-t", &address, "-r", &endpoint.to_string(), "-m"]).map_err(text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Into a file of its own: several of one kind are at work at once.
+fn write(directory: &Path, name: &str, content: &str) -> Result<String, String> {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let path = directory.join(format!("{}-{name}", NEXT.fetch_add(1, Relaxed)));
+    fs::write(&path, content).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(path.display().to_string())
+}
