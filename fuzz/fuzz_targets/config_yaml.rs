@@ -33,6 +33,11 @@ fn check(snapshot: &Snapshot) {
                 }
             }
             Protocol::Tcp(tcp) => assert!(tcp.to.0 < snapshot.clusters.len()),
+            Protocol::TlsPassthrough(passthrough) => {
+                for route in &passthrough.routes {
+                    assert!(route.to.0 < snapshot.clusters.len());
+                }
+            }
         }
     }
     for cluster in &snapshot.clusters {

@@ -185,7 +185,7 @@ impl ClusterState {
 
     /// Another number after each change of an endpoint's usability that is not the passing of time.
     ///
-    /// Acquire, with [`Self::publish`]'s release: whoever sees the new epoch sees the change that caused it, or else it would keep an old
+    /// Acquire, with the release of `publish`: whoever sees the new epoch sees the change that caused it, or else it would keep an old
     /// list until the next change.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)

@@ -91,7 +91,7 @@ impl Pins {
         for folder in folders(&self.root) {
             remove_folder(&folder)?;
         }
-        fs::remove_dir(&self.root)
+        unless_gone(fs::remove_dir(&self.root))
     }
 }
 
@@ -104,7 +104,8 @@ pub(crate) fn sweep(own: &Pins) {
         if attached.is_empty() || !attached.iter().all(|link| link_ifindex(link) == Some(0)) {
             continue;
         }
-        let removed = versions.iter().try_for_each(|folder| remove_folder(folder)).and_then(|()| fs::remove_dir(&root));
+        let removed = versions.iter().try_for_each(|folder| remove_folder(folder));
+        let removed = removed.and_then(|()| unless_gone(fs::remove_dir(&root)));
         match removed {
             Ok(()) => {
                 tracing::info!(folder = %root.display(), "removed what was left of a network namespace that is gone")
@@ -130,10 +131,22 @@ pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
         // As in `attach`: at once, and not some time after the file is gone.
         _ = Link::open(link).and_then(|link| link.detach());
     }
-    for entry in fs::read_dir(folder)? {
-        fs::remove_file(entry?.path())?;
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        unless_gone(fs::remove_file(entry?.path()))?;
     }
-    fs::remove_dir(folder)
+    unless_gone(fs::remove_dir(folder))
+}
+
+/// What is gone already was removed by another process: from outside, a plane that is being taken down looks like one whose namespace is gone.
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn is_bpffs(path: &Path) -> bool {
