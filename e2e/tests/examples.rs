@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use lab::load::{HttpLoad, HttpReport, Target, Until, run_http};
+use lab::load::{HttpLoad, LoadReport, Target, Until, run_http};
 use pki::{Pki, Tls};
 use serde_json::Value;
 use support::{Origin, Scratch, local, names, run, skip, status, steelyard};
@@ -69,7 +69,7 @@ fn serve_file(file: &str) -> Program {
     balancer
 }
 
-fn load(path: &str, requests: u64) -> HttpReport {
+fn load(path: &str, requests: u64) -> LoadReport {
     let target = Target::resolve(&format!("http://127.0.0.1:8080{path}")).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = runtime.block_on(run_http(&HttpLoad::get(target, 8, Until::Requests(requests)))).unwrap();

@@ -68,12 +68,9 @@ fn a_large_upload() {
     let (balancer, listen) = balancer_to(origin.address);
     let before = resident(&balancer);
     let target = Target::resolve(&format!("http://{listen}/")).unwrap();
-    let load = HttpLoad {
-        method: "PUT".to_owned(),
-        body_bytes: BODY_BYTES,
-        timeout: Duration::from_secs(60),
-        ..HttpLoad::get(target, 1, Until::Requests(1))
-    };
+    let mut load = HttpLoad { body_bytes: BODY_BYTES, ..HttpLoad::get(target, 1, Until::Requests(1)) };
+    load.method = "PUT".to_owned();
+    load.shape.timeout = Duration::from_secs(60);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = runtime.block_on(run_http(&load)).unwrap();
     let (after, peak) = (resident(&balancer), peak(&balancer));

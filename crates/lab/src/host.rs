@@ -19,6 +19,22 @@ pub(crate) fn raise_open_files_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// Raises both limits on open files for what is started from here, which root may: a balancer of 2,000 connections has 4,000 open and
+/// refuses to start where it may not have as many as it is configured for.
+pub(crate) fn raise_open_files_for_children() {
+    /// For a balancer that is told of 16,000 connections, on both sides.
+    const OPEN_FILES: u64 = 65_536;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < OPEN_FILES) {
+        // Without root it stays, and a contender that wants more says so in its log.
+        let _ = setrlimit(
+            Resource::Nofile,
+            rustix::process::Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) },
+        );
+    }
+    raise_open_files_limit();
+}
+
 /// A listening socket with a long backlog.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), None)?;
@@ -70,3 +86,63 @@ where
 
 /// After a failed accept: nothing but time gives a file descriptor back, and a tight loop would take the CPU from who could.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// The file of a program: a path, or a name that is looked for along the PATH, and where system programs are, which is not on everybody's.
+pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    if name.contains('/') {
+        let path = std::path::PathBuf::from(name);
+        return path.is_file().then_some(path);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says, past the test harness, that a test cannot run here.
+#[cfg(test)]
+pub(crate) fn skip(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "SKIP {what}");
+}
+
+/// Returns when a signal asks for the end.
+pub(crate) async fn interrupted() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
+}
+
+/// Held by the one run that measures on this host.
+pub(crate) fn lock_measuring() -> io::Result<std::fs::File> {
+    use rustix::fs::{FlockOperation, flock};
+    let path = std::env::temp_dir().join("steelyard-lab.lock");
+    // Another user's file may be there, which can be locked all the same.
+    let file = std::fs::File::options()
+        .read(true)
+        .append(true)
+        .create(true)
+        .open(&path)
+        .or_else(|_| std::fs::File::open(&path));
+    let file =
+        file.map_err(|error| io::Error::new(error.kind(), format!("cannot open {}: {error}", path.display())))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "another lab is measuring on this host; two would measure each other",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}

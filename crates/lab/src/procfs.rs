@@ -19,6 +19,23 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(of_living_threads(pid)?.max(of_all_threads(pid)?))
 }
 
+/// CPU time that the calling thread has used, in ns, by `/proc/thread-self/schedstat`.
+///
+/// # Errors
+/// The kernel was built without CONFIG_SCHED_INFO.
+pub fn own_thread_cpu_time() -> io::Result<Duration> {
+    Ok(Duration::from_nanos(first_number(&fs::read_to_string("/proc/thread-self/schedstat")?)?))
+}
+
+/// CPU time of this process's children that have ended and been waited for, and of theirs; in ticks of 10 ms.
+///
+/// # Errors
+/// None in practice: a process may read its own files.
+pub fn ended_children_cpu_time() -> io::Result<Duration> {
+    // The 14th and 15th field behind the name: cutime and cstime.
+    ticks_of(&fs::read_to_string("/proc/self/stat")?, 13)
+}
+
 fn of_living_threads(pid: u32) -> io::Result<Duration> {
     let mut total_ns = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -33,10 +50,15 @@ fn of_living_threads(pid: u32) -> io::Result<Duration> {
 }
 
 fn of_all_threads(pid: u32) -> io::Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is the name in brackets, in which there may be anything; after it, utime and stime are the 12th and 13th.
+    // The 12th and 13th field behind the name: utime and stime.
+    ticks_of(&fs::read_to_string(format!("/proc/{pid}/stat"))?, 11)
+}
+
+/// The sum of two fields that are times, those after so many behind the name.
+fn ticks_of(stat: &str, fields_before: usize) -> io::Result<Duration> {
+    // The second field of all is the name in brackets, in which there may be anything.
     let (_, fields) = stat.rsplit_once(')').ok_or_else(|| malformed("no name in the stat of the process"))?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut fields = fields.split_ascii_whitespace().skip(fields_before);
     let ticks = first_number(fields.next().unwrap_or_default())? + first_number(fields.next().unwrap_or_default())?;
     let ticks_per_second = rustix::param::clock_ticks_per_second();
     Ok(Duration::from_nanos(ticks * 1_000_000_000 / ticks_per_second.max(1)))
@@ -95,14 +117,23 @@ mod tests {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
         let thread = std::thread::spawn(move || {
-            let own = || first_number(&fs::read_to_string("/proc/thread-self/schedstat").unwrap()).unwrap();
-            while own() < 100_000_000 {
+            while own_thread_cpu_time().unwrap() < Duration::from_millis(100) {
                 std::hint::black_box((0..100_000_u64).sum::<u64>());
             }
         });
         thread.join().unwrap();
         // 100 ms, less the two ticks that the account of ended threads may be short of, and a third for where `before` fell.
         assert!(cpu_time(pid).unwrap() >= before + Duration::from_millis(70));
+    }
+
+    #[test]
+    fn times_of_a_stat() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 1 2 3 4 100 20 30 6 20 0 1 0";
+        for (before, ticks) in [(11, 120), (13, 36)] {
+            let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+            assert!((ticks_of(stat, before).unwrap().as_secs_f64() - seconds).abs() < 1e-6);
+        }
+        assert!(ticks_of("7 a", 11).is_err());
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Put load on a server and measure it
     #[command(subcommand)]
     Load(lab::load::LoadCommand),
+    /// Measure Steelyard side by side with its rivals, and write reports
+    #[command(subcommand)]
+    Lab(lab::command::LabCommand),
     /// Print shell completions
     Completions {
         /// The shell

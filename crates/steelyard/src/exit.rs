@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     BadConfig,
     /// This host cannot do it, and what was printed says why.
     HostCannot,
+    /// A gate did not hold.
+    GateDoesNotHold,
 }
 
 impl From<Exit> for ExitCode {
@@ -22,6 +24,7 @@ impl From<Exit> for ExitCode {
             Exit::Failed => 1,
             Exit::BadConfig => 64,
             Exit::HostCannot => 77,
+            Exit::GateDoesNotHold => 99,
         })
     }
 }

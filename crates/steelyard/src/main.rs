@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => operate::trace(&args),
         Command::Origin(command) => report(lab::origin::run(command)),
         Command::Load(command) => load(command),
+        Command::Lab(command) => laboratory(command),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "steelyard", &mut std::io::stdout());
             Exit::Good
@@ -67,6 +68,23 @@ fn load(command: lab::load::LoadCommand) -> Exit {
         Ok(lab::Verdict::Good) => Exit::Good,
         Ok(lab::Verdict::Failed) => Exit::Failed,
         Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn laboratory(command: lab::command::LabCommand) -> Exit {
+    let exe = match std::env::current_exe() {
+        Ok(exe) => exe,
+        Err(error) => return fail(&format!("cannot find this program's own file: {error}")),
+    };
+    match lab::command::run(command, &exe, env!("CARGO_PKG_VERSION")) {
+        Ok(lab::command::Outcome::Good) => Exit::Good,
+        Ok(lab::command::Outcome::Failed) => Exit::Failed,
+        Ok(lab::command::Outcome::GateDoesNotHold) => Exit::GateDoesNotHold,
+        Err(error) => {
+            fail(&error.to_string());
+            // What was asked for is wrong, as against what the host refused.
+            if error.kind() == std::io::ErrorKind::InvalidInput { Exit::BadConfig } else { Exit::Failed }
+        }
     }
 }
 

@@ -12,7 +12,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use lab::load::{HttpLoad, HttpReport, Target, Until, run_http};
+use lab::load::{HttpLoad, LoadReport, Target, Until, run_http};
 use serde_json::Value;
 use testkit::netns::{Netns, join};
 use testkit::{Finished, PATIENCE, Program};
@@ -228,14 +228,14 @@ impl Network {
 
     /// GETs from the client in a closed loop over `connections` connections; all must be answered, on the connection that asked.
     #[track_caller]
-    pub fn get(&self, to: SocketAddr, connections: usize, requests: u64) -> HttpReport {
+    pub fn get(&self, to: SocketAddr, connections: usize, requests: u64) -> LoadReport {
         let report = self.try_get(to, connections, requests);
         assert_eq!((report.failures(), report.answers, report.reconnects), (0, requests, 0), "{to}: {report}");
         report
     }
 
     /// The same, whatever comes of it.
-    pub fn try_get(&self, to: SocketAddr, connections: usize, requests: u64) -> HttpReport {
+    pub fn try_get(&self, to: SocketAddr, connections: usize, requests: u64) -> LoadReport {
         self.client.inside(|| {
             let target = Target::resolve(&format!("http://{to}/")).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -6,7 +6,7 @@ use super::Bench;
 use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pinned, rss_kib};
 use super::contender::{self, Contender, Mode, Running};
 use super::table::Samples;
-use super::tools::{self, CONNECTIONS, figure, steelyard_load, wrk};
+use super::tools::{self, CONNECTIONS, figure, percentile_us, steelyard_load, wrk};
 
 /// One kind of measurement.
 pub struct Scenario {
@@ -125,8 +125,8 @@ fn bulk(bench: &Bench) -> Result<Samples, String> {
             let cpu_ns = cpu_ns(running.child.pid())? - before;
             samples.add(contender.name, "Gbit/s", figure(&said, "/gbit_per_s")?);
             // One core for one second is 1e9 ns, one Gbit/s for one second 1e9 bits.
-            samples.add(contender.name, CORES, cpu_ns as f64 / (figure(&said, "/bytes")? * 8.0));
-            samples.add(contender.name, ERRORS, figure(&said, "/errors")?);
+            samples.add(contender.name, CORES, cpu_ns as f64 / (figure(&said, "/sent_bytes")? * 8.0));
+            samples.add(contender.name, ERRORS, figure(&said, "/errors/connect")? + figure(&said, "/errors/request")?);
         }
     }
     Ok(samples)
@@ -149,18 +149,18 @@ fn half(bench: &Bench) -> Result<Samples, String> {
     let mut samples = Samples::default();
     for round in 0..bench.rounds {
         let direct = load(field.origin_port)?;
-        let direct = (figure(&direct, "/latency/p50_us")?, figure(&direct, "/latency/p99_us")?);
+        let direct = (percentile_us(&direct, 50.0)?, percentile_us(&direct, 99.0)?);
         samples.add("direct", "p50 us", direct.0);
         samples.add("direct", "p99 us", direct.1);
         for (contender, running) in field.of_round(bench, round) {
             let said = load(running.port)?;
-            let (p50, p99) = (figure(&said, "/latency/p50_us")?, figure(&said, "/latency/p99_us")?);
+            let (p50, p99) = (percentile_us(&said, 50.0)?, percentile_us(&said, 99.0)?);
             samples.add(contender.name, "p50 us", p50);
             samples.add(contender.name, "p99 us", p99);
             // The shift of a percentile, which is not the time added to any one request.
             samples.add(contender.name, "shift of p50 us", p50 - direct.0);
             samples.add(contender.name, "shift of p99 us", p99 - direct.1);
-            samples.add(contender.name, "not sent", figure(&said, "/unsent")?);
+            samples.add(contender.name, "not sent", figure(&said, "/errors/unsent")?);
         }
     }
     Ok(samples)

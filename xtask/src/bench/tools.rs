@@ -76,9 +76,24 @@ pub fn figure(report: &Value, pointer: &str) -> Result<f64, String> {
     report.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| format!("no {pointer} in the report {report}"))
 }
 
+/// A percentile, in µs, of latency from when requests were due.
+pub fn percentile_us(report: &Value, percent: f64) -> Result<f64, String> {
+    let pairs = report.pointer("/response/percentiles").and_then(Value::as_array).into_iter().flatten();
+    let mut found = pairs.filter(|pair| pair.get(0).and_then(Value::as_f64) == Some(percent));
+    let value = found.next().and_then(|pair| pair.get(1)).and_then(Value::as_f64);
+    value.ok_or_else(|| format!("no percentile {percent} in the report {report}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percentiles_of_a_report() {
+        let report = serde_json::json!({"response": {"percentiles": [[50.0, 120.0], [99.0, 900.5]]}});
+        assert_eq!(percentile_us(&report, 99.0), Ok(900.5));
+        assert!(percentile_us(&report, 98.0).is_err());
+    }
 
     #[test]
     fn what_wrk_says() {

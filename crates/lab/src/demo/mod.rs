@@ -19,7 +19,7 @@ use clap::Args;
 
 pub use report::{DemoReport, Phase, Share};
 
-use crate::load::{HttpLoad, HttpReport, Target, Until, run_http};
+use crate::load::{HttpLoad, LoadReport, Target, Until, run_http};
 use crate::{Verdict, host, procfs};
 use child::Child;
 
@@ -169,7 +169,7 @@ fn say(line: &str) {
 
 /// One load, and what it cost the balancer.
 struct Measured {
-    load: HttpReport,
+    load: LoadReport,
     /// Of the balancer, if it was in the way.
     cpu_time: Option<Duration>,
 }
@@ -207,7 +207,7 @@ async fn killing(target: &Target, duration: Duration, farm: &mut Farm) -> Result
     Ok(Measured { load, cpu_time: Some(cpu_time()?.saturating_sub(before)) })
 }
 
-fn shares(load: &HttpReport) -> Vec<Share> {
+fn shares(load: &LoadReport) -> Vec<Share> {
     let count = |origins: &BTreeMap<String, u64>, name: &str| origins.get(name).copied().unwrap_or_default();
     ORIGINS
         .iter()
@@ -293,7 +293,8 @@ clusters:
 
 async fn wait_until_ready(balancer: &mut Child, admin: SocketAddr) -> Result<(), DemoError> {
     let target = Target { path: "/readyz".to_owned(), host: admin.to_string(), ..target(admin) };
-    let ask = HttpLoad { timeout: Duration::from_secs(1), ..HttpLoad::get(target, 1, Until::Requests(1)) };
+    let mut ask = HttpLoad::get(target, 1, Until::Requests(1));
+    ask.shape.timeout = Duration::from_secs(1);
     let deadline = Instant::now() + PATIENCE;
     loop {
         balancer.check_alive().await?;

@@ -103,8 +103,8 @@ impl Phase {
             *self.cpu_time.get_or_insert_default() += cpu_time;
         }
         let answers = self.latencies.count();
-        let summary = self.latencies.summary();
-        (self.p50_us, self.p99_us) = (summary.p50_us, summary.p99_us);
+        let us_at = |percent| self.latencies.percentile(percent).as_secs_f64() * 1e6;
+        (self.p50_us, self.p99_us) = (us_at(50.0), us_at(99.0));
         if answers > 0 {
             self.rps = answers as f64 / self.elapsed.as_secs_f64();
             self.balancer_cpu_us_per_request = self.cpu_time.map(|time| time.as_secs_f64() * 1e6 / answers as f64);

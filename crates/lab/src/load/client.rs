@@ -1,11 +1,14 @@
 //! One connection of an HTTP load: a request out, an answer in.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::dial::dial;
+use super::target::Target;
 use crate::buffer::ReadBuffer;
 use crate::framing::{BodyReader, Framing, content_length, has_token, invalid};
 
@@ -30,11 +33,30 @@ pub(super) struct Request {
     pub is_idempotent: bool,
 }
 
+/// Which HTTP/1, and how long a connection lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// HTTP/1.1, kept alive.
+    Keep,
+    /// HTTP/1.1, a connection for each request.
+    Close,
+    /// HTTP/1.0, kept alive by asking for it, as `ab -k` does.
+    Keep10,
+    /// HTTP/1.0 as it was, and as `ab` does it: a connection for each request.
+    Close10,
+}
+
 /// A final answer that came whole.
 pub(super) struct Answer {
     pub status: u16,
     /// Whether the connection can carry another request.
     pub keep_alive: bool,
+    /// Of its body.
+    pub body_bytes: u64,
+    /// When its first byte came.
+    pub first_byte: Option<Instant>,
+    /// From the end of the send to its first byte; not for a request that is sent in pieces.
+    pub waiting: Option<Duration>,
 }
 
 /// Why there is no answer.
@@ -56,8 +78,21 @@ pub(super) struct Client {
 }
 
 impl Request {
-    pub(super) fn new(method: &str, path: &str, host: &str, headers: &[(String, String)], body_bytes: u64) -> Self {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+    pub(super) fn new(
+        manner: Manner,
+        method: &str,
+        target: &Target,
+        headers: &[(String, String)],
+        body_bytes: u64,
+    ) -> Self {
+        let (version, connection) = match manner {
+            Manner::Keep => ("1.1", ""),
+            Manner::Close => ("1.1", "connection: close\r\n"),
+            Manner::Keep10 => ("1.0", "connection: Keep-Alive\r\n"),
+            Manner::Close10 => ("1.0", ""),
+        };
+        let Target { host, path, .. } = target;
+        let mut head = format!("{method} {path} HTTP/{version}\r\nhost: {host}\r\n{connection}");
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -93,8 +128,8 @@ impl Request {
 }
 
 impl Client {
-    pub(super) async fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+    pub(super) async fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<Self> {
+        let stream = dial(address, source).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, input: ReadBuffer::new(), answers: 0, received: 0 })
     }
@@ -115,6 +150,7 @@ impl Client {
         on_origin: impl FnMut(&[u8]),
     ) -> Result<Answer, Failure> {
         let sent = self.stream.write_all(&request.first).await;
+        let sent_at = Instant::now();
         let answer = if request.rest_bytes == 0 || sent.is_err() {
             // Where the request could not be sent whole, an answer may still wait: a refusal that came early.
             read_answer(&mut self.stream, &mut self.input, &mut self.received, request.is_head, on_origin).await
@@ -125,6 +161,9 @@ impl Client {
             Ok(mut answer) => {
                 self.answers += 1;
                 answer.keep_alive &= sent.is_ok() && self.input.unused().is_empty();
+                if request.rest_bytes == 0 {
+                    answer.waiting = answer.first_byte.map(|at| at.saturating_duration_since(sent_at));
+                }
                 Ok(answer)
             }
             Err(error) => {
@@ -167,7 +206,7 @@ async fn read_answer<R: AsyncRead + Unpin>(
     is_head: bool,
     mut on_origin: impl FnMut(&[u8]),
 ) -> io::Result<Answer> {
-    let mut counted = Counted { stream, received };
+    let mut counted = Counted { stream, received, first_byte: None };
     for _ in 0..=INTERIM_MAX {
         let (answer, framing) = read_head(&mut counted, input, &mut on_origin).await?;
         if answer.status < 200 {
@@ -175,8 +214,9 @@ async fn read_answer<R: AsyncRead + Unpin>(
         }
         let has_none = is_head || matches!(answer.status, 204 | 304);
         let framing = if has_none { Framing::Length(0) } else { framing };
-        BodyReader::new(framing).drain(input, &mut counted).await?;
-        return Ok(Answer { keep_alive: answer.keep_alive && framing != Framing::UntilClose, ..answer });
+        let body_bytes = BodyReader::new(framing).drain(input, &mut counted).await?;
+        let keep_alive = answer.keep_alive && framing != Framing::UntilClose;
+        return Ok(Answer { keep_alive, body_bytes, first_byte: counted.first_byte, ..answer });
     }
     Err(invalid("interim answers without end"))
 }
@@ -210,7 +250,8 @@ fn parse_head(input: &[u8], on_origin: &mut impl FnMut(&[u8])) -> io::Result<Opt
         Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
     };
     let is_http_10 = response.version == Some(0);
-    let mut answer = Answer { status: response.code.unwrap_or_default(), keep_alive: !is_http_10 };
+    let status = response.code.unwrap_or_default();
+    let mut answer = Answer { status, keep_alive: !is_http_10, body_bytes: 0, first_byte: None, waiting: None };
     let mut framing = Framing::UntilClose;
     for header in response.headers.iter() {
         if header.name.eq_ignore_ascii_case("content-length") {
@@ -232,10 +273,11 @@ fn parse_head(input: &[u8], on_origin: &mut impl FnMut(&[u8])) -> io::Result<Opt
     Ok(Some((length, answer, framing)))
 }
 
-/// Counts what comes.
+/// Counts what comes, and looks at the clock when the first of it does.
 struct Counted<'a, R> {
     stream: &'a mut R,
     received: &'a mut u64,
+    first_byte: Option<Instant>,
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for Counted<'_, R> {
@@ -247,7 +289,11 @@ impl<R: AsyncRead + Unpin> AsyncRead for Counted<'_, R> {
         let this = self.get_mut();
         let before = to.filled().len();
         let outcome = std::pin::Pin::new(&mut *this.stream).poll_read(context, to);
-        *this.received += (to.filled().len() - before) as u64;
+        let came = to.filled().len() - before;
+        *this.received += came as u64;
+        if came > 0 && this.first_byte.is_none() {
+            this.first_byte = Some(Instant::now());
+        }
         outcome
     }
 }
@@ -287,13 +333,22 @@ mod tests {
     #[test]
     fn requests() {
         let text = |request: Request| String::from_utf8(request.first).unwrap();
-        let get = Request::new("GET", "/a", "b", &[("c".into(), "d".into())], 0);
+        let target = Target { address: "127.0.0.1:1".parse().unwrap(), host: "b".to_owned(), path: "/a".to_owned() };
+        let new = |method, body_bytes| Request::new(Manner::Keep, method, &target, &[], body_bytes);
+        let get = Request::new(Manner::Keep, "GET", &target, &[("c".into(), "d".into())], 0);
         assert!(get.is_idempotent);
         assert_eq!(text(get), "GET /a HTTP/1.1\r\nhost: b\r\nc: d\r\n\r\n");
-        let post = Request::new("POST", "/", "b", &[], 3);
+        let post = new("POST", 3);
         assert!(!post.is_idempotent);
-        assert_eq!(text(post), "POST / HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\n...");
-        let long = Request::new("PUT", "/", "b", &[], 1 << 20);
+        assert_eq!(text(post), "POST /a HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\n...");
+        let long = new("PUT", 1 << 20);
         assert_eq!(long.bytes(), (1 << 20) + text(long).len() as u64);
+        for (manner, expect) in [
+            (Manner::Close, "GET /a HTTP/1.1\r\nhost: b\r\nconnection: close\r\n\r\n"),
+            (Manner::Keep10, "GET /a HTTP/1.0\r\nhost: b\r\nconnection: Keep-Alive\r\n\r\n"),
+            (Manner::Close10, "GET /a HTTP/1.0\r\nhost: b\r\n\r\n"),
+        ] {
+            assert_eq!(text(Request::new(manner, "GET", &target, &[], 0)), expect);
+        }
     }
 }

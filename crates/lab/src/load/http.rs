@@ -1,30 +1,26 @@
-//! HTTP load: a closed loop (as wrk) or an open one (as wrk2).
-//!
-//! Closed: each connection sends its next request when the last is answered, so a slow server is asked less. Good for capacity, misleading
-//! for latency: who would have come during a stall is never counted. Open: requests are due at a fixed rate, and latency counts from
-//! when they were due.
+//! HTTP/1 load: a connection is a lane.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::client::{Client, Failure, Request};
-use super::pace::{Pacer, paced};
-use super::report::{HttpReport, Tally};
+use super::client::{Client, Failure, Manner, Request};
+use super::engine::{self, Lane, Protocol};
+use super::h2c;
+use super::report::LoadReport;
+use super::shape::{Shape, Until};
+use super::tally::{Met, Outcome};
 use super::target::Target;
-use crate::host;
 
-/// After a failed connect: a refused one comes back at once, and a tight loop would only measure how fast.
-const CONNECT_PAUSE: Duration = Duration::from_millis(10);
-
-/// How long a load goes on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Until {
-    /// No request is sent after that; those on their way are waited for.
-    Elapsed(Duration),
-    /// That many requests are begun: in a closed loop the connections share them evenly, in an open one as they are due.
-    Requests(u64),
+/// Which HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0 with the keep-alive that ab asks for.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+    /// HTTP/2, clear text, by prior knowledge.
+    Http2,
 }
 
 /// What to send, and how.
@@ -32,42 +28,36 @@ pub enum Until {
 pub struct HttpLoad {
     /// Where to.
     pub target: Target,
+    /// In which words.
+    pub version: Version,
+    /// A connection for each request; not for HTTP/2.
+    pub close: bool,
     /// `GET`, and so on.
     pub method: String,
     /// Fields beside `host` and `content-length`.
     pub headers: Vec<(String, String)>,
-    /// Size of the request's body.
+    /// Size of the request's body; none for HTTP/2.
     pub body_bytes: u64,
-    /// Connections, each with one request at a time.
-    pub connections: usize,
-    /// Threads, each with its share of the connections; no more than connections.
-    pub threads: usize,
-    /// How long.
-    pub until: Until,
-    /// Requests per second over all connections, for an open loop; `None` is a closed one.
-    pub rate: Option<f64>,
-    /// How long a connect or a whole answer may take.
-    pub timeout: Duration,
-    /// How long the connections stay open, unused, after the last answer.
-    pub hold: Duration,
+    /// Whether an answer of another length than the first one is a failure, as it is for ab. Endpoints may have their reasons to differ.
+    pub same_length: bool,
+    /// How much, when, and from where.
+    pub shape: Shape,
     /// Once it is true, answers are counted under `origins_after_mark`.
     pub mark: Arc<AtomicBool>,
 }
 
 impl HttpLoad {
-    /// GETs in a closed loop on one thread, answers within 10 s.
+    /// GETs of HTTP/1.1 in a closed loop on one thread, answers within 10 s.
     pub fn get(target: Target, connections: usize, until: Until) -> Self {
         Self {
             target,
+            version: Version::Http11,
+            close: false,
             method: "GET".to_owned(),
             headers: Vec::new(),
             body_bytes: 0,
-            connections,
-            threads: 1,
-            until,
-            rate: None,
-            timeout: Duration::from_secs(10),
-            hold: Duration::ZERO,
+            same_length: false,
+            shape: Shape::closed(connections, until),
             mark: Arc::default(),
         }
     }
@@ -77,221 +67,125 @@ impl HttpLoad {
 ///
 /// # Errors
 /// Threads or timers that this host refuses. What the target does is in the report.
-pub async fn run_http(load: &HttpLoad) -> io::Result<HttpReport> {
-    let start = Instant::now();
-    let threads = load.threads.clamp(1, load.connections.max(1));
-    let request = Request::new(&load.method, &load.target.path, &load.target.host, &load.headers, load.body_bytes);
-    let run = Arc::new(Run {
-        request,
-        deadline: match load.until {
-            Until::Elapsed(duration) => Some(start + duration),
-            Until::Requests(_) => None,
-        },
-        load: load.clone(),
-        start,
-        given_up: AtomicBool::new(false),
-    });
-    let _give_up_on_drop = GiveUpOnDrop(run.clone());
-    let work = {
-        let run = run.clone();
-        move |index| on_thread(run.clone(), index, threads)
+pub async fn run_http(load: &HttpLoad) -> io::Result<LoadReport> {
+    let (manner, name) = match (load.version, load.close) {
+        (Version::Http10, false) => (Manner::Keep10, "http/1.0"),
+        (Version::Http10, true) => (Manner::Close10, "http/1.0, a connection each"),
+        (Version::Http11, false) => (Manner::Keep, "http/1.1"),
+        (Version::Http11, true) => (Manner::Close, "http/1.1, a connection each"),
+        (Version::Http2, _) => return h2c::run(load).await,
     };
-    let mut total = Tally::default();
-    for tally in host::on_threads(threads, work).await? {
-        total.add(&tally);
-    }
-    let end = total.end.unwrap_or_else(Instant::now);
-    Ok(HttpReport::new(&total, end - start))
+    let request = Request::new(manner, &load.method, &load.target, &load.headers, load.body_bytes);
+    let target = load.target.clone();
+    let http = Http { target, request, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
+    // Without keep-alive, streams on a connection would be connections under another name.
+    let shape = Shape { streams: 1, ..load.shape.clone() };
+    engine::run(name, Arc::new(http), &shape, load.mark.clone()).await
 }
 
-/// What all threads share.
-struct Run {
-    load: HttpLoad,
+/// The length that the first good answer had: ab's idea of how long all must be.
+pub(super) struct FirstLength(Option<AtomicU64>);
+
+impl FirstLength {
+    /// One that compares, or one that does not.
+    pub(super) fn when(compares: bool) -> Self {
+        Self(compares.then(|| AtomicU64::new(u64::MAX)))
+    }
+
+    /// Whether this answer's length is another one.
+    pub(super) fn is_other(&self, length: u64) -> bool {
+        let Some(first) = &self.0 else { return false };
+        match first.compare_exchange(u64::MAX, length, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => false,
+            Err(first) => first != length,
+        }
+    }
+}
+
+struct Http {
+    target: Target,
     request: Request,
-    start: Instant,
-    deadline: Option<Instant>,
-    given_up: AtomicBool,
+    shape: Shape,
+    body: FirstLength,
 }
 
-struct GiveUpOnDrop(Arc<Run>);
+impl Protocol for Arc<Http> {
+    type Lane = Connection;
 
-impl Drop for GiveUpOnDrop {
-    fn drop(&mut self) {
-        self.0.given_up.store(true, Ordering::Relaxed);
+    fn lanes(&self, number: u64, _: usize) -> Vec<Connection> {
+        vec![Connection { http: self.clone(), number, client: None, has_connected: false }]
     }
 }
 
-async fn on_thread(run: Arc<Run>, index: usize, threads: usize) -> io::Result<Tally> {
-    let (connections, threads) = (run.load.connections as u64, threads as u64);
-    let (first, share) = share_of(connections, index as u64, threads);
-    let tally = Arc::new(Mutex::new(Tally::default()));
-    let new = |number| Connection {
-        run: run.clone(),
-        tally: tally.clone(),
-        client: None,
-        has_connected: false,
-        requests_left: match run.load.until {
-            Until::Elapsed(_) => u64::MAX,
-            Until::Requests(count) => share_of(count, number, connections).1,
-        },
-    };
-    let connections = (first..first + share).map(new);
-    match run.load.rate {
-        None => all(connections.map(Connection::closed_loop)).await,
-        Some(rate) => {
-            let rate = rate / threads as f64;
-            let planned = match run.load.until {
-                Until::Elapsed(duration) => (rate * duration.as_secs_f64()) as u64,
-                Until::Requests(count) => share_of(count, index as u64, threads).1,
-            };
-            // Threads take turns, each a little later than the one before it, rather than sending at the same instant.
-            let interval = Duration::from_secs_f64(1.0 / rate);
-            let start = run.start + interval.mul_f64(index as f64 / threads as f64);
-            let pacer = Arc::new(Pacer::new(start, interval, planned));
-            locked(&tally).service_latencies = Some(Default::default());
-            let takers = all(connections.map(|connection| connection.open_loop(pacer.clone())));
-            let unsent = paced(&pacer, run.deadline, takers).await?;
-            locked(&tally).unsent = unsent;
-        }
-    }
-    let tally = locked(&tally).clone();
-    Ok(tally)
-}
-
-/// Of `count` things numbered from zero and dealt evenly to `all`: the first that `index` gets, and how many.
-fn share_of(count: u64, index: u64, all: u64) -> (u64, u64) {
-    let (each, extra) = (count / all, count % all);
-    (each * index + extra.min(index), each + u64::from(index < extra))
-}
-
-async fn all<F: Future<Output = ()> + Send + 'static>(futures: impl Iterator<Item = F>) {
-    let tasks: Vec<_> = futures.map(tokio::spawn).collect();
-    for task in tasks {
-        if let Err(error) = task.await
-            && let Ok(panic) = error.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
-        }
-    }
-}
-
-fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
-    tally.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One connection of the load, through all its reconnects.
+/// One connection, through all its reconnects.
 struct Connection {
-    run: Arc<Run>,
-    /// Shared with the other connections of the thread, so the lock is never contended.
-    tally: Arc<Mutex<Tally>>,
+    http: Arc<Http>,
+    number: u64,
     client: Option<Client>,
     has_connected: bool,
-    /// Of a closed loop.
-    requests_left: u64,
+}
+
+impl Lane for Connection {
+    async fn prepare(&mut self) {
+        self.client = self.connect().await;
+        self.has_connected = self.client.is_some();
+    }
+
+    async fn operate(&mut self, met: &mut Met) -> Outcome {
+        let http = self.http.clone();
+        loop {
+            let Some(mut client) = self.take_client(met).await else { return Outcome::NoConnection };
+            let origin = &mut met.origin;
+            let outcome = client.exchange(&http.request, |name| origin.extend_from_slice(name)).await;
+            met.received_bytes += client.take_received();
+            met.sent_bytes += http.request.bytes();
+            match outcome {
+                Ok(answer) => {
+                    met.status = Some(answer.status);
+                    met.waiting = answer.waiting;
+                    if answer.keep_alive {
+                        self.client = Some(client);
+                    }
+                    if !(200..300).contains(&answer.status) {
+                        return Outcome::Refused;
+                    }
+                    met.is_other_length = http.body.is_other(answer.body_bytes);
+                    return Outcome::Good;
+                }
+                Err(Failure::Stale) if http.request.is_idempotent && met.resent == 0 => {
+                    met.origin.clear();
+                    met.resent += 1;
+                }
+                Err(_) => return Outcome::Broken,
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.client.is_some()
+    }
 }
 
 impl Connection {
-    async fn closed_loop(mut self) {
-        while self.requests_left > 0 && self.run.may_begin() {
-            self.requests_left -= 1;
-            self.request(Instant::now()).await;
-        }
-        self.hold().await;
-    }
-
-    async fn open_loop(mut self, pacer: Arc<Pacer>) {
-        // Connected before the first request is due; if that fails, the first request will meet and count it.
-        if let Ok(Ok(client)) =
-            tokio::time::timeout(self.run.load.timeout, Client::connect(self.run.load.target.address)).await
-        {
-            (self.client, self.has_connected) = (Some(client), true);
-        }
-        while let Some(due) = pacer.next().await {
-            if self.run.given_up.load(Ordering::Relaxed) {
-                pacer.end();
-                return;
-            }
-            self.request(due).await;
-        }
-        self.hold().await;
-    }
-
-    /// Keeps the connection for as long as it was asked to be kept after the load.
-    async fn hold(self) {
-        locked(&self.tally).ended_at(Instant::now());
-        if self.client.is_some() && !self.run.load.hold.is_zero() {
-            tokio::time::sleep(self.run.load.hold).await;
-        }
-    }
-
-    /// One request, begun at `due`, to its answer or failure.
-    async fn request(&mut self, due: Instant) {
-        let run = self.run.clone();
-        let mut resent = false;
-        loop {
-            let Some(mut client) = self.take_client().await else {
-                locked(&self.tally).connect_errors += 1;
-                tokio::time::sleep(CONNECT_PAUSE).await;
-                return;
-            };
-            let sent_at = Instant::now();
-            let is_after_mark = run.load.mark.load(Ordering::Relaxed);
-            let count_origin = |name: &[u8]| locked(&self.tally).count_origin(is_after_mark, name, 1);
-            let outcome = tokio::time::timeout(run.load.timeout, client.exchange(&run.request, count_origin)).await;
-            let mut tally = locked(&self.tally);
-            tally.received_bytes += client.take_received();
-            tally.sent_bytes += run.request.bytes();
-            match outcome {
-                Ok(Ok(answer)) => {
-                    let now = Instant::now();
-                    tally.count_status(answer.status, 1);
-                    match &mut tally.service_latencies {
-                        None => tally.latencies.record(now - sent_at),
-                        Some(service) => {
-                            service.record(now - sent_at);
-                            tally.latencies.record(now - due);
-                        }
-                    }
-                    if answer.keep_alive {
-                        drop(tally);
-                        self.client = Some(client);
-                    }
-                    return;
-                }
-                Ok(Err(Failure::Stale)) if run.request.is_idempotent && !resent => {
-                    resent = true;
-                    tally.resent += 1;
-                }
-                Ok(Err(_)) => {
-                    tally.request_errors += 1;
-                    return;
-                }
-                Err(_) => {
-                    tally.timeouts += 1;
-                    return;
-                }
-            }
-        }
-    }
-
     /// The open connection, or a new one.
-    async fn take_client(&mut self) -> Option<Client> {
+    async fn take_client(&mut self, met: &mut Met) -> Option<Client> {
         if let Some(client) = self.client.take().filter(|client| !client.is_spent()) {
             return Some(client);
         }
-        let connecting = Client::connect(self.run.load.target.address);
-        let client = tokio::time::timeout(self.run.load.timeout, connecting).await.ok()?.ok()?;
+        let begun = std::time::Instant::now();
+        let client = self.connect().await?;
+        met.connected = Some(begun.elapsed());
         if std::mem::replace(&mut self.has_connected, true) {
-            locked(&self.tally).reconnects += 1;
+            met.reconnects += 1;
         }
         Some(client)
     }
-}
 
-impl Run {
-    /// Whether a closed loop may begin another request.
-    fn may_begin(&self) -> bool {
-        !self.given_up.load(Ordering::Relaxed) && self.deadline.is_none_or(|deadline| Instant::now() < deadline)
+    async fn connect(&mut self) -> Option<Client> {
+        // Each connect takes the next source, so that a connection for each request uses the ports of all of them.
+        let source = self.http.shape.source(self.number);
+        self.number += 1;
+        Client::connect(self.http.target.address, source).await.ok()
     }
 }
 
@@ -300,16 +194,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_even_and_together_the_whole() {
-        for (count, all) in [(10, 3), (2, 3), (9, 3), (0, 2), (1_003, 7)] {
-            let mut next = 0;
-            for index in 0..all {
-                let (first, share) = share_of(count, index, all);
-                assert_eq!(first, next);
-                assert!(share == count / all || share == count / all + 1);
-                next += share;
-            }
-            assert_eq!(next, count);
-        }
+    fn the_first_length_is_that_of_all() {
+        let body = FirstLength::when(true);
+        assert_eq!([18, 18, 17, 18].map(|length| body.is_other(length)), [false, false, true, false]);
+        let body = FirstLength::when(false);
+        assert_eq!([18, 17].map(|length| body.is_other(length)), [false, false]);
     }
 }

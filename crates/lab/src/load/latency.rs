@@ -1,14 +1,20 @@
-//! Latencies: a histogram while they come, percentiles when it is over.
+//! Latencies: a histogram while they come, a [`Distribution`] when it is over.
 
 use std::time::Duration;
 
+use base64::Engine;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+
+use crate::record::Distribution;
 
 /// From 100 ns (less than any loopback exchange) to 5 minutes, three significant digits: 0.1 % of the value, about 500 KiB.
 const LOWEST_NS: u64 = 100;
 const HIGHEST_NS: u64 = 300_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// The percentiles of a report: those of ab, and the tail beyond them.
+const PERCENTILES: [f64; 10] = [50.0, 66.0, 75.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.9, 99.99];
 
 /// A histogram of durations that never loses one: what lies outside its range is counted at the end of the range.
 #[derive(Clone, Debug)]
@@ -42,53 +48,74 @@ impl Latencies {
         Duration::from_nanos(self.0.value_at_percentile(percent))
     }
 
-    /// The figures of a report.
-    pub fn summary(&self) -> LatencySummary {
-        let us = |ns: u64| ns as f64 / 1000.0;
-        let at = |percent: f64| us(self.0.value_at_percentile(percent));
-        LatencySummary {
+    /// The figures of a report, with the whole histogram in them.
+    ///
+    /// The mean is that of the histogram's values, so it is as coarse as they are.
+    pub fn distribution(&self) -> Distribution {
+        if self.0.is_empty() {
+            return Distribution::default();
+        }
+        let us = |ns: u64| ns as f64 / 1_000.0;
+        Distribution {
             count: self.0.len(),
-            min_us: us(if self.0.is_empty() { 0 } else { self.0.min() }),
-            mean_us: self.0.mean() / 1000.0,
-            p50_us: at(50.0),
-            p75_us: at(75.0),
-            p90_us: at(90.0),
-            p99_us: at(99.0),
-            p999_us: at(99.9),
+            min_us: us(self.0.min()),
+            mean_us: self.0.mean() / 1_000.0,
+            stdev_us: self.0.stdev() / 1_000.0,
+            percentiles: PERCENTILES.map(|percent| (percent, us(self.0.value_at_percentile(percent)))).to_vec(),
             max_us: us(self.0.max()),
+            histogram: self.encoded(),
+            histogram_unit_ns: Some(1),
         }
     }
-}
 
-/// Percentiles in microseconds; all zero when nothing was counted.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "each name says what it is")]
-pub struct LatencySummary {
-    pub count: u64,
-    pub min_us: f64,
-    pub mean_us: f64,
-    pub p50_us: f64,
-    pub p75_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub p999_us: f64,
-    pub max_us: f64,
-}
-
-impl std::fmt::Display for LatencySummary {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            to,
-            "min {}  mean {}  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
-            micros(self.min_us),
-            micros(self.mean_us),
-            micros(self.p50_us),
-            micros(self.p90_us),
-            micros(self.p99_us),
-            micros(self.p999_us),
-            micros(self.max_us)
-        )
+    /// As other tools read it: V2, deflated, in base64.
+    fn encoded(&self) -> Option<String> {
+        let mut bytes = Vec::new();
+        // Into memory, with bounds that the format knows: nothing is left that could fail.
+        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).ok()?;
+        Some(base64::engine::general_purpose::STANDARD.encode(bytes))
     }
+}
+
+/// A coarse histogram: two significant digits from 1 µs on, about 12 KiB. There is one for each second of a load.
+#[derive(Clone, Debug)]
+pub(super) struct CoarseLatencies(Histogram<u32>);
+
+impl Default for CoarseLatencies {
+    fn default() -> Self {
+        let bounds = Histogram::new_with_bounds(1_000, HIGHEST_NS, 2);
+        Self(bounds.expect("the constants above are valid bounds"))
+    }
+}
+
+impl CoarseLatencies {
+    pub(super) fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("both have the same bounds");
+    }
+
+    /// In µs; `None` when nothing was counted.
+    pub(super) fn percentile_us(&self, percent: f64) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.0.value_at_percentile(percent) as f64 / 1_000.0)
+    }
+}
+
+/// The figures of a distribution in one line, for people.
+pub(super) fn in_words(distribution: &Distribution) -> String {
+    let at = |percent| micros(distribution.percentile_us(percent).unwrap_or_default());
+    format!(
+        "min {}  mean {}  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
+        micros(distribution.min_us),
+        micros(distribution.mean_us),
+        at(50.0),
+        at(90.0),
+        at(99.0),
+        at(99.9),
+        micros(distribution.max_us)
+    )
 }
 
 /// `870 µs`, `1.52 ms`, `3.1 s`: three digits that matter.
@@ -104,6 +131,8 @@ pub(crate) fn micros(us: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hdrhistogram::serialization::Deserializer;
+
     use super::*;
 
     #[test]
@@ -115,10 +144,25 @@ mod tests {
         }
         one.add(&other);
         assert_eq!(one.count(), 100);
-        for (percent, expect_ms) in [(50.0, 50.0), (99.0, 99.0), (100.0, 100.0)] {
-            let got_ms = one.percentile(percent).as_secs_f64() * 1e3;
+        let distribution = one.distribution();
+        for (percent, expect_ms) in [(50.0, 50.0), (66.0, 66.0), (99.0, 99.0), (99.99, 100.0)] {
+            let got_ms = distribution.percentile_us(percent).unwrap() / 1e3;
             assert!((got_ms / expect_ms - 1.0).abs() < 0.001, "p{percent} is {got_ms} ms");
         }
+        assert!((distribution.mean_us / 50_500.0 - 1.0).abs() < 0.001, "{distribution:?}");
+        assert!((distribution.stdev_us / 28_866.0 - 1.0).abs() < 0.001, "{distribution:?}");
+    }
+
+    #[test]
+    fn the_whole_histogram_can_be_read_again() {
+        let mut latencies = Latencies::default();
+        for us in [100, 200, 200, 5_000] {
+            latencies.record(Duration::from_micros(us));
+        }
+        let text = latencies.distribution().histogram.unwrap();
+        let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
+        let again: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
+        assert_eq!(again, latencies.0);
     }
 
     #[test]
@@ -128,7 +172,8 @@ mod tests {
         latencies.record(Duration::MAX);
         assert_eq!(latencies.count(), 2);
         assert!(latencies.percentile(100.0) >= Duration::from_secs(299));
-        assert_eq!(Latencies::default().summary().max_us, 0.0);
+        assert_eq!(Latencies::default().distribution(), Distribution::default());
+        assert_eq!(CoarseLatencies::default().percentile_us(50.0), None);
     }
 
     #[test]

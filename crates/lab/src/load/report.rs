@@ -1,202 +1,231 @@
-//! What an HTTP load met.
+//! What a load met: one form for all protocols, for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::latency::{Latencies, LatencySummary};
+use super::latency::{Latencies, in_words};
+use super::shape::{Shape, Timeline};
+use super::tally::Tally;
+use crate::record::{Distribution, Errors, Pacing, Second};
 
-/// Names of origins that are told apart; further ones are counted together as `other`.
-const ORIGINS_MAX: usize = 64;
+/// The version of the JSON form; it changes when a field goes or changes its meaning.
+pub const REPORT_VERSION: u32 = 2;
 
-/// What one thread counts, and after [`Tally::add`] what all did.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub latencies: Latencies,
-    /// From the actual send; in an open loop only.
-    pub service_latencies: Option<Latencies>,
-    pub statuses: Vec<(u16, u64)>,
-    pub connect_errors: u64,
-    pub request_errors: u64,
-    pub timeouts: u64,
-    pub reconnects: u64,
-    pub resent: u64,
-    pub unsent: u64,
-    pub received_bytes: u64,
-    pub sent_bytes: u64,
-    /// When the last connection had its last answer.
-    pub end: Option<Instant>,
-    /// Answers by `x-origin`, before and after the mark.
-    pub origins: [Vec<(Box<[u8]>, u64)>; 2],
-}
-
-impl Tally {
-    pub(super) fn count_status(&mut self, status: u16, count: u64) {
-        match self.statuses.iter_mut().find(|(known, _)| *known == status) {
-            Some((_, total)) => *total += count,
-            None => self.statuses.push((status, count)),
-        }
-    }
-
-    pub(super) fn count_origin(&mut self, is_after_mark: bool, name: &[u8], count: u64) {
-        let origins = &mut self.origins[usize::from(is_after_mark)];
-        let is_full = origins.len() >= ORIGINS_MAX;
-        let name = if is_full && !origins.iter().any(|(known, _)| **known == *name) { b"other" } else { name };
-        match origins.iter_mut().find(|(known, _)| **known == *name) {
-            Some((_, total)) => *total += count,
-            None => origins.push((name.into(), count)),
-        }
-    }
-
-    pub(super) fn ended_at(&mut self, end: Instant) {
-        self.end = self.end.max(Some(end));
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        self.end = self.end.max(other.end);
-        self.latencies.add(&other.latencies);
-        if let Some(service) = &other.service_latencies {
-            self.service_latencies.get_or_insert_default().add(service);
-        }
-        for &(status, count) in &other.statuses {
-            self.count_status(status, count);
-        }
-        self.connect_errors += other.connect_errors;
-        self.request_errors += other.request_errors;
-        self.timeouts += other.timeouts;
-        self.reconnects += other.reconnects;
-        self.resent += other.resent;
-        self.unsent += other.unsent;
-        self.received_bytes += other.received_bytes;
-        self.sent_bytes += other.sent_bytes;
-        for (is_after_mark, origins) in [false, true].into_iter().zip(&other.origins) {
-            for (name, count) in origins {
-                self.count_origin(is_after_mark, name, *count);
-            }
-        }
-    }
-}
-
-/// What an HTTP load met. Every request that was begun is in exactly one of `answers`, `connect_errors`, `request_errors`, `timeouts`.
-#[derive(Clone, Debug, Serialize)]
-pub struct HttpReport {
-    /// Of this form, as JSON; it changes when a field changes its meaning or goes.
+/// What a load met within its window: after ramp and warm-up, before the trim.
+///
+/// Every operation that ended in the window is in exactly one of `ok` and the kinds of `errors`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// [`REPORT_VERSION`].
     pub version: u32,
-    /// From the first connect to the last answer.
-    #[serde(rename = "elapsed_s", serialize_with = "seconds")]
+    /// `http/1.1`, `grpc`, `tcp-rr` and so on.
+    pub protocol: String,
+    /// Connections.
+    pub connections: u32,
+    /// Operations under way on each at once.
+    pub streams: u32,
+    /// Threads of the load.
+    pub threads: u32,
+    /// Open loop: operations a second that were asked for.
+    pub rate: Option<f64>,
+    /// Open loop: how they were spread.
+    pub pacing: Option<Pacing>,
+    /// Length of the window.
+    #[serde(rename = "window_s", with = "in_seconds")]
     pub elapsed: Duration,
-    /// Requests that were answered, whatever the status.
+    /// From the start of the load to the start of the window.
+    #[serde(rename = "window_after_s", with = "in_seconds")]
+    pub window_after: Duration,
+    /// Open loop: operations that were due.
+    pub planned: Option<u64>,
+    /// Operations that were begun (open loop: of those that were due in the window).
+    pub sent: u64,
+    /// Operations that succeeded. For bytes without an end it is how often 100,000 of them came.
+    pub ok: u64,
+    /// `ok` a second.
+    pub ok_per_s: f64,
+    /// Operations that were answered, whatever the answer.
     pub answers: u64,
-    /// Answers per second.
-    pub rps: f64,
-    /// Answers with a status outside 200 to 299.
-    pub non_2xx: u64,
-    /// Answers by status.
+    /// What went wrong, each kind apart.
+    pub errors: Errors,
+    /// Answers by status, where the protocol has one: HTTP's, or gRPC's.
     pub statuses: BTreeMap<u16, u64>,
-    /// Requests for which no connection could be made.
-    pub connect_errors: u64,
-    /// Requests whose connection broke, or whose answer was no HTTP.
-    pub request_errors: u64,
-    /// Requests without a whole answer in time.
-    pub timeouts: u64,
     /// Connections made again because the other side had closed one that was kept alive, or said that it would.
     pub reconnects: u64,
     /// Requests sent again on a new connection because the old one closed without a byte of an answer; idempotent ones only.
     pub resent: u64,
-    /// Open loop only: requests that were due and could not be sent before the end, every connection being busy.
-    pub unsent: u64,
-    /// Bytes of answers, heads included.
+    /// Bytes that came.
     pub received_bytes: u64,
-    /// Bytes of requests, heads included.
+    /// Bytes that went.
     pub sent_bytes: u64,
-    /// Closed loop: from the send to the end of the answer. Open loop: from when the request was due, so that a stall counts for
-    /// everybody it would have kept waiting.
-    pub latency: LatencySummary,
-    /// Open loop only: from the actual send, which is what a closed loop would have seen.
-    pub service_latency: Option<LatencySummary>,
-    /// The whole distribution behind `latency`.
-    #[serde(skip)]
-    pub latencies: Latencies,
+    /// Gigabits (10^9) a second that came or went, whichever is more.
+    pub gbit_per_s: f64,
+    /// From the begin of an operation, its connect included if it needed one, to its end.
+    pub service: Option<Distribution>,
+    /// Open loop: from when an operation was due, so that a stall counts for everybody it would have kept waiting.
+    pub response: Option<Distribution>,
+    /// Of the connects.
+    pub connect: Option<Distribution>,
+    /// From the end of the send to the first byte of the answer.
+    pub waiting: Option<Distribution>,
+    /// From the send of a stamped message to its last byte here; both by this host's monotonic clock.
+    pub delivery: Option<Distribution>,
+    /// Open loop: how late operations began for which a connection was free all the while, at p99, in µs. Only the load itself is to blame.
+    pub lateness_p99_us: Option<f64>,
+    /// Open loop: operations that were due while no connection was free.
+    pub queued: Option<u64>,
+    /// Operations outside of the window that succeeded, and that failed.
+    pub outside: Outside,
+    /// Bytes that the connection with the least and that with the most of them carried; streams only. Far apart, and some starve.
+    pub bytes_per_connection: Option<(u64, u64)>,
+    /// What the load itself cost within the window.
+    pub generator: Generator,
     /// Answers by `x-origin`, before the mark.
     pub origins: BTreeMap<String, u64>,
     /// Answers by `x-origin`, after the mark.
     pub origins_after_mark: BTreeMap<String, u64>,
+    /// Second by second.
+    pub series: Vec<Second>,
+    /// The latencies behind `response`, or, without it, `service` (or `delivery`).
+    #[serde(skip)]
+    pub latencies: Latencies,
 }
 
-impl HttpReport {
-    pub(super) fn new(tally: &Tally, elapsed: Duration) -> Self {
-        let answers = tally.statuses.iter().map(|(_, count)| count).sum::<u64>();
-        let good = tally
-            .statuses
-            .iter()
-            .filter(|(status, _)| (200..300).contains(status))
-            .map(|(_, count)| count)
-            .sum::<u64>();
-        let [before, after] = tally.origins.each_ref().map(|origins| {
+/// Operations outside of the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outside {
+    /// That succeeded.
+    pub ok: u64,
+    /// That failed.
+    pub errors: u64,
+}
+
+/// What the load itself cost within the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generator {
+    /// CPU time of its threads, in seconds.
+    pub cpu_s: f64,
+    /// Share of the window for which the busiest thread was on a CPU, 0 to 1: near 1, and the load measures itself.
+    pub busiest_thread: f64,
+}
+
+impl LoadReport {
+    pub(super) fn new(protocol: &str, shape: &Shape, timeline: &Timeline, tally: &Tally) -> Self {
+        // An open loop's time is that of its plan, even if its last operation was due and done a little earlier.
+        let planned_end = timeline.deadline.filter(|_| shape.rate.is_some());
+        let end = timeline.window_end.or(tally.end.max(planned_end)).unwrap_or_else(Instant::now);
+        let elapsed = end.saturating_duration_since(timeline.window_start);
+        let distribution = |of: &Option<Latencies>| of.as_ref().map(Latencies::distribution);
+        let [origins, origins_after_mark] = tally.origins.each_ref().map(|origins| {
             origins.iter().map(|(name, count)| (String::from_utf8_lossy(name).into_owned(), *count)).collect()
         });
+        let shares = tally.costs.iter().map(|cost| share(cost.cpu, cost.window));
         Self {
-            version: 1,
+            version: REPORT_VERSION,
+            protocol: protocol.to_owned(),
+            connections: shape.connections as u32,
+            streams: shape.streams as u32,
+            threads: shape.threads() as u32,
+            rate: shape.rate,
+            pacing: shape.rate.map(|_| shape.pacing),
             elapsed,
-            answers,
-            rps: per_second(answers, elapsed),
-            non_2xx: answers - good,
-            statuses: tally.statuses.iter().copied().collect(),
-            connect_errors: tally.connect_errors,
-            request_errors: tally.request_errors,
-            timeouts: tally.timeouts,
+            window_after: timeline.window_start - timeline.start,
+            planned: shape.rate.map(|_| tally.planned),
+            sent: tally.sent,
+            ok: tally.ok,
+            ok_per_s: per_second(tally.ok, elapsed),
+            answers: tally.ok + tally.errors.status + tally.errors.length,
+            errors: Errors { unsent: tally.planned.saturating_sub(tally.sent), ..tally.errors.clone() },
+            statuses: tally.statuses.clone(),
             reconnects: tally.reconnects,
             resent: tally.resent,
-            unsent: tally.unsent,
             received_bytes: tally.received_bytes,
             sent_bytes: tally.sent_bytes,
-            latency: tally.latencies.summary(),
-            latencies: tally.latencies.clone(),
-            service_latency: tally.service_latencies.as_ref().map(Latencies::summary),
-            origins: before,
-            origins_after_mark: after,
+            gbit_per_s: per_second(tally.received_bytes.max(tally.sent_bytes), elapsed) * 8.0 / 1e9,
+            service: (tally.service.count() > 0).then(|| tally.service.distribution()),
+            response: distribution(&tally.response),
+            connect: distribution(&tally.connect),
+            waiting: distribution(&tally.waiting),
+            delivery: distribution(&tally.delivery),
+            lateness_p99_us: tally.lateness.as_ref().map(|lateness| lateness.percentile(99.0).as_secs_f64() * 1e6),
+            queued: shape.rate.map(|_| tally.queued),
+            outside: Outside { ok: tally.outside.0, errors: tally.outside.1 },
+            bytes_per_connection: tally.streams.iter().min().copied().zip(tally.streams.iter().max().copied()),
+            generator: Generator {
+                cpu_s: tally.costs.iter().map(|cost| cost.cpu.as_secs_f64()).sum(),
+                busiest_thread: shares.fold(0.0, f64::max),
+            },
+            origins,
+            origins_after_mark,
+            series: tally.series(timeline),
+            latencies: tally.response.as_ref().or(tally.delivery.as_ref()).unwrap_or(&tally.service).clone(),
         }
     }
 
-    /// Requests that were begun.
+    /// Operations that ended in the window, well or not.
     pub fn requests(&self) -> u64 {
-        self.answers + self.connect_errors + self.request_errors + self.timeouts
+        self.ok + self.failures()
     }
 
-    /// Requests without an answer, and answers outside 200 to 299.
+    /// Operations without an answer, and with one that says that it failed.
     pub fn failures(&self) -> u64 {
-        self.connect_errors + self.request_errors + self.timeouts + self.non_2xx
+        self.errors.total()
+    }
+
+    /// Share of the planned operations that were begun in time, 0 to 1; 1 for a closed loop.
+    pub fn sent_share(&self) -> f64 {
+        self.planned.filter(|&planned| planned > 0).map_or(1.0, |planned| self.sent as f64 / planned as f64)
     }
 }
 
-impl fmt::Display for HttpReport {
+impl fmt::Display for LoadReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(to, "answers     {} in {:.2} s, {:.0}/s", self.answers, self.elapsed.as_secs_f64(), self.rps)?;
+        let Errors { connect, request, timeout, length, status, unsent } = &self.errors;
+        let seconds = self.elapsed.as_secs_f64();
+        writeln!(to, "{:<12}{} in {seconds:.2} s, {:.0}/s", self.protocol, self.ok, self.ok_per_s)?;
         writeln!(
             to,
-            "failed      connect {}  request {}  timed out {}  not 2xx {}",
-            self.connect_errors, self.request_errors, self.timeouts, self.non_2xx
+            "failed      connect {connect}  request {request}  timed out {timeout}  length {length}  status {status}"
         )?;
-        if self.non_2xx > 0 {
+        if *status > 0 {
             let statuses: Vec<_> = self.statuses.iter().map(|(status, count)| format!("{status} x {count}")).collect();
             writeln!(to, "statuses    {}", statuses.join("  "))?;
         }
         if self.reconnects + self.resent > 0 {
             writeln!(to, "reconnects  {}, of which {} with the request sent again", self.reconnects, self.resent)?;
         }
-        if self.unsent > 0 {
-            writeln!(to, "not sent    {}: all connections were busy when they were due", self.unsent)?;
+        if let Some(planned) = self.planned {
+            let late = self.lateness_p99_us.map_or("-".to_owned(), super::micros);
+            let queued = self.queued.unwrap_or_default();
+            writeln!(to, "schedule    due {planned}  late at p99 {late}  waited for a connection {queued}")?;
         }
-        writeln!(to, "bytes       received {}  sent {}", self.received_bytes, self.sent_bytes)?;
-        match &self.service_latency {
-            None => writeln!(to, "latency     {}", self.latency)?,
-            Some(service) => {
-                writeln!(to, "latency from when a request was due   {}", self.latency)?;
-                writeln!(to, "latency from when it was sent         {service}")?;
+        if *unsent > 0 {
+            writeln!(to, "not sent    {unsent}: every connection was busy, from when they were due to the end")?;
+        }
+        writeln!(
+            to,
+            "bytes       received {}  sent {}  {:.3} Gbit/s",
+            self.received_bytes, self.sent_bytes, self.gbit_per_s
+        )?;
+        if let Some((least, most)) = self.bytes_per_connection {
+            writeln!(to, "            {least} to {most} on a connection")?;
+        }
+        for (what, distribution) in [
+            ("latency from when it was due", &self.response),
+            ("latency from when it was sent", &self.service),
+            ("delivery, one way", &self.delivery),
+            ("connect", &self.connect),
+            ("wait for the first byte", &self.waiting),
+        ] {
+            if let Some(distribution) = distribution {
+                writeln!(to, "{what:<30}{}", in_words(distribution))?;
             }
         }
+        let Generator { cpu_s, busiest_thread } = self.generator;
+        writeln!(to, "the load    {cpu_s:.2} s of CPU, busiest thread {:.0} %", busiest_thread * 100.0)?;
         for (when, origins) in [("", &self.origins), (" after the mark", &self.origins_after_mark)] {
             if !origins.is_empty() {
                 let shares: Vec<_> = origins.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -211,39 +240,20 @@ pub(super) fn per_second(count: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
 }
 
-pub(super) fn seconds<S: serde::Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(duration.as_secs_f64())
+fn share(part: Duration, whole: Duration) -> f64 {
+    if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+mod in_seconds {
+    use std::time::Duration;
 
-    #[test]
-    fn a_report_sums_what_the_threads_counted() {
-        let mut one = Tally { connect_errors: 1, timeouts: 2, ..Tally::default() };
-        one.count_status(200, 5);
-        one.count_origin(false, b"a", 5);
-        let mut other = Tally { request_errors: 4, resent: 1, reconnects: 1, ..Tally::default() };
-        other.count_status(200, 3);
-        other.count_status(503, 2);
-        other.count_origin(false, b"a", 1);
-        other.count_origin(true, b"b", 4);
-        one.add(&other);
-        let report = HttpReport::new(&one, Duration::from_secs(2));
-        assert_eq!((report.answers, report.non_2xx, report.rps), (10, 2, 5.0));
-        assert_eq!((report.requests(), report.failures()), (17, 9));
-        assert_eq!(report.origins, BTreeMap::from([("a".to_owned(), 6)]));
-        assert_eq!(report.origins_after_mark, BTreeMap::from([("b".to_owned(), 4)]));
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(duration.as_secs_f64())
     }
 
-    #[test]
-    fn origins_are_bounded() {
-        let mut tally = Tally::default();
-        for number in 0..1000 {
-            tally.count_origin(false, format!("{number}").as_bytes(), 1);
-        }
-        let origins = HttpReport::new(&tally, Duration::ZERO).origins;
-        assert_eq!((origins.len(), origins["other"]), (ORIGINS_MAX + 1, 1000 - ORIGINS_MAX as u64));
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(D::Error::custom)
     }
 }

@@ -3,17 +3,25 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::origin::tests::Running;
+use crate::record::{Distribution, Pacing};
 
 fn load(address: SocketAddr, connections: usize, until: Until) -> HttpLoad {
     let target = Target { address, host: "x".to_owned(), path: "/".to_owned() };
     HttpLoad::get(target, connections, until)
 }
 
-fn run(load: &HttpLoad) -> HttpReport {
+fn run(load: &HttpLoad) -> LoadReport {
     host::runtime().unwrap().block_on(run_http(load)).unwrap()
+}
+
+/// Asks for what `change` makes of the shape.
+fn shaped(mut load: HttpLoad, change: impl FnOnce(&mut Shape)) -> HttpLoad {
+    change(&mut load.shape);
+    load
 }
 
 /// Serves each connection with `serve`, which gets its number, on a thread of its own. The threads end with the test.
@@ -48,14 +56,21 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 fn the_load_counts_exactly_what_the_origin_saw() {
     for (connections, threads, rate) in [(1, 1, None), (7, 2, None), (5, 2, Some(50_000.0))] {
         let origin = Running::start("http --name a");
-        let load = HttpLoad { threads, rate, ..load(origin.address, connections, Until::Requests(1_003)) };
+        let load = shaped(load(origin.address, connections, Until::Requests(1_003)), |shape| {
+            (shape.threads, shape.rate) = (threads, rate);
+        });
         let report = run(&load);
         let seen = origin.http.as_ref().unwrap();
         assert_eq!((report.answers, seen.requests()), (1_003, 1_003));
         assert_eq!(seen.connections(), connections as u64);
-        assert_eq!((report.failures(), report.reconnects, report.resent, report.unsent), (0, 0, 0, 0));
-        assert_eq!(report.latency.count, 1_003);
-        assert_eq!(report.service_latency.map(|summary| summary.count), rate.map(|_| 1_003));
+        assert_eq!((report.failures(), report.reconnects, report.resent, report.errors.unsent), (0, 0, 0, 0));
+        assert_eq!((report.sent, report.planned), (1_003, rate.map(|_| 1_003)));
+        assert_eq!(report.service.map(|service| service.count), Some(1_003));
+        assert_eq!(report.response.map(|response| response.count), rate.map(|_| 1_003));
+        assert_eq!(report.waiting.map(|waiting| waiting.count), Some(1_003));
+        // An open loop connects before its first operation is due.
+        assert_eq!(report.connect.map(|connect| connect.count), rate.is_none().then_some(connections as u64));
+        assert_eq!(report.series.iter().map(|second| second.ok).sum::<u64>(), 1_003);
         assert_eq!(report.origins.get("a"), Some(&1_003));
         assert!(report.origins_after_mark.is_empty());
     }
@@ -65,12 +80,13 @@ fn the_load_counts_exactly_what_the_origin_saw() {
 fn a_timed_load_ends_and_counts_what_it_did() {
     let origin = Running::start("http");
     for rate in [None, Some(1_000.0)] {
-        let load = HttpLoad { rate, ..load(origin.address, 4, Until::Elapsed(Duration::from_millis(100))) };
+        let load =
+            shaped(load(origin.address, 4, Until::Elapsed(Duration::from_millis(100))), |shape| shape.rate = rate);
         let before = origin.http.as_ref().unwrap().requests();
         let report = run(&load);
         assert_eq!(report.answers, origin.http.as_ref().unwrap().requests() - before);
         assert!(report.answers > 0 && report.failures() == 0);
-        assert!(rate.is_none_or(|_| report.answers + report.unsent == 100), "{report}");
+        assert!(rate.is_none_or(|_| report.answers + report.errors.unsent == 100), "{report}");
     }
 }
 
@@ -79,7 +95,7 @@ fn held_connections_stay_open_and_do_not_count_as_time_of_the_load() {
     let origin = Running::start("http");
     let hold = Duration::from_millis(300);
     let begun = std::time::Instant::now();
-    let report = run(&HttpLoad { hold, ..load(origin.address, 3, Until::Requests(3)) });
+    let report = run(&shaped(load(origin.address, 3, Until::Requests(3)), |shape| shape.hold = hold));
     let took = begun.elapsed();
     assert_eq!((report.answers, origin.http.as_ref().unwrap().connections()), (3, 3));
     assert!(took >= hold && report.elapsed + hold <= took, "{took:?} {report}");
@@ -118,26 +134,26 @@ fn a_request_that_met_the_close_of_its_connection_is_sent_again_if_it_may() {
 
     let post = HttpLoad { method: "POST".to_owned(), ..load(address, 1, Until::Requests(4)) };
     let report = run(&post);
-    assert_eq!((report.answers, report.request_errors, report.resent), (2, 2, 0));
+    assert_eq!((report.answers, report.errors.request, report.resent), (2, 2, 0));
 }
 
 #[test]
 fn failures_are_told_apart() {
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = run(&load(refused, 1, Until::Requests(3)));
-    assert_eq!((report.requests(), report.connect_errors, report.answers), (3, 3, 0));
+    assert_eq!((report.requests(), report.errors.connect, report.answers), (3, 3, 0));
 
     let broken = server(|_, mut stream| {
         read_request(&mut stream);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").unwrap();
     });
     let report = run(&load(broken, 1, Until::Requests(3)));
-    assert_eq!((report.requests(), report.request_errors, report.answers), (3, 3, 0));
+    assert_eq!((report.requests(), report.errors.request, report.answers), (3, 3, 0));
 
     let silent = server(|_, mut stream| while read_request(&mut stream) {});
-    let silent = HttpLoad { timeout: Duration::from_millis(20), ..load(silent, 1, Until::Requests(3)) };
-    let report = run(&silent);
-    assert_eq!((report.requests(), report.timeouts, report.answers), (3, 3, 0));
+    let impatient = |shape: &mut Shape| shape.timeout = Duration::from_millis(20);
+    let report = run(&shaped(load(silent, 1, Until::Requests(3)), impatient));
+    assert_eq!((report.requests(), report.errors.timeout, report.answers), (3, 3, 0));
 
     let sheds = server(|number, mut stream| {
         if read_request(&mut stream) {
@@ -146,7 +162,7 @@ fn failures_are_told_apart() {
         }
     });
     let report = run(&load(sheds, 1, Until::Requests(3)));
-    assert_eq!((report.answers, report.non_2xx, report.failures()), (3, 2, 2));
+    assert_eq!((report.answers, report.errors.status, report.failures()), (3, 2, 2));
     assert_eq!(report.statuses.get(&503), Some(&2));
 }
 
@@ -164,49 +180,58 @@ fn origins_are_counted_before_and_after_the_mark() {
 #[test]
 fn a_stall_shows_in_the_open_loop_and_not_in_the_closed_one() {
     const STALL: Duration = Duration::from_secs(1);
-    /// Answers at once, but for the 100th request of each connection.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the wait is not for an event: it is the fault that the load must show"
-    )]
-    fn stalling() -> SocketAddr {
-        server(|_, mut stream| {
-            let mut served = 0;
-            while read_request(&mut stream) {
-                served += 1;
-                if served == 100 {
-                    thread::sleep(STALL);
-                }
-                stream.write_all(OK).unwrap();
-            }
-        })
-    }
+    let stalling = || Running::start("http --stall 1s --stall-after 10ms");
     let stall_us = STALL.as_secs_f64() * 1e6;
 
-    let closed = run(&load(stalling(), 1, Until::Requests(2_000)));
-    assert_eq!(closed.latency.count, 2_000);
-    assert!(closed.latency.max_us >= stall_us, "{closed}");
-    assert!(closed.latency.p99_us < stall_us / 2.0, "{closed}");
+    let p99_us = |distribution: &Option<Distribution>| distribution.as_ref().unwrap().percentile_us(99.0).unwrap();
+    let closed = run(&load(stalling().address, 1, Until::Requests(2_000)));
+    let service = closed.service.as_ref().unwrap();
+    assert!(service.count == 2_000 && service.max_us >= stall_us / 2.0, "{closed}");
+    assert!(p99_us(&closed.service) < stall_us / 2.0, "{closed}");
 
     // A request a ms: about a thousand of two thousand were due during the stall.
-    let open = HttpLoad { rate: Some(1_000.0), ..load(stalling(), 1, Until::Requests(2_000)) };
-    let open = run(&open);
-    assert_eq!(open.latency.count, 2_000);
-    assert!(open.latency.p99_us >= stall_us / 2.0, "{open}");
-    assert!(open.service_latency.unwrap().p99_us < stall_us / 2.0, "{open}");
+    let open = run(&shaped(load(stalling().address, 1, Until::Requests(2_000)), |shape| shape.rate = Some(1_000.0)));
+    assert_eq!(open.response.as_ref().unwrap().count, 2_000);
+    assert!(p99_us(&open.response) >= stall_us / 2.0, "{open}");
+    assert!(p99_us(&open.service) < stall_us / 2.0, "{open}");
+    // Who waited for the one connection was not kept waiting by the load.
+    assert!(open.queued.unwrap() > 500 && open.lateness_p99_us.unwrap() < stall_us / 2.0, "{open}");
+}
+
+fn run_tcp_load(
+    address: SocketAddr,
+    close: bool,
+    wait_for_close: bool,
+    connections: usize,
+    until: Until,
+) -> LoadReport {
+    let shape = Shape::closed(connections, until);
+    let load = TcpLoad { address, size: 100, close, wait_for_close, shape };
+    host::runtime().unwrap().block_on(run_tcp(&load)).unwrap()
 }
 
 #[test]
 fn tcp_requests_and_answers() {
     let origin = Running::start("tcp");
-    let run = run_tcp_rr(origin.address, 3, 100, Duration::from_millis(50));
-    let report = host::runtime().unwrap().block_on(run).unwrap();
-    assert!(report.transactions > 0 && report.errors == 0, "{report}");
-    assert_eq!(origin.tcp.as_ref().unwrap().received(), 100 * report.transactions);
+    let report = run_tcp_load(origin.address, false, false, 3, Until::Requests(50));
+    assert_eq!((report.ok, report.failures(), report.reconnects), (50, 0, 0));
+    assert_eq!(origin.tcp.as_ref().unwrap().received(), 100 * 50);
+    assert_eq!((report.received_bytes, report.sent_bytes), (5_000, 5_000));
 
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let report = host::runtime().unwrap().block_on(run_tcp_rr(refused, 3, 1, Duration::from_millis(50))).unwrap();
-    assert_eq!((report.transactions, report.errors), (0, 3));
+    let report = run_tcp_load(refused, false, false, 3, Until::Requests(3));
+    assert_eq!((report.ok, report.errors.connect), (0, 3));
+}
+
+#[test]
+fn tcp_connections_one_for_each_request() {
+    for (line, wait_for_close) in [("tcp", false), ("tcp --once", true)] {
+        let origin = Running::start(line);
+        let report = run_tcp_load(origin.address, true, wait_for_close, 3, Until::Requests(50));
+        assert_eq!((report.ok, report.failures(), report.reconnects), (50, 0, 0), "{line}");
+        assert_eq!(report.connect.unwrap().count, 50);
+        assert_eq!(origin.tcp.as_ref().unwrap().connections(), 50);
+    }
 }
 
 #[test]
@@ -226,9 +251,205 @@ fn tcp_streams_count_what_arrived() {
             Direction::Receive => 3 << 20,
             Direction::Echo => tcp.sent(),
         };
-        assert_eq!((report.bytes, report.errors), (expect, 0), "{direction:?}");
-        assert!(report.bytes_per_connection.0 > 0, "{direction:?}");
+        assert_eq!((report.received_bytes.max(report.sent_bytes), report.failures()), (expect, 0), "{direction:?}");
+        assert!(report.bytes_per_connection.unwrap().0 > 0, "{direction:?}");
     }
+}
+
+#[test]
+fn messages_are_timed_one_way() {
+    let origin = Running::start("stream --rate 1000 --message 5000");
+    let shape =
+        Shape { trim: Duration::from_millis(50), ..Shape::closed(3, Until::Elapsed(Duration::from_millis(200))) };
+    let load = StreamLoad { address: origin.address, direction: Direction::Receive, messages: true, shape };
+    let report = host::runtime().unwrap().block_on(run_stream(&load)).unwrap();
+    let (delivery, response) = (report.delivery.as_ref().unwrap(), report.response.as_ref().unwrap());
+    assert!(report.ok > 0 && report.failures() == 0);
+    assert_eq!((delivery.count, response.count), (report.ok, report.ok));
+    assert!(response.max_us >= delivery.min_us);
+    // Messages of one kind, but for those that the ends of the window cut.
+    assert!(report.received_bytes.abs_diff(5_000 * report.ok) < 3 * 2 * 5_000, "{}", report.received_bytes);
+
+    let bulk = Running::start("stream");
+    let load = StreamLoad { address: bulk.address, ..load };
+    let report = host::runtime().unwrap().block_on(run_stream(&load)).unwrap();
+    assert_eq!((report.ok, report.errors.request), (0, 3), "bulk is no message");
+}
+
+#[test]
+fn http_10_and_a_connection_each() {
+    let origin = Running::start("http");
+    let seen = || origin.http.as_ref().unwrap().connections();
+    for (version, close, connections) in
+        [(Version::Http10, false, 2), (Version::Http10, true, 10), (Version::Http11, true, 10)]
+    {
+        let before = seen();
+        let report = run(&HttpLoad { version, close, ..load(origin.address, 2, Until::Requests(10)) });
+        assert_eq!((report.ok, report.failures(), report.resent), (10, 0, 0), "{version:?} {close}");
+        assert_eq!(seen() - before, connections, "{version:?} {close}");
+        assert_eq!(report.connect.unwrap().count, connections);
+    }
+}
+
+#[test]
+fn connections_come_from_the_sources_in_turn() {
+    let (sender, seen) = std::sync::mpsc::channel();
+    let address = server(move |_, mut stream| {
+        sender.send(stream.peer_addr().unwrap().ip()).unwrap();
+        while read_request(&mut stream) {
+            stream.write_all(OK).unwrap();
+        }
+    });
+    let sources: Vec<std::net::IpAddr> = ["127.0.0.7", "127.0.0.8"].map(|text| text.parse().unwrap()).into();
+    let report = run(&shaped(load(address, 4, Until::Requests(4)), |shape| shape.sources = sources.clone()));
+    assert_eq!(report.failures(), 0);
+    let mut from: Vec<_> = seen.iter().take(4).collect();
+    from.sort_unstable();
+    assert_eq!(from, [sources[0], sources[0], sources[1], sources[1]]);
+}
+
+#[test]
+fn an_answer_of_another_length_is_a_failure_for_those_who_say_so() {
+    let longer_each_time = || {
+        server(|_, mut stream| {
+            let mut length = 0;
+            while read_request(&mut stream) {
+                length += 1;
+                let body = "x".repeat(length);
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+            }
+        })
+    };
+    let report = run(&load(longer_each_time(), 1, Until::Requests(3)));
+    assert_eq!((report.ok, report.errors.length), (3, 0));
+    let same_length = HttpLoad { same_length: true, ..load(longer_each_time(), 1, Until::Requests(3)) };
+    let report = run(&same_length);
+    assert_eq!((report.ok, report.errors.length, report.answers, report.failures()), (1, 2, 3, 2));
+}
+
+#[test]
+fn h2c_streams_share_a_connection() {
+    let origin = Running::start("grpc --name a --body 70000");
+    let load = HttpLoad { version: Version::Http2, ..load(origin.address, 2, Until::Requests(103)) };
+    let load = shaped(load, |shape| shape.streams = 5);
+    let report = run(&load);
+    let seen = origin.grpc.as_ref().unwrap();
+    assert_eq!((report.ok, report.failures(), seen.requests(), seen.connections()), (103, 0, 103, 2));
+    assert_eq!((report.statuses.get(&200), report.origins.get("a")), (Some(&103), Some(&103)));
+    assert!(report.received_bytes > 103 * 70_000, "{report}");
+    assert_eq!(report.connect.unwrap().count, 2);
+}
+
+fn grpc(address: SocketAddr) -> GrpcLoad {
+    GrpcLoad {
+        target: Target { address, host: "x".to_owned(), path: "/".to_owned() },
+        length: 10,
+        latency: None,
+        error_rate: 0.0,
+        streaming: None,
+        seed: 1,
+        shape: Shape { streams: 3, ..Shape::closed(2, Until::Requests(60)) },
+    }
+}
+
+fn call(load: &GrpcLoad) -> LoadReport {
+    host::runtime().unwrap().block_on(run_grpc(load)).unwrap()
+}
+
+#[test]
+fn grpc_calls() {
+    let origin = Running::start("grpc --name a");
+    let report = call(&grpc(origin.address));
+    assert_eq!((report.ok, report.failures(), report.statuses.get(&0)), (60, 0, Some(&60)));
+    assert_eq!(report.origins.get("a"), Some(&60));
+
+    let failing = call(&GrpcLoad { error_rate: 1.0, ..grpc(origin.address) });
+    assert_eq!((failing.ok, failing.errors.status, failing.statuses.get(&2)), (0, 60, Some(&60)));
+
+    let mut unknown = grpc(origin.address);
+    unknown.target.path = "/a.B/C".to_owned();
+    assert_eq!(call(&unknown).statuses.get(&12), Some(&60));
+
+    let mut health = grpc(origin.address);
+    health.target.path = "/grpc.health.v1.Health/Check".to_owned();
+    assert_eq!(call(&health).ok, 60);
+
+    // An HTTP/1 origin has no answer to the preface of HTTP/2.
+    let other = Running::start("http");
+    let report = call(&grpc(other.address));
+    assert_eq!((report.ok, report.failures()), (0, 60));
+}
+
+#[test]
+fn grpc_streams_replies_of_the_length_and_number_that_were_asked_for() {
+    let origin = Running::start("grpc");
+    let load = GrpcLoad { streaming: Some(7), length: 1_000, ..grpc(origin.address) };
+    let report = call(&load);
+    assert_eq!((report.ok, report.failures()), (60, 0));
+    let bodies = 60 * 7 * 1_000;
+    // Besides: prefixes, stamps, frames, heads. By strest's reading, one body in a thousand is empty.
+    assert!((bodies - 10_000..bodies + 60 * 7 * 100).contains(&report.received_bytes), "{report}");
+}
+
+#[test]
+fn a_wait_that_a_call_asks_for_is_kept_and_adds_to_the_origins_own() {
+    for (line, ask, least_ms) in [
+        ("grpc", Some("1=30,100=30"), 0.0),
+        ("grpc --delay 20ms", None, 20.0),
+        ("grpc --latency-percentiles 100=10", None, 0.0),
+        ("grpc --delay-percentiles 100=15ms", None, 15.0),
+    ] {
+        let origin = Running::start(line);
+        let latency = ask.map(|text| crate::percentiles::Percentiles::strest(text).unwrap());
+        let service = call(&GrpcLoad { latency, ..grpc(origin.address) }).service.unwrap();
+        assert!(service.min_us >= least_ms * 1e3, "{line}: {service:?}");
+        // All of them wait, or nearly all: those that draw the bottom of strest's distribution do not.
+        let p90_ms = service.percentile_us(90.0).unwrap() / 1e3;
+        assert!(p90_ms >= if ask.is_some() { 30.0 } else { 8.0 }, "{line}: {service:?}");
+    }
+}
+
+#[test]
+fn bursts_are_due_at_the_start_of_a_second() {
+    let origin = Running::start("http");
+    let load = shaped(load(origin.address, 4, Until::Requests(40)), |shape| {
+        (shape.rate, shape.pacing) = (Some(1_000.0), Pacing::Burst1hz);
+    });
+    let report = run(&load);
+    assert_eq!((report.ok, report.planned, report.pacing), (40, Some(40), Some(Pacing::Burst1hz)));
+    // Forty due at once, four lanes: most had to wait for one.
+    assert!(report.queued.unwrap() >= 30, "{report}");
+}
+
+#[test]
+fn what_lies_outside_the_window_is_apart() {
+    let origin = Running::start("http");
+    let load = shaped(load(origin.address, 2, Until::Elapsed(Duration::from_millis(100))), |shape| {
+        shape.warm_up = Duration::from_millis(50);
+        shape.trim = Duration::from_millis(50);
+    });
+    let report = run(&load);
+    assert!(report.ok > 0 && report.outside.ok > 0, "{report}");
+    assert_eq!(report.elapsed, Duration::from_millis(100));
+    assert_eq!(report.ok + report.outside.ok, origin.http.as_ref().unwrap().requests());
+    assert_eq!(report.service.unwrap().count, report.ok);
+    let text = serde_json::to_string(&run(&load)).unwrap();
+    let again: LoadReport = serde_json::from_str(&text).unwrap();
+    assert_eq!((again.version, again.elapsed), (REPORT_VERSION, Duration::from_millis(100)));
+}
+
+/// What a judge goes by: a load whose own work takes all of its CPU says so, and so does one that has none.
+#[test]
+fn a_load_that_saturates_says_so() {
+    let origin = Running::start("http");
+    let busy = shaped(load(origin.address, 2, Until::Elapsed(Duration::from_millis(300))), |shape| {
+        shape.work = Duration::from_millis(5);
+    });
+    let busy = run(&busy);
+    let idle = Running::start("http --delay 50ms");
+    let idle = run(&load(idle.address, 1, Until::Elapsed(Duration::from_millis(300))));
+    assert!(idle.generator.busiest_thread < busy.generator.busiest_thread, "{idle} {busy}");
+    assert!(busy.generator.cpu_s > 0.0);
 }
 
 #[test]
@@ -256,4 +477,15 @@ fn command_lines() {
     check("tcp-rr 127.0.0.1:1 --size 64KiB", true);
     check("tcp-rr 127.0.0.1:1 --size 1MiB", false);
     check("tcp-stream 127.0.0.1:1 --direction echo", true);
+    check("stream 127.0.0.1:1 --direction receive --messages --source 127.0.0.2 --source 127.0.0.3", true);
+    check("http http://x/ --http 1.0 --close --same-length --ramp 1s --warm-up 2s --trim 500ms --announce", true);
+    check("http http://x/ --http 3", false);
+    check("http http://x/ --pacing burst1hz", false);
+    check("http http://x/ --rate 8 --pacing burst1hz --streams 3", true);
+    check("http http://x/ --find-capacity 10ms --step 1s -r 50", true);
+    check("http http://x/ --find-capacity 10ms -n 5", false);
+    check("grpc 127.0.0.1:1 --latency-percentiles 50=5,99=10 --length 100 --error-rate 0.1 --streaming 3", true);
+    check("grpc 127.0.0.1:1 --error-rate 2", false);
+    check("tcp-crr 127.0.0.1:1 --size 10 --wait-for-close", true);
+    check("tcp-rr 127.0.0.1:1 --wait-for-close", false);
 }

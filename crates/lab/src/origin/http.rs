@@ -6,17 +6,21 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::answer::{Answer, Connection};
+use super::manner::{Manner, MannerArgs};
 use super::request::{Head, Place};
+use super::stats::Counts;
 use super::{Acceptors, HttpOriginArgs};
+use crate::alarm::Alarms;
 use crate::buffer::ReadBuffer;
 use crate::framing::{BodyReader, Framing};
+use crate::stats::Rng;
 
 /// Answers are written once that many bytes wait, even if more pipelined requests are at hand.
 const OUT_BYTES_MAX: usize = 64 * 1024;
@@ -38,30 +42,38 @@ struct Service {
     refused: Answer,
     /// The field `x-origin` with its CRLF, or nothing.
     origin_field: String,
-    delay: Option<Duration>,
     close: bool,
-    requests: AtomicU64,
-    connections: AtomicU64,
+    manner: Manner,
+    counts: Arc<Counts>,
 }
 
 impl HttpOrigin {
+    /// One without any manner but a delay.
+    ///
+    /// # Errors
+    /// As [`HttpOrigin::with_manner`].
+    pub fn bind(args: &HttpOriginArgs) -> io::Result<Self> {
+        Self::with_manner(args, &MannerArgs::default())
+    }
+
     /// Binds the addresses; serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
-    pub fn bind(args: &HttpOriginArgs) -> io::Result<Self> {
+    pub fn with_manner(args: &HttpOriginArgs, manner: &MannerArgs) -> io::Result<Self> {
+        let counts = Arc::<Counts>::default();
         let name = args.name.as_deref();
         let service = Service {
             ok: Answer::ok(name, args.body),
             health: Answer::text("200 OK", name, "ok"),
             refused: Answer::text("400 Bad Request", name, "bad request"),
             origin_field: name.map(|name| format!("x-origin: {name}\r\n")).unwrap_or_default(),
-            delay: args.delay,
             close: args.close,
-            requests: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
+            manner: Manner::new(args.delay, manner),
+            counts: counts.clone(),
         };
-        Ok(Self { acceptors: Acceptors::bind(&args.listen, args.threads)?, service: Arc::new(service) })
+        let acceptors = Acceptors::bind(&args.listen, args.threads)?.telling(manner.stats, &counts)?;
+        Ok(Self { acceptors, service: Arc::new(service) })
     }
 
     /// The bound addresses, in the order of the arguments.
@@ -78,25 +90,26 @@ impl HttpOrigin {
     /// Those of `end`, and a runtime that cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let service = self.service.clone();
-        self.acceptors.run_until(move |stream| serve(stream, service.clone()), end)
+        self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
     }
 
     /// Requests whose head has been read, those of `/healthz` not counted.
     pub fn requests(&self) -> u64 {
-        self.service.requests.load(Ordering::Relaxed)
+        self.service.counts.requests.load(Ordering::Relaxed)
     }
 
     /// Connections accepted.
     pub fn connections(&self) -> u64 {
-        self.service.connections.load(Ordering::Relaxed)
+        self.service.counts.connections.load(Ordering::Relaxed)
     }
 }
 
-async fn serve(stream: TcpStream, service: Arc<Service>) {
-    service.connections.fetch_add(1, Ordering::Relaxed);
+async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
+    let number = service.counts.connections.fetch_add(1, Ordering::Relaxed);
     // Refused only by a socket that is dead already; the first read finds that out.
     let _ = stream.set_nodelay(true);
-    let mut session = Session { stream, input: ReadBuffer::new(), out: Vec::new(), service };
+    let rng = Rng::new(number);
+    let mut session = Session { stream, input: ReadBuffer::new(), out: Vec::new(), service, alarms, rng };
     // A client that breaks off is its own affair: this side has nobody to tell.
     let _ = session.run().await;
 }
@@ -108,6 +121,9 @@ struct Session {
     /// Answers that have not been written yet.
     out: Vec<u8>,
     service: Arc<Service>,
+    alarms: Alarms,
+    /// Of the delays.
+    rng: Rng,
 }
 
 impl Session {
@@ -149,15 +165,15 @@ impl Session {
             self.flush().await?;
         }
         if head.place != Place::Health {
-            self.service.requests.fetch_add(1, Ordering::Relaxed);
+            self.service.counts.requests.fetch_add(1, Ordering::Relaxed);
         }
         match head.place {
             Place::Echo if !head.is_head => self.echo(head, connection).await?,
             Place::Health => self.respond(head, connection, |service| &service.health).await?,
             Place::Echo | Place::Elsewhere => {
-                if let Some(delay) = self.service.delay {
+                if let Some(until) = self.service.manner.wait(Duration::ZERO, &mut self.rng) {
                     self.flush().await?;
-                    tokio::time::sleep(delay).await;
+                    self.alarms.sleep_until(until).await;
                 }
                 self.respond(head, connection, |service| &service.ok).await?;
             }

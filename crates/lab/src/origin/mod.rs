@@ -1,11 +1,15 @@
 //! Origins: what stands behind a balancer under test.
 //!
-//! Job: `steelyard origin http|tcp`, cheap enough that a benchmark measures the balancer and not the origin. Non-job: to be a web server,
+//! Job: `steelyard origin http|grpc|tcp|stream`, cheap enough that a benchmark measures the balancer and not the origin. Non-job: to be a web server,
 //! or to defend itself. It is for test networks: it bounds what a connection may cost, not how long a quiet one may stay.
 
 mod answer;
+mod grpc;
 mod http;
+mod manner;
 mod request;
+mod stats;
+mod stream;
 mod tcp;
 
 use std::future::Future;
@@ -17,10 +21,18 @@ use clap::{Args, Subcommand};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
+pub use grpc::GrpcOrigin;
 pub use http::HttpOrigin;
+pub use manner::MannerArgs;
+pub use stats::OriginStats;
+pub use stream::StreamOrigin;
 pub use tcp::TcpOrigin;
 
+use crate::alarm::Alarms;
+use crate::message::{HEADER_BYTES, MESSAGE_BYTES_MAX};
+use crate::percentiles::Percentiles;
 use crate::{host, units};
+use stats::Counts;
 
 /// Connections that an origin holds at once; further ones are closed as they come.
 const CONNECTIONS_MAX: usize = 65_536;
@@ -29,9 +41,41 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Subcommand)]
 pub enum OriginCommand {
     /// An HTTP/1.1 origin. /healthz answers 200, /echo sends a request's body back, anything else gets the body; uploads are counted
-    Http(HttpOriginArgs),
+    Http(HttpOriginCommand),
+    /// An HTTP/2 origin, clear text: strest.Responder, health checks, and plain requests
+    Grpc(GrpcOriginArgs),
     /// A TCP origin: echoes, unless told otherwise
-    Tcp(TcpOriginArgs),
+    Tcp(TcpOriginCommand),
+    /// A TCP origin that sends, as fast as it goes, or messages with time stamps at a pace
+    Stream(StreamOriginArgs),
+}
+
+/// `origin http`.
+#[derive(Clone, Debug, Args)]
+pub struct HttpOriginCommand {
+    /// What is answered.
+    #[command(flatten)]
+    pub args: HttpOriginArgs,
+
+    /// And how.
+    #[command(flatten)]
+    pub manner: MannerArgs,
+}
+
+/// `origin tcp`.
+#[derive(Clone, Debug, Args)]
+pub struct TcpOriginCommand {
+    /// What is answered.
+    #[command(flatten)]
+    pub args: TcpOriginArgs,
+
+    /// Echo what comes first, up to 4 KiB, then close: the other side of load tcp-crr --wait-for-close
+    #[arg(long, conflicts_with_all = ["send", "sink"])]
+    pub once: bool,
+
+    /// And how.
+    #[command(flatten)]
+    pub manner: MannerArgs,
 }
 
 /// The arguments of `origin http`.
@@ -45,7 +89,7 @@ pub struct HttpOriginArgs {
     #[arg(long, value_name = "BYTES", default_value = "18", value_parser = units::size)]
     pub body: u64,
 
-    /// Time between a request and its answer, as in 200ms; a timer (of whole ms), no CPU is burnt; /healthz and /echo do not wait
+    /// Time between a request and its answer, as in 200ms; a timer, no CPU is burnt; /healthz and /echo do not wait
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub delay: Option<std::time::Duration>,
 
@@ -82,6 +126,66 @@ pub struct TcpOriginArgs {
     pub threads: u16,
 }
 
+/// The arguments of `origin grpc`.
+#[derive(Clone, Debug, Args)]
+pub struct GrpcOriginArgs {
+    /// Address to listen on; repeatable; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
+    pub listen: Vec<SocketAddr>,
+
+    /// Size of the body of an answer to a plain request
+    #[arg(long, value_name = "BYTES", default_value = "18", value_parser = body_size)]
+    pub body: u64,
+
+    /// Time between a request and its answer, as in 10ms, on top of what a call asks for
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub delay: Option<std::time::Duration>,
+
+    /// The same in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
+    #[arg(long, value_name = "P=MS,...", value_parser = Percentiles::strest)]
+    pub latency_percentiles: Option<Percentiles>,
+
+    /// Sent as the header x-origin
+    #[arg(long, value_name = "TEXT", value_parser = header_value)]
+    pub name: Option<String>,
+
+    /// Threads, each with a runtime of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+
+    /// And how.
+    #[command(flatten)]
+    pub manner: MannerArgs,
+}
+
+/// The arguments of `origin stream`.
+#[derive(Clone, Debug, Args)]
+pub struct StreamOriginArgs {
+    /// Address to listen on; repeatable; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
+    pub listen: Vec<SocketAddr>,
+
+    /// Bytes of each write
+    #[arg(long, value_name = "BYTES", default_value = "100kB", value_parser = block_size)]
+    pub block: u64,
+
+    /// Messages a second on each connection, instead of as much as it takes
+    #[arg(long, value_name = "PER_SECOND", value_parser = message_rate)]
+    pub rate: Option<f64>,
+
+    /// Bytes of each message, its time stamps included
+    #[arg(long, value_name = "BYTES", default_value = "25kB", value_parser = block_size, requires = "rate")]
+    pub message: u64,
+
+    /// Threads, each with a runtime of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+
+    /// And how.
+    #[command(flatten)]
+    pub manner: MannerArgs,
+}
+
 /// Runs an origin until SIGINT or SIGTERM. Says on standard error where it listens, and at the end what it served.
 ///
 /// # Errors
@@ -89,17 +193,29 @@ pub struct TcpOriginArgs {
 pub fn run(command: OriginCommand) -> io::Result<()> {
     host::raise_open_files_limit();
     match command {
-        OriginCommand::Http(args) => {
-            let origin = HttpOrigin::bind(&args)?;
+        OriginCommand::Http(HttpOriginCommand { args, manner }) => {
+            let origin = HttpOrigin::with_manner(&args, &manner)?;
             announce("http", &origin.addresses()?);
             origin.run_until(ended())?;
             eprintln!("origin http served {} requests on {} connections", origin.requests(), origin.connections());
         }
-        OriginCommand::Tcp(args) => {
-            let origin = TcpOrigin::bind(&args)?;
+        OriginCommand::Grpc(args) => {
+            let origin = GrpcOrigin::bind(&args)?;
+            announce("grpc", &origin.addresses()?);
+            origin.run_until(ended())?;
+            eprintln!("origin grpc served {} requests on {} connections", origin.requests(), origin.connections());
+        }
+        OriginCommand::Tcp(command) => {
+            let origin = TcpOrigin::with_manner(&command)?;
             announce("tcp", &origin.addresses()?);
             origin.run_until(ended())?;
             eprintln!("origin tcp received {} and sent {} bytes", origin.received(), origin.sent());
+        }
+        OriginCommand::Stream(args) => {
+            let origin = StreamOrigin::bind(&args)?;
+            announce("stream", &origin.addresses()?);
+            origin.run_until(ended())?;
+            eprintln!("origin stream sent {} bytes", origin.sent());
         }
     }
     Ok(())
@@ -127,10 +243,28 @@ fn header_value(text: &str) -> Result<String, String> {
     visible.then(|| text.to_owned()).ok_or_else(|| "1 to 256 visible ASCII characters, please".to_owned())
 }
 
+fn body_size(text: &str) -> Result<u64, String> {
+    let size = units::size(text)?;
+    if size <= 4 << 20 { Ok(size) } else { Err("at most 4MiB, please".to_owned()) }
+}
+
+fn block_size(text: &str) -> Result<u64, String> {
+    let size = units::size(text)?;
+    let range = HEADER_BYTES as u64..=u64::from(MESSAGE_BYTES_MAX);
+    if range.contains(&size) { Ok(size) } else { Err("between 24 and 64MiB, please".to_owned()) }
+}
+
+fn message_rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if (0.001..=100_000.0).contains(&rate) { Ok(rate) } else { Err("between 0.001 and 100,000, please".to_owned()) }
+}
+
 /// Listening sockets, and the threads that accept from them.
 struct Acceptors {
     listeners: Vec<TcpListener>,
     threads: u16,
+    /// Where what was served is told, and that.
+    told: Option<(TcpListener, Arc<Counts>)>,
 }
 
 impl Acceptors {
@@ -139,7 +273,18 @@ impl Acceptors {
             host::listen(address)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
         };
-        Ok(Self { listeners: listen.iter().map(bind).collect::<io::Result<_>>()?, threads })
+        Ok(Self { listeners: listen.iter().map(bind).collect::<io::Result<_>>()?, threads, told: None })
+    }
+
+    /// Binds the address for the counts as well, if there is one, and says which it is.
+    fn telling(mut self, address: Option<SocketAddr>, counts: &Arc<Counts>) -> io::Result<Self> {
+        if let Some(address) = address {
+            let listener = host::listen(address)
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))?;
+            eprintln!("origin stats on {}", listener.local_addr()?);
+            self.told = Some((listener, counts.clone()));
+        }
+        Ok(self)
     }
 
     fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
@@ -152,7 +297,7 @@ impl Acceptors {
     /// (SO_REUSEPORT) the kernel's hash would leave 64 connections visibly uneven, and a second origin on the same port unnoticed.
     fn run_until<S, F>(&self, serve: S, end: impl Future<Output = io::Result<()>>) -> io::Result<()>
     where
-        S: Fn(TcpStream) -> F + Clone + Send + 'static,
+        S: Fn(TcpStream, Alarms) -> F + Clone + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -172,6 +317,9 @@ impl Acceptors {
         }
         let outcome = host::runtime()?.block_on(async {
             accept_from(self.clone_listeners()?, &serve, &slots)?;
+            if let Some((listener, counts)) = &self.told {
+                tokio::spawn(stats::tell(listener.try_clone()?, counts.clone()));
+            }
             end.await
         });
         drop(end_sender);
@@ -188,18 +336,19 @@ impl Acceptors {
 
 fn accept_from<S, F>(listeners: Vec<TcpListener>, serve: &S, slots: &Arc<Semaphore>) -> io::Result<()>
 where
-    S: Fn(TcpStream) -> F + Clone + Send + 'static,
+    S: Fn(TcpStream, Alarms) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
+    let alarms = Alarms::start()?;
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (serve, slots) = (serve.clone(), slots.clone());
+        let (serve, slots, alarms) = (serve.clone(), slots.clone(), alarms.clone());
         tokio::spawn(async move {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => {
                         let Ok(slot) = slots.clone().try_acquire_owned() else { continue };
-                        let serving = serve(stream);
+                        let serving = serve(stream, alarms.clone());
                         tokio::spawn(async move {
                             serving.await;
                             drop(slot);

@@ -4,48 +4,71 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Acceptors, TcpOriginArgs};
+use super::manner::{Manner, MannerArgs};
+use super::stats::Counts;
+use super::{Acceptors, TcpOriginArgs, TcpOriginCommand};
+use crate::alarm::Alarms;
+use crate::stats::Rng;
 
 /// Bytes moved by one read or write at most.
 const BLOCK_BYTES: usize = 128 * 1024;
 
+/// Of a connection that gets one answer: so many bytes of it. A larger block for each connection would cost more than all the rest.
+const ONCE_BYTES: usize = 4 * 1024;
+
 /// A TCP origin with its addresses bound.
 pub struct TcpOrigin {
     acceptors: Acceptors,
+    service: Arc<Service>,
+}
+
+struct Service {
     mode: Mode,
+    manner: Manner,
     counts: Arc<Counts>,
 }
 
 #[derive(Clone, Copy)]
 enum Mode {
     Echo,
+    Once,
     Send(u64),
     Sink,
 }
 
-#[derive(Default)]
-struct Counts {
-    received: AtomicU64,
-    sent: AtomicU64,
-}
-
 impl TcpOrigin {
+    /// One that answers at once.
+    ///
+    /// # Errors
+    /// As [`TcpOrigin::with_manner`].
+    pub fn bind(args: &TcpOriginArgs) -> io::Result<Self> {
+        let (args, manner) = (args.clone(), MannerArgs::default());
+        Self::with_manner(&TcpOriginCommand { args, once: false, manner })
+    }
+
     /// Binds the addresses; serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
-    pub fn bind(args: &TcpOriginArgs) -> io::Result<Self> {
-        let mode = match (args.send, args.sink) {
-            (Some(bytes), _) => Mode::Send(bytes),
-            (None, true) => Mode::Sink,
-            (None, false) => Mode::Echo,
+    pub fn with_manner(command: &TcpOriginCommand) -> io::Result<Self> {
+        let TcpOriginCommand { args, once, manner } = command;
+        let mode = match (args.send, args.sink, once) {
+            (Some(bytes), ..) => Mode::Send(bytes),
+            (None, true, _) => Mode::Sink,
+            (None, false, true) => Mode::Once,
+            (None, false, false) => Mode::Echo,
         };
-        Ok(Self { acceptors: Acceptors::bind(&args.listen, args.threads)?, mode, counts: Arc::default() })
+        let counts = Arc::<Counts>::default();
+        Ok(Self {
+            acceptors: Acceptors::bind(&args.listen, args.threads)?.telling(manner.stats, &counts)?,
+            service: Arc::new(Service { mode, manner: Manner::new(None, manner), counts }),
+        })
     }
 
     /// The bound addresses, in the order of the arguments.
@@ -61,28 +84,36 @@ impl TcpOrigin {
     /// # Errors
     /// Those of `end`, and a runtime that cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-        let (mode, counts) = (self.mode, self.counts.clone());
-        self.acceptors.run_until(move |stream| serve(stream, mode, counts.clone()), end)
+        let service = self.service.clone();
+        self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
     }
 
     /// Bytes received on all connections.
     pub fn received(&self) -> u64 {
-        self.counts.received.load(Ordering::Relaxed)
+        self.service.counts.received.load(Ordering::Relaxed)
+    }
+
+    /// Connections accepted.
+    pub fn connections(&self) -> u64 {
+        self.service.counts.connections.load(Ordering::Relaxed)
     }
 
     /// Bytes sent on all connections.
     pub fn sent(&self) -> u64 {
-        self.counts.sent.load(Ordering::Relaxed)
+        self.service.counts.sent.load(Ordering::Relaxed)
     }
 }
 
-async fn serve(mut stream: TcpStream, mode: Mode, counts: Arc<Counts>) {
+async fn serve(mut stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
+    let counts = &service.counts;
+    let number = counts.connections.fetch_add(1, Ordering::Relaxed);
     // Refused only by a socket that is dead already; the first read finds that out.
     let _ = stream.set_nodelay(true);
-    let outcome = match mode {
-        Mode::Echo => echo(&mut stream, &counts).await,
-        Mode::Send(bytes) => send(&mut stream, bytes, &counts).await,
-        Mode::Sink => sink(&mut stream, &counts).await,
+    let outcome = match service.mode {
+        Mode::Echo => echo(&mut stream, &service, &alarms, number, (BLOCK_BYTES, usize::MAX)).await,
+        Mode::Once => echo(&mut stream, &service, &alarms, number, (ONCE_BYTES, 1)).await,
+        Mode::Send(bytes) => send(&mut stream, bytes, counts).await,
+        Mode::Sink => sink(&mut stream, counts).await,
     };
     if outcome.is_ok() {
         // The other side may be gone by now, and owes us nothing.
@@ -90,17 +121,27 @@ async fn serve(mut stream: TcpStream, mode: Mode, counts: Arc<Counts>) {
     }
 }
 
-async fn echo(stream: &mut TcpStream, counts: &Counts) -> io::Result<()> {
-    let mut block = vec![0; BLOCK_BYTES];
-    loop {
+/// Sends back what comes, of each of `reads` reads.
+async fn echo(
+    stream: &mut TcpStream,
+    service: &Service,
+    alarms: &Alarms,
+    number: u64,
+    (block_bytes, reads): (usize, usize),
+) -> io::Result<()> {
+    let mut block = vec![0; block_bytes];
+    let mut rng = Rng::new(number);
+    for _ in 0..reads {
         let count = stream.read(&mut block).await?;
         if count == 0 {
             return Ok(());
         }
-        counts.received.fetch_add(count as u64, Ordering::Relaxed);
+        service.counts.received.fetch_add(count as u64, Ordering::Relaxed);
+        service.manner.hold(Duration::ZERO, &mut rng, alarms).await;
         stream.write_all(&block[..count]).await?;
-        counts.sent.fetch_add(count as u64, Ordering::Relaxed);
+        service.counts.sent.fetch_add(count as u64, Ordering::Relaxed);
     }
+    Ok(())
 }
 
 async fn send(stream: &mut TcpStream, bytes: u64, counts: &Counts) -> io::Result<()> {

@@ -23,7 +23,9 @@ struct Cli {
 pub(crate) struct Running {
     pub address: SocketAddr,
     pub http: Option<Arc<HttpOrigin>>,
+    pub grpc: Option<Arc<GrpcOrigin>>,
     pub tcp: Option<Arc<TcpOrigin>>,
+    pub stream: Option<Arc<StreamOrigin>>,
     end: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,20 +39,30 @@ impl Running {
             let _ = ended.await;
             Ok(())
         };
-        let (mut http, mut tcp) = (None, None);
+        let (mut http, mut grpc, mut tcp, mut stream) = (None, None, None, None);
         let (address, thread) = match Cli::try_parse_from(words).unwrap().command {
-            OriginCommand::Http(args) => {
-                let origin = Arc::new(HttpOrigin::bind(&args).unwrap());
+            OriginCommand::Http(command) => {
+                let origin = Arc::new(HttpOrigin::with_manner(&command.args, &command.manner).unwrap());
                 http = Some(origin.clone());
                 (origin.addresses().unwrap()[0], std::thread::spawn(move || origin.run_until(ended).unwrap()))
             }
-            OriginCommand::Tcp(args) => {
-                let origin = Arc::new(TcpOrigin::bind(&args).unwrap());
+            OriginCommand::Grpc(args) => {
+                let origin = Arc::new(GrpcOrigin::bind(&args).unwrap());
+                grpc = Some(origin.clone());
+                (origin.addresses().unwrap()[0], std::thread::spawn(move || origin.run_until(ended).unwrap()))
+            }
+            OriginCommand::Tcp(command) => {
+                let origin = Arc::new(TcpOrigin::with_manner(&command).unwrap());
                 tcp = Some(origin.clone());
                 (origin.addresses().unwrap()[0], std::thread::spawn(move || origin.run_until(ended).unwrap()))
             }
+            OriginCommand::Stream(args) => {
+                let origin = Arc::new(StreamOrigin::bind(&args).unwrap());
+                stream = Some(origin.clone());
+                (origin.addresses().unwrap()[0], std::thread::spawn(move || origin.run_until(ended).unwrap()))
+            }
         };
-        Self { address, http, tcp, end: Some(end), thread: Some(thread) }
+        Self { address, http, grpc, tcp, stream, end: Some(end), thread: Some(thread) }
     }
 }
 
@@ -201,8 +213,8 @@ fn all_threads_and_addresses_serve() {
 fn an_address_in_use_is_named() {
     let origin = Running::start("http");
     let words = ["origin", "http", "--listen", &origin.address.to_string()];
-    let OriginCommand::Http(args) = Cli::try_parse_from(words).unwrap().command else { panic!("not http") };
-    let error = HttpOrigin::bind(&args).err().unwrap().to_string();
+    let OriginCommand::Http(command) = Cli::try_parse_from(words).unwrap().command else { panic!("not http") };
+    let error = HttpOrigin::bind(&command.args).err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot listen on {}: ", origin.address)), "{error}");
 }
 
@@ -217,6 +229,9 @@ fn tcp_modes() {
     let sender = Running::start("tcp --send 300000");
     assert_eq!(exchange(sender.address, b"").len(), 300_000);
     assert_eq!(sender.tcp.as_ref().unwrap().sent(), 300_000);
+
+    let once = Running::start("tcp --once");
+    assert_eq!(exchange(once.address, b"x"), b"x");
 
     let sink = Running::start("tcp --sink");
     assert_eq!(exchange(sink.address, block.as_bytes()), b"");
@@ -235,4 +250,50 @@ fn a_delayed_answer_waits_without_holding_up_others() {
     assert!(receiver.recv_timeout(PATIENCE).unwrap().ends_with(b"ok\n"));
     waiting.set_nonblocking(true).unwrap();
     assert_eq!(waiting.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_stream_origin_sends_until_the_other_side_has_had_enough() {
+    let origin = Running::start("stream --block 1000");
+    let mut stream = TcpStream::connect(origin.address).unwrap();
+    let mut block = vec![0; 10_000_000];
+    stream.read_exact(&mut block).unwrap();
+    assert!(block.iter().all(|&byte| byte == b'.'));
+    drop(stream);
+    assert!(origin.stream.as_ref().unwrap().sent() >= 10_000_000);
+}
+
+#[test]
+fn what_was_served_is_told() {
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (line, input, expect) in
+        [("http", &b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"[..], (1, 2, 0, 0)), ("tcp", b"hello", (1, 0, 5, 5))]
+    {
+        let stats = free();
+        let origin = Running::start(&format!("{line} --stats {stats}"));
+        exchange(origin.address, input);
+        let told = String::from_utf8(exchange(stats, b"GET / HTTP/1.1\r\n\r\n")).unwrap();
+        let body = told.split_once("\r\n\r\n").unwrap().1;
+        let told: OriginStats = serde_json::from_str(body).unwrap();
+        assert_eq!((told.connections, told.requests, told.received_bytes, told.sent_bytes), expect);
+        assert!(told.version == 1 && told.monotonic_ns > 0);
+    }
+}
+
+#[test]
+fn command_lines() {
+    let check = |line: &str, expect: bool| {
+        let words = ["origin"].into_iter().chain(line.split(' '));
+        assert_eq!(Cli::try_parse_from(words).is_ok(), expect, "{line}");
+    };
+    check("http --delay-percentiles 50=5ms,99=10ms --stall 1s --stall-after 2s --stats :0", true);
+    check("http --stall-after 2s", false);
+    check("http --delay-percentiles 50=5", false);
+    check("grpc --latency-percentiles 50=5,99=10 --delay 10ms --name a", true);
+    check("grpc --latency-percentiles 50=5ms", false);
+    check("grpc --body 1GiB", false);
+    check("tcp --once --sink", false);
+    check("stream --rate 20 --message 25000", true);
+    check("stream --message 25000", false);
+    check("stream --rate 20 --message 23", false);
 }

@@ -1,0 +1,407 @@
+//! The load, held against others' load generators: the same origin, the same loop, in turns.
+//!
+//! Job: `steelyard lab verify --calibrate`. Bars hold where both must come to the same figures: an origin that waits, or works, for so long
+//! says how many requests there can be, whoever asks. Where the generator's own speed decides, the figures are shown and nothing is held.
+//!
+//! Non-job: the ceilings of a run, which a run measures itself.
+
+mod child;
+mod tools;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::load::LoadReport;
+use crate::stats::median;
+use crate::{Verdict, environment, host, procfs};
+use child::{Origin, capture};
+use tools::{CONNECTIONS, Figures, Tool};
+
+/// Differences that are still agreement.
+const BAR_PER_S_PERCENT: f64 = 3.0;
+const BAR_P50_PERCENT: f64 = 5.0;
+
+/// Load average per CPU above which a host is not quiet.
+const QUIET_LOAD_MAX: f64 = 0.5;
+
+/// How the comparison is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Rounds; odd, so that there is a median that was measured.
+    pub rounds: u32,
+    /// How long each load takes, roughly: some are given by their number of requests.
+    pub duration: Duration,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { rounds: 3, duration: Duration::from_secs(2) }
+    }
+}
+
+/// One thing that both measure.
+#[derive(Clone, Copy)]
+struct Comparison {
+    tool: Tool,
+    /// One line, for the table.
+    case: &'static str,
+    /// `steelyard origin`, without the address; nothing for a tool that brings its own.
+    origin: &'static [&'static str],
+    /// `steelyard load`, with `ADDRESS` in the place of the address.
+    load: &'static [&'static str],
+    amount: Amount,
+    /// Whether the figures must agree.
+    is_held: bool,
+}
+
+/// How much of it.
+#[derive(Clone, Copy)]
+enum Amount {
+    /// For the duration of the plan.
+    Time,
+    /// Requests, over all connections, for each second of it: where rounds of waiting are long, a clock would cut the last one off.
+    RequestsPerSecond(u64),
+}
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison {
+        tool: Tool::Wrk,
+        case: "HTTP/1.1, the origin waits 20 ms",
+        origin: &["http", "--delay", "20ms"],
+        load: &["http", "http://ADDRESS/", "-c", CONNECTIONS],
+        amount: Amount::Time,
+        is_held: true,
+    },
+    Comparison {
+        tool: Tool::Wrk,
+        case: "HTTP/1.1, the origin works 100 µs",
+        origin: &["http", "--work", "100us"],
+        load: &["http", "http://ADDRESS/", "-c", CONNECTIONS],
+        amount: Amount::Time,
+        is_held: true,
+    },
+    Comparison {
+        tool: Tool::Ab,
+        case: "HTTP/1.0 kept alive, the origin waits 100 ms",
+        origin: &["http", "--delay", "100ms"],
+        load: &["http", "http://ADDRESS/", "-c", CONNECTIONS, "--http", "1.0", "--same-length"],
+        amount: Amount::RequestsPerSecond(640),
+        is_held: true,
+    },
+    Comparison {
+        tool: Tool::H2loadH1,
+        case: "HTTP/1.1, the origin waits 20 ms",
+        origin: &["http", "--delay", "20ms"],
+        load: &["http", "http://ADDRESS/", "-c", CONNECTIONS],
+        amount: Amount::RequestsPerSecond(3_200),
+        is_held: true,
+    },
+    Comparison {
+        tool: Tool::H2load,
+        case: "HTTP/2, 8 connections x 8 streams, the origin waits 20 ms",
+        origin: &["grpc", "--delay", "20ms"],
+        load: &["http", "http://ADDRESS/", "-c", "8", "-s", "8", "--http", "2"],
+        amount: Amount::RequestsPerSecond(3_200),
+        is_held: true,
+    },
+    Comparison {
+        tool: Tool::Wrk,
+        case: "HTTP/1.1, as fast as it goes",
+        origin: &["http"],
+        load: &["http", "http://ADDRESS/", "-c", CONNECTIONS],
+        amount: Amount::Time,
+        is_held: false,
+    },
+    Comparison {
+        tool: Tool::H2load,
+        case: "HTTP/2, 8 connections x 8 streams, as fast as it goes",
+        origin: &["grpc"],
+        load: &["http", "http://ADDRESS/", "-c", "8", "-s", "8", "--http", "2"],
+        amount: Amount::RequestsPerSecond(10_000),
+        is_held: false,
+    },
+    Comparison {
+        tool: Tool::Iperf3,
+        case: "TCP, 4 connections, each tool with a sink of its own; bits a second",
+        origin: &["tcp", "--sink"],
+        load: &["stream", "ADDRESS", "-c", "4", "--direction", "send"],
+        amount: Amount::Time,
+        is_held: false,
+    },
+];
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct CalibrationReport {
+    /// Of this form, as JSON.
+    pub version: u32,
+    /// What was compared.
+    pub rows: Vec<Row>,
+    /// The host's load average of one minute over the number of its CPUs, before and after.
+    pub load_average_per_cpu: [f64; 2],
+    /// Tools that are not on this host.
+    pub missing: Vec<String>,
+    /// Comparisons that could not be made, and why.
+    pub failed: Vec<String>,
+}
+
+/// One figure, by both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The other tool.
+    pub tool: String,
+    /// What it measured.
+    pub case: String,
+    /// `per second`, `p50 us`, `CPU us each`.
+    pub figure: String,
+    /// The median of its rounds.
+    pub theirs: f64,
+    /// And of ours.
+    pub ours: f64,
+    /// Ours against theirs, in per cent.
+    pub difference_percent: f64,
+    /// How far apart the rounds of the same generator are, the worse of the two, in per cent of their median.
+    pub spread_percent: f64,
+    /// The greatest difference that is agreement; `None` where nothing is held.
+    pub bar_percent: Option<f64>,
+}
+
+impl Row {
+    fn new(comparison: &Comparison, figure: &str, theirs: &[f64], ours: &[f64], bar: Option<f64>) -> Option<Self> {
+        let spread_percent = spread_percent(theirs)?.max(spread_percent(ours)?);
+        let (theirs, ours) = (median(theirs)?, median(ours)?);
+        Some(Self {
+            tool: comparison.tool.name().to_owned(),
+            case: comparison.case.to_owned(),
+            figure: figure.to_owned(),
+            theirs,
+            ours,
+            difference_percent: (ours / theirs - 1.0) * 100.0,
+            spread_percent,
+            bar_percent: bar.filter(|_| comparison.is_held),
+        })
+    }
+
+    /// Whether it is within its bar; true where there is none.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        self.bar_percent.is_none_or(|bar| self.difference_percent.abs() <= bar)
+    }
+
+    /// One word or two for the table. A generator that differs from itself by more than the bar cannot be told from another one.
+    fn outcome(&self) -> &'static str {
+        match self.bar_percent {
+            None => "shown only",
+            Some(_) if self.agrees() => "agrees",
+            Some(bar) if self.spread_percent > bar => "undecided: too noisy",
+            Some(_) => "DIFFERS",
+        }
+    }
+}
+
+fn spread_percent(rounds: &[f64]) -> Option<f64> {
+    let least = rounds.iter().copied().reduce(f64::min)?;
+    let greatest = rounds.iter().copied().reduce(f64::max)?;
+    Some((greatest - least) / median(rounds)? * 100.0)
+}
+
+impl CalibrationReport {
+    /// Good when something was held, all that was held agrees, and nothing failed. A tool that is not here is no failure.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let mut held = self.rows.iter().filter(|row| row.bar_percent.is_some()).peekable();
+        if self.failed.is_empty() && held.peek().is_some() && held.all(Row::agrees) {
+            Verdict::Good
+        } else {
+            Verdict::Failed
+        }
+    }
+}
+
+/// Compares, with progress on standard error. `exe` is this program, for its origins and its load.
+///
+/// # Errors
+/// A runtime that this host refuses, and a signal. No process outlives this call.
+pub fn calibrate(plan: &Plan, exe: &Path) -> io::Result<CalibrationReport> {
+    host::runtime()?.block_on(async {
+        tokio::select! {
+            report = compare_all(plan, exe) => Ok(report),
+            outcome = host::interrupted() => {
+                outcome?;
+                Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted; origins and loads are stopped"))
+            }
+        }
+    })
+}
+
+async fn compare_all(plan: &Plan, exe: &Path) -> CalibrationReport {
+    let mut report = CalibrationReport {
+        version: 1,
+        rows: Vec::new(),
+        load_average_per_cpu: [load_average_per_cpu(); 2],
+        missing: Vec::new(),
+        failed: Vec::new(),
+    };
+    for comparison in COMPARISONS {
+        let name = comparison.tool.program();
+        if host::find_program(name).is_none() {
+            if !report.missing.iter().any(|missing| missing == name) {
+                report.missing.push(name.to_owned());
+            }
+            continue;
+        }
+        // Progress. Nobody may be listening, which is no reason to stop.
+        let _ = writeln!(io::stderr(), "{name}: {}", comparison.case);
+        match compare(comparison, plan, exe).await {
+            Ok(rows) => report.rows.extend(rows),
+            Err(error) => report.failed.push(format!("{name}, {}: {error}", comparison.case)),
+        }
+    }
+    report.load_average_per_cpu[1] = load_average_per_cpu();
+    report
+}
+
+fn load_average_per_cpu() -> f64 {
+    environment::load_average() / environment::online().len().max(1) as f64
+}
+
+async fn compare(comparison: &Comparison, plan: &Plan, exe: &Path) -> io::Result<Vec<Row>> {
+    let origin = Origin::start(exe, comparison.origin).await?;
+    let requests = match comparison.amount {
+        Amount::Time => None,
+        Amount::RequestsPerSecond(count) => Some((count as f64 * plan.duration.as_secs_f64()) as u64),
+    };
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for round in 0..plan.rounds {
+        // In turns, and each goes first as often as the other.
+        for turn in 0..2 {
+            if (round + turn) % 2 == 0 {
+                theirs.push(comparison.tool.run(origin.address, plan.duration, requests).await?);
+            } else {
+                ours.push(ours_once(comparison, plan, exe, origin.address, requests).await?);
+            }
+        }
+    }
+    let rows = |figure: &str, of: fn(&Figures) -> Option<f64>, bar| {
+        let values = |all: &[Figures]| all.iter().filter_map(of).collect::<Vec<_>>();
+        Row::new(comparison, figure, &values(&theirs), &values(&ours), bar)
+    };
+    let cpu = |figures: &Figures| Some(figures.cpu.as_secs_f64() * 1e6 / figures.operations?);
+    let per_s = rows("per second", |figures| Some(figures.per_s), Some(BAR_PER_S_PERCENT));
+    let p50 = rows("p50 us", |figures| figures.p50_us, Some(BAR_P50_PERCENT));
+    Ok([per_s, p50, rows("CPU us each", cpu, None)].into_iter().flatten().collect())
+}
+
+async fn ours_once(
+    comparison: &Comparison,
+    plan: &Plan,
+    exe: &Path,
+    address: SocketAddr,
+    requests: Option<u64>,
+) -> io::Result<Figures> {
+    let amount = match requests {
+        None => ["-d".to_owned(), format!("{}us", plan.duration.as_micros())],
+        Some(count) => ["-n".to_owned(), count.to_string()],
+    };
+    let address = address.to_string();
+    let words = comparison.load.iter().map(|word| word.replace("ADDRESS", &address));
+    let words: Vec<String> =
+        ["load".to_owned()].into_iter().chain(words).chain(amount).chain(["--json".to_owned()]).collect();
+    let before = procfs::ended_children_cpu_time()?;
+    let text = capture(exe.as_os_str(), &words).await?;
+    let cpu = procfs::ended_children_cpu_time()?.saturating_sub(before);
+    let report: LoadReport = serde_json::from_str(&text)?;
+    if report.failures() > 0 {
+        return Err(io::Error::other(format!("our own load failed:\n{report}")));
+    }
+    let is_bulk = report.service.is_none();
+    Ok(Figures {
+        per_s: if is_bulk { report.gbit_per_s * 1e9 } else { report.ok_per_s },
+        p50_us: report.service.as_ref().and_then(|service| service.percentile_us(50.0)),
+        operations: (!is_bulk).then_some(report.ok as f64),
+        cpu,
+    })
+}
+
+impl fmt::Display for CalibrationReport {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+        table.set_header(["tool", "case", "figure", "theirs", "ours", "difference", "spread", "bar", ""]);
+        for row in &self.rows {
+            table.add_row([
+                row.tool.clone(),
+                row.case.clone(),
+                row.figure.clone(),
+                format!("{:.1}", row.theirs),
+                format!("{:.1}", row.ours),
+                format!("{:+.1} %", row.difference_percent),
+                format!("{:.1} %", row.spread_percent),
+                row.bar_percent.map_or("-".to_owned(), |bar| format!("{bar:.0} %")),
+                row.outcome().to_owned(),
+            ]);
+        }
+        writeln!(to, "{table}")?;
+        let [busy_before, busy_after] = self.load_average_per_cpu;
+        writeln!(to, "load average per CPU: {busy_before:.2} before, {busy_after:.2} after")?;
+        if busy_before > QUIET_LOAD_MAX {
+            writeln!(to, "this host was not quiet: others took CPU time from both sides, and not the same from each")?;
+        }
+        for failed in &self.failed {
+            writeln!(to, "failed: {failed}")?;
+        }
+        for missing in &self.missing {
+            writeln!(to, "{missing} is not on this host: nothing was held against it")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(theirs: f64, ours: f64, is_held: bool) -> Row {
+        let comparison = Comparison { is_held, ..COMPARISONS[0] };
+        Row::new(&comparison, "per second", &[theirs, 0.0, theirs * 2.0], &[ours], Some(3.0)).unwrap()
+    }
+
+    #[test]
+    fn what_is_held_must_agree() {
+        let verdict = |rows: &[Row]| {
+            CalibrationReport {
+                version: 1,
+                rows: rows.to_vec(),
+                load_average_per_cpu: [0.0; 2],
+                missing: Vec::new(),
+                failed: Vec::new(),
+            }
+            .verdict()
+        };
+        let (near, far, shown) = (row(100.0, 102.9, true), row(100.0, 96.9, true), row(100.0, 10.0, false));
+        assert!((far.difference_percent + 3.1).abs() < 1e-9, "{far:?}");
+        assert_eq!(verdict(&[near.clone(), shown.clone()]), Verdict::Good);
+        assert_eq!(verdict(&[near, far]), Verdict::Failed);
+        assert_eq!(verdict(&[shown]), Verdict::Failed, "nothing was held");
+    }
+
+    #[test]
+    fn who_differs_from_himself_decides_nothing() {
+        let outcome = |ours: &[f64]| {
+            Row::new(&COMPARISONS[0], "per second", &[100.0, 101.0, 99.0], ours, Some(3.0)).unwrap().outcome()
+        };
+        assert_eq!(outcome(&[110.0, 111.0, 109.5]), "DIFFERS");
+        assert_eq!(outcome(&[110.0, 130.0, 90.0]), "undecided: too noisy");
+        assert_eq!(outcome(&[101.0, 130.0, 90.0]), "agrees");
+    }
+
+    #[test]
+    fn a_figure_that_one_does_not_give_is_no_row() {
+        assert_eq!(Row::new(&COMPARISONS[0], "p50 us", &[], &[1.0], None), None);
+    }
+}

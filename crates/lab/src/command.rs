@@ -1,0 +1,287 @@
+//! `steelyard lab`: its verbs, and what each ends with.
+//!
+//! Job: the command line, and short calls into the modules that do the work. Non-job: that work.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::calibrate::{Plan, calibrate};
+use crate::compare::compare;
+use crate::doctor::{self, DoctorArgs};
+use crate::gate::{Limits, gate};
+use crate::record::Run;
+use crate::run::{self, RunArgs};
+use crate::scenario::{self, Wish};
+use crate::schedule::{self, clock};
+use crate::{Verdict, contender, environment, host, report, units, verify};
+
+/// The verbs of the lab.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// What there is to run, and how long it takes here
+    List(ListArgs),
+    /// What this host can and cannot measure, and how to get the rest
+    Doctor(DoctorArgs),
+    /// Run a scenario with Steelyard and its rivals, and write its report
+    Run(Box<RunArgs>),
+    /// Write the report of a run again
+    Report(ReportArgs),
+    /// Say what changed between two runs of one scenario, and whether it is more than noise
+    Compare(CompareArgs),
+    /// Exit with 99 when a run is worse than another by more than is allowed
+    Gate(GateArgs),
+    /// Compute a run's tables again from its rounds, and say what differs
+    Verify(VerifyArgs),
+}
+
+/// The arguments of `lab list`.
+#[derive(Clone, Debug, Args)]
+pub struct ListArgs {
+    /// Further contenders: a directory of .toml files
+    #[arg(long, value_name = "DIR")]
+    pub contenders_dir: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments of `lab report`.
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// run.json, or the directory it is in
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+
+    /// Where to write [default: beside the run]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Also write the run without histograms, series and samples, small enough to be kept under version control
+    #[arg(long)]
+    pub small: bool,
+}
+
+/// The arguments of `lab compare`.
+#[derive(Clone, Debug, Args)]
+pub struct CompareArgs {
+    /// The run before: run.json, or its directory
+    #[arg(value_name = "OLD")]
+    pub old: PathBuf,
+
+    /// The run after
+    #[arg(value_name = "NEW")]
+    pub new: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The arguments of `lab gate`.
+#[derive(Clone, Debug, Args)]
+pub struct GateArgs {
+    /// What is compared
+    #[command(flatten)]
+    pub compare: CompareArgs,
+
+    /// How much worse a figure may be, surely and not by noise
+    #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
+    pub max_regress: f64,
+
+    /// Only these instances, as in steelyard-http,steelyard-vip
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub instances: Vec<String>,
+
+    /// Only these metrics [default: rates, and the balancer's CPU]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+}
+
+/// The arguments of `lab verify`.
+#[derive(Clone, Debug, Args)]
+pub struct VerifyArgs {
+    /// run.json, or the directory it is in
+    #[arg(value_name = "RUN", required_unless_present = "calibrate")]
+    pub run: Option<PathBuf>,
+
+    /// Hold the load against wrk, ab, h2load and iperf3 on this host instead
+    #[arg(long, conflicts_with = "run")]
+    pub calibrate: bool,
+
+    /// Rounds of the calibration, in each of which every tool is run once
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "calibrate", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+
+    /// How long each tool runs
+    #[arg(long, value_name = "TIME", default_value = "2s", requires = "calibrate", value_parser = units::duration)]
+    pub duration: Duration,
+
+    /// Print the calibration as JSON
+    #[arg(long, requires = "calibrate")]
+    pub json: bool,
+}
+
+/// What a verb ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did what it should.
+    Good,
+    /// It was carried out and something failed.
+    Failed,
+    /// A gate did not hold.
+    GateDoesNotHold,
+}
+
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Good => Self::Good,
+            Verdict::Failed => Self::Failed,
+        }
+    }
+}
+
+/// Carries a verb out. `itself` is this program's own file, which stands in for Steelyard among the contenders; `version` is its version.
+///
+/// # Errors
+/// `InvalidInput` for what was asked for and is wrong, with every error at its place; else what the host says.
+pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outcome> {
+    match command {
+        LabCommand::List(args) => list(&args).map(|()| Outcome::Good),
+        LabCommand::Doctor(args) => doctor::run(&args, itself).map(Outcome::from),
+        LabCommand::Run(args) => run::run(&args, itself, version).map(Outcome::from),
+        LabCommand::Report(args) => write_report(&args).map(|()| Outcome::Good),
+        LabCommand::Compare(args) => {
+            let comparison = compare(&judged(&args.old)?, &judged(&args.new)?)?;
+            print(args.json, &comparison)?;
+            Ok(Outcome::Good)
+        }
+        LabCommand::Gate(args) => {
+            let comparison = compare(&judged(&args.compare.old)?, &judged(&args.compare.new)?)?;
+            let limits = Limits { regress_max: args.max_regress, instances: args.instances, metrics: args.metrics };
+            let outcomes = gate(&comparison, &limits);
+            print(args.compare.json, &outcomes)?;
+            Ok(if outcomes.holds { Outcome::Good } else { Outcome::GateDoesNotHold })
+        }
+        LabCommand::Verify(VerifyArgs { run: Some(run), .. }) => verify_run(&run),
+        LabCommand::Verify(args) => {
+            let _lock = host::lock_measuring()?;
+            let report = calibrate(&Plan { rounds: args.rounds, duration: args.duration }, itself)?;
+            print(args.json, &report)?;
+            Ok(report.verdict().into())
+        }
+    }
+}
+
+fn list(args: &ListArgs) -> io::Result<()> {
+    let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
+    let cpus = environment::online().len() as u32;
+    let mut lines = Vec::new();
+    let mut entries = Vec::new();
+    for name in scenario::names() {
+        let file = scenario::find(name, &recipes).map_err(crate::in_lines)?;
+        let time = |quick| {
+            let wish = Wish { quick, ..Wish::default() };
+            let selection = scenario::select(&file, &recipes, &[], &wish, (cpus, false)).ok()?;
+            let (mut scenario, mut rounds) = (selection.scenario, selection.rounds);
+            if quick {
+                rounds = schedule::shrink(&mut scenario, rounds, schedule::QUICK_MAX);
+            }
+            Some(schedule::plan(&scenario, rounds, 0).expected)
+        };
+        let (whole, quick) = (time(false).unwrap_or_default(), time(true).unwrap_or_default());
+        lines.push(format!("{name:<16}{}\n{:16}about {}, {} with --quick", file.title, "", clock(whole), clock(quick)));
+        lines.extend(file.cases.iter().map(|case| format!("{:18}{:<22}{}", "", case.case.name, case.case.title)));
+        entries.push(serde_json::json!({
+            "name": name,
+            "title": file.title,
+            "report": file.report,
+            "expected_s": whole.as_secs(),
+            "expected_quick_s": quick.as_secs(),
+            "cases": file.cases.iter().map(|case| &case.case.name).collect::<Vec<_>>(),
+        }));
+    }
+    let names: Vec<_> = recipes.iter().map(|recipe| recipe.name.as_str()).collect();
+    let mut out = io::stdout().lock();
+    if args.json {
+        let all = serde_json::json!({"version": 1, "scenarios": entries, "contenders": names});
+        return writeln!(out, "{all}");
+    }
+    writeln!(out, "{}\n\ncontenders: {}", lines.join("\n"), names.join(" "))
+}
+
+fn write_report(args: &ReportArgs) -> io::Result<()> {
+    let file = file_of(&args.run);
+    let run = judged(&args.run)?;
+    let directory = match &args.out {
+        Some(directory) => directory.clone(),
+        None => file.parent().unwrap_or(Path::new(".")).to_owned(),
+    };
+    std::fs::create_dir_all(&directory)?;
+    report::write(&run, &directory)?;
+    if args.small {
+        run.without_bulk().write(&directory.join("run.small.json"))?;
+    }
+    Ok(())
+}
+
+fn verify_run(path: &Path) -> io::Result<Outcome> {
+    let file = file_of(path);
+    let run = Run::read(&file)?;
+    let markdown = std::fs::read_to_string(file.with_file_name("report.md")).ok();
+    let found = verify::verify(&run, markdown.as_deref());
+    let mut out = io::stdout().lock();
+    for discrepancy in &found {
+        writeln!(out, "{discrepancy}")?;
+    }
+    let beside = if markdown.is_some() { "its tables and the report beside it" } else { "its tables" };
+    if found.is_empty() {
+        writeln!(out, "{} cells, computed again: {beside} say the same", run.cells.len())?;
+    }
+    Ok(if found.is_empty() { Outcome::Good } else { Outcome::Failed })
+}
+
+/// A run, judged by this program, whatever program wrote it.
+fn judged(path: &Path) -> io::Result<Run> {
+    let mut run = Run::read(&file_of(path))?;
+    report::analyse(&mut run);
+    Ok(run)
+}
+
+fn file_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("run.json") } else { path.to_owned() }
+}
+
+fn print<R: Display + Serialize>(as_json: bool, what: &R) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if as_json {
+        serde_json::to_writer(&mut out, what)?;
+        writeln!(out)
+    } else {
+        writeln!(out, "{what}")
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 =
+        text.strip_suffix('%').unwrap_or(text).trim().parse().map_err(|_| format!("{text:?} is no percentage"))?;
+    if (0.0..=1000.0).contains(&number) { Ok(number / 100.0) } else { Err("between 0 and 1000 %, please".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages() {
+        for (text, expect) in [("3%", Some(0.03)), ("0.5", Some(0.005)), ("-1%", None), ("x", None)] {
+            assert_eq!(percent(text).ok(), expect, "{text}");
+        }
+    }
+}

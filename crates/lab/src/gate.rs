@@ -1,0 +1,172 @@
+//! Whether a new run may take the place of an old one.
+//!
+//! Job: [`gate`], for a pipeline: every figure that is worse by more than what is allowed, surely. A figure fails only with its whole
+//! interval, so that a noisy host does not fail a good change; what could not be told for noise is counted and said, so that it does not
+//! pass for good either. Non-job: measuring again.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::compare::{Change, Comparison, Outcome};
+
+/// What a gate holds a new run to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Limits {
+    /// How much worse a figure may be, as a share: 0.03 is 3 %.
+    pub regress_max: f64,
+    /// Only these instances, by id; all when empty.
+    pub instances: Vec<String>,
+    /// Only these metrics; those of [`GATED`] when empty.
+    pub metrics: Vec<String>,
+}
+
+/// What is gated unless metrics are named: rates and the balancer's CPU. Latency of a closed loop is the same as its rate, and that of an
+/// open one at p99 moves with the host.
+pub const GATED: &[&str] = &["ok_per_s", "lb_us_per_op", "gbps", "lb_cores_per_gbps"];
+
+/// How it went.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcomes {
+    /// Of this form, as JSON.
+    pub version: u32,
+    /// Whether nothing failed and something was told at all.
+    pub holds: bool,
+    /// What the run was held to.
+    pub limits: Limits,
+    /// Figures that were looked at.
+    pub gated: usize,
+    /// Figures that are surely worse than allowed.
+    pub failed: Vec<Change>,
+    /// Figures whose interval reaches beyond what is allowed without lying beyond it, or rests on too few rounds: neither passed nor failed.
+    pub undecided: Vec<Change>,
+}
+
+/// Holds the comparison to the limits.
+pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
+    let is_metric = |change: &&Change| match limits.metrics.as_slice() {
+        [] => GATED.contains(&change.metric.as_str()),
+        named => named.contains(&change.metric),
+    };
+    let is_instance = |change: &&Change| limits.instances.is_empty() || limits.instances.contains(&change.instance);
+    let gated: Vec<&Change> = comparison.changes.iter().filter(is_metric).filter(is_instance).collect();
+    let (mut failed, mut undecided) = (Vec::new(), Vec::new());
+    for &change in &gated {
+        // How much worse, at least and at most.
+        let (least, most) = regression(change);
+        if change.outcome == Outcome::Worse && least > limits.regress_max {
+            failed.push(change.clone());
+        } else if most > limits.regress_max || change.outcome == Outcome::TooFewRounds {
+            undecided.push(change.clone());
+        }
+    }
+    // A gate that has looked at nothing, or could decide nothing, has not held.
+    let holds = failed.is_empty() && gated.len() > undecided.len();
+    Outcomes { version: 1, holds, limits: limits.clone(), gated: gated.len(), failed, undecided }
+}
+
+/// How much worse the new run is, as a share of the old one: the two ends of the interval.
+fn regression(change: &Change) -> (f64, f64) {
+    let ratio = &change.ratio;
+    match crate::report::better(&change.metric) {
+        crate::report::Better::Less => (ratio.low - 1.0, ratio.high - 1.0),
+        crate::report::Better::More => (1.0 - ratio.high, 1.0 - ratio.low),
+    }
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, changes) in
+            [("Worse than allowed:", &self.failed), ("Not decided, too noisy or too few rounds:", &self.undecided)]
+        {
+            if !changes.is_empty() {
+                writeln!(to, "{what}\n\n{}", crate::report::changes(changes))?;
+            }
+        }
+        let allowed = self.limits.regress_max * 100.0;
+        let decided = self.gated - self.undecided.len();
+        match (self.holds, self.gated) {
+            (_, 0) => write!(to, "DOES NOT HOLD: there was no figure to look at"),
+            (true, gated) => {
+                write!(to, "HOLDS: {decided} of {gated} figures are no more than {allowed} % worse, none surely is")
+            }
+            (false, gated) if self.failed.is_empty() => {
+                write!(to, "DOES NOT HOLD: of {gated} figures none could be decided")
+            }
+            (false, gated) => {
+                write!(to, "DOES NOT HOLD: {} of {gated} figures are more than {allowed} % worse", self.failed.len())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Estimate;
+
+    fn change(metric: &str, low: f64, high: f64) -> Change {
+        let ratio = Estimate { median: f64::midpoint(low, high), low, high, rounds: 10, confidence: 0.95 };
+        let is_worse =
+            if crate::report::better(metric) == crate::report::Better::More { high < 0.99 } else { low > 1.01 };
+        Change {
+            case: "capacity".into(),
+            instance: "steelyard-http".into(),
+            metric: metric.into(),
+            old: 1.0,
+            new: ratio.median,
+            ratio,
+            noise: 0.01,
+            outcome: if is_worse { Outcome::Worse } else { Outcome::NotShown },
+        }
+    }
+
+    /// Whether it holds, how many failed, how many were not decided.
+    #[track_caller]
+    fn check(changes: Vec<Change>, regress_max: f64, expect: (bool, usize, usize)) {
+        let comparison = Comparison {
+            version: 1,
+            scenario: "x".into(),
+            cautions: Vec::new(),
+            changes,
+            gone: Vec::new(),
+            added: Vec::new(),
+        };
+        let limits = Limits { regress_max, instances: Vec::new(), metrics: Vec::new() };
+        let got = gate(&comparison, &limits);
+        assert_eq!((got.holds, got.failed.len(), got.undecided.len()), expect, "{got}");
+        assert!(got.to_string().contains(if expect.0 { "HOLDS:" } else { "DOES NOT HOLD:" }));
+    }
+
+    #[test]
+    fn only_what_is_surely_worse_fails() {
+        check(vec![change("ok_per_s", 0.99, 1.01)], 0.03, (true, 0, 0));
+        check(vec![change("ok_per_s", 0.90, 0.95)], 0.03, (false, 1, 0));
+        check(vec![change("lb_us_per_op", 1.05, 1.10)], 0.03, (false, 1, 0));
+        // Surely worse, but by no more than is allowed.
+        check(vec![change("lb_us_per_op", 1.02, 1.025)], 0.03, (true, 0, 0));
+        // Better is no failure.
+        check(vec![change("lb_us_per_op", 0.5, 0.6), change("ok_per_s", 1.5, 1.6)], 0.03, (true, 0, 0));
+    }
+
+    #[test]
+    fn noise_neither_passes_nor_fails() {
+        check(vec![change("ok_per_s", 0.90, 1.10)], 0.03, (false, 0, 1));
+        check(vec![change("ok_per_s", 0.90, 1.10), change("ok_per_s", 0.99, 1.0)], 0.03, (true, 0, 1));
+        let few = Change { outcome: Outcome::TooFewRounds, ..change("ok_per_s", 0.99, 1.01) };
+        check(vec![few], 0.03, (false, 0, 1));
+        check(Vec::new(), 0.03, (false, 0, 0));
+        // Not among the gated metrics.
+        check(vec![change("p99_us", 2.0, 3.0)], 0.03, (false, 0, 0));
+    }
+
+    #[test]
+    fn a_run_against_itself_holds() {
+        let mut run = crate::report::sample::run(crate::record::Table::L4l7Ab);
+        run.cells.retain(|cell| cell.instance == "nginx-http");
+        let comparison = crate::compare::compare(&run, &run).unwrap();
+        let limits = Limits { regress_max: 0.05, instances: vec!["nginx-http".into()], metrics: Vec::new() };
+        let got = gate(&comparison, &limits);
+        assert!(got.holds && got.gated == 6, "{got}");
+    }
+}

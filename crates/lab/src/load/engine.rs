@@ -1,0 +1,320 @@
+//! The loops: closed (as wrk and ab) or open (as wrk2), over lanes of any protocol, on threads.
+//!
+//! Closed: each lane begins its next operation when the last is over, so a slow server is asked less. Good for capacity, misleading for
+//! latency: who would have come during a stall is never counted. Open: operations are due at a fixed rate, and latency counts from when
+//! they were due.
+//!
+//! A *lane* carries one operation at a time: a connection, or one of several streams on a connection.
+
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::pace::{Pacer, paced};
+use super::report::LoadReport;
+use super::shape::{Shape, Timeline, Until, share_of};
+use super::tally::{Met, Outcome, Tally, ThreadCost, Times};
+use crate::{host, procfs};
+
+/// After a failed connect: a refused one comes back at once, and a tight loop would only measure how fast.
+const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+
+/// What carries operations, one at a time.
+pub(super) trait Lane: Send + 'static {
+    /// Connects ahead of an open loop's first operation. If that fails, the first operation will meet and count it.
+    fn prepare(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// One operation. When the future is dropped (it took too long) the lane must be fit for the next one.
+    fn operate(&mut self, met: &mut Met) -> impl Future<Output = Outcome> + Send;
+
+    /// Whether a connection is open that [`Shape::hold`] may hold.
+    fn is_open(&self) -> bool;
+}
+
+/// What makes lanes.
+pub(super) trait Protocol: Clone + Send + Sync + 'static {
+    /// Of which kind.
+    type Lane: Lane;
+
+    /// The lanes of one connection; `number` counts connections over all threads.
+    fn lanes(&self, number: u64, streams: usize) -> Vec<Self::Lane>;
+}
+
+/// What the threads of a load share.
+pub(super) struct Run {
+    pub shape: Shape,
+    pub timeline: Timeline,
+    /// Once it is true, answers are counted as after the mark.
+    mark: Arc<AtomicBool>,
+    given_up: AtomicBool,
+}
+
+/// One thread of a load.
+#[derive(Clone)]
+pub(super) struct Thread {
+    pub run: Arc<Run>,
+    pub index: u64,
+    /// Of the connections: the first that belongs to this thread, and how many do.
+    pub first: u64,
+    pub share: u64,
+    /// Shared by the tasks of this one thread, so the lock is never contended.
+    tally: Arc<Mutex<Tally>>,
+}
+
+impl Thread {
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Run {
+    /// Whether something may still begin.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        !self.given_up.load(Ordering::Relaxed) && self.timeline.deadline.is_none_or(|deadline| now < deadline)
+    }
+
+    /// Waits for the turn of a connection in the ramp.
+    pub(super) async fn ramp(&self, number: u64) {
+        if !self.shape.ramp.is_zero() {
+            let turn = self.shape.ramp.mul_f64(number as f64 / self.shape.connections.max(1) as f64);
+            tokio::time::sleep_until((self.timeline.start + turn).into()).await;
+        }
+    }
+}
+
+struct GiveUpOnDrop(Arc<Run>);
+
+impl Drop for GiveUpOnDrop {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs `work` on each thread of the shape, and reports what all of them counted. When the future is dropped, nothing further begins.
+pub(super) async fn drive<W, F>(name: &str, shape: &Shape, mark: Arc<AtomicBool>, work: W) -> io::Result<LoadReport>
+where
+    W: Fn(Thread) -> F + Clone + Send + 'static,
+    F: Future<Output = io::Result<()>>,
+{
+    let timeline = Timeline::new(shape, Instant::now());
+    let run = Arc::new(Run { shape: shape.clone(), timeline, mark, given_up: AtomicBool::new(false) });
+    let _give_up_on_drop = GiveUpOnDrop(run.clone());
+    let threads = shape.threads() as u64;
+    let on_thread = {
+        let run = run.clone();
+        move |index| {
+            let (first, share) = share_of(run.shape.connections as u64, index as u64, threads);
+            let thread = Thread { run: run.clone(), index: index as u64, first, share, tally: Arc::default() };
+            metered(thread, work.clone())
+        }
+    };
+    let mut total = Tally::default();
+    for tally in host::on_threads(threads as usize, on_thread).await? {
+        total.add(&tally);
+    }
+    Ok(LoadReport::new(name, shape, &run.timeline, &total))
+}
+
+/// One thread's work, and what it cost within the window.
+async fn metered<W, F>(thread: Thread, work: W) -> io::Result<Tally>
+where
+    W: Fn(Thread) -> F,
+    F: Future<Output = io::Result<()>>,
+{
+    let meter = Arc::new(Mutex::new((Instant::now(), procfs::own_thread_cpu_time()?)));
+    let watch = tokio::spawn(watch(thread.clone(), meter.clone()));
+    work(thread.clone()).await?;
+    let in_time = watch.is_finished();
+    watch.abort();
+    if !in_time {
+        let begun = *meter.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.tally().costs.push(cost_since(begun)?);
+        announce(&thread, "closed");
+    }
+    let tally = std::mem::take(&mut *thread.tally());
+    Ok(tally)
+}
+
+/// Reads the meter when the window opens, and again when it closes if that is at a set time.
+async fn watch(thread: Thread, meter: Arc<Mutex<(Instant, Duration)>>) -> io::Result<()> {
+    let timeline = &thread.run.timeline;
+    tokio::time::sleep_until(timeline.window_start.into()).await;
+    let begun = (Instant::now(), procfs::own_thread_cpu_time()?);
+    *meter.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+    announce(&thread, "open");
+    let Some(end) = timeline.window_end else { return std::future::pending().await };
+    tokio::time::sleep_until(end.into()).await;
+    thread.tally().costs.push(cost_since(begun)?);
+    announce(&thread, "closed");
+    Ok(())
+}
+
+fn cost_since((begun, before): (Instant, Duration)) -> io::Result<ThreadCost> {
+    Ok(ThreadCost { cpu: procfs::own_thread_cpu_time()?.saturating_sub(before), window: begun.elapsed() })
+}
+
+fn announce(thread: &Thread, what: &str) {
+    if thread.index == 0 && thread.run.shape.announce {
+        eprintln!("window {what}");
+    }
+}
+
+/// Puts a load of operations on.
+///
+/// # Errors
+/// Threads or timers that this host refuses. What the target does is in the report.
+pub(super) async fn run<P: Protocol>(
+    name: &str,
+    protocol: P,
+    shape: &Shape,
+    mark: Arc<AtomicBool>,
+) -> io::Result<LoadReport> {
+    drive(name, shape, mark, move |thread| loops(thread, protocol.clone())).await
+}
+
+async fn loops<P: Protocol>(thread: Thread, protocol: P) -> io::Result<()> {
+    let shape = &thread.run.shape;
+    let streams = shape.streams.max(1);
+    let lanes_in_all = (shape.connections * streams) as u64;
+    let numbers = thread.first..thread.first + thread.share;
+    let workers = numbers.flat_map(|connection| {
+        let lanes = protocol.lanes(connection, streams).into_iter().zip(connection * streams as u64..);
+        let thread = &thread;
+        lanes.map(move |(lane, number)| Worker {
+            thread: thread.clone(),
+            lane,
+            connection,
+            met: Met::default(),
+            operations_left: match thread.run.shape.until {
+                Until::Elapsed(_) => u64::MAX,
+                Until::Requests(count) => share_of(count, number, lanes_in_all).1,
+            },
+        })
+    });
+    match shape.rate {
+        None => all(workers.map(Worker::closed_loop)).await,
+        Some(rate) => open_loops(&thread, rate, workers).await?,
+    }
+    Ok(())
+}
+
+async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<Item = Worker<L>>) -> io::Result<()> {
+    let Run { shape, timeline, .. } = &*thread.run;
+    let threads = shape.threads() as u64;
+    let planned = match (shape.until, timeline.deadline) {
+        (Until::Requests(count), _) => share_of(count, thread.index, threads).1,
+        (Until::Elapsed(_), deadline) => {
+            let last = deadline.map_or(Duration::ZERO, |deadline| deadline - timeline.ramped);
+            (rate / threads as f64 * last.as_secs_f64()).round() as u64
+        }
+    };
+    // Threads take turns, each a little later than the one before it, rather than sending at the same instant.
+    let turn = match shape.pacing {
+        crate::record::Pacing::Uniform => Duration::from_secs_f64(thread.index as f64 / rate),
+        crate::record::Pacing::Burst1hz => Duration::ZERO,
+    };
+    let pacer = Arc::new(Pacer::new(timeline.ramped + turn, rate / threads as f64, shape.pacing, planned));
+    let takers = all(workers.map(|worker| worker.open_loop(pacer.clone())));
+    paced(&pacer, timeline.deadline, takers).await?;
+    thread.tally().planned = pacer.planned_when(|at| timeline.is_measured(at));
+    Ok(())
+}
+
+/// Runs all of them as tasks of this thread, and passes a panic on.
+pub(super) async fn all<F: Future<Output = ()> + Send + 'static>(futures: impl Iterator<Item = F>) {
+    let tasks: Vec<_> = futures.map(tokio::spawn).collect();
+    for task in tasks {
+        if let Err(error) = task.await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// One lane at work.
+struct Worker<L> {
+    thread: Thread,
+    lane: L,
+    /// Number of its connection.
+    connection: u64,
+    met: Met,
+    /// Of a closed loop.
+    operations_left: u64,
+}
+
+impl<L: Lane> Worker<L> {
+    async fn closed_loop(mut self) {
+        self.thread.run.ramp(self.connection).await;
+        let mut now = Instant::now();
+        while self.operations_left > 0 && self.thread.run.may_begin(now) {
+            self.operations_left -= 1;
+            now = self.operate(None, now).await;
+        }
+        self.end().await;
+    }
+
+    async fn open_loop(mut self, pacer: Arc<Pacer>) {
+        self.thread.run.ramp(self.connection).await;
+        // Out of time is as good as refused: the first operation will find out.
+        let _ = tokio::time::timeout(self.thread.run.shape.timeout, self.lane.prepare()).await;
+        while let Some(due) = pacer.next().await {
+            if self.thread.run.given_up.load(Ordering::Relaxed) {
+                pacer.end();
+                return;
+            }
+            self.operate(Some((due.at, due.was_lane_free)), Instant::now()).await;
+        }
+        self.end().await;
+    }
+
+    /// One operation; gives the time at which the next one may begin.
+    async fn operate(&mut self, due: Option<(Instant, bool)>, begun: Instant) -> Instant {
+        let run = &*self.thread.run;
+        burn(run.shape.work);
+        let mut origin = std::mem::take(&mut self.met.origin);
+        origin.clear();
+        self.met = Met { origin, ..Met::default() };
+        let is_after_mark = run.mark.load(Ordering::Relaxed);
+        let outcome = match tokio::time::timeout(run.shape.timeout, self.lane.operate(&mut self.met)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Outcome::TimedOut,
+        };
+        let ended = Instant::now();
+        self.count(Times { due, begun, ended }, outcome, is_after_mark);
+        if outcome != Outcome::NoConnection {
+            return ended;
+        }
+        tokio::time::sleep(CONNECT_PAUSE).await;
+        Instant::now()
+    }
+
+    fn count(&self, times: Times, outcome: Outcome, is_after_mark: bool) {
+        let mut tally = self.thread.tally();
+        tally.count(&self.thread.run.timeline, times, outcome, &self.met);
+        if !self.met.origin.is_empty() {
+            tally.count_origin(is_after_mark, &self.met.origin, 1);
+        }
+    }
+
+    /// Keeps the connection for as long as it was asked to be kept after the load.
+    async fn end(self) {
+        self.thread.tally().ended_at(Instant::now());
+        if self.lane.is_open() && !self.thread.run.shape.hold.is_zero() {
+            tokio::time::sleep(self.thread.run.shape.hold).await;
+        }
+    }
+}
+
+/// Takes the CPU for so long.
+pub(crate) fn burn(time: Duration) {
+    if time.is_zero() {
+        return;
+    }
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}

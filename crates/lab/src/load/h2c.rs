@@ -1,0 +1,275 @@
+//! HTTP/2 load, clear text by prior knowledge: plain requests and gRPC calls. A stream is a lane.
+//!
+//! The protocol is that of the `h2` crate, which costs several times what a lean HTTP/1.1 client does: compare balancers by their own CPU
+//! time, and mind who saturates first.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::dial::dial;
+use super::engine::{self, Lane, Protocol};
+use super::grpc::Calls;
+use super::http::{FirstLength, HttpLoad};
+use super::report::LoadReport;
+use super::shape::Shape;
+use super::tally::{Met, Outcome};
+
+/// Flow-control windows, of a stream and of a connection: so large that it is never this side that slows a transfer down.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// What goes out on each stream.
+pub(super) struct Exchange {
+    pub address: SocketAddr,
+    pub shape: Shape,
+    pub request: http::Request<()>,
+    /// gRPC: what is called, and how its answers are judged.
+    pub calls: Option<Calls>,
+    pub body: FirstLength,
+}
+
+/// Plain requests, without a body.
+pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
+    if load.body_bytes > 0 || load.close {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "HTTP/2 is spoken without request bodies, and kept open",
+        ));
+    }
+    let uri = format!("http://{}{}", load.target.host, load.target.path);
+    let mut request = http::Request::builder().method(load.method.as_str()).uri(uri).version(http::Version::HTTP_2);
+    for (name, value) in &load.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let exchange = Exchange {
+        address: load.target.address,
+        shape: load.shape.clone(),
+        request,
+        calls: None,
+        body: FirstLength::when(load.same_length),
+    };
+    engine::run("h2c", Arc::new(exchange), &load.shape, load.mark.clone()).await
+}
+
+impl Protocol for Arc<Exchange> {
+    type Lane = Stream;
+
+    fn lanes(&self, number: u64, streams: usize) -> Vec<Stream> {
+        let link = Arc::new(Link {
+            address: self.address,
+            source: self.shape.source(number),
+            current: tokio::sync::Mutex::default(),
+            traffic: Arc::default(),
+        });
+        let lane = |stream: usize| Stream {
+            exchange: self.clone(),
+            link: link.clone(),
+            sender: None,
+            calls: self.calls.as_ref().map(|calls| calls.seeded(number * streams as u64 + stream as u64)),
+        };
+        (0..streams).map(lane).collect()
+    }
+}
+
+/// One connection, through all its reconnects, as its streams share it.
+struct Link {
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    current: tokio::sync::Mutex<Current>,
+    traffic: Arc<Traffic>,
+}
+
+#[derive(Default)]
+struct Current {
+    /// Connections made so far.
+    generation: u64,
+    sender: Option<SendRequest<Bytes>>,
+}
+
+/// Bytes of a connection that no stream has taken into account yet.
+#[derive(Default)]
+struct Traffic {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Link {
+    /// The current connection, or a new one if the current one is that which the caller found dead.
+    async fn connect(&self, dead: Option<u64>, met: &mut Met) -> Option<(u64, SendRequest<Bytes>)> {
+        let mut current = self.current.lock().await;
+        let is_dead = dead == Some(current.generation);
+        if let Some(sender) = current.sender.as_ref().filter(|_| !is_dead) {
+            return Some((current.generation, sender.clone()));
+        }
+        current.sender = None;
+        let begun = Instant::now();
+        let stream = dial(self.address, self.source).await.ok()?;
+        stream.set_nodelay(true).ok()?;
+        let io = Counted { stream, traffic: self.traffic.clone() };
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        let (sender, connection) = builder.enable_push(false).handshake::<_, Bytes>(io).await.ok()?;
+        // Its end is seen by the streams on it.
+        tokio::spawn(async move { connection.await.is_ok() });
+        met.connected = Some(begun.elapsed());
+        met.reconnects += u64::from(current.generation > 0);
+        current.generation += 1;
+        current.sender = Some(sender.clone());
+        Some((current.generation, sender))
+    }
+}
+
+/// One stream after the other.
+pub(super) struct Stream {
+    exchange: Arc<Exchange>,
+    link: Arc<Link>,
+    sender: Option<(u64, SendRequest<Bytes>)>,
+    calls: Option<Calls>,
+}
+
+impl Lane for Stream {
+    async fn prepare(&mut self) {
+        self.sender = self.link.connect(None, &mut Met::default()).await;
+    }
+
+    async fn operate(&mut self, met: &mut Met) -> Outcome {
+        let outcome = loop {
+            if !self.get_ready(met).await {
+                break Outcome::NoConnection;
+            }
+            match self.exchange_once(met).await {
+                Ok(outcome) => break outcome,
+                // RFC 9113 section 8.7: what the other side has not begun with may be sent again.
+                Err(error) if is_unprocessed(&error) && met.resent == 0 => met.resent += 1,
+                Err(_) => break Outcome::Broken,
+            }
+        };
+        met.received_bytes = self.link.traffic.received.swap(0, Ordering::Relaxed);
+        met.sent_bytes = self.link.traffic.sent.swap(0, Ordering::Relaxed);
+        outcome
+    }
+
+    fn is_open(&self) -> bool {
+        self.sender.is_some()
+    }
+}
+
+impl Stream {
+    /// Waits for a connection that takes one more stream; false if there is none to be had.
+    async fn get_ready(&mut self, met: &mut Met) -> bool {
+        let mut dead = None;
+        if let Some((generation, sender)) = &mut self.sender {
+            match poll_fn(|context| sender.poll_ready(context)).await {
+                Ok(()) => return true,
+                Err(_) => dead = Some(*generation),
+            }
+        }
+        self.sender = self.link.connect(dead, met).await;
+        match &mut self.sender {
+            Some((_, sender)) => poll_fn(|context| sender.poll_ready(context)).await.is_ok(),
+            None => false,
+        }
+    }
+
+    async fn exchange_once(&mut self, met: &mut Met) -> Result<Outcome, h2::Error> {
+        let Some((_, sender)) = &mut self.sender else { return Ok(Outcome::NoConnection) };
+        let message = self.calls.as_mut().map(Calls::next_message);
+        let (answer, mut sending) = sender.send_request(self.exchange.request.clone(), message.is_none())?;
+        if let Some(message) = message {
+            sending.send_data(message, true)?;
+        }
+        let sent_at = Instant::now();
+        let answer = answer.await?;
+        met.waiting = Some(sent_at.elapsed());
+        let (head, mut body) = answer.into_parts();
+        if let Some(origin) = head.headers.get("x-origin") {
+            met.origin.clear();
+            met.origin.extend_from_slice(origin.as_bytes());
+        }
+        let mut length = 0;
+        while let Some(piece) = body.data().await {
+            let count = piece?.len();
+            length += count as u64;
+            body.flow_control().release_capacity(count)?;
+        }
+        if self.calls.is_some() {
+            let trailers = body.trailers().await?;
+            return Ok(Calls::judge(&head, trailers.as_ref(), met));
+        }
+        met.status = Some(head.status.as_u16());
+        met.is_other_length = head.status.is_success() && self.exchange.body.is_other(length);
+        Ok(if head.status.is_success() { Outcome::Good } else { Outcome::Refused })
+    }
+}
+
+fn is_unprocessed(error: &h2::Error) -> bool {
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+/// A socket that counts.
+struct Counted {
+    stream: TcpStream,
+    traffic: Arc<Traffic>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = to.filled().len();
+        let outcome = Pin::new(&mut this.stream).poll_read(context, to);
+        this.traffic.received.fetch_add((to.filled().len() - before) as u64, Ordering::Relaxed);
+        outcome
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let outcome = Pin::new(&mut this.stream).poll_write(context, from);
+        this.traffic.count_sent(&outcome);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let outcome = Pin::new(&mut this.stream).poll_write_vectored(context, from);
+        this.traffic.count_sent(&outcome);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+impl Traffic {
+    fn count_sent(&self, outcome: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(count)) = outcome {
+            self.sent.fetch_add(*count as u64, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What one thread counts while a load goes on, and what all counted when it is over.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::latency::{CoarseLatencies, Latencies};
+use super::shape::Timeline;
+use crate::record::{Errors, Second};
+
+/// Names of origins that are told apart; further ones are counted together as `other`.
+pub(super) const ORIGINS_MAX: usize = 64;
+
+/// Seconds that are told apart; what happens later is counted in the last of them.
+const SECONDS_MAX: usize = 3_600;
+
+/// What one operation met, filled in on its way. One for each lane, used again for each operation.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    /// How long the connect took, if there was one.
+    pub connected: Option<Duration>,
+    /// From the end of the send to the first byte of the answer.
+    pub waiting: Option<Duration>,
+    /// HTTP's, or gRPC's.
+    pub status: Option<u16>,
+    /// The answer's length is not that of the first one.
+    pub is_other_length: bool,
+    /// Connections made again, after the first.
+    pub reconnects: u64,
+    /// Times that it was sent again, on a new connection.
+    pub resent: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// What the answer said who it is from; empty for nothing.
+    pub origin: Vec<u8>,
+}
+
+/// How one operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// As it should.
+    Good,
+    /// With an answer that says that it failed.
+    Refused,
+    /// Without a connection.
+    NoConnection,
+    /// Without an answer: the connection broke, or what came was none.
+    Broken,
+    /// Not in time.
+    TimedOut,
+}
+
+/// When one operation was due, begun, and over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Open loop only, and whether a lane was free for it then.
+    pub due: Option<(Instant, bool)>,
+    pub begun: Instant,
+    pub ended: Instant,
+}
+
+/// CPU time of a thread within the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ThreadCost {
+    pub cpu: Duration,
+    pub window: Duration,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// From the begin of an operation.
+    pub service: Latencies,
+    /// From when it was due; open loop only.
+    pub response: Option<Latencies>,
+    pub connect: Option<Latencies>,
+    pub waiting: Option<Latencies>,
+    /// One way; stamped messages only.
+    pub delivery: Option<Latencies>,
+    /// From when an operation was due to its begin, where a lane was free all the while: the load's own fault.
+    pub lateness: Option<Latencies>,
+    /// Operations that were due while no lane was free.
+    pub queued: u64,
+    pub planned: u64,
+    pub sent: u64,
+    pub ok: u64,
+    pub errors: Errors,
+    pub statuses: BTreeMap<u16, u64>,
+    pub reconnects: u64,
+    pub resent: u64,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Operations outside of the window, good and failed.
+    pub outside: (u64, u64),
+    /// When the last lane had done its last operation.
+    pub end: Option<Instant>,
+    /// Answers by origin, before and after the mark.
+    pub origins: [Vec<(Box<[u8]>, u64)>; 2],
+    pub costs: Vec<ThreadCost>,
+    pub streams: Vec<u64>,
+    pub seconds: Vec<SecondTally>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct SecondTally {
+    ok: u64,
+    errors: u64,
+    latencies: CoarseLatencies,
+}
+
+impl Tally {
+    /// Counts one operation. A closed loop's belongs to the window in which it ended, so that throughput is not biased; an open loop's to
+    /// that in which it was due, so that one which a stall holds up beyond the end is not lost.
+    pub(super) fn count(&mut self, timeline: &Timeline, times: Times, outcome: Outcome, met: &Met) {
+        let latency = times.ended - times.due.map_or(times.begun, |(due, _)| due);
+        let is_good = outcome == Outcome::Good && !met.is_other_length;
+        self.count_second(timeline, times.ended, latency, is_good);
+
+        let begun_at = times.due.map_or(times.begun, |(due, _)| due);
+        self.sent += u64::from(timeline.is_measured(begun_at));
+        let is_measured = timeline.is_measured(if times.due.is_some() { begun_at } else { times.ended });
+        if !is_measured {
+            let (good, failed) = &mut self.outside;
+            *(if is_good { good } else { failed }) += 1;
+            return;
+        }
+        self.count_outcome(outcome, met);
+        if let Some(connected) = met.connected {
+            self.connect.get_or_insert_default().record(connected);
+        }
+        if let Some((due, was_lane_free)) = times.due {
+            if was_lane_free {
+                self.lateness.get_or_insert_default().record(times.begun - due);
+            } else {
+                self.queued += 1;
+            }
+        }
+        // What never had an answer has no latency: it is an error, and a histogram with a timeout in it would depend on the timeout.
+        if matches!(outcome, Outcome::Good | Outcome::Refused) {
+            self.service.record(times.ended - times.begun);
+            if times.due.is_some() {
+                self.response.get_or_insert_default().record(latency);
+            }
+            if let Some(waiting) = met.waiting {
+                self.waiting.get_or_insert_default().record(waiting);
+            }
+        }
+    }
+
+    fn count_outcome(&mut self, outcome: Outcome, met: &Met) {
+        match outcome {
+            Outcome::Good if met.is_other_length => self.errors.length += 1,
+            Outcome::Good => self.ok += 1,
+            Outcome::Refused => self.errors.status += 1,
+            Outcome::NoConnection => self.errors.connect += 1,
+            Outcome::Broken => self.errors.request += 1,
+            Outcome::TimedOut => self.errors.timeout += 1,
+        }
+        if let Some(status) = met.status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        self.reconnects += met.reconnects;
+        self.resent += met.resent;
+        self.received_bytes += met.received_bytes;
+        self.sent_bytes += met.sent_bytes;
+    }
+
+    fn count_second(&mut self, timeline: &Timeline, at: Instant, latency: Duration, is_good: bool) {
+        let second = self.second(timeline, at);
+        if is_good {
+            second.ok += 1;
+            second.latencies.record(latency);
+        } else {
+            second.errors += 1;
+        }
+    }
+
+    fn second(&mut self, timeline: &Timeline, at: Instant) -> &mut SecondTally {
+        let passed = at.saturating_duration_since(timeline.start).as_secs() as usize;
+        let index = passed.min(SECONDS_MAX - 1);
+        if self.seconds.len() <= index {
+            self.seconds.resize_with(index + 1, SecondTally::default);
+        }
+        &mut self.seconds[index]
+    }
+
+    pub(super) fn count_origin(&mut self, is_after_mark: bool, name: &[u8], count: u64) {
+        let origins = &mut self.origins[usize::from(is_after_mark)];
+        let is_full = origins.len() >= ORIGINS_MAX;
+        let name = if is_full && !origins.iter().any(|(known, _)| **known == *name) { b"other" } else { name };
+        match origins.iter_mut().find(|(known, _)| **known == *name) {
+            Some((_, total)) => *total += count,
+            None => origins.push((name.into(), count)),
+        }
+    }
+
+    /// Counts `bytes` of a stream, as so many operations, that came at `at`.
+    pub(super) fn count_blocks(&mut self, timeline: &Timeline, at: Instant, blocks: u64) {
+        self.second(timeline, at).ok += blocks;
+        if timeline.is_measured(at) {
+            self.ok += blocks;
+            self.sent += blocks;
+        } else {
+            self.outside.0 += blocks;
+        }
+    }
+
+    /// Counts a message that came whole at `at`, so long after it was due and after it was sent.
+    pub(super) fn count_message(
+        &mut self,
+        timeline: &Timeline,
+        at: Instant,
+        since_due: Duration,
+        since_sent: Duration,
+    ) {
+        let second = self.second(timeline, at);
+        second.ok += 1;
+        second.latencies.record(since_sent);
+        if timeline.is_measured(at) {
+            self.ok += 1;
+            self.sent += 1;
+            self.delivery.get_or_insert_default().record(since_sent);
+            self.response.get_or_insert_default().record(since_due);
+        } else {
+            self.outside.0 += 1;
+        }
+    }
+
+    pub(super) fn ended_at(&mut self, end: Instant) {
+        self.end = self.end.max(Some(end));
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.service.add(&other.service);
+        for (mine, others) in [
+            (&mut self.response, &other.response),
+            (&mut self.connect, &other.connect),
+            (&mut self.waiting, &other.waiting),
+            (&mut self.delivery, &other.delivery),
+            (&mut self.lateness, &other.lateness),
+        ] {
+            if let Some(others) = others {
+                mine.get_or_insert_default().add(others);
+            }
+        }
+        self.add_errors(&other.errors);
+        for (&status, count) in &other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        for (mine, others) in [
+            (&mut self.queued, other.queued),
+            (&mut self.planned, other.planned),
+            (&mut self.sent, other.sent),
+            (&mut self.ok, other.ok),
+            (&mut self.reconnects, other.reconnects),
+            (&mut self.resent, other.resent),
+            (&mut self.received_bytes, other.received_bytes),
+            (&mut self.sent_bytes, other.sent_bytes),
+            (&mut self.outside.0, other.outside.0),
+            (&mut self.outside.1, other.outside.1),
+        ] {
+            *mine += others;
+        }
+        self.end = self.end.max(other.end);
+        self.costs.extend_from_slice(&other.costs);
+        self.streams.extend_from_slice(&other.streams);
+        for (is_after_mark, origins) in [false, true].into_iter().zip(&other.origins) {
+            for (name, count) in origins {
+                self.count_origin(is_after_mark, name, *count);
+            }
+        }
+        self.add_seconds(&other.seconds);
+    }
+
+    fn add_errors(&mut self, other: &Errors) {
+        self.errors.connect += other.connect;
+        self.errors.request += other.request;
+        self.errors.timeout += other.timeout;
+        self.errors.length += other.length;
+        self.errors.status += other.status;
+        self.errors.unsent += other.unsent;
+    }
+
+    fn add_seconds(&mut self, others: &[SecondTally]) {
+        if self.seconds.len() < others.len() {
+            self.seconds.resize_with(others.len(), SecondTally::default);
+        }
+        for (mine, other) in self.seconds.iter_mut().zip(others) {
+            mine.ok += other.ok;
+            mine.errors += other.errors;
+            mine.latencies.add(&other.latencies);
+        }
+    }
+
+    /// The load second by second. A second counts as measured when it began within the window.
+    pub(super) fn series(&self, timeline: &Timeline) -> Vec<Second> {
+        let second = |(index, tally): (usize, &SecondTally)| Second {
+            at_s: index as f64,
+            ok: tally.ok,
+            errors: tally.errors,
+            p50_us: tally.latencies.percentile_us(50.0),
+            p99_us: tally.latencies.percentile_us(99.0),
+            measured: timeline.is_measured(timeline.start + Duration::from_secs(index as u64)),
+        };
+        self.seconds.iter().enumerate().map(second).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape::{Shape, Until};
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A window from 1 s to 3 s, and a trim of 1 s.
+    fn timeline() -> Timeline {
+        let shape = Shape { warm_up: SECOND, trim: SECOND, ..Shape::closed(1, Until::Elapsed(SECOND * 2)) };
+        Timeline::new(&shape, Instant::now())
+    }
+
+    #[test]
+    fn a_closed_loop_counts_what_ended_in_the_window_and_an_open_one_what_was_due_in_it() {
+        let timeline = timeline();
+        let at = |ms| timeline.start + Duration::from_millis(ms);
+        let check = |due: Option<u64>, begun, ended, expect| {
+            let mut tally = Tally::default();
+            let due = due.map(|ms| (at(ms), true));
+            let times = Times { due, begun: at(begun), ended: at(ended) };
+            tally.count(&timeline, times, Outcome::Good, &Met::default());
+            assert_eq!((tally.sent, tally.ok, tally.outside.0), expect, "{times:?}");
+        };
+        check(None, 900, 1_100, (0, 1, 0));
+        check(None, 1_100, 1_200, (1, 1, 0));
+        check(None, 2_900, 3_100, (1, 0, 1));
+        check(Some(900), 1_000, 1_100, (0, 0, 1));
+        check(Some(2_900), 3_500, 3_600, (1, 1, 0));
+        check(Some(3_000), 3_000, 3_100, (0, 0, 1));
+    }
+
+    #[test]
+    fn kinds_of_failure_are_kept_apart() {
+        let timeline = timeline();
+        let now = timeline.window_start;
+        let times = Times { due: Some((now, false)), begun: now + SECOND, ended: now + SECOND };
+        let mut tally = Tally::default();
+        let met_by = |outcome| Met { status: (outcome == Outcome::Refused).then_some(503), ..Met::default() };
+        for outcome in [Outcome::Refused, Outcome::NoConnection, Outcome::Broken, Outcome::TimedOut] {
+            tally.count(&timeline, times, outcome, &met_by(outcome));
+        }
+        let longer = Met { status: Some(200), is_other_length: true, ..Met::default() };
+        tally.count(&timeline, times, Outcome::Good, &longer);
+        let expect = Errors { connect: 1, request: 1, timeout: 1, length: 1, status: 1, unsent: 0 };
+        assert_eq!((&tally.errors, tally.ok, tally.sent, tally.queued), (&expect, 0, 5, 5));
+        assert_eq!(tally.statuses, BTreeMap::from([(200, 1), (503, 1)]));
+        // Only answers have latencies.
+        assert_eq!((tally.service.count(), tally.response.unwrap().count(), tally.lateness.is_none()), (2, 2, true));
+    }
+
+    #[test]
+    fn seconds_and_sums_over_threads() {
+        let timeline = timeline();
+        let mut one = Tally::default();
+        for ms in [500, 1_500, 2_500, 3_500] {
+            let ended = timeline.start + Duration::from_millis(ms);
+            let times = Times { due: None, begun: ended - Duration::from_millis(1), ended };
+            one.count(&timeline, times, Outcome::Good, &Met::default());
+        }
+        let other = one.clone();
+        one.add(&other);
+        let series = one.series(&timeline);
+        assert_eq!(series.iter().map(|second| second.ok).collect::<Vec<_>>(), [2, 2, 2, 2]);
+        assert_eq!(series.iter().map(|second| second.measured).collect::<Vec<_>>(), [false, true, true, false]);
+        assert!(series.iter().all(|second| (second.p50_us.unwrap() - 1_000.0).abs() < 10.0), "{series:?}");
+        assert_eq!((one.ok, one.outside), (4, (4, 0)));
+    }
+
+    #[test]
+    fn origins_are_bounded() {
+        let mut tally = Tally::default();
+        for number in 0..1000 {
+            tally.count_origin(false, format!("{number}").as_bytes(), 1);
+        }
+        assert_eq!(tally.origins[0].len(), ORIGINS_MAX + 1);
+        let other = tally.origins[0].iter().find(|(name, _)| **name == *b"other").unwrap();
+        assert_eq!(other.1, 1000 - ORIGINS_MAX as u64);
+    }
+}

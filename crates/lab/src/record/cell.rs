@@ -1,0 +1,316 @@
+//! What was measured: one instance under one case in one round.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Judgement;
+
+/// One instance, under one case, in one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// [`Case::name`](super::Case::name).
+    pub case: String,
+    /// [`Instance::id`](super::Instance::id).
+    pub instance: String,
+    /// From 0.
+    pub round: u32,
+    /// 0, or 1 for the second measurement of the same instance in the same round: the two differ by noise alone.
+    pub twin: u8,
+    /// Place in the run, from 0.
+    pub order: u32,
+    /// When the load was started, in ms since 1970 UTC.
+    pub started_unix_ms: u64,
+    /// The load's command, as it was run.
+    pub command: String,
+    /// What was measured; absent when the cell failed.
+    pub measurement: Option<Measurement>,
+    /// Why there is no measurement.
+    pub failure: Option<Failure>,
+    /// What is to be thought of the measurement; absent until it has been judged.
+    #[serde(default)]
+    pub judgement: Option<Judgement>,
+}
+
+/// Why a cell has no measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One sentence.
+    pub why: String,
+    /// The last lines that the contender, or the load, said.
+    pub log: Vec<String>,
+}
+
+/// What happened within the window: after ramp and warm-up, before the trim at the end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Length of the window in seconds.
+    pub window_s: f64,
+    /// Connections of the load.
+    pub connections: u32,
+    /// Streams on each of them; 1 where the protocol has none.
+    pub streams: u32,
+    /// The offered rate in operations a second; absent for a closed loop.
+    pub rate: Option<f64>,
+    /// Open loop: operations that were due. Absent for a closed loop.
+    pub planned: Option<u64>,
+    /// Operations that were begun.
+    pub sent: u64,
+    /// Operations that succeeded: requests, transactions, connections, or messages; for a saturating stream, bytes / 100 KB.
+    pub ok: u64,
+    /// `ok / window_s`.
+    pub ok_per_s: f64,
+    /// What went wrong, apart.
+    pub errors: Errors,
+    /// Answers by status; empty where the protocol has none.
+    #[serde(default)]
+    pub statuses: BTreeMap<u16, u64>,
+    /// Bytes that the load received.
+    pub received_bytes: u64,
+    /// Bytes that the load sent.
+    pub sent_bytes: u64,
+    /// Bytes that the origin wrote within the same window, as it counted them itself; streams only.
+    #[serde(default)]
+    pub origin_sent_bytes: Option<u64>,
+    /// Latency from the actual send.
+    pub service: Option<Distribution>,
+    /// Open loop: latency from the scheduled send.
+    pub response: Option<Distribution>,
+    /// Time to connect, of connections that were made within the window (ab's `Connect`).
+    #[serde(default)]
+    pub connect: Option<Distribution>,
+    /// From the end of the send to the first byte (ab's `Waiting`).
+    #[serde(default)]
+    pub waiting: Option<Distribution>,
+    /// One way from writing to reading a message, by time stamps of one clock; paced streams only.
+    #[serde(default)]
+    pub delivery: Option<Distribution>,
+    /// Open loop: how late the load sent, against its schedule, at p99, in µs.
+    pub lateness_p99_us: Option<f64>,
+    /// Share of the window for which the load's busiest thread was on a CPU, 0 to 1; absent where the load does not tell.
+    #[serde(default)]
+    pub generator_busiest_thread: Option<f64>,
+    /// CPU time within the window, by who used it.
+    pub cpu: Cpu,
+    /// Memory.
+    pub memory: Memory,
+    /// What the kernel counted.
+    pub net: NetCounters,
+    /// Connections that the origins accepted within the window. With keep-alive on both sides it is about none.
+    pub origin_connections: Option<u64>,
+    /// Who served how much.
+    #[serde(default)]
+    pub shares: Vec<OriginShare>,
+    /// Load average of one minute, over the number of CPUs, before the cell.
+    pub load_average_per_cpu: f64,
+    /// Second by second, warm-up included.
+    #[serde(default)]
+    pub series: Vec<Second>,
+    /// CPU by component as it was sampled, warm-up included.
+    #[serde(default)]
+    pub samples: Vec<Sample>,
+}
+
+impl Measurement {
+    /// Latency as a user of the case sees it: from the scheduled send where there is a schedule, one way for messages, else from the send.
+    #[must_use]
+    pub fn latency(&self) -> Option<&Distribution> {
+        self.response.as_ref().or(self.delivery.as_ref()).or(self.service.as_ref())
+    }
+
+    pub(super) fn distributions_mut(&mut self) -> impl Iterator<Item = &mut Distribution> {
+        [&mut self.service, &mut self.response, &mut self.connect, &mut self.waiting, &mut self.delivery]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// What went wrong, each kind apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errors {
+    /// Connections that could not be made.
+    pub connect: u64,
+    /// Connections that broke, and answers that were none.
+    pub request: u64,
+    /// No answer in time.
+    pub timeout: u64,
+    /// Answers of another length than the first one (ab's `length`).
+    pub length: u64,
+    /// Answers with a status of failure; gRPC: a status that is not 0.
+    pub status: u64,
+    /// Open loop: due, and not sent, for want of a free connection.
+    pub unsent: u64,
+}
+
+impl Errors {
+    /// All of them. Unsent ones are not among them: they were never begun.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.connect + self.request + self.timeout + self.length + self.status
+    }
+}
+
+/// A distribution of times, all in µs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Values in it. Of an empty one all else is 0.
+    pub count: u64,
+    /// Least.
+    pub min_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Standard deviation.
+    pub stdev_us: f64,
+    /// Percentiles as pairs of per cent and µs, ascending: 50, 66, 75, 80, 90, 95, 98, 99, 99.9, 99.99.
+    pub percentiles: Vec<(f64, f64)>,
+    /// Greatest.
+    pub max_us: f64,
+    /// The whole of it: HdrHistogram's V2 encoding, deflated, in base64; values in the unit of `histogram_unit_ns`.
+    #[serde(default)]
+    pub histogram: Option<String>,
+    /// Nanoseconds of one unit of the histogram's values.
+    #[serde(default)]
+    pub histogram_unit_ns: Option<u64>,
+}
+
+impl Distribution {
+    /// The time that `percent` of the values do not exceed, in µs, if it is one of the percentiles that are kept.
+    #[must_use]
+    pub fn percentile_us(&self, percent: f64) -> Option<f64> {
+        self.percentiles.iter().find(|(known, _)| (known - percent).abs() < 1e-9).map(|&(_, us)| us)
+    }
+}
+
+/// CPU time within the window, in seconds, by who used it.
+///
+/// A kernel without CONFIG_IRQ_TIME_ACCOUNTING charges soft interrupts to whoever was running ([`Environment`](super::Environment) says
+/// which it is): then `softirq_s` is a count of ticks and is part of the others as well, and only `busy_s` can be trusted to a few per cent
+/// for a balancer in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Of the balancer's processes; all of the chain.
+    pub balancer_s: f64,
+    /// Of the load.
+    pub client_s: f64,
+    /// Of the origins.
+    pub origin_s: f64,
+    /// Of all CPUs together, whoever used it: user, nice, system, irq, softirq.
+    pub busy_s: f64,
+    /// Of `busy_s`, in soft interrupts, as far as the kernel knows.
+    pub softirq_s: f64,
+    /// Of all CPUs together.
+    pub idle_s: f64,
+    /// Taken by the hypervisor.
+    pub steal_s: f64,
+    /// Share of the window for which each CPU was busy, 0 to 1, by CPU number.
+    #[serde(default)]
+    pub busy_by_cpu: Vec<f64>,
+    /// CPUs that the balancer may use.
+    pub balancer_cpus: Vec<u32>,
+    /// CPUs that the load may use.
+    pub client_cpus: Vec<u32>,
+    /// CPUs that the origins may use.
+    pub origin_cpus: Vec<u32>,
+    /// Times that a quota held a component back; there is no quota, so it must be 0.
+    pub throttled: u64,
+}
+
+impl Cpu {
+    /// What was used by none of the three: the kernel on nobody's account, and strangers. Never below 0.
+    #[must_use]
+    pub fn other_s(&self) -> f64 {
+        (self.busy_s - self.balancer_s - self.client_s - self.origin_s).max(0.0)
+    }
+
+    /// Share of the window for which the busiest of `cpus` was busy, 0 to 1; 0 when none is known.
+    #[must_use]
+    pub fn busiest(&self, cpus: &[u32]) -> f64 {
+        let busy = cpus.iter().filter_map(|&cpu| self.busy_by_cpu.get(cpu as usize));
+        busy.copied().fold(0.0, f64::max)
+    }
+
+    /// Mean share of the window for which `cpus` were busy, 0 to 1; 0 when none is known.
+    #[must_use]
+    pub fn mean_busy(&self, cpus: &[u32]) -> f64 {
+        let busy: Vec<f64> = cpus.iter().filter_map(|&cpu| self.busy_by_cpu.get(cpu as usize).copied()).collect();
+        if busy.is_empty() { 0.0 } else { busy.iter().sum::<f64>() / busy.len() as f64 }
+    }
+}
+
+/// Memory in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Resident memory of the balancer's processes at the end of the window; 0 for a balancer without a process.
+    pub balancer_rss: u64,
+    /// The same before the first load it ever had.
+    pub balancer_rss_idle: u64,
+    /// The most that the balancer's cgroup ever held, caches and kernel memory included; absent where cgroups do not tell.
+    pub balancer_peak: Option<u64>,
+    /// Resident memory of the origins at the end of the window.
+    pub origin_rss: u64,
+    /// Resident memory of the load at the end of the window.
+    pub client_rss: u64,
+}
+
+/// What the kernel counted within the window, over all namespaces of the cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetCounters {
+    /// TCP segments sent again.
+    pub retransmitted: u64,
+    /// SYNs sent again, of them.
+    pub syn_retransmitted: u64,
+    /// Connections dropped because a queue of a listening socket was full, and other drops at a listening socket.
+    pub listen_drops: u64,
+    /// Connections opened by clients.
+    pub active_opens: u64,
+    /// Connections tracked by the kernel in the balancer's namespace at the end.
+    pub conntrack: u64,
+    /// Local ports of the load's connections in TIME_WAIT at the end.
+    pub time_wait: u64,
+    /// Packets of soft interrupts by CPU number (`NET_RX` of `/proc/softirqs`): shows whether steering worked.
+    #[serde(default)]
+    pub net_rx_by_cpu: Vec<u64>,
+}
+
+/// How much one origin served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginShare {
+    /// Its name.
+    pub name: String,
+    /// Operations that it answered since the cell began, if the load can tell.
+    pub operations: Option<u64>,
+    /// Connections that it accepted within the window.
+    pub connections: u64,
+}
+
+/// One second of a cell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// From the start of the load.
+    pub at_s: f64,
+    /// Operations that succeeded in it.
+    pub ok: u64,
+    /// Operations that failed in it.
+    pub errors: u64,
+    /// Median latency in it, in µs; absent when nothing ended in it.
+    pub p50_us: Option<f64>,
+    /// p99 in it, in µs.
+    pub p99_us: Option<f64>,
+    /// Whether it is part of the window.
+    pub measured: bool,
+}
+
+/// CPU use between two looks, in CPUs (1.0 is one CPU, fully).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The end of the interval, from the start of the load.
+    pub at_s: f64,
+    /// The balancer.
+    pub balancer: f64,
+    /// The load.
+    pub client: f64,
+    /// The origins.
+    pub origin: f64,
+    /// All CPUs together, whoever used them.
+    pub busy: f64,
+}

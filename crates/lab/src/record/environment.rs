@@ -1,0 +1,96 @@
+//! The host, and what ran on it.
+
+use serde::{Deserialize, Serialize};
+
+/// The host, as it was when the run began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// `model name` of `/proc/cpuinfo`.
+    pub cpu_model: String,
+    /// CPUs that are online.
+    pub cpus: u32,
+    /// Threads of one core; 1 without SMT.
+    pub threads_per_core: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// The hypervisor, if there is one and it says so.
+    pub hypervisor: Option<String>,
+    /// `uname -r`.
+    pub kernel: String,
+    /// `PRETTY_NAME` of `/etc/os-release`.
+    pub os: String,
+    /// Whether the host has counters of cycles and instructions.
+    pub has_pmu: bool,
+    /// Whether the kernel measures the time of interrupts (CONFIG_IRQ_TIME_ACCOUNTING); absent when it does not tell.
+    pub irq_time_accounting: Option<bool>,
+    /// Ticks a second of the kernel (CONFIG_HZ); absent when it does not tell.
+    pub hz: Option<u32>,
+    /// The governor of the first CPU's frequency, where there is one.
+    pub governor: Option<String>,
+    /// Vulnerabilities of the CPU and what is done about each, as the kernel has it.
+    pub mitigations: Vec<Setting>,
+    /// Which cgroups are there.
+    pub cgroups: Cgroups,
+    /// Limits that matter.
+    pub limits: Limits,
+    /// `sysctl` settings that matter, as they were in the namespaces of the run.
+    pub sysctls: Vec<Setting>,
+    /// Offloads of the links, as they were left.
+    pub offloads: Vec<Setting>,
+    /// Load average of one minute when the run began.
+    pub load_average: f64,
+    /// CPU time taken by the hypervisor since the start of the host, as a share.
+    pub steal_share: f64,
+    /// Whether the lab ran as root.
+    pub is_root: bool,
+    /// Programs of the lab itself and tools it used.
+    pub binaries: Vec<Binary>,
+    /// Which CPUs were given to whom, in words.
+    pub placement: String,
+}
+
+/// A setting of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// Which cgroups the lab counted with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cgroups {
+    /// Version 1: `cpuacct` and `memory`.
+    V1,
+    /// Version 2.
+    V2,
+    /// CPU from version 2, memory from version 1.
+    Hybrid,
+    /// None that may be used: processes were counted one by one.
+    #[default]
+    None,
+}
+
+/// Limits of the lab's processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Open files.
+    pub open_files: u64,
+    /// Connections that may wait for their accept (`net.core.somaxconn`).
+    pub somaxconn: u64,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binary {
+    /// What it is called.
+    pub name: String,
+    /// Where it is.
+    pub path: String,
+    /// Its own account of its version.
+    pub version: String,
+    /// SHA-256 in hex.
+    pub sha256: String,
+}

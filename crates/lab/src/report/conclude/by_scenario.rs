@@ -1,0 +1,381 @@
+//! What each published report concluded, asked again of these figures.
+
+use crate::record::{Case, Conclusion, Instance, Layer, LoadKind, Mode, Rate, Table, Verdict};
+use crate::stats::{Difference, Estimate, ROUNDS_MIN, differs, unpaired_ratio};
+
+use super::super::figures::{BUSY_US, CORES_PER_GBPS, Figures, GBPS, LB_CORES_PER_GBPS, ORIGIN_US, RPS};
+use super::super::number;
+use super::super::tables::{case_title, is_one_at_a_time, levels, middle, title, variation};
+use super::{conclusion, name};
+
+/// A gateway suits services for which it adds no more than this share at p95.
+const SUITABLE_SHIFT_MAX: f64 = 0.05;
+/// Of intervals from resampling; any will do, so long as it is always the same.
+const RATIO_SEED: u64 = 2;
+/// Origins are used evenly when what they served varies by less than this, standard deviation over mean.
+const EVEN_MAX: f64 = 0.1;
+/// The knee: p95 beyond this many times that of the lightest case, or less than this share of the offered rate.
+const KNEE_P95_FACTOR: f64 = 2.0;
+const KNEE_REACHED_MIN: f64 = 0.99;
+
+pub(super) fn conclusions(figures: Figures<'_>) -> Vec<Conclusion> {
+    match figures.run.scenario.table {
+        Table::L4l7Ab => l4l7_ab(figures),
+        Table::GrpcGateway => grpc_gateway(figures),
+        Table::L4Matrix => l4_matrix(figures),
+        Table::TcpDownstream => tcp_downstream(figures),
+        Table::CpuScaling => cpu_scaling(figures),
+        Table::Generic => Vec::new(),
+    }
+}
+
+fn balancers<'a>(figures: Figures<'a>, case: &'a Case, wanted: &'a [Layer]) -> impl Iterator<Item = &'a Instance> {
+    let of_layer = |instance: &&Instance| wanted.contains(&crate::judge::layer_of(figures.run, &instance.id));
+    figures.instances(&case.name).into_iter().filter(of_layer)
+}
+
+/// Layer 4 was found to be level with a NodePort, layer 7 to lose 50 to 60 %, and the balancer blamed for it.
+fn l4l7_ab(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let reference = &figures.run.scenario.reference;
+    for case in figures.run.scenario.cases.iter().filter(|case| case.load.mode == Mode::Closed) {
+        for (layers, place, published) in [
+            (&[Layer::Kernel, Layer::Tcp][..], "layer 4", "level with a NodePort"),
+            (&[Layer::Http][..], "layer 7", "a loss of 50 to 60 %"),
+        ] {
+            let others = balancers(figures, case, layers).filter(|instance| instance.id != *reference);
+            let ratios = others.filter_map(|instance| {
+                Some((title(figures, instance), figures.ratio(&case.name, &instance.id, reference, RPS)?))
+            });
+            let mut ratios: Vec<_> = ratios.collect();
+            ratios.sort_by(|left, right| left.1.median.total_cmp(&right.1.median));
+            if let (Some((worst, low)), Some((best, high))) = (ratios.first(), ratios.last()) {
+                let against =
+                    format!("{}: rates through {place}, against {}", case_title(case), name(figures, reference));
+                let one = |who: &str, ratio: &Estimate| format!("{} ({who})", number::change(ratio.median - 1.0));
+                let because = |who: &str, ratio: &Estimate| format!("{who} {}", number::ratio(ratio));
+                let (range, because) = match ratios.len() {
+                    1 => (one(worst, low), because(worst, low)),
+                    _ => (
+                        format!("from {} to {}", one(worst, low), one(best, high)),
+                        format!("{}; {}", because(worst, low), because(best, high)),
+                    ),
+                };
+                conclusions.push(conclusion(format!("{against}, {range}; published: {published}."), because));
+            }
+        }
+        conclusions.extend(dearer_origins(figures, case));
+    }
+    conclusions.extend(more_origins(figures));
+    conclusions
+}
+
+/// Published: with twice the origins, in theory twice the rate.
+fn more_origins(figures: Figures<'_>) -> Vec<Conclusion> {
+    let cases = &figures.run.scenario.cases;
+    let is_more = |few: &Case, many: &Case| {
+        few.load == many.load
+            && few.load.mode == Mode::Closed
+            && few.origin.arguments == many.origin.arguments
+            && few.origin.count < many.origin.count
+    };
+    let pairs =
+        cases.iter().flat_map(|few| cases.iter().filter(|many| is_more(few, many)).map(move |many| (few, many)));
+    let mut conclusions = Vec::new();
+    for (few, many) in pairs {
+        let ratio = |instance: &&Instance| {
+            let (new, old) =
+                (figures.values(&many.name, &instance.id, RPS), figures.values(&few.name, &instance.id, RPS));
+            // Not measured in the same round: nothing cancels.
+            Some((title(figures, instance), unpaired_ratio(&new, &old, RATIO_SEED)?))
+        };
+        let mut ratios: Vec<_> = figures.instances(&few.name).iter().filter_map(ratio).collect();
+        ratios.sort_by(|left, right| left.1.median.total_cmp(&right.1.median));
+        if let (Some((least, low)), Some((most, high))) = (ratios.first(), ratios.last()) {
+            conclusions.push(conclusion(
+                format!(
+                    "{} with {} origins instead of {}: rates change by {} ({least}) to {} ({most}); published: in theory by as much as the \
+                     origins.",
+                    case_title(few),
+                    many.origin.count,
+                    few.origin.count,
+                    number::change(low.median - 1.0),
+                    number::change(high.median - 1.0)
+                ),
+                format!("{least} {}; {most} {}", number::ratio(low), number::ratio(high)),
+            ));
+        }
+    }
+    conclusions
+}
+
+/// Origins that pay more for a request because of who stands before them.
+fn dearer_origins(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
+    let reference = &figures.run.scenario.reference;
+    let floor = figures.noise(&case.name, ORIGIN_US);
+    let mut conclusions = Vec::new();
+    for instance in balancers(figures, case, &[Layer::Tcp, Layer::Http, Layer::H2]) {
+        let ratio = figures.ratio(&case.name, &instance.id, reference, ORIGIN_US);
+        let Some(ratio) = ratio.filter(|ratio| differs(ratio, floor) == Difference::More) else { continue };
+        let reuse = middle(figures, &case.name, &instance.id, |m| {
+            Some(1.0 - m.origin_connections? as f64 / m.ok.max(1) as f64)
+        });
+        let reuse = reuse.map_or(String::new(), |reuse| {
+            format!("; {} of requests reused a connection upstream", number::per_cent(reuse.max(0.0)))
+        });
+        conclusions.push(conclusion(
+            format!(
+                "{}: behind {} a request costs the origins {} of what it costs them behind {}.",
+                case_title(case),
+                title(figures, instance),
+                number::ratio(&ratio),
+                name(figures, reference)
+            ),
+            format!("{:.3} > 1 + {floor:.3}{reuse}", ratio.low),
+        ));
+    }
+    conclusions
+}
+
+/// What a gateway adds, which services can bear it, and where it gives way.
+fn grpc_gateway(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let reference = &figures.run.scenario.reference;
+    for case in figures.run.scenario.cases.iter().filter(|case| is_one_at_a_time(case)) {
+        for instance in figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference) {
+            let shift = figures.shift(&case.name, &instance.id, reference, "p95_us");
+            let relative = figures.ratio(&case.name, &instance.id, reference, "p95_us");
+            if let (Some(shift), Some(relative)) = (shift, relative) {
+                conclusions.push(added(case, &title(figures, instance), &shift, &relative));
+            }
+        }
+    }
+    conclusions.extend(spreads(figures));
+    conclusions.extend(knees(figures));
+    conclusions
+}
+
+/// What a gateway adds at p95, and for which services that does not matter.
+fn added(case: &Case, gateway: &str, shift: &Estimate, relative: &Estimate) -> Conclusion {
+    let interval = number::with_interval(shift, number::micros);
+    if shift.low <= 0.0 {
+        let text = format!("{}: {gateway} was not shown to shift p95.", case_title(case));
+        return conclusion(text, format!("the interval of the shift, {interval}, reaches to 0 or below"));
+    }
+    if !shift.is_sure() {
+        let text =
+            format!("{}: {gateway} shifted p95 by {interval} in too few rounds to be sure of it.", case_title(case));
+        return conclusion(text, format!("rounds: {} < {ROUNDS_MIN}", shift.rounds));
+    }
+    let suits = number::micros(shift.median / SUITABLE_SHIFT_MAX);
+    conclusion(
+        format!(
+            "{}: {gateway} shifts p95 by {interval}, {}; it suits services that take {suits} or more.",
+            case_title(case),
+            number::change(relative.median - 1.0)
+        ),
+        format!("{} is at most {} of {suits}", number::micros(shift.median), number::per_cent(SUITABLE_SHIFT_MAX)),
+    )
+}
+
+/// Whether one connection's calls reach all origins.
+fn spreads(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let one_connection = |case: &&Case| case.load.connections == 1 && case.load.streams > 1 && case.origin.count > 1;
+    for case in figures.run.scenario.cases.iter().filter(one_connection) {
+        for instance in balancers(figures, case, &[Layer::Kernel, Layer::Tcp, Layer::Http, Layer::H2]) {
+            let Some(variation) = middle(figures, &case.name, &instance.id, |m| variation(&m.shares)) else { continue };
+            let (sentence, sign) = if variation < EVEN_MAX {
+                ("spreads the calls of one connection over all origins", "<")
+            } else {
+                ("does not spread the calls of one connection", ">=")
+            };
+            conclusions.push(conclusion(
+                format!("{}: {} {sentence}.", case_title(case), title(figures, instance)),
+                format!("coefficient of variation of the origins' calls {variation:.2} {sign} {EVEN_MAX}"),
+            ));
+        }
+    }
+    conclusions
+}
+
+/// For each instance, the first rate (and connections) at which it gives way, against the lightest of its open-loop cases with as many
+/// origins.
+fn knees(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let weight = |case: &Case| match &case.load.mode {
+        Mode::Open { rate: Rate::Fixed(rate), .. } => Some((case.load.connections, *rate)),
+        _ => None,
+    };
+    for instance in &figures.run.scenario.instances {
+        let takes_part = |case: &&Case| case.instances.contains(&instance.id) && weight(case).is_some();
+        let mut cases: Vec<&Case> = figures.run.scenario.cases.iter().filter(takes_part).collect();
+        cases.sort_by(|left, right| weight(left).partial_cmp(&weight(right)).unwrap_or(std::cmp::Ordering::Equal));
+        let Some(&lightest) = cases.first() else { continue };
+        let p95 = |case: &Case| figures.estimate(&case.name, &instance.id, "p95_us").map(|estimate| estimate.median);
+        let Some(light) = p95(lightest) else { continue };
+        let gives_way = cases.iter().skip(1).filter(|case| case.load.kind == lightest.load.kind).find_map(|case| {
+            let reached = middle(figures, &case.name, &instance.id, |m| Some(m.ok_per_s / m.rate?))?;
+            let p95 = p95(case)?;
+            let (is_slow, is_short) = (p95 > KNEE_P95_FACTOR * light, reached < KNEE_REACHED_MIN);
+            (is_slow || is_short).then(|| {
+                let slow = format!("p95 {} > {KNEE_P95_FACTOR} × {}", number::micros(p95), number::micros(light));
+                let short = format!(
+                    "{} of the rate reached < {}",
+                    number::per_cent(reached),
+                    number::per_cent(KNEE_REACHED_MIN)
+                );
+                (*case, if is_slow { slow } else { short })
+            })
+        });
+        if let Some((case, because)) = gives_way {
+            conclusions.push(conclusion(
+                format!("{}: the knee is at {}.", title(figures, instance), case_title(case)),
+                because,
+            ));
+        }
+    }
+    conclusions
+}
+
+/// Which of the published "better everywhere" holds.
+fn l4_matrix(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    for case in &figures.run.scenario.cases {
+        let (metric, is_rate) = match case.load.kind {
+            LoadKind::Stream => (GBPS, true),
+            LoadKind::TcpRr if case.load.connections == 1 => ("min_us", false),
+            _ => (RPS, true),
+        };
+        let floor = figures.noise(&case.name, metric);
+        let routed = figures
+            .instances(&case.name)
+            .into_iter()
+            .find(|instance| crate::judge::layer_of(figures.run, &instance.id) == Layer::Routed);
+        let Some(routed) = routed else { continue };
+        let (mut better, mut worse, mut level, mut few) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for instance in balancers(figures, case, &[Layer::Kernel, Layer::Tcp, Layer::Http]) {
+            let Some(ratio) = figures.ratio(&case.name, &instance.id, &routed.id, metric) else { continue };
+            let entry = format!("{} {}", title(figures, instance), number::ratio(&ratio));
+            match (differs(&ratio, floor), is_rate) {
+                (Difference::More, true) | (Difference::Less, false) => better.push(entry),
+                (Difference::Less, true) | (Difference::More, false) => worse.push(entry),
+                (Difference::NotShown, _) => level.push(entry),
+                (Difference::TooFewRounds, _) => few.push(entry),
+            }
+        }
+        let whole = format!("the whole interval against 1 ± {floor:.3}");
+        let groups = [
+            ("better than", better, whole.clone()),
+            ("worse than", worse, whole.clone()),
+            ("not shown to differ from", level, whole),
+            ("in too few rounds to tell, against", few, format!("fewer than {ROUNDS_MIN} rounds")),
+        ];
+        for (relation, entries, because) in groups.into_iter().filter(|(_, entries, _)| !entries.is_empty()) {
+            let entries = entries.join(", ");
+            let text = format!("{}: {relation} the routed path without a balancer: {entries}.", case_title(case));
+            conclusions.push(conclusion(text, because));
+        }
+    }
+    conclusions
+}
+
+/// Whether a path costs bandwidth, and what it costs in CPU.
+fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let reference = &figures.run.scenario.reference;
+    for case in figures.run.scenario.cases.iter().filter(|case| case.load.kind == LoadKind::Stream) {
+        let (rate_floor, cost_floor) = (figures.noise(&case.name, GBPS), figures.noise(&case.name, CORES_PER_GBPS));
+        for instance in figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference) {
+            let is_capped = matches!(figures.verdict(&case.name, &instance.id), Some((Verdict::CapBound, _)));
+            let rate = figures
+                .ratio(&case.name, &instance.id, reference, GBPS)
+                .filter(|ratio| differs(ratio, rate_floor) == Difference::Less);
+            if let Some(rate) = rate.filter(|_| !is_capped) {
+                conclusions.push(conclusion(
+                    format!(
+                        "{}: {} lowers the bandwidth to {} of the direct path.",
+                        case_title(case),
+                        title(figures, instance),
+                        number::ratio(&rate)
+                    ),
+                    format!("{:.3} < 1 - {rate_floor:.3}", rate.high),
+                ));
+            }
+            let cost = figures
+                .ratio(&case.name, &instance.id, reference, CORES_PER_GBPS)
+                .filter(|ratio| differs(ratio, cost_floor) == Difference::More);
+            if let Some(cost) = cost {
+                let own = figures.estimate(&case.name, &instance.id, LB_CORES_PER_GBPS);
+                let own = own.map_or(String::new(), |own| {
+                    format!("; the path itself {} cores per Gbps", number::plain(own.median))
+                });
+                conclusions.push(conclusion(
+                    format!(
+                        "{}: all CPU for a byte through {} is {} of the direct path's{own}.",
+                        case_title(case),
+                        title(figures, instance),
+                        number::ratio(&cost)
+                    ),
+                    format!("{:.3} > 1 + {cost_floor:.3}", cost.low),
+                ));
+            }
+        }
+    }
+    conclusions.extend(hops(figures));
+    conclusions
+}
+
+/// What one hop adds, from chains of the same balancer of different length.
+fn hops(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    for case in &figures.run.scenario.cases {
+        let metric = if case.load.kind == LoadKind::Stream { CORES_PER_GBPS } else { BUSY_US };
+        let Some(known) = super::metric(metric) else { continue };
+        let instances = figures.instances(&case.name);
+        for chain in instances.iter().filter(|instance| instance.hops > 1) {
+            let is_link =
+                |instance: &&&Instance| instance.contender == chain.contender && instance.variant == chain.variant;
+            let links: Vec<_> = instances.iter().filter(is_link).collect();
+            if links.iter().any(|link| link.hops > chain.hops) || links.len() < 2 {
+                continue;
+            }
+            let rounds_of = |link: &&&&Instance| (f64::from(link.hops), figures.rounds(&case.name, &link.id, 0, known));
+            let series: Vec<(f64, Vec<Option<f64>>)> = links.iter().map(|link| rounds_of(&link)).collect();
+            let by_round: Vec<Vec<(f64, f64)>> = (0..figures.run.rounds as usize)
+                .map(|round| series.iter().filter_map(|(hops, rounds)| Some((*hops, (*rounds.get(round)?)?))).collect())
+                .collect();
+            if let Some(slope) = crate::stats::slope(&by_round) {
+                conclusions.push(conclusion(
+                    format!(
+                        "{}: one more hop of {} adds {} {}.",
+                        case_title(case),
+                        title(figures, instances.iter().find(|other| other.id == links[0].id).unwrap_or(chain)),
+                        number::with_interval(&slope, number::plain),
+                        super::metric_title(metric)
+                    ),
+                    format!("slope over {} lengths of chain", links.len()),
+                ));
+            }
+        }
+    }
+    conclusions
+}
+
+/// The word "linear" only where it is shown.
+fn cpu_scaling(figures: Figures<'_>) -> Vec<Conclusion> {
+    let of_series = |series: &super::super::tables::Series<'_>| match series.why_not_linear() {
+        None => conclusion(
+            format!(
+                "{}, {}: the rate grows linearly over the levels that were measured.",
+                series.contender,
+                case_title(series.case)
+            ),
+            "efficiency's interval >= 0.9 and the verdict lb-saturated at every level",
+        ),
+        Some(why) => {
+            conclusion(format!("{}, {}: a linear growth is not shown.", series.contender, case_title(series.case)), why)
+        }
+    };
+    levels(figures).iter().map(of_series).collect()
+}

@@ -1,0 +1,247 @@
+//! Sentences that the figures bear out.
+//!
+//! Job: [`conclusions`], each with the inequality that triggered it. A sentence that no inequality triggers is not written: "no difference
+//! was shown" is one that is, "they are equal" is not. Non-job: opinions.
+
+mod by_scenario;
+
+use crate::record::{Case, Conclusion, Instance, Layer, Mode, Run, Verdict};
+use crate::stats::{Difference, Estimate, differs, drifts};
+
+use super::figures::{Figures, LB_CORES_PER_GBPS, LB_US, METRICS, P99, RPS, metric};
+use super::number;
+use super::tables::{case_title, rate_figure, title};
+
+/// A noise floor above this makes a run worth little.
+const NOISE_MAX: f64 = 0.05;
+
+/// All conclusions of the run: first those of its own published report, then what holds for every scenario.
+pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
+    let figures = Figures::new(run);
+    let mut conclusions = by_scenario::conclusions(figures);
+    conclusions.extend(cheapest(figures));
+    for case in &run.scenario.cases {
+        conclusions.extend(limits(figures, case));
+    }
+    conclusions.extend(noise(figures));
+    conclusions.extend(drift(figures));
+    conclusions
+}
+
+pub(super) fn conclusion(text: impl Into<String>, because: impl Into<String>) -> Conclusion {
+    Conclusion { text: text.into(), because: because.into() }
+}
+
+/// Who costs least CPU for the same work in one case and layer, and how the next one differs from it.
+struct Least<'a> {
+    case: &'a str,
+    place: &'static str,
+    unit: &'static str,
+    first: &'a str,
+    second: &'a str,
+    /// What the first costs.
+    cost: f64,
+    /// The second over the first.
+    ratio: Estimate,
+    floor: f64,
+    difference: Difference,
+}
+
+/// One sentence for all cases that say the same.
+fn cheapest(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut groups: Vec<Vec<Least<'_>>> = Vec::new();
+    for least in figures.run.scenario.cases.iter().flat_map(|case| least_of(figures, case)) {
+        let is_alike = |group: &&mut Vec<Least<'_>>| {
+            let key = |least: &Least<'_>| {
+                (
+                    least.place,
+                    least.unit,
+                    least.difference == Difference::More,
+                    least.difference == Difference::TooFewRounds,
+                )
+            };
+            key(&group[0]) == key(&least) && (group[0].first, group[0].second) == (least.first, least.second)
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(least),
+            None => groups.push(vec![least]),
+        }
+    }
+    groups.iter().map(|group| cheapest_of(figures, group)).collect()
+}
+
+fn cheapest_of(figures: Figures<'_>, group: &[Least<'_>]) -> Conclusion {
+    let Least { place, unit, first, second, difference, .. } = &group[0];
+    let (first, second) = (name(figures, first), name(figures, second));
+    let cases: Vec<&str> = group.iter().map(|least| least.case).collect();
+    let range = |of: &dyn Fn(&Least<'_>) -> f64, show: fn(f64) -> String| {
+        let (low, high) = group
+            .iter()
+            .map(of)
+            .fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
+        if show(low) == show(high) { show(low) } else { format!("{} to {}", show(low), show(high)) }
+    };
+    let cost = range(&|least| least.cost, number::plain);
+    let ratio = match group {
+        [only] => number::ratio(&only.ratio),
+        _ => format!("×{}", range(&|least| least.ratio.median, number::plain)),
+    };
+    // The case that bears the sentence out least.
+    let weakest = group.iter().min_by(|left, right| left.ratio.low.total_cmp(&right.ratio.low)).unwrap_or(&group[0]);
+    let bound = format!("1 + {:.3}, lower end of the interval of the ratio against the noise floor", weakest.floor);
+    let (text, because) = match difference {
+        Difference::More => (
+            format!("{first} costs least {place}, {cost} {unit}; {second}, the next, costs {ratio}"),
+            format!("{:.3} > {bound}", weakest.ratio.low),
+        ),
+        Difference::TooFewRounds => (
+            format!("{first} cost least {place} in the middle of too few rounds, {cost} {unit}; {second} {ratio}"),
+            format!("rounds: {} < {}", weakest.ratio.rounds, crate::stats::ROUNDS_MIN),
+        ),
+        Difference::NotShown | Difference::Less => (
+            format!("{first} and {second} cost least {place}; no difference between them was shown"),
+            format!("{:.3} is not > {bound}", weakest.ratio.low),
+        ),
+    };
+    conclusion(format!("{}: {text}.", cases.join(", ")), because)
+}
+
+fn least_of<'a>(figures: Figures<'a>, case: &'a Case) -> Vec<Least<'a>> {
+    let (metric, unit) = match rate_figure(case).0 {
+        "Gbps" => (LB_CORES_PER_GBPS, "cores/Gbps"),
+        _ => (LB_US, "µs of CPU per operation"),
+    };
+    let layers = [
+        (Layer::Kernel, "in the kernel"),
+        (Layer::Tcp, "on layer 4"),
+        (Layer::Http, "on layer 7"),
+        (Layer::H2, "over HTTP/2"),
+    ];
+    let of_layer = |(layer, place): (Layer, &'static str)| {
+        let ranked = ranked(figures, case, layer, metric);
+        let [(first, least), (second, _), ..] = ranked.as_slice() else { return None };
+        let ratio = figures.ratio(&case.name, second, first, metric)?;
+        let floor = figures.noise(&case.name, metric);
+        let difference = differs(&ratio, floor);
+        Some(Least { case: case_title(case), place, unit, first, second, cost: least.median, ratio, floor, difference })
+    };
+    layers.into_iter().filter_map(of_layer).collect()
+}
+
+/// The contenders of a layer by what they cost, the cheapest first; of each one its cheapest configuration, all with as many CPUs.
+fn ranked<'a>(figures: Figures<'a>, case: &Case, layer: Layer, metric: &str) -> Vec<(&'a str, Estimate)> {
+    let single =
+        |instance: &&Instance| instance.hops <= 1 && crate::judge::layer_of(figures.run, &instance.id) == layer;
+    let instances: Vec<&Instance> = figures.instances(&case.name).into_iter().filter(single).collect();
+    let workers = instances.iter().map(|instance| instance.workers).min();
+    let alike = instances.into_iter().filter(|instance| Some(instance.workers) == workers);
+    let with_cost = |instance: &'a Instance| Some((instance, figures.estimate(&case.name, &instance.id, metric)?));
+    let mut ranked: Vec<(&Instance, Estimate)> = alike.filter_map(with_cost).collect();
+    ranked.sort_by(|left, right| left.1.median.total_cmp(&right.1.median));
+    let mut contenders: Vec<&str> = Vec::new();
+    ranked.retain(|(instance, _)| {
+        let is_first = !contenders.contains(&instance.contender.as_str());
+        contenders.push(&instance.contender);
+        is_first
+    });
+    ranked.into_iter().map(|(instance, cost)| (instance.id.as_str(), cost)).collect()
+}
+
+/// Who was at the limit, for whom; a closed loop only, since an open one is meant to stay below.
+fn limits(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    let verdicts = [
+        (Verdict::LbSaturated, "the balancer was at its limit, so the rate is its capacity, for"),
+        (Verdict::BackendSaturated, "the origins were at their limit, so the rate is a lower bound, for"),
+        (Verdict::GeneratorSaturated, "the load was at its limit, so the rate is a lower bound, for"),
+        (
+            Verdict::ConcurrencyLimited,
+            "nothing was at its limit but the number of connections, so the rate is a lower bound, for",
+        ),
+        (Verdict::CapBound, "something outside of all contenders capped the rate, for"),
+        (Verdict::Invalid, "the figures mean nothing, for"),
+    ];
+    for (verdict, sentence) in verdicts {
+        if case.load.mode != Mode::Closed && !matches!(verdict, Verdict::GeneratorSaturated | Verdict::Invalid) {
+            continue;
+        }
+        let judged = figures.instances(&case.name).into_iter().filter_map(|instance| {
+            let (found, reasons) = figures.verdict(&case.name, &instance.id)?;
+            (found == verdict).then(|| (title(figures, instance), reasons))
+        });
+        let judged: Vec<_> = judged.collect();
+        let Some((_, reasons)) = judged.first() else { continue };
+        let names: Vec<&str> = judged.iter().map(|(name, _)| name.as_str()).collect();
+        let of_first = if names.len() > 1 { format!("{}: ", names[0]) } else { String::new() };
+        conclusions.push(conclusion(
+            format!("{}: {sentence} {}.", case_title(case), names.join(", ")),
+            format!("{of_first}{}", reasons.join("; ")),
+        ));
+    }
+    conclusions
+}
+
+fn noise(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    for (name, what) in [(RPS, "rate"), (LB_US, "CPU per operation"), (P99, "p99")] {
+        let worst =
+            figures.run.scenario.cases.iter().filter(|case| !figures.same_over_same(&case.name, name).is_empty());
+        let worst =
+            worst.map(|case| (figures.noise(&case.name, name), case)).max_by(|left, right| left.0.total_cmp(&right.0));
+        if let Some((floor, case)) = worst.filter(|(floor, _)| *floor > NOISE_MAX) {
+            conclusions.push(conclusion(
+                format!(
+                    "{}: this host is too noisy to tell differences of {what} below {}.",
+                    case_title(case),
+                    number::per_cent(floor)
+                ),
+                format!(
+                    "the same contender against itself: {} > {}",
+                    number::per_cent(floor),
+                    number::per_cent(NOISE_MAX)
+                ),
+            ));
+        }
+    }
+    conclusions
+}
+
+/// Cells whose rate wandered with the rounds.
+fn drift(figures: Figures<'_>) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    for case in &figures.run.scenario.cases {
+        let (_, rate) = rate_figure(case);
+        let wandering = figures.instances(&case.name).into_iter().filter_map(|instance| {
+            let values = figures.values(&case.name, &instance.id, rate);
+            let spread = spread_beyond_noise(figures, &case.name, rate, &values);
+            (drifts(&values) && spread).then(|| (title(figures, instance), crate::stats::spearman(&values)))
+        });
+        let wandering: Vec<_> = wandering.collect();
+        if let Some((_, Some(rho))) = wandering.first() {
+            let names: Vec<&str> = wandering.iter().map(|(name, _)| name.as_str()).collect();
+            let text = format!(
+                "{}: the rate of {} drifted over the rounds; its median describes no one state.",
+                case_title(case),
+                names.join(", ")
+            );
+            conclusions.push(conclusion(text, format!("|ρ| = {:.2} > 0.5", rho.abs())));
+        }
+    }
+    conclusions
+}
+
+/// An open loop holds its rate to a fraction of a per mille; that such rounds are in some order is no drift.
+fn spread_beyond_noise(figures: Figures<'_>, case: &str, metric: &str, values: &[f64]) -> bool {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = values.iter().copied().fold(0.0, f64::max);
+    greatest > least * (1.0 + figures.noise(case, metric))
+}
+
+pub(super) fn name(figures: Figures<'_>, instance: &str) -> String {
+    figures.run.instance(instance).map_or(instance.to_owned(), |instance| title(figures, instance))
+}
+
+/// How a metric is called in a sentence.
+pub(super) fn metric_title(name: &str) -> &'static str {
+    metric(name).or(METRICS.first()).map_or("", |metric| metric.title)
+}

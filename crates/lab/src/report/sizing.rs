@@ -1,0 +1,163 @@
+//! The line that an operator wants: for so many requests a second, so many cores and so much memory.
+
+use crate::record::{Case, Instance, Layer, LoadKind, Mode, Rate};
+
+use super::figures::{Figures, LB_US, P99, lb_seconds, mib};
+use super::number;
+use super::table::Table;
+use super::tables::{case_title, middle, or_dash, title};
+
+/// What a balancer is to be sized for.
+const SIZE_FOR_PER_S: f64 = 10_000.0;
+/// How full its CPUs may be then: above, queues grow faster than load.
+const UTILISATION: f64 = 0.7;
+
+/// One row for each balancer that runs as a process and was measured under requests. None where the scenario has no such case.
+pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
+    let case = best_case(figures)?;
+    let head = ["balancer", "CPU µs/request", "cores", "MiB", "1 core : MiB", "p99 held"];
+    let mut table = Table::new(
+        format!(
+            "For {} requests a second on {} connections, CPUs {} full (from: {})",
+            number::plain(SIZE_FOR_PER_S),
+            case.load.connections,
+            number::per_cent(UTILISATION),
+            case_title(case)
+        ),
+        head,
+    );
+    for instance in figures.instances(&case.name) {
+        if let Some(need) = need(figures, case, instance) {
+            table.row([
+                title(figures, instance),
+                number::plain(need.us),
+                format!("{:.2}", need.cores),
+                format!("{:.0}", need.mib),
+                format!("1 : {:.0}", need.mib / need.cores),
+                or_dash(need.p99_us, number::micros),
+            ]);
+        }
+    }
+    table.note("The published report recommends 1 core : 300 MiB. Cores = rate × CPU per request / 0.7, memory = what was held at that many connections.");
+    table.note(match case.load.mode {
+        Mode::Closed => "p99 is that of a closed loop at full load: an upper bound of what a balancer sized like this would show, and no promise.",
+        Mode::Open { .. } | Mode::Search { .. } => "p99 is that of the case, at the load of the case; a balancer with cores to spare does no worse.",
+    });
+    (!table.rows.is_empty()).then_some(table)
+}
+
+/// The sizing as one sentence, for the page's first box: of the balancer of requests that needs least, and the next.
+pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
+    let case = best_case(figures)?;
+    let needs = figures
+        .instances(&case.name)
+        .into_iter()
+        .filter_map(|instance| Some((instance, need(figures, case, instance)?)));
+    let mut needs: Vec<_> = needs.collect();
+    let of_requests =
+        |instance: &Instance| matches!(crate::judge::layer_of(figures.run, &instance.id), Layer::Http | Layer::H2);
+    // The published advice is about balancers of requests; those of connections only where there are no others.
+    if needs.iter().any(|(instance, _)| of_requests(instance)) {
+        needs.retain(|(instance, _)| of_requests(instance));
+    }
+    needs.sort_by(|left, right| left.1.cores.total_cmp(&right.1.cores));
+    let (instance, need) = needs.first()?;
+    let held = match (need.p99_us, &case.load.mode) {
+        (Some(p99), Mode::Open { .. } | Mode::Search { .. }) => format!(" at p99 ≤ {}", number::micros(p99)),
+        // At full load; no latency that a balancer with room to spare would be held to.
+        _ => String::new(),
+    };
+    let next = needs.get(1).map_or(String::new(), |(instance, need)| {
+        format!(" (the next, {}: {:.2} cores and {:.0} MiB)", title(figures, instance), need.cores, need.mib)
+    });
+    Some(format!(
+        "For {} requests a second{held}: {:.2} cores and {:.0} MiB with {}{next}, on {} connections. That is 1 core : {:.0} MiB; published: 1 core : 300 MiB.",
+        number::plain(SIZE_FOR_PER_S),
+        need.cores,
+        need.mib,
+        title(figures, instance),
+        case.load.connections,
+        need.mib / need.cores
+    ))
+}
+
+struct Need {
+    us: f64,
+    cores: f64,
+    mib: f64,
+    p99_us: Option<f64>,
+}
+
+fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> {
+    let layer = crate::judge::layer_of(figures.run, &instance.id);
+    let least = figures.instances(&case.name).into_iter().map(|instance| instance.workers).min();
+    // More workers get in each other's way: the fewest are what a balancer costs.
+    let is_least = Some(instance.workers) == least;
+    if !matches!(layer, Layer::Tcp | Layer::Http | Layer::H2) || instance.hops != 1 || !is_least {
+        return None;
+    }
+    middle(figures, &case.name, &instance.id, |m| lb_seconds(m, layer))?;
+    let us = figures.estimate(&case.name, &instance.id, LB_US)?.median;
+    let memory = middle(figures, &case.name, &instance.id, |m| Some(mib(m.memory.balancer_rss)))?;
+    let cores = SIZE_FOR_PER_S * us / 1e6 / UTILISATION;
+    let p99_us = figures.estimate(&case.name, &instance.id, P99).map(|p99| p99.median);
+    (cores > 0.0 && memory > 0.0).then_some(Need { us, cores, mib: memory, p99_us })
+}
+
+/// Requests, below capacity if there is such a case: the heaviest of those, else the closed loop with the most connections.
+fn best_case(figures: Figures<'_>) -> Option<&Case> {
+    let requests = |case: &&Case| {
+        matches!(
+            case.load.kind,
+            LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::Grpc | LoadKind::HttpClose
+        )
+    };
+    let weight = |case: &Case| match &case.load.mode {
+        Mode::Open { rate: Rate::OfSlowest { share, .. }, .. } => (2, *share),
+        Mode::Open { rate: Rate::Fixed(rate), .. } => (1, *rate),
+        Mode::Search { .. } => (0, f64::from(case.load.connections)),
+        Mode::Closed => (0, f64::from(case.load.connections)),
+    };
+    let cases = figures.run.scenario.cases.iter().filter(requests);
+    cases.max_by(|left, right| weight(left).partial_cmp(&weight(right)).unwrap_or(std::cmp::Ordering::Equal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Table as Kind;
+    use crate::report::sample;
+
+    #[test]
+    fn what_is_needed_follows_from_what_was_measured() {
+        let run = sample::run(Kind::L4l7Ab);
+        let figures = Figures::new(&run);
+        let case = best_case(figures).unwrap();
+        assert_eq!(case.name, "steady-80", "below capacity, and there the heaviest");
+        let need = need(figures, case, run.instance("nginx-http").unwrap()).unwrap();
+        // 10,000/s of 15.2 µs are 0.152 CPUs, and 0.217 when those are to be 70 % full; 18 MiB were held.
+        assert!((need.cores - 0.217).abs() < 0.003, "{}", need.cores);
+        assert_eq!(need.mib, 18.0);
+        let sentence = sentence(figures).unwrap();
+        for part in
+            ["at p99 ≤ ", "with Steelyard http (the next, nginx http, tuned: 0.22 cores", "published: 1 core : 300 MiB"]
+        {
+            assert!(sentence.contains(part), "{sentence}");
+        }
+        // Balancers without a process have no memory to size.
+        assert!(super::need(figures, case, run.instance("steelyard-vip").unwrap()).is_none());
+    }
+
+    #[test]
+    fn nothing_to_size() {
+        let run = sample::run(Kind::TcpDownstream);
+        assert!(table(Figures::new(&run)).is_none() && sentence(Figures::new(&run)).is_none());
+    }
+
+    #[test]
+    fn a_closed_loop_promises_no_latency() {
+        let run = sample::run(Kind::CpuScaling);
+        let sentence = sentence(Figures::new(&run)).unwrap();
+        assert!(!sentence.contains("p99"), "{sentence}");
+    }
+}

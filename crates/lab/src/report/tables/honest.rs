@@ -1,0 +1,160 @@
+//! One table for any case: the rate with its interval, latency, cost by component, errors, verdict.
+
+use crate::record::{Case, LoadKind, Measurement, Mode, Verdict};
+
+use super::super::figures::{self, Figures};
+use super::super::number;
+use super::super::table::Table;
+use super::{absent, case_title, cell, extrapolated, lower_bound_mark, middle, or_dash, title, verdict};
+
+pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
+    let (rate_title, _) = rate_figure(case);
+    let reference = &figures.run.scenario.reference;
+    let mut head = vec!["contender", rate_title, "to reference", "verdict", "LB CPU", "client", "backend", "all CPU"];
+    let latency = latency_measured(case);
+    let in_bytes = case.load.kind == LoadKind::Stream;
+    if !in_bytes {
+        head.extend(["p50", "p90", "p99", "p99.9", "max"]);
+    }
+    head.extend(["LB RSS", "errors"]);
+    let mut table = Table::new(format!("{}: {} ({latency})", case_title(case), case.title), head);
+    // Before what a narrow window cuts off.
+    table.head[3].is_figure = false;
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let (_, rate_metric) = rate_figure(case);
+        let cost = |name| cell(figures, &case.name, id, name, number::plain);
+        let ratio = figures.ratio(&case.name, id, reference, rate_metric).filter(|_| id != reference);
+        let costs = if in_bytes {
+            [figures::LB_CORES_PER_GBPS, "client_cores_per_gbps", "origin_cores_per_gbps", figures::CORES_PER_GBPS]
+        } else {
+            [figures::LB_US, "client_us_per_op", figures::ORIGIN_US, figures::BUSY_US]
+        };
+        let mut row = vec![
+            title(figures, instance),
+            rate(figures, case, id),
+            ratio.map_or("-".into(), |ratio| number::ratio(&ratio)),
+            verdict(figures, &case.name, id),
+        ];
+        row.extend(costs.map(cost));
+        if !in_bytes {
+            let times = [figures::P50, "p90_us", figures::P99, "p999_us", "max_us"];
+            row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
+        }
+        row.push(or_dash(figures.estimate(&case.name, id, figures::LB_MIB).map(|mib| mib.median), |mib| {
+            format!("{mib:.1} MiB")
+        }));
+        row.push(errors(figures, case, id));
+        table.row(row);
+        if let Some(capacity) =
+            extrapolated(figures, case.name.as_str(), instance).filter(|_| case.load.mode == Mode::Closed)
+        {
+            table.note(format!(
+                "{}: extrapolated to all of its CPU time, {}/s; that is a division, not a measurement.",
+                title(figures, instance),
+                number::plain(capacity)
+            ));
+        }
+    }
+    let unit = if in_bytes { "cores per Gbps" } else { "µs per operation" };
+    table.notes.insert(
+        0,
+        format!("CPU in {unit}. Medians over the rounds; [95 % interval]; (range) where rounds are too few for one."),
+    );
+    table
+}
+
+/// The table of the first page: the closed loop in which most balancers were at their limit, short.
+pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
+    let limits = |case: &Case| {
+        let at_limit = |instance: &&crate::record::Instance| {
+            matches!(figures.verdict(&case.name, &instance.id), Some((Verdict::LbSaturated, _)))
+        };
+        figures.instances(&case.name).iter().filter(|instance| at_limit(instance)).count()
+    };
+    let cases = figures.run.scenario.cases.iter().rev().filter(|case| case.load.mode == Mode::Closed);
+    // The last maximum counts: with the order turned round, the first of equals.
+    let case = cases.max_by_key(|case| limits(case)).or(figures.run.scenario.cases.first())?;
+    let (rate_title, rate_metric) = rate_figure(case);
+    let in_bytes = case.load.kind == LoadKind::Stream;
+    let (cost_title, cost) =
+        if in_bytes { ("LB cores/Gbps", figures::LB_CORES_PER_GBPS) } else { ("LB µs/op", figures::LB_US) };
+    let reference = &figures.run.scenario.reference;
+    let than = figures.run.instance(reference).map_or(reference.clone(), |instance| title(figures, instance));
+    let head = [
+        "contender".to_owned(),
+        rate_title.to_owned(),
+        format!("against {than}"),
+        cost_title.to_owned(),
+        "p99".to_owned(),
+        "verdict".to_owned(),
+    ];
+    let mut table =
+        Table::new(format!("{}: {} ({})", case_title(case), case.title, latency_measured(case)), head).words_from(5);
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let ratio = figures.ratio(&case.name, id, reference, rate_metric).filter(|_| id != reference);
+        table.row([
+            title(figures, instance),
+            rate(figures, case, id),
+            ratio.map_or("-".to_owned(), |ratio| number::ratio(&ratio)),
+            cell(figures, &case.name, id, cost, number::plain),
+            or_dash(figures.estimate(&case.name, id, figures::P99).map(|p99| p99.median), number::micros),
+            verdict(figures, &case.name, id),
+        ]);
+    }
+    super::add_gaps(&mut table, figures, 1);
+    Some(table).filter(|table| !table.rows.is_empty())
+}
+
+/// Which rate a case is about: the column's title, and the metric.
+pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
+    match case.load.kind {
+        LoadKind::Stream => ("Gbps", figures::GBPS),
+        LoadKind::StreamPaced => ("messages/s", figures::RPS),
+        LoadKind::HttpClose | LoadKind::TcpCrr => ("connections/s", figures::RPS),
+        LoadKind::TcpRr => ("transactions/s", figures::RPS),
+        LoadKind::Http | LoadKind::Http10 | LoadKind::H2c | LoadKind::Grpc => ("requests/s", figures::RPS),
+    }
+}
+
+/// From which moment the latencies of a case count, in words.
+pub(crate) fn latency_measured(case: &Case) -> &'static str {
+    match (&case.load.mode, case.load.kind) {
+        (_, LoadKind::Stream) => "as fast as it goes",
+        (_, LoadKind::StreamPaced) => "at a pace, latency one way from writing to reading",
+        (Mode::Closed, _) => "closed loop, latency from the send",
+        (Mode::Open { .. } | Mode::Search { .. }, _) => "open loop, latency from the scheduled send",
+    }
+}
+
+fn rate(figures: Figures<'_>, case: &Case, instance: &str) -> String {
+    let (_, metric) = rate_figure(case);
+    let Some(estimate) = figures.estimate(&case.name, instance, metric) else {
+        return absent(figures, &case.name, instance);
+    };
+    let text = number::with_interval(&estimate, number::plain);
+    let offered = middle(figures, &case.name, instance, |m| m.rate).filter(|_| case.load.mode != Mode::Closed);
+    match offered {
+        Some(offered) => format!("{text} of {}", number::plain(offered)),
+        None => format!("{}{text}", lower_bound_mark(figures, &case.name, instance)),
+    }
+}
+
+/// By kind, over all rounds; rounds that were judged invalid for them included, else they would never be seen.
+fn errors(figures: Figures<'_>, case: &Case, instance: &str) -> String {
+    let cells = figures.cells(&case.name, instance);
+    let measured: Vec<&Measurement> = cells.iter().filter_map(|cell| cell.measurement.as_ref()).collect();
+    let sum = |of: fn(&Measurement) -> u64| measured.iter().map(|m| of(m)).sum::<u64>();
+    let kinds = [
+        ("connect", sum(|m| m.errors.connect)),
+        ("request", sum(|m| m.errors.request)),
+        ("timeout", sum(|m| m.errors.timeout)),
+        ("length", sum(|m| m.errors.length)),
+        ("status", sum(|m| m.errors.status)),
+        ("unsent", sum(|m| m.errors.unsent)),
+    ];
+    let met: Vec<String> =
+        kinds.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{kind} {count}")).collect();
+    if met.is_empty() { "0".to_owned() } else { met.join(", ") }
+}

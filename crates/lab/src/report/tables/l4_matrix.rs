@@ -1,0 +1,141 @@
+//! Tools by balancers: requests, connections, latency, bulk.
+
+use crate::record::{Case, Instance, Layer, LoadKind};
+use crate::stats::Estimate;
+
+use super::super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, RPS};
+use super::super::number;
+use super::super::table::Table;
+use super::{absent, case_title, or_dash, title, verdict};
+
+/// A row of the published table.
+struct Row<'a> {
+    case: &'a Case,
+    label: String,
+    metric: &'static str,
+    show: fn(f64) -> String,
+    /// Latency's floor is the least round; everything else is the median (Chen and Revels, arXiv 1608.04295: noise only ever adds).
+    is_floor: bool,
+}
+
+fn rows<'a>(figures: Figures<'a>) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for case in &figures.run.scenario.cases {
+        let title = case_title(case);
+        let mut row = |label: &str, metric, show, is_floor| {
+            rows.push(Row { case, label: label.to_owned(), metric, show, is_floor });
+        };
+        match case.load.kind {
+            LoadKind::Stream => row(title, GBPS, gbps, false),
+            LoadKind::TcpRr if case.load.connections == 1 => {
+                row(&format!("{title} min"), "min_us", micros, true);
+                row(&format!("{title} avg"), "mean_us", micros, false);
+            }
+            _ => row(title, RPS, whole, false),
+        }
+    }
+    rows
+}
+
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn micros(us: f64) -> String {
+    format!("{us:.2}us")
+}
+
+fn gbps(value: f64) -> String {
+    format!("{value:.1}Gbps")
+}
+
+pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
+    let instances = &figures.run.scenario.instances;
+    let titles = instances.iter().map(|instance| title(figures, instance));
+    let missing = super::gaps(figures);
+    let absent = missing.iter().map(|gap| gap.what.clone());
+    let head: Vec<String> = std::iter::once("Tool".to_owned()).chain(titles).chain(absent).collect();
+    let mut table = Table::new("Single node, by tool", head);
+    for row in rows(figures) {
+        let of = |instance: &Instance| value(figures, &row, &instance.id);
+        let absent = missing.iter().map(|_| super::NOT_THERE.to_owned());
+        table.row(std::iter::once(row.label.clone()).chain(instances.iter().map(of)).chain(absent));
+    }
+    table.note("min: of all rounds; everything else the median over the rounds. Every balancer and the direct path had the same origins.");
+    vec![table]
+}
+
+fn value(figures: Figures<'_>, row: &Row<'_>, instance: &str) -> String {
+    if !row.case.instances.iter().any(|known| known == instance) {
+        return "-".to_owned();
+    }
+    let values = figures.values(&row.case.name, instance, row.metric);
+    let floor = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let median = figures.estimate(&row.case.name, instance, row.metric).map(|estimate| estimate.median);
+    let value = median.map(|median| if row.is_floor { floor } else { median });
+    value.map_or_else(|| absent(figures, &row.case.name, instance), row.show)
+}
+
+pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
+    vec![by_instance(figures), costs(figures)]
+}
+
+/// Each balancer against the best of the others of other makes.
+fn by_instance(figures: Figures<'_>) -> Table {
+    let rows = rows(figures);
+    let head: Vec<String> =
+        std::iter::once("balancer".to_owned()).chain(rows.iter().map(|row| row.label.clone())).collect();
+    let mut table = Table::new("Against the best of the others (ratio, round by round)", head);
+    for instance in figures.run.scenario.instances.iter().filter(|instance| is_balancer(figures, instance)) {
+        let of = |row: &Row<'_>| match best_other(figures, row, instance) {
+            Some((best, ratio)) => format!("{} of {best}", number::ratio(&ratio)),
+            None => "-".to_owned(),
+        };
+        table.row(std::iter::once(title(figures, instance)).chain(rows.iter().map(of)));
+    }
+    table.note("Rates: more is better. Times: less is better. A ratio within the noise floor of 1 is no difference.");
+    table
+}
+
+fn is_balancer(figures: Figures<'_>, instance: &Instance) -> bool {
+    !matches!(crate::judge::layer_of(figures.run, &instance.id), Layer::Direct | Layer::Routed)
+}
+
+fn best_other(figures: Figures<'_>, row: &Row<'_>, instance: &Instance) -> Option<(String, Estimate)> {
+    let is_less_better = matches!(row.metric, "min_us" | "mean_us");
+    let family = |name: &str| name.split('-').next().unwrap_or(name).to_owned();
+    let others = figures
+        .instances(&row.case.name)
+        .into_iter()
+        .filter(|other| is_balancer(figures, other) && family(&other.contender) != family(&instance.contender));
+    let with_value = others.filter_map(|other| {
+        let value = figures.estimate(&row.case.name, &other.id, row.metric)?.median;
+        Some((other, if is_less_better { -value } else { value }))
+    });
+    let (best, _) = with_value.max_by(|left, right| left.1.total_cmp(&right.1))?;
+    Some((title(figures, best), figures.ratio(&row.case.name, &instance.id, &best.id, row.metric)?))
+}
+
+/// What each operation cost the balancer, and who was at the limit.
+fn costs(figures: Figures<'_>) -> Table {
+    let cases = &figures.run.scenario.cases;
+    let columns = cases.iter().map(|case| {
+        let unit = if case.load.kind == LoadKind::Stream { "cores/Gbps" } else { "µs/op" };
+        format!("{}, {unit}", case_title(case))
+    });
+    let head: Vec<String> = std::iter::once("balancer".to_owned()).chain(columns).collect();
+    let mut table = Table::new("Balancer's CPU for each operation, and the verdict", head).words_from(1);
+    for instance in &figures.run.scenario.instances {
+        let of = |case: &Case| {
+            if !case.instances.contains(&instance.id) {
+                return "-".to_owned();
+            }
+            let metric = if case.load.kind == LoadKind::Stream { LB_CORES_PER_GBPS } else { LB_US };
+            let cost = figures.estimate(&case.name, &instance.id, metric);
+            let cost = or_dash(cost.map(|cost| cost.median), number::plain);
+            format!("{cost} · {}", verdict(figures, &case.name, &instance.id))
+        };
+        table.row(std::iter::once(title(figures, instance)).chain(cases.iter().map(of)));
+    }
+    table
+}

@@ -1,0 +1,174 @@
+//! The tables: of each published report the same ones, with the same columns, and after them those that it should have had.
+//!
+//! Job: which tables a run ends in ([`published`], [`honest()`]). Non-job: how they look. A table is made from the kind of load, the mode and
+//! the connections of the cases, not from their names, so that a scenario of one's own gets its tables, too.
+
+mod cpu_scaling;
+mod grpc_gateway;
+mod honest;
+mod l4_matrix;
+mod l4l7_ab;
+mod tcp_downstream;
+
+use crate::record::{Case, Gap, Instance, Layer, Measurement, Mode, Table as Kind, Variant, Verdict};
+use crate::stats::median;
+
+use super::figures::{Figures, RPS};
+use super::number;
+use super::table::Table;
+
+pub(crate) use cpu_scaling::{Level, Series, levels};
+pub(crate) use grpc_gateway::{is_one_at_a_time, variation};
+pub(crate) use honest::{headline, rate_figure};
+
+/// The tables of the published report, with its columns.
+pub(crate) fn published(figures: Figures<'_>) -> Vec<Table> {
+    match figures.run.scenario.table {
+        Kind::L4l7Ab => l4l7_ab::published(figures),
+        Kind::GrpcGateway => grpc_gateway::published(figures),
+        Kind::L4Matrix => l4_matrix::published(figures),
+        Kind::TcpDownstream => tcp_downstream::published(figures),
+        Kind::CpuScaling => cpu_scaling::published(figures),
+        Kind::Generic => Vec::new(),
+    }
+}
+
+/// The tables with intervals, costs and verdicts.
+pub(crate) fn honest(figures: Figures<'_>) -> Vec<Table> {
+    let mut tables = match figures.run.scenario.table {
+        Kind::L4l7Ab => l4l7_ab::honest(figures),
+        Kind::GrpcGateway => grpc_gateway::honest(figures),
+        Kind::L4Matrix => l4_matrix::honest(figures),
+        Kind::TcpDownstream => tcp_downstream::honest(figures),
+        Kind::CpuScaling => cpu_scaling::honest(figures),
+        Kind::Generic => Vec::new(),
+    };
+    if !matches!(figures.run.scenario.table, Kind::TcpDownstream | Kind::CpuScaling) {
+        tables.extend(figures.run.scenario.cases.iter().map(|case| honest::case(figures, case)));
+    }
+    tables.retain(|table| !table.rows.is_empty());
+    tables
+}
+
+/// Contenders that should have taken part and did not; those that `--quick` leaves out were not to.
+pub(crate) fn gaps(figures: Figures<'_>) -> Vec<&Gap> {
+    figures.run.gaps.iter().filter(|gap| !(figures.run.quick && gap.why.contains("--quick"))).collect()
+}
+
+/// A row for each contender that is missing, with its name and, in `column`, that it is: a gap should be seen where the figure would be.
+fn add_gaps(table: &mut Table, figures: Figures<'_>, column: usize) {
+    for gap in gaps(figures) {
+        let row = (0..table.head.len()).map(|place| match place {
+            0 => gap.what.as_str(),
+            place if place == column => NOT_THERE,
+            _ => "-",
+        });
+        table.row(row.collect::<Vec<_>>());
+    }
+}
+
+/// What stands in the place of a missing contender's figure.
+pub(crate) const NOT_THERE: &str = "not there";
+
+/// How an instance is called in tables.
+pub(crate) fn title(figures: Figures<'_>, instance: &Instance) -> String {
+    let contender = figures.run.contenders.iter().find(|known| known.name == instance.contender);
+    let mut title = contender.map_or(instance.contender.as_str(), |contender| contender.title.as_str()).to_owned();
+    if instance.hops > 1 {
+        title = format!("{title} ×{}", instance.hops);
+    }
+    let peers = figures.run.scenario.instances.iter().filter(|other| other.contender == instance.contender);
+    let (mut has_workers, mut has_variants) = (false, false);
+    for other in peers {
+        has_workers |= other.workers != instance.workers;
+        has_variants |= other.variant != instance.variant;
+    }
+    if has_workers {
+        title = format!("{title} @{}", instance.workers);
+    }
+    match instance.variant {
+        Variant::Default => format!("{title}, default"),
+        Variant::Tuned if has_variants => format!("{title}, tuned"),
+        Variant::Tuned => title,
+    }
+}
+
+/// The value of `figure` in the middle of the rounds.
+pub(crate) fn middle(
+    figures: Figures<'_>,
+    case: &str,
+    instance: &str,
+    figure: impl Fn(&Measurement) -> Option<f64>,
+) -> Option<f64> {
+    let rounds = figures.measurements(case, instance, 0);
+    median(&rounds.into_iter().flatten().filter_map(figure).collect::<Vec<_>>())
+}
+
+/// A figure, or a dash.
+pub(crate) fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    value.map_or("-".to_owned(), show)
+}
+
+/// Median and interval of a metric, or what stands for it: why the cell has none.
+pub(crate) fn cell(figures: Figures<'_>, case: &str, instance: &str, metric: &str, show: fn(f64) -> String) -> String {
+    match figures.estimate(case, instance, metric) {
+        Some(estimate) => number::with_interval(&estimate, show),
+        None => absent(figures, case, instance),
+    }
+}
+
+/// What stands in a cell without a figure.
+pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String {
+    let cells = figures.cells(case, instance);
+    if cells.iter().any(|cell| cell.failure.is_some()) {
+        "failed".to_owned()
+    } else if matches!(figures.verdict(case, instance), Some((Verdict::Invalid, _))) {
+        "invalid".to_owned()
+    } else {
+        "-".to_owned()
+    }
+}
+
+/// Requests a second as the published tables have them; `≥` where something else than the balancer was at its limit.
+pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
+    let value = middle(figures, case, instance, |m| Some(m.ok_per_s));
+    match value {
+        Some(value) => format!("{}{value:.2}", lower_bound_mark(figures, case, instance)),
+        None => absent(figures, case, instance),
+    }
+}
+
+/// `≥ ` for a figure that is no capacity: a closed loop's, with a balancer that was not at its limit.
+pub(crate) fn lower_bound_mark(figures: Figures<'_>, case: &str, instance: &str) -> &'static str {
+    let is_closed = figures.run.case(case).is_some_and(|case| case.load.mode == Mode::Closed);
+    let is_direct = crate::judge::layer_of(figures.run, instance) == Layer::Direct;
+    match figures.verdict(case, instance) {
+        Some((Verdict::LbSaturated, _)) | None => "",
+        Some(_) if is_closed && !is_direct => "≥ ",
+        Some(_) => "",
+    }
+}
+
+pub(crate) fn verdict(figures: Figures<'_>, case: &str, instance: &str) -> String {
+    match figures.verdict(case, instance) {
+        Some((verdict, _)) => number::verdict(verdict).to_owned(),
+        None => absent(figures, case, instance),
+    }
+}
+
+/// How a case is called: as the published report calls it, if it does, else by its name.
+pub(crate) fn case_title(case: &Case) -> &str {
+    case.label.as_deref().unwrap_or(&case.name)
+}
+
+/// Capacity by extrapolation: what the balancer would reach with all of its CPU time, if each operation went on costing the same. Only for
+/// a round in which something else was at its limit first; labelled wherever it is shown.
+pub(crate) fn extrapolated(figures: Figures<'_>, case: &str, instance: &Instance) -> Option<f64> {
+    let (verdict, _) = figures.verdict(case, &instance.id)?;
+    if !matches!(verdict, Verdict::GeneratorSaturated | Verdict::BackendSaturated) {
+        return None;
+    }
+    let us = figures.estimate(case, &instance.id, super::figures::LB_US)?.median;
+    figures.estimate(case, &instance.id, RPS)?;
+    (us > 0.0).then(|| f64::from(instance.workers.max(1)) * 1e6 / us)
+}

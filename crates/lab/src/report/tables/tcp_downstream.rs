@@ -1,0 +1,140 @@
+//! Bulk and paced messages from server to client, by path.
+
+use crate::record::{Case, Layer, LoadKind, Measurement};
+
+use super::super::figures::{self, Figures, GBPS, lb_seconds, mib};
+use super::super::number;
+use super::super::table::Table;
+use super::{absent, case_title, cell, middle, or_dash, title, verdict};
+
+fn streams(figures: Figures<'_>) -> impl Iterator<Item = &Case> {
+    let is_stream = |case: &&Case| matches!(case.load.kind, LoadKind::Stream | LoadKind::StreamPaced);
+    figures.run.scenario.cases.iter().filter(is_stream)
+}
+
+/// What the published report lists under each of its cases: bandwidth at both ends, CPU of each process, what the node had left.
+pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
+    streams(figures).map(|case| published_of(figures, case)).collect()
+}
+
+fn published_of(figures: Figures<'_>, case: &Case) -> Table {
+    let head = [
+        "情况 (path)",
+        "client侧入带宽 (client in), Mbps",
+        "server侧出带宽 (server out), Mbps",
+        "client CPU",
+        "server CPU",
+        "proxy CPU",
+        "空闲率 (idle)",
+    ];
+    let mut table = Table::new(case_title(case), head);
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let layer = crate::judge::layer_of(figures.run, id);
+        let middle = |figure: &dyn Fn(&Measurement) -> Option<f64>| middle(figures, &case.name, id, figure);
+        let cores = |seconds: fn(&Measurement) -> f64| {
+            or_dash(middle(&|m| Some(seconds(m) / m.window_s)), |cores| format!("{:.0}%", cores * 100.0))
+        };
+        let mbps = middle(&|m| Some(m.received_bytes as f64 * 8.0 / 1e6 / m.window_s));
+        let sent = middle(&|m| Some(m.origin_sent_bytes? as f64 * 8.0 / 1e6 / m.window_s));
+        let idle = middle(&|m| Some(m.cpu.idle_s / (m.cpu.idle_s + m.cpu.busy_s)));
+        table.row([
+            title(figures, instance),
+            mbps.map_or_else(|| absent(figures, &case.name, id), |mbps| format!("{mbps:.0}")),
+            or_dash(sent, |mbps| format!("{mbps:.0}")),
+            cores(|m| m.cpu.client_s),
+            cores(|m| m.cpu.origin_s),
+            or_dash(middle(&|m| Some(lb_seconds(m, layer)? / m.window_s)), |cores| format!("{:.0}%", cores * 100.0)),
+            or_dash(idle, number::per_cent),
+        ]);
+    }
+    super::add_gaps(&mut table, figures, 1);
+    table.note("CPU: 100% is one core. Both ends count the same window of the same clock, so that they differ only by what is under way.");
+    table
+}
+
+pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
+    let of_case = |case| [costs(figures, case), delivery(figures, case)];
+    streams(figures).flat_map(of_case).collect()
+}
+
+fn costs(figures: Figures<'_>, case: &Case) -> Table {
+    let head = [
+        "path",
+        "Gbps",
+        "skew",
+        "client",
+        "LB",
+        "server",
+        "all",
+        "LB, more than direct",
+        "busy cores",
+        "LB KiB/conn",
+        "verdict",
+    ];
+    let mut table = Table::new(format!("{}: cores for each Gbps", case_title(case)), head).words_from(10);
+    let reference = &figures.run.scenario.reference;
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let per_gbps = |metric| cell(figures, &case.name, id, metric, number::plain);
+        let skew = middle(figures, &case.name, id, |m| {
+            Some(m.origin_sent_bytes? as f64 / m.received_bytes.max(1) as f64 - 1.0)
+        });
+        let busy = middle(figures, &case.name, id, |m| Some(m.cpu.busy_s / m.window_s));
+        let extra = figures.shift(&case.name, id, reference, figures::CORES_PER_GBPS).filter(|_| id != reference);
+        table.row([
+            title(figures, instance),
+            cell(figures, &case.name, id, GBPS, number::plain),
+            or_dash(skew, number::change),
+            per_gbps("client_cores_per_gbps"),
+            per_gbps(figures::LB_CORES_PER_GBPS),
+            per_gbps("origin_cores_per_gbps"),
+            per_gbps(figures::CORES_PER_GBPS),
+            extra.map_or("-".to_owned(), |extra| number::with_interval(&extra, number::plain)),
+            or_dash(busy, number::plain),
+            or_dash(per_connection(figures, case, id), |kib| format!("{kib:.0}")),
+            verdict(figures, &case.name, id),
+        ]);
+    }
+    table.note("client, LB, server, all: cores for each Gbps. What none of the three was charged with is in all, and only there.");
+    table
+}
+
+/// KiB that the balancer holds for a connection more than before it had any.
+fn per_connection(figures: Figures<'_>, case: &Case, instance: &str) -> Option<f64> {
+    if matches!(crate::judge::layer_of(figures.run, instance), Layer::Direct | Layer::Routed | Layer::Kernel) {
+        return None;
+    }
+    middle(figures, &case.name, instance, |m| {
+        let grown = mib(m.memory.balancer_rss) - mib(m.memory.balancer_rss_idle);
+        (m.connections > 0 && m.memory.balancer_rss > 0).then(|| grown * 1024.0 / f64::from(m.connections))
+    })
+}
+
+fn delivery(figures: Figures<'_>, case: &Case) -> Table {
+    let head = ["path", "messages/s", "p50", "p90", "p99", "max", "shift of p50", "shift of p99"];
+    let mut table = Table::new(format!("{}: delivery, one way", case_title(case)), head);
+    if case.load.kind != LoadKind::StreamPaced {
+        return table;
+    }
+    let reference = &figures.run.scenario.reference;
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let time = |metric| cell(figures, &case.name, id, metric, number::micros);
+        let shift = |metric| {
+            let shift = figures.shift(&case.name, id, reference, metric).filter(|_| id != reference);
+            shift.map_or("-".to_owned(), |shift| number::with_interval(&shift, number::micros))
+        };
+        table.row([
+            title(figures, instance),
+            cell(figures, &case.name, id, figures::RPS, number::plain),
+            time("p50_us"),
+            time("p90_us"),
+            time("p99_us"),
+            time("max_us"),
+            shift("p50_us"),
+            shift("p99_us"),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,120 @@
+//! The arguments of `lab run`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::units;
+
+/// The arguments of `lab run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Scenarios by name (`lab list` has them), or .toml files, or `all`
+    #[arg(value_name = "SCENARIO", required = true)]
+    pub scenarios: Vec<String>,
+
+    /// Within 3 minutes a scenario: fewer cases, fewer rounds, shorter windows
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Only these contenders, as in nginx-http,nginx-http:default,haproxy-tcp*2
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub contenders: Vec<String>,
+
+    /// Only these cases
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub cases: Vec<String>,
+
+    /// Rounds; every contender is measured once in each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Of the order of cells; the same seed gives the same order
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+
+    /// Length of every window, as in 6s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub measure: Option<Duration>,
+
+    /// Shorten windows, then rounds, until the whole fits, as in 10m
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub budget: Option<Duration>,
+
+    /// MTU of all links
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    pub mtu: Option<u32>,
+
+    /// Everything on loopback, without namespaces, even as root
+    #[arg(long)]
+    pub loopback: bool,
+
+    /// Further contenders, or others of the same names: a directory of .toml files
+    #[arg(long, value_name = "DIR")]
+    pub contenders_dir: Option<PathBuf>,
+
+    /// Where report.html, report.md, run.json and the logs go [default: lab-SCENARIO]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Only say what would be done, and how long it would take
+    #[arg(long)]
+    pub plan: bool,
+}
+
+impl RunArgs {
+    pub(super) fn directory(&self, scenario: &str) -> PathBuf {
+        let otherwise =
+            || PathBuf::from(if scenario.is_empty() { "lab".to_owned() } else { format!("lab-{scenario}") });
+        self.out.clone().unwrap_or_else(otherwise)
+    }
+
+    /// The command that does one scenario of it again.
+    pub(super) fn command(&self, scenario: &str, seed: u64) -> String {
+        let file = self.scenarios.iter().find(|name| name.ends_with(&format!("{scenario}.toml")));
+        let mut words = vec!["steelyard lab run".to_owned(), file.map_or(scenario, String::as_str).to_owned()];
+        if self.quick {
+            words.push("--quick".to_owned());
+        }
+        let mut option =
+            |name: &str, value: Option<String>| words.extend(value.map(|value| format!("--{name} {value}")));
+        let some = |list: &[String]| (!list.is_empty()).then(|| list.join(","));
+        option("contenders", some(&self.contenders));
+        option("cases", some(&self.cases));
+        option("rounds", self.rounds.map(|rounds| rounds.to_string()));
+        option("measure", self.measure.map(|time| format!("{}ms", time.as_millis())));
+        option("budget", self.budget.map(|time| format!("{}ms", time.as_millis())));
+        option("mtu", self.mtu.map(|mtu| mtu.to_string()));
+        option("contenders-dir", self.contenders_dir.as_ref().map(|directory| directory.display().to_string()));
+        option("seed", Some(seed.to_string()));
+        if self.loopback {
+            words.push("--loopback".to_owned());
+        }
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_does_it_again_reads_as_the_same_run() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RunArgs,
+        }
+        let parse = |line: &str| <Line as clap::Parser>::try_parse_from(line.split(' ')).unwrap().args;
+        let line = "run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --measure 1s --mtu 9000 --loopback";
+        let again = parse(line).command("l4-matrix", 7);
+        assert_eq!(
+            again,
+            "steelyard lab run l4-matrix --quick --contenders routed,haproxy-tcp*2 --cases tcp-rr --rounds 3 --measure 1000ms \
+             --mtu 9000 --seed 7 --loopback"
+        );
+        assert_eq!(parse(again.strip_prefix("steelyard lab ").unwrap()).command("l4-matrix", 7), again);
+        assert_eq!(parse("run /x/own.toml").command("own", 1), "steelyard lab run /x/own.toml --seed 1");
+    }
+}

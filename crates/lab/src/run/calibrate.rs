@@ -1,0 +1,130 @@
+//! What the instrument itself can do, found out before the first round.
+//!
+//! Job: the load's ceiling against an origin that does nothing and has the balancer's CPUs; the latency of one connection alone, with no
+//! balancer; and, when all is measured, what the origins served directly. Non-job: `lab verify --calibrate`, which holds the load against
+//! other people's.
+
+use std::collections::BTreeMap;
+
+use super::origins::listening;
+use super::progress::say;
+use super::session::Session;
+use crate::process::{Process, Spec};
+use crate::record::{Calibration, Case, Layer, LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Run};
+use crate::schedule::CALIBRATION;
+use crate::stats::median;
+
+use super::load::{Where, arguments, parse};
+
+impl Session<'_> {
+    /// Calibrates the instrument for each case. What fails is left open.
+    pub(super) async fn calibrate(&self, run: &mut Run) {
+        // Cases often differ in nothing that matters here: each kind of load and number of connections is tried once.
+        let mut ceilings: BTreeMap<String, Option<f64>> = BTreeMap::new();
+        let mut latencies: BTreeMap<String, Option<f64>> = BTreeMap::new();
+        let cases = run.scenario.cases.clone();
+        for case in &cases {
+            let key = format!("{:?} {} {}", case.load.kind, case.load.connections, case.load.streams);
+            if !ceilings.contains_key(&key) {
+                ceilings.insert(key.clone(), self.generator_ceiling(case).await);
+            }
+            let alone = format!("{:?} {:?}", case.load.kind, case.origin);
+            if !latencies.contains_key(&alone) {
+                latencies.insert(alone.clone(), self.unloaded(run, case).await);
+            }
+            let generator_ceiling_per_s = ceilings.get(&key).copied().flatten();
+            let unloaded_p50_us = latencies.get(&alone).copied().flatten();
+            if let Some(ceiling) = generator_ceiling_per_s {
+                say(&format!("  the load can make {ceiling:.0}/s of {}", case.name));
+            }
+            run.calibrations.push(Calibration {
+                case: case.name.clone(),
+                generator_ceiling_per_s,
+                origin_ceiling_per_s: None,
+                unloaded_p50_us,
+            });
+        }
+    }
+
+    /// The same load against an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.
+    async fn generator_ceiling(&self, case: &Case) -> Option<f64> {
+        let origin = OriginSpec { arguments: idle_arguments(case.origin.kind), count: 1, ..case.origin.clone() };
+        let command = self.origin_command(&origin, 0, "127.0.0.1:0", self.plan.cpus.len().min(2));
+        let placement = &self.placement;
+        let spec = Spec {
+            name: "origin-calibration",
+            command: &command,
+            namespace: None,
+            cpus: if placement.is_contended() { &placement.origin } else { &placement.balancer },
+            group: &self.origin,
+            directory: &self.raw(),
+            captures: false,
+        };
+        let mut process = Process::start(&spec).ok()?;
+        let address = listening(&mut process).await.ok()?;
+        let load = LoadSpec { mode: Mode::Closed, ..short(&case.load) };
+        let case = Case { load, ..case.clone() };
+        let to = Where { address, sources: Vec::new(), threads: placement.client.len() as u32, rate: None };
+        let mut words = vec![self.plan.itself.display().to_string()];
+        words.extend(arguments(&case, &to));
+        let spec = Spec {
+            name: "load-calibration",
+            command: &words,
+            namespace: None,
+            cpus: &placement.client,
+            group: &self.client,
+            directory: &self.raw(),
+            captures: true,
+        };
+        let mut load = Process::start(&spec).ok()?;
+        let status = load.wait().await.ok()?;
+        process.kill().await;
+        let text = std::fs::read_to_string(load.log()).ok()?;
+        status.success().then(|| parse(&text, &Mode::Closed).ok()).flatten().map(|report| report.ok_per_s)
+    }
+
+    /// One connection alone, by the way that has no balancer.
+    async fn unloaded(&self, run: &Run, case: &Case) -> Option<f64> {
+        if matches!(case.load.kind, LoadKind::Stream | LoadKind::StreamPaced) {
+            return None;
+        }
+        let direct = case.instances.iter().find(|id| is_direct(run, id))?;
+        let load = LoadSpec { mode: Mode::Closed, connections: 1, streams: 1, ..short(&case.load) };
+        let case = Case { load, ..case.clone() };
+        let measured = self.put_on(&case, direct, None, &mut String::new()).await.ok()?;
+        measured.service.and_then(|latency| latency.percentile_us(50.0))
+    }
+}
+
+/// Nothing that takes time or makes load on purpose.
+fn idle_arguments(kind: OriginKind) -> Vec<String> {
+    match kind {
+        OriginKind::Http => vec!["--body=18".to_owned()],
+        OriginKind::Grpc | OriginKind::Tcp | OriginKind::Stream => Vec::new(),
+    }
+}
+
+/// A load for a calibration.
+fn short(load: &LoadSpec) -> LoadSpec {
+    let total = CALIBRATION.as_millis() as u64;
+    LoadSpec { ramp_ms: total / 5, warm_up_ms: total / 5, measure_ms: total / 2, trim_ms: total / 10, ..load.clone() }
+}
+
+fn is_direct(run: &Run, id: &str) -> bool {
+    let contender = run.instance(id).map(|instance| instance.contender.as_str());
+    run.contenders.iter().any(|known| Some(known.name.as_str()) == contender && known.layer == Layer::Direct)
+}
+
+/// What the origins served without a balancer, from the rounds themselves.
+pub(super) fn origin_ceilings(run: &mut Run) {
+    let ceiling = |case: &str| {
+        let case = run.case(case).filter(|case| case.load.mode == Mode::Closed)?;
+        let direct = case.instances.iter().find(|id| is_direct(run, id))?;
+        let cells = run.rounds_of(&case.name, direct, 0).filter_map(|cell| cell.measurement.as_ref());
+        median(&cells.map(|measurement| measurement.ok_per_s).collect::<Vec<_>>())
+    };
+    let ceilings: Vec<_> = run.calibrations.iter().map(|calibration| ceiling(&calibration.case)).collect();
+    for (calibration, ceiling) in run.calibrations.iter_mut().zip(ceilings) {
+        calibration.origin_ceiling_per_s = ceiling;
+    }
+}

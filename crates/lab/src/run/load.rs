@@ -1,0 +1,228 @@
+//! From a case to the command of its load, and from what that printed to what is recorded.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::Value;
+
+use crate::load::{CapacityReport, LoadReport, REPORT_VERSION};
+use crate::record::{Case, LoadKind, Measurement, Mode, Pacing};
+
+/// What a load is told besides its case.
+#[derive(Clone, Debug)]
+pub(super) struct Where {
+    /// Where to.
+    pub address: SocketAddr,
+    /// From which addresses; empty for the kernel's choice.
+    pub sources: Vec<IpAddr>,
+    /// Threads.
+    pub threads: u32,
+    /// Operations a second of an open loop.
+    pub rate: Option<f64>,
+}
+
+/// The arguments of this program that put a case's load on.
+pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
+    let load = &case.load;
+    let address = to.address.to_string();
+    let (name, own, has_streams): (&str, &[&str], bool) = match load.kind {
+        LoadKind::Http => ("http", &["--http=1.1"], false),
+        // ab counts an answer of another length as failed.
+        LoadKind::Http10 => ("http", &["--http=1.0", "--same-length"], false),
+        LoadKind::HttpClose => ("http", &["--http=1.1", "--close"], false),
+        LoadKind::H2c => ("http", &["--http=2"], true),
+        LoadKind::Grpc => ("grpc", &[], true),
+        LoadKind::TcpRr => ("tcp-rr", &[], false),
+        LoadKind::TcpCrr => ("tcp-crr", &[], false),
+        LoadKind::Stream => ("stream", &["--direction=receive"], false),
+        LoadKind::StreamPaced => ("stream", &["--direction=receive", "--messages"], false),
+    };
+    let target = if name == "http" { format!("http://{address}/") } else { address };
+    let mut words = vec!["load".to_owned(), name.to_owned(), target];
+    words.extend(own.iter().map(|word| (*word).to_owned()));
+    let mut option = |name: &str, value: String| words.push(format!("--{name}={value}"));
+    option("connections", load.connections.to_string());
+    option("threads", to.threads.min(load.connections).to_string());
+    if has_streams {
+        option("streams", load.streams.to_string());
+    }
+    option("ramp", format!("{}ms", load.ramp_ms));
+    option("warm-up", format!("{}ms", load.warm_up_ms));
+    option("duration", format!("{}ms", load.measure_ms));
+    option("trim", format!("{}ms", load.trim_ms));
+    if let Some(rate) = to.rate {
+        option("rate", rate.to_string());
+    }
+    match &load.mode {
+        Mode::Open { pacing: Pacing::Burst1hz, .. } => option("pacing", "burst1hz".to_owned()),
+        Mode::Search { objective_p99_us } => option("find-capacity", format!("{objective_p99_us}us")),
+        Mode::Open { pacing: Pacing::Uniform, .. } | Mode::Closed => {}
+    }
+    for source in &to.sources {
+        option("source", source.to_string());
+    }
+    words.extend(load.arguments.iter().cloned());
+    words.extend(["--announce", "--json"].map(str::to_owned));
+    words
+}
+
+/// Whether a load makes so many connections that it takes several addresses to make them from.
+pub(super) fn wants_sources(kind: LoadKind) -> bool {
+    matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr)
+}
+
+/// Reads what a load printed.
+///
+/// # Errors
+/// One sentence: no report, one of another version, a search that found nothing.
+pub(super) fn parse(text: &str, mode: &Mode) -> Result<LoadReport, String> {
+    let value: Value =
+        serde_json::from_str(text.trim()).map_err(|error| format!("the load printed no report: {error}"))?;
+    let unreadable = |error: serde_json::Error| format!("the load's report cannot be read: {error}");
+    let report = match mode {
+        Mode::Closed | Mode::Open { .. } => serde_json::from_value::<LoadReport>(value).map_err(unreadable)?,
+        Mode::Search { .. } => {
+            let search: CapacityReport = serde_json::from_value(value).map_err(unreadable)?;
+            search.validation.ok_or("no rate kept to the objective")?
+        }
+    };
+    if report.version != REPORT_VERSION {
+        return Err(format!("the load's report has version {}; {REPORT_VERSION} can be read", report.version));
+    }
+    Ok(report)
+}
+
+/// What the load itself saw, as it is recorded. The rest is the caller's to fill in.
+pub(super) fn measurement(report: LoadReport) -> Measurement {
+    Measurement {
+        window_s: report.elapsed.as_secs_f64(),
+        connections: report.connections,
+        streams: report.streams,
+        rate: report.rate,
+        planned: report.planned,
+        sent: report.sent,
+        ok: report.ok,
+        ok_per_s: report.ok_per_s,
+        errors: report.errors,
+        statuses: report.statuses,
+        received_bytes: report.received_bytes,
+        sent_bytes: report.sent_bytes,
+        service: report.service,
+        response: report.response,
+        connect: report.connect,
+        waiting: report.waiting,
+        delivery: report.delivery,
+        lateness_p99_us: report.lateness_p99_us,
+        generator_busiest_thread: Some(report.generator.busiest_thread),
+        series: report.series,
+        ..Measurement::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{LoadSpec, OriginKind, OriginSpec, Rate};
+
+    fn case(kind: LoadKind, mode: Mode) -> Case {
+        let load = LoadSpec {
+            kind,
+            mode,
+            connections: 8,
+            streams: 4,
+            arguments: vec!["--timeout=5s".to_owned()],
+            ramp_ms: 10,
+            warm_up_ms: 20,
+            measure_ms: 300,
+            trim_ms: 40,
+        };
+        let origin = OriginSpec { kind: OriginKind::Http, arguments: Vec::new(), count: 1 };
+        Case { name: "c".into(), title: String::new(), instances: Vec::new(), origin, load, label: None }
+    }
+
+    fn to() -> Where {
+        let sources = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        Where { address: "20.20.0.1:9000".parse().unwrap(), sources, threads: 2, rate: None }
+    }
+
+    #[test]
+    fn every_kind_of_load_is_one_that_this_program_has() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(subcommand)]
+            load: crate::load::LoadCommand,
+        }
+        let rate = Rate::Fixed(100.0);
+        for kind in [
+            LoadKind::Http,
+            LoadKind::Http10,
+            LoadKind::HttpClose,
+            LoadKind::H2c,
+            LoadKind::Grpc,
+            LoadKind::TcpRr,
+            LoadKind::TcpCrr,
+            LoadKind::Stream,
+            LoadKind::StreamPaced,
+        ] {
+            let is_stream = matches!(kind, LoadKind::Stream | LoadKind::StreamPaced);
+            let open = Mode::Open { rate: rate.clone(), pacing: Pacing::Burst1hz };
+            let modes = [(Mode::Closed, None), (open, Some(100.0)), (Mode::Search { objective_p99_us: 5_000 }, None)];
+            for (mode, rate) in modes.into_iter().take(if is_stream { 1 } else { 3 }) {
+                let words = arguments(&case(kind, mode), &Where { rate, ..to() });
+                assert!(
+                    words.iter().any(|word| word == "--source=10.0.0.2")
+                        && words.iter().any(|word| word == "--announce")
+                );
+                let parsed = <Line as clap::Parser>::try_parse_from(&words);
+                assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_shipped_scenarios_ask_of_origins_and_loads_is_understood() {
+        #[derive(Debug, clap::Parser)]
+        enum Line {
+            #[command(subcommand)]
+            Origin(crate::origin::OriginCommand),
+            #[command(subcommand)]
+            Load(crate::load::LoadCommand),
+        }
+        let recipes = crate::contender::all(None).unwrap();
+        for name in crate::scenario::names() {
+            for case in crate::scenario::find(name, &recipes).unwrap().cases {
+                let case = case.case;
+                let mut origin = vec!["steelyard", "origin"];
+                origin.push(match case.origin.kind {
+                    OriginKind::Http => "http",
+                    OriginKind::Grpc => "grpc",
+                    OriginKind::Tcp => "tcp",
+                    OriginKind::Stream => "stream",
+                });
+                origin.extend(case.origin.arguments.iter().map(String::as_str));
+                // A run knows the rate by then, whichever other case it follows from.
+                let rate = matches!(case.load.mode, Mode::Open { .. }).then_some(100.0);
+                let load = arguments(&case, &Where { rate, ..to() });
+                let load = std::iter::once("steelyard").chain(load.iter().map(String::as_str)).collect();
+                for words in [origin, load] {
+                    let parsed = <Line as clap::Parser>::try_parse_from(&words);
+                    assert!(parsed.is_ok(), "{name}: {words:?}: {}", parsed.unwrap_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_report_is_told() {
+        let check = |text: &str, mode: Mode, expect: &str| {
+            let error = parse(text, &mode).unwrap_err();
+            assert!(error.contains(expect), "{error}");
+        };
+        check("", Mode::Closed, "printed no report");
+        check("{}", Mode::Closed, "cannot be read: missing field");
+        check(
+            r#"{"version": 2, "objective_p99_us": 1.0, "capacity_per_s": null, "steps": [], "validation": null}"#,
+            Mode::Search { objective_p99_us: 1 },
+            "no rate kept",
+        );
+    }
+}

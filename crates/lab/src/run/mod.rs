@@ -1,0 +1,323 @@
+//! `lab run`: a scenario, from its file to its report.
+//!
+//! Job: the order of things. What this host can carry is chosen and told with the time it will take; links, origins and contenders are set
+//! up; the instrument is calibrated; cells are measured in the order of the schedule, and each is on disk before the next begins; at the end
+//! all is judged and written up. An interruption ends the run after what has been measured, with a valid record of it.
+//!
+//! Non-job: how one cell is measured (`cell`), who stands where (`session`), judging and rendering.
+
+mod args;
+mod calibrate;
+mod cell;
+mod counters;
+mod load;
+mod origins;
+mod progress;
+mod ready;
+mod session;
+mod watch;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub use args::RunArgs;
+
+use crate::contender::{self, Probed, Recipe};
+use crate::document::Problem;
+use crate::leftovers::Leftovers;
+use crate::record::{self, Contender, Gap, Run};
+use crate::scenario::{self, InstanceId, ScenarioFile, Wish};
+use crate::schedule::{self, Schedule, Step};
+use crate::{Verdict, doctor, environment, host, report};
+use progress::Progress;
+use session::Session;
+
+/// Everything that a run is made from, and that does not change on the way.
+#[derive(Debug)]
+struct Plan {
+    recipes: Vec<Recipe>,
+    found: Vec<(String, contender::Found)>,
+    schedule: Schedule,
+    directory: PathBuf,
+    itself: PathBuf,
+    cpus: Vec<u32>,
+}
+
+/// Runs scenarios one after the other. `Failed` when one of them was cut short, or measured nothing.
+///
+/// # Errors
+/// A scenario that is not there or is wrong, with every error at its place; a directory that cannot be written; another run that is going on.
+pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> {
+    let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
+    let names = if args.scenarios.iter().any(|name| name == "all") {
+        scenario::names().iter().map(|name| (*name).to_owned()).collect()
+    } else {
+        args.scenarios.clone()
+    };
+    // All of them are read before the first is run: an error in the last should not come after an hour.
+    let files = read_all(&names, &recipes).map_err(crate::in_lines)?;
+    let wish = wish(args, &recipes)?;
+    // A plan touches nothing, and may be asked for while another run goes on.
+    let _lock = if args.plan { None } else { Some(host::lock_measuring()?) };
+    if !args.plan {
+        host::raise_open_files_for_children();
+        clear_leftovers();
+    }
+    let runtime = host::runtime()?;
+    let mut verdict = Verdict::Good;
+    for file in &files {
+        let directory = if files.len() == 1 { args.directory(&file.name) } else { args.directory("").join(&file.name) };
+        let (mut run, plan) = prepare(args, file, &wish, (recipes.clone(), itself, version, &directory))?;
+        let outcome = runtime.block_on(carry_out(&mut run, &plan, args.plan));
+        if args.plan {
+            continue;
+        }
+        finish(&mut run, &plan.directory, outcome.err())?;
+        if run.partial.is_some() || run.cells.iter().all(|cell| cell.measurement.is_none()) {
+            verdict = Verdict::Failed;
+        }
+        if run.partial.as_deref() == Some(INTERRUPTED) {
+            break;
+        }
+    }
+    Ok(verdict)
+}
+
+const INTERRUPTED: &str = "interrupted";
+
+fn read_all(names: &[String], recipes: &[Recipe]) -> Result<Vec<ScenarioFile>, Vec<Problem>> {
+    let mut files = Vec::new();
+    let mut problems = Vec::new();
+    for name in names {
+        match scenario::find(name, recipes) {
+            Ok(file) => files.push(file),
+            Err(more) => problems.extend(more),
+        }
+    }
+    if problems.is_empty() { Ok(files) } else { Err(problems) }
+}
+
+fn wish(args: &RunArgs, recipes: &[Recipe]) -> io::Result<Wish> {
+    let instance = |text: &String| -> io::Result<InstanceId> {
+        scenario::instance(text, recipes)
+            .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("--contenders: {why}")))
+    };
+    Ok(Wish {
+        quick: args.quick,
+        contenders: args.contenders.iter().map(instance).collect::<io::Result<_>>()?,
+        cases: args.cases.clone(),
+        rounds: args.rounds,
+        mtu: args.mtu,
+    })
+}
+
+fn clear_leftovers() {
+    let leftovers = Leftovers::find();
+    if leftovers.is_empty() {
+        return;
+    }
+    progress::say(&format!(
+        "removing what a killed lab left: {} namespaces, {} cgroups",
+        leftovers.namespaces.len(),
+        leftovers.cgroups.len()
+    ));
+    for line in leftovers.remove() {
+        progress::say(&format!("cannot remove {line}"));
+    }
+}
+
+/// Chooses what takes part, and begins the record.
+fn prepare(
+    args: &RunArgs,
+    file: &ScenarioFile,
+    wish: &Wish,
+    (recipes, itself, version, directory): (Vec<Recipe>, &Path, &str, &Path),
+) -> io::Result<(Run, Plan)> {
+    let loopback = args.loopback || !host::is_root();
+    let cpus = environment::online();
+    let cache = doctor::cache_directory();
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for recipe in &recipes {
+        match contender::find(recipe, itself, &cache, !loopback) {
+            Probed::Here(here) => found.push((recipe.name.clone(), here)),
+            Probed::Missing(gap) => missing.push(gap),
+        }
+    }
+    let selection = scenario::select(file, &recipes, &missing, wish, (cpus.len() as u32, loopback))
+        .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+    let (mut scenario, mut rounds) = (selection.scenario, selection.rounds);
+    let measure = args.measure.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1));
+    if let Some(window_ms) = measure {
+        scenario.cases.iter_mut().for_each(|case| case.load.measure_ms = window_ms);
+    }
+    let budget = args.budget.or(args.quick.then_some(schedule::QUICK_MAX));
+    if let Some(budget) = budget {
+        rounds = schedule::shrink(&mut scenario, rounds, budget);
+    }
+    let seed = args.seed.unwrap_or_else(seed_of_the_day);
+    let schedule = schedule::plan(&scenario, rounds, seed);
+    let directory = if args.plan { directory.to_owned() } else { made(directory)? };
+    let contenders = contenders(&recipes, &found, &scenario);
+    let run = Run {
+        schema: record::SCHEMA,
+        program: format!("steelyard {version}"),
+        started: utc(now()),
+        ended: None,
+        partial: Some("it has not ended".to_owned()),
+        reproduce: args.command(&file.name, seed),
+        quick: args.quick,
+        seed,
+        rounds,
+        environment: environment::capture(itself, version),
+        scenario,
+        contenders,
+        gaps: selection.gaps,
+        calibrations: Vec::new(),
+        cells: Vec::new(),
+        notes: Vec::new(),
+        statistics: Vec::new(),
+        conclusions: Vec::new(),
+    };
+    Ok((run, Plan { recipes, found, schedule, directory, itself: itself.to_owned(), cpus }))
+}
+
+/// Makes a run's directory, and gives its whole path: contenders run in other directories, and read their configurations by path.
+fn made(directory: &Path) -> io::Result<PathBuf> {
+    let outcome = fs::create_dir_all(directory.join("raw")).and_then(|()| fs::canonicalize(directory));
+    outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", directory.display())))
+}
+
+fn contenders(recipes: &[Recipe], found: &[(String, contender::Found)], scenario: &record::Scenario) -> Vec<Contender> {
+    let takes_part = |recipe: &&Recipe| scenario.instances.iter().any(|instance| instance.contender == recipe.name);
+    let describe = |recipe: &Recipe| {
+        let here = found.iter().find(|(name, _)| *name == recipe.name).map(|(_, here)| here);
+        Contender {
+            name: recipe.name.clone(),
+            title: recipe.title.clone(),
+            layer: recipe.layer,
+            version: here.map(|here| here.version.clone()).unwrap_or_default(),
+            program: here.map(|here| here.program.display().to_string()).unwrap_or_default(),
+            sha256: here.map(|here| here.sha256.clone()).unwrap_or_default(),
+        }
+    };
+    recipes.iter().filter(takes_part).map(describe).collect()
+}
+
+/// Measures every cell of the schedule. What it measured is in `run`, whatever it returns.
+async fn carry_out(run: &mut Run, plan: &Plan, only_plan: bool) -> Result<(), String> {
+    progress::announce(run, plan);
+    if only_plan {
+        return Ok(());
+    }
+    // The signal first: from here on there is something to clean up.
+    tokio::select! {
+        outcome = host::interrupted() => Err(outcome.map_or_else(|error| error.to_string(), |()| INTERRUPTED.to_owned())),
+        outcome = measure_all(run, plan) => outcome,
+    }
+}
+
+async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
+    let mut session = Session::set_up(run, plan).await.map_err(|failure| failure.why)?;
+    save(run, plan)?;
+    session.calibrate(run).await;
+    // Who did not start is a gap, not a failure in each of its cells.
+    let is_there = |step: &&Step| run.case(&step.case).is_some_and(|case| case.instances.contains(&step.instance));
+    let steps: Vec<&Step> = plan.schedule.steps.iter().filter(is_there).collect();
+    let mut progress = Progress::new(&steps, &run.scenario);
+    for (order, step) in steps.into_iter().enumerate() {
+        let cell = session.measure(run, step, order as u32).await;
+        progress.tell(&cell);
+        run.cells.push(cell);
+        save(run, plan)?;
+    }
+    session.close(run).await;
+    Ok(())
+}
+
+fn save(run: &Run, plan: &Plan) -> Result<(), String> {
+    run.write(&plan.directory.join("run.json")).map_err(|error| error.to_string())
+}
+
+/// Judges and writes up what there is.
+fn finish(run: &mut Run, directory: &Path, stopped: Option<String>) -> io::Result<()> {
+    run.ended = Some(utc(now()));
+    run.partial = stopped;
+    calibrate::origin_ceilings(run);
+    report::analyse(run);
+    if let Some(why) = &run.partial {
+        progress::say(&format!("{why}; what was measured is kept: {} cells", run.cells.len()));
+    }
+    // With no room for the whole, the record of the last cell is still there.
+    run.write(&directory.join("run.json"))?;
+    report::write(run, directory)?;
+    progress::say(&format!("{}: report.html, report.md, run.json", directory.display()));
+    Ok(())
+}
+
+fn now() -> Duration {
+    // A clock before 1970 is no reason to fail.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn seed_of_the_day() -> u64 {
+    now().as_secs()
+}
+
+/// Time since 1970 as RFC 3339 has it, in UTC.
+fn utc(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+/// Days since 1970 as a date of the Gregorian calendar, by years of 365 or 366 days and their months.
+fn date(days: u64) -> (u64, u64, u64) {
+    let (mut year, mut rest) = (1970, days);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    loop {
+        let length = if is_leap(year) { 366 } else { 365 };
+        if rest < length {
+            break;
+        }
+        rest -= length;
+        year += 1;
+    }
+    let february = if is_leap(year) { 29 } else { 28 };
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if rest < length {
+            break;
+        }
+        rest -= length;
+        month += 1;
+    }
+    (year, month, rest + 1)
+}
+
+/// A gap, once.
+fn note_gap(run: &mut Run, what: &str, why: String) {
+    if !run.gaps.iter().any(|gap| gap.what == what) {
+        run.gaps.push(Gap { what: what.to_owned(), why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_in_utc() {
+        for (seconds, expect) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_827_696, "2000-02-29T12:34:56Z"),
+            (1_798_761_599, "2026-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(Duration::from_secs(seconds)), expect);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Origins of a run, and the services that balancers offer for them.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::session::{PORT_STEP, Session};
+use crate::process::{Process, Spec};
+use crate::record::{Case, Failure, OriginKind, OriginSpec, Protocol};
+
+/// The first port of origins, and of balancers, which have other addresses.
+const PORT_FIRST: u16 = 9000;
+
+/// How long an origin may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// An origin of one kind, at every endpoint, and what balancers offer for it.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    /// `s0`, `s1` and so on.
+    pub name: String,
+    pub origin: OriginSpec,
+    /// Of origins and balancers; on loopback, the one origin's.
+    pub port: u16,
+}
+
+impl Service {
+    /// What a contender must understand to carry it.
+    pub(super) fn protocol(&self) -> Protocol {
+        match self.origin.kind {
+            OriginKind::Http => Protocol::Http,
+            OriginKind::Grpc => Protocol::H2,
+            OriginKind::Tcp | OriginKind::Stream => Protocol::Tcp,
+        }
+    }
+}
+
+/// The services of some cases: one for each origin that differs.
+pub(super) fn services(cases: &[Case]) -> Vec<Service> {
+    let mut services: Vec<Service> = Vec::new();
+    for case in cases {
+        if !services.iter().any(|service| service.origin == case.origin) {
+            let index = services.len() as u16;
+            services.push(Service {
+                name: format!("s{index}"),
+                origin: case.origin.clone(),
+                port: PORT_FIRST + index % PORT_STEP,
+            });
+        }
+    }
+    services
+}
+
+impl Session<'_> {
+    /// Starts every origin of every service, and waits until it listens.
+    pub(super) async fn start_origins(&mut self, loopback: bool) -> Result<(), Failure> {
+        let threads = self.placement.origin.len();
+        for index in 0..self.services.len() {
+            let Some(service) = self.services.get(index).cloned() else { continue };
+            for endpoint in 0..service.origin.count {
+                let namespace = self.topology.as_ref().map(|topology| topology.origin(endpoint));
+                let listen = if loopback { "127.0.0.1:0".to_owned() } else { format!("0.0.0.0:{}", service.port) };
+                let command = self.origin_command(&service.origin, endpoint, &listen, threads);
+                let spec = Spec {
+                    name: &format!("origin-{}-ep{endpoint}", service.name),
+                    command: &command,
+                    namespace: namespace.as_deref(),
+                    cpus: &self.placement.origin,
+                    group: &self.origin,
+                    directory: &self.raw(),
+                    captures: false,
+                };
+                let mut process = Process::start(&spec)?;
+                let address = listening(&mut process).await?;
+                if loopback && let Some(service) = self.services.get_mut(index) {
+                    service.port = address.port();
+                }
+                self.origins.push(process);
+            }
+        }
+        Ok(())
+    }
+
+    /// The command of an origin.
+    pub(super) fn origin_command(
+        &self,
+        origin: &OriginSpec,
+        endpoint: u32,
+        listen: &str,
+        threads: usize,
+    ) -> Vec<String> {
+        let kind = match origin.kind {
+            OriginKind::Http => "http",
+            OriginKind::Grpc => "grpc",
+            OriginKind::Tcp => "tcp",
+            OriginKind::Stream => "stream",
+        };
+        let mut words = vec![self.plan.itself.display().to_string(), "origin".to_owned(), kind.to_owned()];
+        words.extend([format!("--listen={listen}"), format!("--threads={threads}")]);
+        if matches!(origin.kind, OriginKind::Http | OriginKind::Grpc) {
+            words.push(format!("--name=ep{endpoint}"));
+        }
+        words.extend(origin.arguments.iter().cloned());
+        words
+    }
+}
+
+/// Waits until an origin says where it listens.
+pub(super) async fn listening(process: &mut Process) -> Result<SocketAddr, Failure> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let text = fs::read_to_string(process.log()).unwrap_or_default();
+        // Up to the last line feed: what follows may be half a line.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        if let Some(address) = whole.lines().find_map(|line| line.split_once("listening on ")?.1.trim().parse().ok()) {
+            return Ok(address);
+        }
+        if let Some(failure) = process.ended() {
+            return Err(failure);
+        }
+        if tokio::time::Instant::now() > deadline {
+            return Err(process.failure("did not say where it listens"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

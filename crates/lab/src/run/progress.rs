@@ -1,0 +1,127 @@
+//! What a run says while it goes on, in plain lines on standard error.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use super::Plan;
+use crate::record::{Cell, Run, Scenario};
+use crate::schedule::{Schedule, Step, clock, step_time};
+
+/// Contenders that are named in one line.
+const NAMES_SHOWN: usize = 40;
+
+/// Nobody may be listening, which is no reason to stop.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// The plan, before anything is done.
+pub(super) fn announce(run: &Run, plan: &Plan) {
+    let Run { scenario, seed, .. } = run;
+    say(&format!("{}: {}", scenario.name, scenario.title));
+    let Schedule { steps, rounds, expected } = &plan.schedule;
+    say(&format!("  {} cells in {rounds} rounds, seed {seed}: about {}", steps.len(), clock(*expected)));
+    for case in &scenario.cases {
+        say(&format!("  {:<22} {}", case.name, case.title));
+    }
+    let names: Vec<_> = scenario.instances.iter().map(|instance| instance.id.as_str()).take(NAMES_SHOWN).collect();
+    say(&format!("  contenders: {}", names.join(" ")));
+    for gap in &run.gaps {
+        say(&format!("  without {}: {}", gap.what, gap.why));
+    }
+    if scenario.loopback {
+        say("  on loopback: no namespaces, no steering, no contenders in the kernel");
+    }
+    if run.environment.load_average > 0.5 * f64::from(run.environment.cpus) {
+        say(&format!("  this host is busy (load average {:.1}): figures will be noisy", run.environment.load_average));
+    }
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    begun: Instant,
+    done: usize,
+    /// Expected time of each step.
+    times: Vec<Duration>,
+}
+
+impl Progress {
+    pub(super) fn new(steps: &[&Step], scenario: &Scenario) -> Self {
+        let times = steps.iter().map(|step| step_time(scenario, step)).collect();
+        Self { begun: Instant::now(), done: 0, times }
+    }
+
+    /// One line for a cell, with the time that is left at the pace so far.
+    pub(super) fn tell(&mut self, cell: &Cell) {
+        self.done += 1;
+        let (done, left) = self.times.split_at(self.done.min(self.times.len()));
+        let (done, left): (Duration, Duration) = (done.iter().sum(), left.iter().sum());
+        let pace = self.begun.elapsed().as_secs_f64() / done.as_secs_f64().max(1e-3);
+        let twin = if cell.twin > 0 { " again" } else { "" };
+        say(&format!(
+            "[{}/{}, {} left] {} {} round {}{twin}: {}",
+            self.done,
+            self.times.len(),
+            clock(left.mul_f64(pace)),
+            cell.case,
+            cell.instance,
+            cell.round + 1,
+            outcome(cell),
+        ));
+    }
+}
+
+fn outcome(cell: &Cell) -> String {
+    let Some(measurement) = &cell.measurement else {
+        let failure = cell.failure.as_ref();
+        let last = failure.and_then(|failure| failure.log.last()).map_or_else(String::new, |line| format!(": {line}"));
+        return format!("failed, {}{last}", failure.map_or("for no known reason", |failure| failure.why.as_str()));
+    };
+    let latency = measurement.latency().map_or_else(String::new, |latency| {
+        let at = |percent| latency.percentile_us(percent).unwrap_or_default();
+        format!(", p50 {:.0} µs, p99 {:.0} µs", at(50.0), at(99.0))
+    });
+    let errors = match measurement.errors.total() {
+        0 => String::new(),
+        errors => format!(", {errors} errors"),
+    };
+    let cost = if measurement.ok > 0 && measurement.cpu.balancer_s > 0.0 {
+        format!(", balancer {:.1} µs each", measurement.cpu.balancer_s * 1e6 / measurement.ok as f64)
+    } else {
+        String::new()
+    };
+    format!("{:.0}/s{latency}{cost}{errors}", measurement.ok_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Distribution, Failure, Measurement};
+
+    #[test]
+    fn a_cell_in_one_line() {
+        let check = |measurement: Option<Measurement>, failure: Option<Failure>, expect: &str| {
+            let cell = Cell {
+                case: "c".into(),
+                instance: "i".into(),
+                round: 0,
+                twin: 0,
+                order: 0,
+                started_unix_ms: 0,
+                command: String::new(),
+                measurement,
+                failure,
+                judgement: None,
+            };
+            assert_eq!(outcome(&cell), expect);
+        };
+        let latency = Distribution { percentiles: vec![(50.0, 120.4), (99.0, 900.0)], ..Default::default() };
+        let mut measurement = Measurement { ok: 100, ok_per_s: 50.0, service: Some(latency), ..Default::default() };
+        measurement.cpu.balancer_s = 0.001;
+        check(Some(measurement), None, "50/s, p50 120 µs, p99 900 µs, balancer 10.0 µs each");
+        let failure = Failure { why: "x ended".into(), log: vec!["first".into(), "last".into()] };
+        check(None, Some(failure), "failed, x ended: last");
+        check(None, None, "failed, for no known reason");
+    }
+}

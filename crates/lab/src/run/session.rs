@@ -1,0 +1,386 @@
+//! Who stands where: links, origins and contenders of a run, up from its first cell to its last.
+//!
+//! All contenders stand at once, each in a namespace of its own, and wait for their turns; so one round takes no longer than its loads, and
+//! none of them starts cold. What waits costs next to nothing, and the same for all.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use super::origins::{Service, services};
+use super::{Plan, note_gap, progress, ready};
+use crate::cgroup::{Accounts, Group};
+use crate::contender::{EndpointVars, Recipe, ServiceVars, Vars, render};
+use crate::leftovers::tag;
+use crate::placement::Placement;
+use crate::process::{self, Process, Spec};
+use crate::record::{Failure, Gap, Instance, Layer, Protocol, Run, Setting};
+use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, Topology, Way, settings};
+
+/// From the port of one contender of a chain to that of the next.
+pub(super) const PORT_STEP: u16 = 100;
+
+/// Times that a contender is started again that has died.
+const RESTARTS_MAX: u32 = 3;
+
+/// A contender that stands.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub id: String,
+    pub way: Way,
+    pub group: Group,
+    pub processes: Vec<Process>,
+    /// Where it listens, by service.
+    pub addresses: Vec<(String, SocketAddr)>,
+    /// Resident memory before the first load.
+    pub rss_idle: u64,
+    restarts: u32,
+}
+
+/// Everything that stands.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    /// First, so that it is dropped first: it takes all processes with it, before the links that they stand on go.
+    accounts: Accounts,
+    pub plan: &'a Plan,
+    /// `None` on loopback.
+    pub topology: Option<Topology>,
+    pub services: Vec<Service>,
+    pub lives: Vec<Live>,
+    pub client: Group,
+    pub origin: Group,
+    pub(super) origins: Vec<Process>,
+    /// Load and origins keep to these, whoever is measured.
+    pub placement: Placement,
+}
+
+impl<'a> Session<'a> {
+    /// Sets everything up. A contender that does not start is a gap, and the rest goes on.
+    ///
+    /// # Errors
+    /// Links or origins that cannot be had: then nothing can be measured.
+    pub(super) async fn set_up(run: &mut Run, plan: &'a Plan) -> Result<Self, Failure> {
+        let tag = tag(&run.scenario.name.chars().filter(char::is_ascii_alphanumeric).take(12).collect::<String>());
+        let host = |error: std::io::Error| Failure { why: error.to_string(), log: Vec::new() };
+        let scenario = &run.scenario;
+        if scenario.instances.len() > INSTANCES_MAX || scenario.endpoints > ENDPOINTS_MAX {
+            return Err(Failure {
+                why: format!("more than {INSTANCES_MAX} instances or {ENDPOINTS_MAX} origins"),
+                log: Vec::new(),
+            });
+        }
+        let topology = match scenario.loopback {
+            true => None,
+            false => Some(Topology::new(&tag, scenario.endpoints, scenario.mtu).map_err(host)?),
+        };
+        let accounts = Accounts::new(&tag);
+        let (client, origin) = (accounts.group("client").map_err(host)?, accounts.group("origin").map_err(host)?);
+        let workers = scenario.instances.iter().map(|instance| instance.workers).filter(|&workers| {
+            // Those that would leave nobody else a CPU share all of them, and are said to be contended.
+            (workers as usize) < plan.cpus.len()
+        });
+        let placement = Placement::new(&plan.cpus, workers.max().unwrap_or(1));
+        let services = services(&scenario.cases);
+        run.environment.cgroups = accounts.kind();
+        run.environment.placement = placement.text();
+        let mut session = Self {
+            plan,
+            topology,
+            services,
+            lives: Vec::new(),
+            client,
+            origin,
+            origins: Vec::new(),
+            placement,
+            accounts,
+        };
+        session.start_origins(run.scenario.loopback).await?;
+        for index in 0..run.scenario.instances.len() {
+            session.add(run, index).await;
+        }
+        session.forget_missing(run);
+        if let Some(topology) = &session.topology {
+            run.environment.sysctls = settings(&topology.client()).map_err(host)?;
+            run.environment.offloads = offloads(run.scenario.mtu);
+        }
+        Ok(session)
+    }
+
+    pub(super) fn raw(&self) -> PathBuf {
+        self.plan.directory.join("raw")
+    }
+
+    /// Sets one contender up, or notes why not.
+    async fn add(&mut self, run: &mut Run, index: usize) {
+        let Some(instance) = run.scenario.instances.get(index).cloned() else { return };
+        match self.start(&instance, index as u8).await {
+            Ok((live, commands, configuration)) => {
+                if let Some(instance) = run.scenario.instances.get_mut(index) {
+                    instance.address =
+                        live.addresses.first().map(|(_, address)| address.to_string()).unwrap_or_default();
+                    (instance.commands, instance.configuration) = (commands, configuration);
+                }
+                if live.way.placement.is_contended() && self.plan.cpus.len() > 1 && live.way.layer != Layer::Direct {
+                    run.notes.push(format!(
+                        "{} has {} workers on a host of {} CPUs, which it shares with load and origins: contended, and no capacity",
+                        instance.id,
+                        instance.workers,
+                        self.plan.cpus.len()
+                    ));
+                }
+                self.lives.push(live);
+            }
+            Err(Failure { why, log }) => {
+                let said = if log.is_empty() { String::new() } else { format!("; it said: {}", log.join(" | ")) };
+                progress::say(&format!("  without {}: {why}{said}", instance.id));
+                note_gap(run, &instance.id, format!("{why}{said}"));
+            }
+        }
+    }
+
+    async fn start(&mut self, instance: &Instance, index: u8) -> Result<(Live, Vec<String>, String), Failure> {
+        let host = |error: std::io::Error| Failure { why: error.to_string(), log: Vec::new() };
+        let recipe = self.recipe(instance)?.clone();
+        let placement = if (instance.workers as usize) < self.plan.cpus.len() {
+            let own = Placement::new(&self.plan.cpus, instance.workers);
+            Placement { balancer: own.balancer, ..self.placement.clone() }
+        } else {
+            Placement::new(&self.plan.cpus, instance.workers)
+        };
+        let way = Way { index, layer: recipe.layer, binds: recipe.binds, placement };
+        if let Some(topology) = &mut self.topology {
+            topology.add_way(&way).map_err(host)?;
+        }
+        let group = self.accounts.group(&format!("lb{index}")).map_err(host)?;
+        let mut live = Live {
+            id: instance.id.clone(),
+            way,
+            group,
+            processes: Vec::new(),
+            addresses: Vec::new(),
+            rss_idle: 0,
+            restarts: 0,
+        };
+        let (commands, configuration) = self.start_processes(instance, &recipe, &mut live).await?;
+        live.rss_idle = live.group.resident();
+        Ok((live, commands, configuration))
+    }
+
+    fn recipe(&self, instance: &Instance) -> Result<&Recipe, Failure> {
+        let recipe = self.plan.recipes.iter().find(|recipe| recipe.name == instance.contender);
+        recipe.ok_or_else(|| Failure { why: format!("no contender {}", instance.contender), log: Vec::new() })
+    }
+
+    /// Starts a contender's processes, the last of the chain first, and waits until the whole serves.
+    async fn start_processes(
+        &self,
+        instance: &Instance,
+        recipe: &Recipe,
+        live: &mut Live,
+    ) -> Result<(Vec<String>, String), Failure> {
+        let services: Vec<Service> =
+            self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol())).cloned().collect();
+        let mut behind = self.endpoints_of(&services, &live.way)?;
+        let (mut commands, mut configuration) = (Vec::new(), String::new());
+        if recipe.is_bare() {
+            live.addresses =
+                services.iter().map(|service| (service.name.clone(), self.bare_address(service, &live.way))).collect();
+            return Ok((commands, configuration));
+        }
+        for hop in (0..instance.hops.max(1)).rev() {
+            let addresses = self.addresses(&services, &live.way, hop)?;
+            let vars_of =
+                |(service, (address, endpoints)): (&Service, (&SocketAddr, &Vec<EndpointVars>))| ServiceVars {
+                    name: service.name.clone(),
+                    protocol: match service.protocol() {
+                        Protocol::Http => "http",
+                        Protocol::H2 => "h2",
+                        Protocol::Tcp => "tcp",
+                    },
+                    address: address.ip().to_string(),
+                    port: address.port(),
+                    endpoints: endpoints.clone(),
+                };
+            let vars = services.iter().zip(addresses.iter().zip(&behind)).map(vars_of).collect();
+            let (more, text) = self.start_hop(instance, recipe, live, (hop, vars)).await?;
+            commands.extend(more);
+            configuration +=
+                &if instance.hops > 1 { format!("# {} of {}\n{text}", hop + 1, instance.hops) } else { text };
+            behind = addresses
+                .iter()
+                .map(|address| {
+                    vec![EndpointVars { name: "next".into(), address: address.ip().to_string(), port: address.port() }]
+                })
+                .collect();
+            live.addresses = services.iter().map(|service| service.name.clone()).zip(addresses).collect();
+        }
+        let client = self.topology.as_ref().map(Topology::client);
+        for (service, (_, address)) in services.iter().zip(&live.addresses) {
+            ready::wait(client.clone(), *address, service, &mut live.processes).await?;
+        }
+        Ok((commands, configuration))
+    }
+
+    /// One contender of a chain: its configuration, what sets it up, and its process.
+    async fn start_hop(
+        &self,
+        instance: &Instance,
+        recipe: &Recipe,
+        live: &mut Live,
+        (hop, services): (u32, Vec<ServiceVars>),
+    ) -> Result<(Vec<String>, String), Failure> {
+        let name = format!("{}-hop{hop}", instance.id.replace([':', '*', '@'], "-"));
+        let directory = self.raw().join(&name);
+        let failure = |what: &str, why: String| Failure { why: format!("{what}: {why}"), log: Vec::new() };
+        fs::create_dir_all(&directory)
+            .map_err(|error| failure(&format!("cannot make {}", directory.display()), error.to_string()))?;
+        let file = directory.join(format!("config.{}", recipe.suffix));
+        let program = self.plan.found.iter().find(|(known, _)| *known == recipe.name).map(|(_, found)| &found.program);
+        let vars = Vars {
+            program: program.map(|program| program.display().to_string()).unwrap_or_default(),
+            file: file.display().to_string(),
+            dir: directory.display().to_string(),
+            workers: instance.workers,
+            interfaces: self.topology.as_ref().map(Topology::interfaces).unwrap_or_default(),
+            services,
+        };
+        let rendered = render(recipe, instance.variant, &vars).map_err(|why| failure(&recipe.name, why))?;
+        fs::write(&file, &rendered.configuration)
+            .map_err(|error| failure(&format!("cannot write {}", file.display()), error.to_string()))?;
+        let namespace = self.topology.as_ref().map(|topology| topology.balancer(&live.way));
+        let mut commands = Vec::new();
+        let spec = |command, name| Spec {
+            name,
+            command,
+            namespace: namespace.as_deref(),
+            cpus: &live.way.placement.balancer,
+            group: &live.group,
+            directory: &directory,
+            captures: false,
+        };
+        for command in &rendered.setup {
+            let spec = spec(command, "setup");
+            commands.push(process::text(&spec));
+            let mut process = Process::start(&spec)?;
+            let status = process.wait().await.map_err(|error| failure("set up", error.to_string()))?;
+            if !status.success() {
+                return Err(process.failure(&format!("of {} failed", instance.id)));
+            }
+        }
+        if !rendered.start.is_empty() {
+            let spec = spec(&rendered.start, &name);
+            commands.push(process::text(&spec));
+            live.processes.push(Process::start(&spec)?);
+        }
+        Ok((commands, rendered.configuration))
+    }
+
+    /// The origins of each service, as the last of a chain sees them.
+    fn endpoints_of(&self, services: &[Service], way: &Way) -> Result<Vec<Vec<EndpointVars>>, Failure> {
+        let of = |service: &Service| {
+            let endpoint = |index: u32| {
+                let address = if self.topology.is_some() { way.endpoint(index) } else { Ipv4Addr::LOCALHOST };
+                EndpointVars { name: format!("ep{index}"), address: address.to_string(), port: service.port }
+            };
+            (0..service.origin.count).map(endpoint).collect()
+        };
+        Ok(services.iter().map(of).collect())
+    }
+
+    fn bare_address(&self, service: &Service, way: &Way) -> SocketAddr {
+        let address = if self.topology.is_some() { way.vip() } else { Ipv4Addr::LOCALHOST };
+        SocketAddr::from((address, service.port))
+    }
+
+    /// Where a contender of a chain listens, by service: the first at the VIP, the others on the loopback of its namespace.
+    fn addresses(&self, services: &[Service], way: &Way, hop: u32) -> Result<Vec<SocketAddr>, Failure> {
+        let of = |service: &Service| {
+            if self.topology.is_none() {
+                let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+                return free.map_err(|error| Failure { why: format!("no free port: {error}"), log: Vec::new() });
+            }
+            let address = if hop == 0 { way.vip() } else { Ipv4Addr::LOCALHOST };
+            Ok(SocketAddr::from((address, service.port + PORT_STEP * hop as u16)))
+        };
+        services.iter().map(of).collect()
+    }
+
+    /// Takes out of the scenario who is not there.
+    fn forget_missing(&self, run: &mut Run) {
+        let is_here = |id: &String| self.lives.iter().any(|live| live.id == *id);
+        let scenario = &mut run.scenario;
+        scenario.instances.retain(|instance| is_here(&instance.id));
+        scenario.twins.retain(is_here);
+        scenario.cases.iter_mut().for_each(|case| case.instances.retain(is_here));
+        let emptied: Vec<_> =
+            scenario.cases.iter().filter(|case| case.instances.is_empty()).map(|case| case.name.clone()).collect();
+        scenario.cases.retain(|case| !case.instances.is_empty());
+        if !is_here(&scenario.reference) {
+            scenario.reference = scenario.instances.first().map(|instance| instance.id.clone()).unwrap_or_default();
+        }
+        let gaps =
+            emptied.into_iter().map(|what| Gap { what, why: "no contender is left that can carry it".to_owned() });
+        run.gaps.extend(gaps);
+    }
+
+    /// A contender that can be measured: one that died is started again, a few times.
+    ///
+    /// # Errors
+    /// Why it died, for the cell that it died before; or that it will not come back.
+    pub(super) async fn revive(&mut self, run: &Run, id: &str) -> Result<(), Failure> {
+        let Some(place) = self.lives.iter().position(|live| live.id == id) else {
+            return Err(Failure { why: format!("{id} is not there"), log: Vec::new() });
+        };
+        let mut live = self.lives.swap_remove(place);
+        let died = live.processes.iter_mut().find_map(Process::ended);
+        let Some(death) = died else {
+            self.lives.push(live);
+            return Ok(());
+        };
+        for process in &mut live.processes {
+            process.kill().await;
+        }
+        if live.restarts < RESTARTS_MAX
+            && let Some(instance) = run.instance(id).cloned()
+        {
+            live.restarts += 1;
+            live.processes.clear();
+            if let Ok(recipe) = self.recipe(&instance).cloned() {
+                // If it fails, the next cell finds it dead again.
+                let _ = self.start_processes(&instance, &recipe, &mut live).await;
+            }
+        }
+        self.lives.push(live);
+        Err(death)
+    }
+
+    /// The addresses that a load connects from.
+    pub(super) fn sources(&self, way: &Way) -> Vec<IpAddr> {
+        if self.topology.is_some() { way.clients().into_iter().map(IpAddr::V4).collect() } else { Vec::new() }
+    }
+
+    /// Ends everything in good order.
+    pub(super) async fn close(mut self, run: &mut Run) {
+        for live in &mut self.lives {
+            if let Some(failure) = live.processes.iter_mut().find_map(Process::ended) {
+                run.notes.push(format!("{}: {}", live.id, failure.why));
+            }
+        }
+        let processes = self.lives.iter_mut().flat_map(|live| &mut live.processes).chain(&mut self.origins);
+        for process in processes {
+            process.kill().await;
+        }
+    }
+}
+
+fn offloads(mtu: u32) -> Vec<Setting> {
+    let setting = |name: &str, value: String| Setting { name: name.to_owned(), value };
+    vec![
+        setting("links", "veth".to_owned()),
+        setting("mtu", mtu.to_string()),
+        setting(
+            "segmentation, checksum",
+            "as the kernel sets them for veth: TSO, GSO and checksum offload on, GRO off".to_owned(),
+        ),
+    ]
+}

@@ -1,0 +1,236 @@
+//! Watching a load: what everybody used between the opening and the closing of its window.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::ChildStderr;
+
+use super::counters::{self, Counters};
+use crate::cgroup::Group;
+use crate::environment::Ticks;
+use crate::process::Process;
+use crate::record::{Cpu, Failure, Sample};
+
+/// Between two looks at who uses what.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Lines of a load's standard error that are kept.
+const LINES_MAX: usize = 20;
+
+/// Looks that are kept: an hour of them.
+const LOOKS_MAX: usize = 14_400;
+
+/// The three components.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups<'a> {
+    pub balancer: &'a Group,
+    pub client: &'a Group,
+    pub origin: &'a Group,
+}
+
+/// What everybody has used up to one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    pub at: Instant,
+    pub balancer: Duration,
+    pub client: Duration,
+    pub origin: Duration,
+    pub ticks: Ticks,
+}
+
+impl Look {
+    fn take(groups: Groups<'_>) -> Self {
+        Self {
+            at: Instant::now(),
+            balancer: groups.balancer.cpu_time(),
+            client: groups.client.cpu_time(),
+            origin: groups.origin.cpu_time(),
+            ticks: Ticks::now(),
+        }
+    }
+}
+
+/// One end of the window.
+#[derive(Clone, Debug)]
+pub(super) struct Edge {
+    pub look: Look,
+    pub counters: Vec<Counters>,
+    pub net_rx: Vec<u64>,
+    pub balancer_rss: u64,
+    pub client_rss: u64,
+    pub origin_rss: u64,
+}
+
+/// What was seen while a load ran.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub begun: Instant,
+    pub open: Edge,
+    pub closed: Edge,
+    pub looks: Vec<Look>,
+}
+
+/// Watches a load to its end.
+///
+/// # Errors
+/// It failed, said no report, or took longer than `patience`; then it is dead.
+pub(super) async fn watch(
+    load: &mut Process,
+    groups: Groups<'_>,
+    namespaces: &[Option<String>],
+    patience: Duration,
+) -> Result<Seen, Failure> {
+    let begun = Instant::now();
+    let errors = load.take_errors().ok_or_else(|| load.failure("has no standard error"))?;
+    let mut watcher = Watcher { groups, namespaces, open: None, closed: None, looks: Vec::new(), lines: Vec::new() };
+    let outcome = tokio::time::timeout(patience, watcher.run(load, errors)).await;
+    let Watcher { open, closed, looks, lines, .. } = watcher;
+    let failure = |why: String| Failure { why, log: lines.clone() };
+    match outcome {
+        Err(_) => {
+            load.kill().await;
+            Err(failure(format!("the load did not end within {} s", patience.as_secs())))
+        }
+        Ok(Err(error)) => Err(failure(format!("the load is lost: {error}"))),
+        Ok(Ok(is_good)) => match (open, closed) {
+            (Some(open), Some(closed)) if is_good => Ok(Seen { begun, open, closed, looks }),
+            (Some(_), Some(_)) => Err(failure("nothing that the load sent was answered".to_owned())),
+            _ => Err(failure("the load ended before it measured".to_owned())),
+        },
+    }
+}
+
+struct Watcher<'a> {
+    groups: Groups<'a>,
+    namespaces: &'a [Option<String>],
+    open: Option<Edge>,
+    closed: Option<Edge>,
+    looks: Vec<Look>,
+    lines: Vec<String>,
+}
+
+impl Watcher<'_> {
+    /// Whether the load said at its end that all was well.
+    async fn run(&mut self, load: &mut Process, errors: ChildStderr) -> std::io::Result<bool> {
+        let mut lines = BufReader::new(errors).lines();
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                line = lines.next_line() => match line? {
+                    Some(line) => self.hear(line)?,
+                    None => break,
+                },
+                _ = tick.tick() => {
+                    if self.looks.len() < LOOKS_MAX {
+                        self.looks.push(Look::take(self.groups));
+                    }
+                }
+            }
+        }
+        Ok(load.wait().await?.success())
+    }
+
+    fn hear(&mut self, line: String) -> std::io::Result<()> {
+        match line.as_str() {
+            // A search for capacity has many windows; the last one is that of its report.
+            "window open" => {
+                self.open = Some(self.edge()?);
+                self.closed = None;
+            }
+            "window closed" => self.closed = Some(self.edge()?),
+            _ if self.lines.len() < LINES_MAX => self.lines.push(line),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn edge(&self) -> std::io::Result<Edge> {
+        // CPU first: what follows takes a millisecond.
+        let look = Look::take(self.groups);
+        Ok(Edge {
+            look,
+            counters: counters::read(self.namespaces)?,
+            net_rx: counters::net_rx(),
+            balancer_rss: self.groups.balancer.resident(),
+            client_rss: self.groups.client.resident(),
+            origin_rss: self.groups.origin.resident(),
+        })
+    }
+}
+
+/// CPU time between two looks.
+pub(super) fn cpu(open: &Look, closed: &Look) -> Cpu {
+    let seconds = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64();
+    let ticks = |after: u64, before: u64| after.saturating_sub(before) as f64 / Ticks::per_second();
+    let (before, after) = (open.ticks.total, closed.ticks.total);
+    let busy_of = |(before, after): (&crate::environment::CpuTicks, &crate::environment::CpuTicks)| {
+        let busy = after.busy.saturating_sub(before.busy) as f64;
+        let all =
+            busy + after.idle.saturating_sub(before.idle) as f64 + after.steal.saturating_sub(before.steal) as f64;
+        if all > 0.0 { busy / all } else { 0.0 }
+    };
+    Cpu {
+        balancer_s: seconds(closed.balancer, open.balancer),
+        client_s: seconds(closed.client, open.client),
+        origin_s: seconds(closed.origin, open.origin),
+        busy_s: ticks(after.busy, before.busy),
+        softirq_s: ticks(after.softirq, before.softirq),
+        idle_s: ticks(after.idle, before.idle),
+        steal_s: ticks(after.steal, before.steal),
+        busy_by_cpu: open.ticks.each.iter().zip(&closed.ticks.each).map(busy_of).collect(),
+        ..Cpu::default()
+    }
+}
+
+/// CPU use between each two looks.
+pub(super) fn samples(begun: Instant, looks: &[Look]) -> Vec<Sample> {
+    let sample = |pair: &[Look]| {
+        let [before, after] = pair else { return None };
+        let wall = after.at.duration_since(before.at).as_secs_f64();
+        let share = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64() / wall;
+        (wall > 0.0).then(|| Sample {
+            at_s: after.at.duration_since(begun).as_secs_f64(),
+            balancer: share(after.balancer, before.balancer),
+            client: share(after.client, before.client),
+            origin: share(after.origin, before.origin),
+            busy: after.ticks.total.busy.saturating_sub(before.ticks.total.busy) as f64 / Ticks::per_second() / wall,
+        })
+    };
+    looks.windows(2).filter_map(sample).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::CpuTicks;
+
+    fn look(at: Instant, seconds: u64) -> Look {
+        let time = Duration::from_secs(seconds);
+        let ticks = CpuTicks { busy: seconds * 150, softirq: seconds * 10, idle: seconds * 50, steal: 0 };
+        let busy = CpuTicks { busy: seconds * 90, idle: seconds * 10, ..CpuTicks::default() };
+        Look {
+            at,
+            balancer: time,
+            client: time * 2,
+            origin: time / 2,
+            ticks: Ticks { total: ticks, each: vec![busy, busy] },
+        }
+    }
+
+    #[test]
+    fn cpu_is_what_lies_between_two_looks() {
+        let now = Instant::now();
+        let (open, closed) = (look(now, 1), look(now + Duration::from_secs(4), 3));
+        let cpu = cpu(&open, &closed);
+        let hz = Ticks::per_second();
+        assert_eq!((cpu.balancer_s, cpu.client_s, cpu.origin_s), (2.0, 4.0, 1.0));
+        assert_eq!((cpu.busy_s, cpu.softirq_s, cpu.idle_s), (300.0 / hz, 20.0 / hz, 100.0 / hz));
+        assert_eq!(cpu.busy_by_cpu, [0.9, 0.9]);
+        let samples = samples(now, &[open.clone(), closed.clone(), closed]);
+        // Two looks at one moment make no sample.
+        assert_eq!(samples.len(), 1);
+        assert_eq!((samples[0].at_s, samples[0].balancer, samples[0].client), (4.0, 0.5, 1.0));
+    }
+}

@@ -1,0 +1,69 @@
+//! How an instance of a contender is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::record::Variant;
+
+/// Contenders one behind the other at most.
+const HOPS_MAX: u32 = 8;
+
+/// Workers of one at most.
+const WORKERS_MAX: u32 = 1024;
+
+/// `name[:default][*hops][@workers]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InstanceId {
+    /// The contender.
+    pub contender: String,
+    /// Which of its configurations.
+    pub variant: Variant,
+    /// How many of it stand one behind the other: 1 to 8.
+    pub hops: u32,
+    /// Workers of each; without a word, one, or as many as the scenario goes through.
+    pub workers: Option<u32>,
+}
+
+impl FromStr for InstanceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (rest, workers) = match text.split_once('@') {
+            Some((rest, workers)) => (rest, Some(number(workers, WORKERS_MAX, "workers")?)),
+            None => (text, None),
+        };
+        let (rest, hops) = match rest.split_once('*') {
+            Some((rest, hops)) => (rest, number(hops, HOPS_MAX, "hops")?),
+            None => (rest, 1),
+        };
+        let (name, variant) = match rest.split_once(':') {
+            Some((name, "default")) => (name, Variant::Default),
+            Some((name, "tuned")) => (name, Variant::Tuned),
+            Some((_, other)) => return Err(format!("{other:?} is no variant; tuned and default are known")),
+            None => (rest, Variant::Tuned),
+        };
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if name.is_empty() || !name.bytes().all(is_word) {
+            return Err(format!("{text:?} is no contender; a name is made of letters, digits, - and _"));
+        }
+        Ok(Self { contender: name.to_owned(), variant, hops, workers })
+    }
+}
+
+fn number(text: &str, max: u32, what: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+    number.ok_or_else(|| format!("{text:?} {what}: a number from 1 to {max}, please"))
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}", self.contender)?;
+        if self.variant == Variant::Default {
+            write!(to, ":default")?;
+        }
+        if self.hops > 1 {
+            write!(to, "*{}", self.hops)?;
+        }
+        self.workers.map_or(Ok(()), |workers| write!(to, "@{workers}"))
+    }
+}

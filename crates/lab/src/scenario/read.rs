@@ -1,0 +1,365 @@
+//! From a scenario's text to what it says.
+
+use std::time::Duration;
+
+use super::id::InstanceId;
+use crate::contender::Recipe;
+use crate::document::{Document, Problem, Table, Text, nearest};
+use crate::record;
+use crate::record::{LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Pacing, Rate, Variant};
+
+/// Cases of a scenario at most, lists of connections and rates multiplied out.
+const CASES_MAX: usize = 200;
+
+/// Origins at most.
+const ENDPOINTS_MAX: u32 = 16;
+
+/// A scenario, as its file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScenarioFile {
+    /// The file's name without its suffix.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// The same in Chinese.
+    pub title_zh: Option<String>,
+    /// The published report that it does again.
+    pub report: Option<String>,
+    /// The table it ends in.
+    pub table: record::Table,
+    /// What it answers.
+    pub question: String,
+    /// What stands where.
+    pub topology: String,
+    /// Who takes part.
+    pub contenders: Vec<InstanceId>,
+    /// What ratios are taken to.
+    pub reference: InstanceId,
+    /// Who is measured twice a round.
+    pub twins: Vec<InstanceId>,
+    /// Numbers of workers that every contender goes through; empty for one each.
+    pub workers: Vec<u32>,
+    /// Origins.
+    pub endpoints: u32,
+    /// MTU of the links.
+    pub mtu: u32,
+    /// Rounds.
+    pub rounds: u32,
+    /// Workloads.
+    pub cases: Vec<CaseFile>,
+    /// What `--quick` leaves of it.
+    pub quick: Quick,
+}
+
+/// A case, as the file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaseFile {
+    /// What is put on.
+    pub case: record::Case,
+    /// Who takes part; absent for all who can carry it.
+    pub contenders: Option<Vec<InstanceId>>,
+    /// Its name before lists were multiplied out.
+    pub family: String,
+}
+
+/// What `--quick` leaves of a scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Quick {
+    /// Cases by name; empty for all.
+    pub cases: Vec<String>,
+    /// Contenders; empty for all.
+    pub contenders: Vec<InstanceId>,
+    /// Rounds.
+    pub rounds: Option<u32>,
+}
+
+/// The parts of a cell's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// Over which connections are made.
+    pub ramp: Duration,
+    /// Before the window.
+    pub warm_up: Duration,
+    /// The window.
+    pub measure: Duration,
+    /// After the window.
+    pub trim: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Self { ramp: ms(1_000), warm_up: ms(2_000), measure: ms(6_000), trim: ms(500) }
+    }
+}
+
+/// Reads a scenario; `file` is what its problems are told of, `recipes` are the contenders it may name.
+///
+/// # Errors
+/// All that is wrong with it, by place.
+pub fn read(name: &str, file: &str, text: &str, recipes: &[Recipe]) -> Result<ScenarioFile, Vec<Problem>> {
+    Document::read(file, text, |top| take(name, top, recipes))
+}
+
+fn take(name: &str, top: &mut Table<'_, '_>, recipes: &[Recipe]) -> ScenarioFile {
+    let contenders = instances(top, "contenders", recipes).unwrap_or_default();
+    if contenders.is_empty() {
+        top.note_at("contenders", "`contenders` is missing: who takes part, as in [\"direct\", \"nginx-http\"]");
+    }
+    let reference = match top.optional_text("reference") {
+        Some(text) => instance(top, text, recipes),
+        None => contenders.first().cloned(),
+    };
+    let mut times = Times::default();
+    top.table("time", |table| times = take_times(table, times));
+    let endpoints = top.number("endpoints", 1..=ENDPOINTS_MAX).unwrap_or(1);
+    let cases: Vec<CaseFile> =
+        top.tables("case", |table| take_cases(table, recipes, times, endpoints)).into_iter().flatten().collect();
+    let quick = top.table("quick", |table| Quick {
+        cases: quick_cases(table, &cases),
+        contenders: instances(table, "contenders", recipes).unwrap_or_default(),
+        rounds: table.number("rounds", 2..=1000),
+    });
+    let file = ScenarioFile {
+        name: name.to_owned(),
+        title: top.string("title"),
+        title_zh: top.optional_string("title_zh"),
+        report: top.optional_string("report"),
+        table: top.one_of("table", TABLES).unwrap_or(record::Table::Generic),
+        question: top.string("question"),
+        topology: top.optional_string("topology").unwrap_or_default(),
+        reference: reference.unwrap_or_else(|| InstanceId {
+            contender: String::new(),
+            variant: Variant::Tuned,
+            hops: 1,
+            workers: None,
+        }),
+        twins: instances(top, "twins", recipes).unwrap_or_default(),
+        workers: top.numbers("workers", 1..=1024).unwrap_or_default(),
+        endpoints,
+        mtu: top.number("mtu", 576..=65_535).unwrap_or(1500),
+        rounds: top.number("rounds", 1..=1000).unwrap_or(10),
+        cases,
+        contenders,
+        quick: quick.unwrap_or_default(),
+    };
+    check(&file, top);
+    file
+}
+
+const TABLES: &[(&str, record::Table)] = &[
+    ("l4l7-ab", record::Table::L4l7Ab),
+    ("grpc-gateway", record::Table::GrpcGateway),
+    ("l4-matrix", record::Table::L4Matrix),
+    ("tcp-downstream", record::Table::TcpDownstream),
+    ("cpu-scaling", record::Table::CpuScaling),
+    ("generic", record::Table::Generic),
+];
+
+/// What is wrong with the whole, when each part is good.
+fn check(file: &ScenarioFile, top: &Table<'_, '_>) {
+    if file.cases.is_empty() && !top.has("case") {
+        top.note_at("case", "there is no [[case]]: what is put on");
+    }
+    if file.cases.len() > CASES_MAX {
+        top.note_at("case", format!("{} cases; {CASES_MAX} at most", file.cases.len()));
+    }
+    let known = |id: &InstanceId| file.contenders.iter().any(|known| known == id);
+    for (name, ids) in [("reference", std::slice::from_ref(&file.reference)), ("twins", &file.twins)] {
+        for id in ids.iter().filter(|id| !known(id) && !file.contenders.is_empty()) {
+            top.note_at(name, format!("`{name}`: {id} is none of the contenders"));
+        }
+    }
+    for (index, case) in file.cases.iter().enumerate() {
+        let name = &case.case.name;
+        if file.cases.iter().take(index).any(|earlier| earlier.case.name == *name) {
+            top.note_at("case", format!("two cases have the name {name:?}"));
+        }
+        let Mode::Open { rate: Rate::OfSlowest { case: other, .. }, .. } = &case.case.load.mode else { continue };
+        let target = file.cases.iter().find(|known| known.case.name == *other);
+        let is_absolute = target
+            .is_some_and(|target| !matches!(target.case.load.mode, Mode::Open { rate: Rate::OfSlowest { .. }, .. }));
+        if !is_absolute {
+            let what = "its rate is a share of a case that is not there, or that is such a share itself";
+            top.note_at("case", format!("case {name:?}: {what}: {other:?}"));
+        }
+    }
+}
+
+fn quick_cases(table: &mut Table<'_, '_>, cases: &[CaseFile]) -> Vec<String> {
+    let texts = table.texts("cases").unwrap_or_default();
+    for text in &texts {
+        if !cases.iter().any(|case| case.case.name == text.text || case.family == text.text) {
+            let hint = nearest(&text.text, cases.iter().map(|case| case.case.name.as_str()));
+            table.note(text.span.clone(), format!("no case has the name {:?}{hint}", text.text));
+        }
+    }
+    texts.into_iter().map(|text| text.text).collect()
+}
+
+fn take_times(table: &mut Table<'_, '_>, default: Times) -> Times {
+    Times {
+        ramp: table.duration("ramp").unwrap_or(default.ramp),
+        warm_up: table.duration("warm_up").unwrap_or(default.warm_up),
+        measure: table.duration("measure").unwrap_or(default.measure),
+        trim: table.duration("trim").unwrap_or(default.trim),
+    }
+}
+
+/// A case, once for each combination of connections and rates.
+fn take_cases(table: &mut Table<'_, '_>, recipes: &[Recipe], times: Times, endpoints: u32) -> Vec<CaseFile> {
+    let name = table.string("name");
+    let title = table.string("title");
+    let label = table.optional_string("label");
+    let contenders = instances(table, "contenders", recipes);
+    let origin = table.table("origin", |table| take_origin(table, endpoints));
+    if !table.has("origin") {
+        table.note_at("origin", "`origin` is missing: what answers, as in {kind = \"http\"}");
+    }
+    let loads = table.table("load", |table| take_loads(table, times));
+    if !table.has("load") {
+        table.note_at("load", "`load` is missing: what asks, as in {kind = \"http\", connections = 64}");
+    }
+    let origin = origin.unwrap_or(OriginSpec { kind: OriginKind::Http, arguments: Vec::new(), count: 1 });
+    let build = |(suffix, load): (String, LoadSpec)| CaseFile {
+        case: record::Case {
+            name: format!("{name}{suffix}"),
+            title: title.clone(),
+            instances: Vec::new(),
+            origin: origin.clone(),
+            load,
+            label: label.clone(),
+        },
+        contenders: contenders.clone(),
+        family: name.clone(),
+    };
+    loads.unwrap_or_default().into_iter().map(build).collect()
+}
+
+fn take_origin(table: &mut Table<'_, '_>, endpoints: u32) -> OriginSpec {
+    let kinds = [
+        ("http", OriginKind::Http),
+        ("grpc", OriginKind::Grpc),
+        ("tcp", OriginKind::Tcp),
+        ("stream", OriginKind::Stream),
+    ];
+    if !table.has("kind") {
+        table.note_at("kind", "`kind` is missing: http, grpc, tcp or stream");
+    }
+    OriginSpec {
+        kind: table.one_of("kind", &kinds).unwrap_or(OriginKind::Http),
+        arguments: table.strings("arguments").unwrap_or_default(),
+        count: table.number("count", 1..=endpoints).unwrap_or(endpoints),
+    }
+}
+
+const LOADS: &[(&str, LoadKind)] = &[
+    ("http", LoadKind::Http),
+    ("http10", LoadKind::Http10),
+    ("http-close", LoadKind::HttpClose),
+    ("h2c", LoadKind::H2c),
+    ("grpc", LoadKind::Grpc),
+    ("tcp-rr", LoadKind::TcpRr),
+    ("tcp-crr", LoadKind::TcpCrr),
+    ("stream", LoadKind::Stream),
+    ("stream-paced", LoadKind::StreamPaced),
+];
+
+/// The loads of a case, each with what tells its name from the others'.
+fn take_loads(table: &mut Table<'_, '_>, times: Times) -> Vec<(String, LoadSpec)> {
+    if !table.has("kind") {
+        table.note_at("kind", "`kind` is missing: what asks");
+    }
+    let kind = table.one_of("kind", LOADS).unwrap_or(LoadKind::Http);
+    let connections = table.numbers("connections", 1..=65_536).unwrap_or_else(|| vec![1]);
+    let streams = table.number("streams", 1..=1024).unwrap_or(1);
+    let arguments = table.strings("arguments").unwrap_or_default();
+    let modes = take_modes(table);
+    let times = take_times(table, times);
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let mut loads = Vec::new();
+    for &connection_count in &connections {
+        for (rate_suffix, mode) in &modes {
+            let mut suffix = String::new();
+            if connections.len() > 1 {
+                suffix += &format!("-c{connection_count}");
+            }
+            if modes.len() > 1 {
+                suffix += rate_suffix;
+            }
+            let load = LoadSpec {
+                kind,
+                mode: mode.clone(),
+                connections: connection_count,
+                streams,
+                arguments: arguments.clone(),
+                ramp_ms: ms(times.ramp),
+                warm_up_ms: ms(times.warm_up),
+                measure_ms: ms(times.measure).max(1),
+                trim_ms: ms(times.trim),
+            };
+            loads.push((suffix, load));
+        }
+    }
+    loads
+}
+
+fn take_modes(table: &mut Table<'_, '_>) -> Vec<(String, Mode)> {
+    let pacing = table.one_of("pacing", &[("uniform", Pacing::Uniform), ("burst1hz", Pacing::Burst1hz)]);
+    let objective = table.duration("objective");
+    let rates = table.scalars("rate");
+    match (rates, objective) {
+        (None, None) => {
+            if pacing.is_some() {
+                table.note_at("pacing", "`pacing` is of an open loop: give a `rate`");
+            }
+            vec![(String::new(), Mode::Closed)]
+        }
+        (None, Some(objective)) => {
+            let objective_p99_us = u64::try_from(objective.as_micros()).unwrap_or(u64::MAX);
+            vec![(String::new(), Mode::Search { objective_p99_us })]
+        }
+        (Some(rates), objective) => {
+            if objective.is_some() {
+                table.note_at("objective", "`rate` and `objective` exclude each other: a search finds the rate");
+            }
+            let pacing = pacing.unwrap_or(Pacing::Uniform);
+            rates.into_iter().filter_map(|text| open(table, &text, pacing)).collect()
+        }
+    }
+}
+
+fn open(table: &Table<'_, '_>, text: &Text, pacing: Pacing) -> Option<(String, Mode)> {
+    if let Some(rate) = text.text.parse().ok().filter(|rate| (0.001..=1e7).contains(rate)) {
+        return Some((format!("-r{}", text.text), Mode::Open { rate: Rate::Fixed(rate), pacing }));
+    }
+    let share = text.text.split_once("% of ").and_then(|(percent, case)| {
+        let percent: f64 = percent.trim().parse().ok()?;
+        (percent > 0.0 && percent <= 200.0 && !case.is_empty()).then(|| (percent, case.trim().to_owned()))
+    });
+    match share {
+        Some((percent, case)) => {
+            let rate = Rate::OfSlowest { share: percent / 100.0, case };
+            Some((format!("-r{percent}pct"), Mode::Open { rate, pacing }))
+        }
+        None => {
+            table.note(text.span.clone(), format!("{:?} is no rate, as in 2000 or \"50% of CASE\"", text.text));
+            None
+        }
+    }
+}
+
+fn instances(table: &mut Table<'_, '_>, name: &'static str, recipes: &[Recipe]) -> Option<Vec<InstanceId>> {
+    let texts = table.texts(name)?;
+    Some(texts.into_iter().filter_map(|text| instance(table, text, recipes)).collect())
+}
+
+fn instance(table: &Table<'_, '_>, text: Text, recipes: &[Recipe]) -> Option<InstanceId> {
+    match super::select::instance(&text.text, recipes) {
+        Ok(id) => Some(id),
+        Err(why) => {
+            table.note(text.span, why);
+            None
+        }
+    }
+}

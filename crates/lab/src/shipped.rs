@@ -1,0 +1,3 @@
+//! The scenarios and contenders that come with the program.
+
+include!(concat!(env!("OUT_DIR"), "/shipped.rs"));

@@ -1,0 +1,363 @@
+//! What stands where: network namespaces and the links between them.
+//!
+//! Job: a client's namespace, one for each origin, one for each balancer, and veth pairs between them, made with ip(8) and gone when
+//! dropped. Every instance has a way of its own, with addresses of its own:
+//!
+//! ```text
+//!   client 10.10.I.1-8 -- client0 | balancer I, VIP 20.20.I.1 | epJ 10.100+J.I.254 -- 10.100+J.I.1 origin J
+//! ```
+//!
+//! Its own client addresses, since connections from one address over two ways would meet each other in TIME_WAIT at the origin. For
+//! `direct`, the client has a link to each origin, and for `direct` and `routed` the VIP is an address of every origin, over which routing
+//! spreads connections by hash: so these baselines have as many origins as the balancers.
+//!
+//! Receive work of a veth is done on the CPU that sent, unless steering (RPS) says otherwise. Here it does: packets for the balancer are
+//! received on the balancer's CPUs, all others on those of load and origins, as if they were separate hosts.
+//!
+//! Non-job: processes; and emulating a network: links have no delay, no loss and no limit.
+
+mod congestion;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::placement::{Placement, mask};
+use crate::record::{Layer, Setting};
+
+/// Instances at most: each has a third byte of its addresses.
+pub const INSTANCES_MAX: usize = 200;
+
+/// Origins at most: each has a second byte.
+pub const ENDPOINTS_MAX: u32 = 100;
+
+/// Addresses of the client on each way: a connection for each request uses up local ports, of which an address has 64,000.
+pub const CLIENT_ADDRESSES: u8 = 8;
+
+/// What every namespace's name begins with.
+pub const PREFIX: &str = "steelyard-lab-";
+
+/// Settings of every namespace. All have the same, whoever is measured.
+const SYSCTLS: &[(&str, &str)] = &[
+    ("net.ipv4.ip_forward", "1"),
+    // Bottleneck bandwidth estimates wander on links without a limit; this is every distribution's default.
+    ("net.ipv4.tcp_congestion_control", "cubic"),
+    // A connection for each request needs them, and TIME_WAIT holds each for a minute.
+    ("net.ipv4.ip_local_port_range", "1024 65535"),
+    ("net.ipv4.tcp_tw_reuse", "1"),
+    ("net.core.somaxconn", "65535"),
+    ("net.ipv4.tcp_max_syn_backlog", "65535"),
+    ("net.ipv4.tcp_syncookies", "0"),
+    // Replies may come over another link than the kernel would send to.
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    // Connections, not addresses, are spread over several ways.
+    ("net.ipv4.fib_multipath_hash_policy", "1"),
+    ("net.ipv6.conf.all.disable_ipv6", "1"),
+];
+
+/// One way from load to origins.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// From 0; unique.
+    pub index: u8,
+    /// Where its contender works.
+    pub layer: Layer,
+    /// Whether the VIP must be an address of the balancer's namespace.
+    pub binds: bool,
+    /// Who is steered where.
+    pub placement: Placement,
+}
+
+impl Way {
+    /// The address that the load connects to.
+    #[must_use]
+    pub fn vip(&self) -> Ipv4Addr {
+        Ipv4Addr::new(20, 20, self.index, 1)
+    }
+
+    /// The address of an origin, as the balancer of this way sees it.
+    #[must_use]
+    pub fn endpoint(&self, endpoint: u32) -> Ipv4Addr {
+        Ipv4Addr::new(10, second_byte(endpoint), self.index, 1)
+    }
+
+    /// The client's addresses.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Ipv4Addr> {
+        (1..=CLIENT_ADDRESSES).map(|host| Ipv4Addr::new(10, 10, self.index, host)).collect()
+    }
+
+    fn vip_is_the_origins(&self) -> bool {
+        matches!(self.layer, Layer::Direct | Layer::Routed)
+    }
+}
+
+fn second_byte(endpoint: u32) -> u8 {
+    100 + (endpoint % ENDPOINTS_MAX) as u8
+}
+
+/// Namespaces and links; gone when dropped.
+#[derive(Debug)]
+pub struct Topology {
+    tag: String,
+    endpoints: u32,
+    mtu: u32,
+    namespaces: Vec<String>,
+    _cubic: congestion::Allowed,
+}
+
+impl Topology {
+    /// Makes the client's namespace and those of `endpoints` origins. `tag` tells this lab's namespaces from another's.
+    ///
+    /// # Errors
+    /// What ip(8) said, as without root. What was made by then is gone.
+    pub fn new(tag: &str, endpoints: u32, mtu: u32) -> io::Result<Self> {
+        let _cubic = congestion::Allowed::new();
+        let mut topology = Self { tag: tag.to_owned(), endpoints, mtu, namespaces: Vec::new(), _cubic };
+        topology.add(&topology.client())?;
+        for endpoint in 0..endpoints {
+            topology.add(&topology.origin(endpoint))?;
+        }
+        Ok(topology)
+    }
+
+    /// The load's namespace.
+    #[must_use]
+    pub fn client(&self) -> String {
+        format!("{PREFIX}{}-client", self.tag)
+    }
+
+    /// An origin's namespace.
+    #[must_use]
+    pub fn origin(&self, endpoint: u32) -> String {
+        format!("{PREFIX}{}-ep{endpoint}", self.tag)
+    }
+
+    /// The namespace of a way's balancer.
+    #[must_use]
+    pub fn balancer(&self, way: &Way) -> String {
+        format!("{PREFIX}{}-lb{}", self.tag, way.index)
+    }
+
+    /// The links of a balancer's namespace.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<String> {
+        std::iter::once("client0".to_owned())
+            .chain((0..self.endpoints).map(|endpoint| format!("ep{endpoint}")))
+            .collect()
+    }
+
+    /// All namespaces.
+    #[must_use]
+    pub fn namespaces(&self) -> &[String] {
+        &self.namespaces
+    }
+
+    /// Makes one way from the client to all origins.
+    ///
+    /// # Errors
+    /// What ip(8) said.
+    pub fn add_way(&mut self, way: &Way) -> io::Result<()> {
+        if way.layer == Layer::Direct {
+            return self.add_direct(way);
+        }
+        let balancer = self.balancer(way);
+        self.add(&balancer)?;
+        let (index, mtu, client) = (way.index, self.mtu, self.client());
+        let of_client = format!("lb{index}");
+        self.link((&balancer, "client0"), (&client, &of_client))?;
+        let mut of_client_lines = String::new();
+        for address in way.clients() {
+            of_client_lines += &format!("address add {address}/24 dev {of_client}\n");
+        }
+        ip_in(&client, &format!("{of_client_lines}link set {of_client} mtu {mtu} up\n"))?;
+        ip_in(&client, &format!("route add 20.20.{index}.1/32 via 10.10.{index}.254 src 10.10.{index}.1\n"))?;
+        let mut lines = format!("address add 10.10.{index}.254/24 dev client0\nlink set client0 mtu {mtu} up\n");
+        for endpoint in 0..self.endpoints {
+            let (origin, byte) = (self.origin(endpoint), second_byte(endpoint));
+            self.link((&balancer, &format!("ep{endpoint}")), (&origin, &of_client))?;
+            ip_in(
+                &origin,
+                &format!(
+                    "address add 10.{byte}.{index}.1/24 dev {of_client}\nlink set {of_client} mtu {mtu} up\n\
+                     route add 10.10.{index}.0/24 via 10.{byte}.{index}.254\n"
+                ),
+            )?;
+            lines +=
+                &format!("address add 10.{byte}.{index}.254/24 dev ep{endpoint}\nlink set ep{endpoint} mtu {mtu} up\n");
+            steer(&origin, &of_client, &way.placement.origin)?;
+        }
+        if way.binds {
+            lines += &format!("address add 20.20.{index}.1/32 dev lo\n");
+        }
+        ip_in(&balancer, &lines)?;
+        if way.vip_is_the_origins() {
+            self.give_vip_to_origins(way)?;
+            ip_in(&balancer, &spread(way, self.endpoints))?;
+        }
+        for interface in self.interfaces() {
+            steer(&balancer, &interface, &way.placement.balancer)?;
+        }
+        steer(&client, &of_client, &way.placement.client)
+    }
+
+    /// A link from the client to each origin, and no balancer.
+    fn add_direct(&mut self, way: &Way) -> io::Result<()> {
+        let (index, mtu, client) = (way.index, self.mtu, self.client());
+        let mut lines = String::new();
+        for endpoint in 0..self.endpoints {
+            let (origin, byte) = (self.origin(endpoint), second_byte(endpoint));
+            let (of_client, of_origin) = (format!("direct{index}-{endpoint}"), format!("lb{index}"));
+            self.link((&client, &of_client), (&origin, &of_origin))?;
+            ip_in(
+                &origin,
+                &format!(
+                    "address add 10.{byte}.{index}.1/24 dev {of_origin}\nlink set {of_origin} mtu {mtu} up\n\
+                     route add 10.10.{index}.0/24 via 10.{byte}.{index}.254\n"
+                ),
+            )?;
+            lines +=
+                &format!("address add 10.{byte}.{index}.254/24 dev {of_client}\nlink set {of_client} mtu {mtu} up\n");
+            steer(&origin, &of_origin, &way.placement.origin)?;
+        }
+        for address in way.clients() {
+            lines += &format!("address add {address}/32 dev lo\n");
+        }
+        ip_in(&client, &lines)?;
+        self.give_vip_to_origins(way)?;
+        ip_in(&client, &spread(way, self.endpoints))?;
+        for endpoint in 0..self.endpoints {
+            steer(&client, &format!("direct{index}-{endpoint}"), &way.placement.client)?;
+        }
+        Ok(())
+    }
+
+    fn give_vip_to_origins(&self, way: &Way) -> io::Result<()> {
+        for endpoint in 0..self.endpoints {
+            ip_in(&self.origin(endpoint), &format!("address add {}/32 dev lo\n", way.vip()))?;
+        }
+        Ok(())
+    }
+
+    /// Restricts the routes of `direct` and `routed` to the first `count` origins, for a case that has fewer.
+    ///
+    /// # Errors
+    /// What ip(8) said.
+    pub fn use_origins(&self, way: &Way, count: u32) -> io::Result<()> {
+        if !way.vip_is_the_origins() {
+            return Ok(());
+        }
+        let namespace = if way.layer == Layer::Direct { self.client() } else { self.balancer(way) };
+        ip_in(&namespace, &spread(way, count.min(self.endpoints)).replacen("route add", "route replace", 1))
+    }
+
+    fn add(&mut self, namespace: &str) -> io::Result<()> {
+        ip(&["netns", "add", namespace])?;
+        self.namespaces.push(namespace.to_owned());
+        ip_in(namespace, "link set lo up\n")?;
+        let settings = SYSCTLS.to_vec();
+        inside(namespace, move || {
+            for (name, value) in settings {
+                let path = format!("/proc/sys/{}", name.replace('.', "/"));
+                // A kernel without one of them (no IPv6, no multipath) has nothing to set.
+                let _ = std::fs::write(path, value);
+            }
+        })
+    }
+
+    fn link(&self, (one, of_one): (&str, &str), (other, of_other): (&str, &str)) -> io::Result<()> {
+        ip(&["link", "add", of_one, "netns", one, "type", "veth", "peer", "name", of_other, "netns", other])
+    }
+}
+
+/// A route to the VIP over the first origins.
+fn spread(way: &Way, endpoints: u32) -> String {
+    let source = if way.layer == Layer::Direct { format!(" src 10.10.{}.1", way.index) } else { String::new() };
+    let mut line = format!("route add {}/32{source}", way.vip());
+    for endpoint in 0..endpoints {
+        line += &format!(" nexthop via {}", way.endpoint(endpoint));
+    }
+    line + "\n"
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        for namespace in &self.namespaces {
+            // Links and addresses go with it. Gone already is as good.
+            let _ = ip(&["netns", "delete", namespace]);
+        }
+    }
+}
+
+/// The settings that a namespace ended up with.
+///
+/// # Errors
+/// The namespace is gone.
+pub fn settings(namespace: &str) -> io::Result<Vec<Setting>> {
+    inside(namespace, || {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
+        let value = |name: &str| read(name).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+        SYSCTLS.iter().filter_map(|(name, _)| Some(Setting { name: (*name).to_owned(), value: value(name)? })).collect()
+    })
+}
+
+/// The file of a namespace.
+#[must_use]
+pub fn path_of(namespace: &str) -> PathBuf {
+    PathBuf::from("/run/netns").join(namespace)
+}
+
+/// Runs `work` on a thread of its own inside a namespace: what it opens belongs there, and `/proc/thread-self/net` is that of the namespace.
+///
+/// # Errors
+/// No such namespace, or no right to enter it.
+pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let file = File::open(path_of(namespace))?;
+    let thread = std::thread::spawn(move || -> io::Result<T> {
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(work())
+    });
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Lets packets that arrive at `interface` be received on `cpus`.
+fn steer(namespace: &str, interface: &str, cpus: &[u32]) -> io::Result<()> {
+    // ip-netns(8) mounts a sysfs of the namespace, which a thread that only moved would not see.
+    let path = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+    run(Command::new("ip").args(["netns", "exec", namespace, "/bin/sh", "-c", "echo $1 > $0", &path, &mask(cpus)]), "")
+}
+
+/// Several ip(8) commands at once inside a namespace.
+fn ip_in(namespace: &str, lines: &str) -> io::Result<()> {
+    run(Command::new("ip").args(["-netns", namespace, "-batch", "-"]), lines)
+}
+
+fn ip(arguments: &[&str]) -> io::Result<()> {
+    run(Command::new("ip").args(arguments), "")
+}
+
+fn run(command: &mut Command, input: &str) -> io::Result<()> {
+    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).collect();
+    let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let failed = |why: String| io::Error::other(format!("`{text}` failed: {why}\n{input}").trim_end().to_owned());
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = piped.spawn().map_err(|error| failed(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It may have failed already, and says so itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Packets take the ways that a topology makes, and nothing of it stays. Non-job: how fast.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::*;
+use crate::host::is_root;
+
+fn way(index: u8, layer: Layer, binds: bool) -> Way {
+    Way { index, layer, binds, placement: Placement::new(&[0, 1], 1) }
+}
+
+/// Says who it is to everybody who connects, until the namespace goes.
+fn origin(namespace: &str, name: &'static str) {
+    let listener = inside(namespace, || TcpListener::bind("0.0.0.0:9000")).unwrap().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let from = stream.peer_addr().map(|address| address.ip().to_string()).unwrap_or_default();
+            let _ = stream.write_all(format!("{name} {from}").as_bytes());
+        }
+    });
+}
+
+fn ask(namespace: &str, to: SocketAddr) -> io::Result<String> {
+    inside(namespace, move || {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said)?;
+        Ok(said)
+    })?
+}
+
+#[test]
+fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
+    if !is_root() {
+        crate::host::skip("topology: network namespaces take root");
+        return;
+    }
+    let tag = crate::leftovers::tag("topology");
+    let mut topology = Topology::new(&tag, 2, 1400).unwrap();
+    let ways = [way(0, Layer::Direct, false), way(1, Layer::Routed, false), way(2, Layer::Tcp, true)];
+    for way in &ways {
+        topology.add_way(way).unwrap();
+    }
+    origin(&topology.origin(0), "zero");
+    origin(&topology.origin(1), "one");
+    for way in &ways[..2] {
+        let vip = SocketAddr::from((way.vip(), 9000));
+        let said: BTreeSet<_> = (0..64).map(|_| ask(&topology.client(), vip).unwrap()).collect();
+        // Both, and both see the first client address of this way.
+        let client = way.clients()[0];
+        assert_eq!(said, [format!("one {client}"), format!("zero {client}")].into());
+        topology.use_origins(way, 1).unwrap();
+        let said: BTreeSet<_> = (0..16).map(|_| ask(&topology.client(), vip).unwrap()).collect();
+        assert_eq!(said, [format!("zero {client}")].into());
+    }
+    // A balancer that binds its VIP is reached there, and reaches the origins.
+    let balancer = topology.balancer(&ways[2]);
+    let vip = SocketAddr::from((ways[2].vip(), 9000));
+    let listener = inside(&balancer, move || TcpListener::bind(vip)).unwrap().unwrap();
+    let mut greeting = String::new();
+    let client = topology.client();
+    let asking = std::thread::spawn(move || ask(&client, vip));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"here").unwrap();
+    drop(stream);
+    greeting += &asking.join().unwrap().unwrap();
+    assert_eq!(greeting, "here");
+    let behind = SocketAddr::from((ways[2].endpoint(1), 9000));
+    assert_eq!(ask(&balancer, behind).unwrap(), "one 10.101.2.254");
+
+    let settings = settings(&balancer).unwrap();
+    let cubic = settings.iter().find(|setting| setting.name.ends_with("congestion_control")).unwrap();
+    assert_eq!(cubic.value, "cubic");
+    let steered = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            &balancer,
+            "cat",
+            "/sys/class/net/client0/queues/rx-0/rps_cpus",
+            "/sys/class/net/ep1/mtu",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&steered.stdout).split_whitespace().collect::<Vec<_>>(), ["2", "1400"]);
+
+    let names = topology.namespaces().to_vec();
+    assert!(names.iter().all(|name| path_of(name).exists()));
+    drop(topology);
+    assert!(!names.iter().any(|name| path_of(name).exists()));
+}
+
+#[test]
+fn what_goes_wrong_names_the_command() {
+    let error = run(Command::new("ip").args(["link", "show", "nosuchlink"]), "").unwrap_err().to_string();
+    assert!(error.contains("`ip link show nosuchlink` failed") && error.contains("nosuchlink"), "{error}");
+}

@@ -1,0 +1,178 @@
+//! Whether a run's report says what its rounds say.
+//!
+//! Job: [`verify`]: judge, compute and render again from the cells of `run.json` alone, and name everything that comes out otherwise.
+//! Non-job: whether the cells are true; nobody can tell that from a file.
+
+use crate::record::{Cell, Run, Verdict};
+use crate::report;
+
+/// How many discrepancies of a kind are named one by one.
+const NAMED_MAX: usize = 20;
+
+/// Something that the file says, and its rounds do not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discrepancy {
+    /// Where.
+    pub place: String,
+    /// What is there, and what should be.
+    pub what: String,
+}
+
+impl std::fmt::Display for Discrepancy {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Compares `run`, as it was read, with what its cells give; and `markdown`, the report beside it, with what it should be. Empty when all
+/// is as it should be.
+pub fn verify(run: &Run, markdown: Option<&str>) -> Vec<Discrepancy> {
+    let mut again = run.clone();
+    report::analyse(&mut again);
+    let mut found = figures_that_do_not_add_up(run);
+    found.extend(verdicts(run, &again));
+    found.extend(listed("statistic", &run.statistics, &again.statistics, |statistic| {
+        format!("{} of {} under {}", statistic.metric, statistic.instance, statistic.case)
+    }));
+    found.extend(listed("conclusion", &run.conclusions, &again.conclusions, |conclusion| conclusion.text.clone()));
+    if let Some(markdown) = markdown {
+        found.extend(lines(markdown, &report::markdown(&again)));
+    }
+    found
+}
+
+/// Figures of a cell that follow from other figures of it.
+fn figures_that_do_not_add_up(run: &Run) -> Vec<Discrepancy> {
+    let mut found = Vec::new();
+    for cell in &run.cells {
+        let Some(measurement) = &cell.measurement else {
+            if cell.failure.is_none() {
+                found.push(Discrepancy { place: place(cell), what: "neither a measurement nor a failure".to_owned() });
+            }
+            continue;
+        };
+        let rate = measurement.ok as f64 / measurement.window_s;
+        // `ok_per_s` may be rounded.
+        if (rate - measurement.ok_per_s).abs() > 0.001 * rate + 1.0 {
+            let what = format!(
+                "{} a second are written, {} in {} s are {rate:.1}",
+                measurement.ok_per_s, measurement.ok, measurement.window_s
+            );
+            found.push(Discrepancy { place: place(cell), what });
+        }
+        if run.case(&cell.case).is_none() || run.instance(&cell.instance).is_none() {
+            found.push(Discrepancy {
+                place: place(cell),
+                what: "the scenario knows no such case or instance".to_owned(),
+            });
+        }
+    }
+    found.truncate(NAMED_MAX);
+    found
+}
+
+fn verdicts(run: &Run, again: &Run) -> Vec<Discrepancy> {
+    let verdict = |cell: &Cell| cell.judgement.as_ref().map(|judgement| judgement.verdict);
+    let show = |verdict: Option<Verdict>| verdict.map_or("none".to_owned(), |verdict| format!("{verdict:?}"));
+    let cells = run.cells.iter().zip(&again.cells).filter(|(was, is)| was.judgement != is.judgement);
+    let discrepancy = |(was, is): (&Cell, &Cell)| {
+        let what = format!("verdict {} is written, the figures give {}", show(verdict(was)), show(verdict(is)));
+        Discrepancy { place: place(was), what }
+    };
+    cells.take(NAMED_MAX).map(discrepancy).collect()
+}
+
+fn place(cell: &Cell) -> String {
+    format!("{} under {}, round {}", cell.instance, cell.case, cell.round + 1)
+}
+
+/// Lists that should be equal, one by one.
+fn listed<T: PartialEq + std::fmt::Debug>(
+    kind: &str,
+    was: &[T],
+    is: &[T],
+    name: impl Fn(&T) -> String,
+) -> Vec<Discrepancy> {
+    let mut found = Vec::new();
+    for (was, is) in was.iter().zip(is).filter(|(was, is)| was != is).take(NAMED_MAX) {
+        found.push(Discrepancy {
+            place: format!("{kind} {}", name(was)),
+            what: format!("{was:?} is written, the rounds give {is:?}"),
+        });
+    }
+    if was.len() != is.len() {
+        let what = format!("{} are written, the rounds give {}", was.len(), is.len());
+        found.push(Discrepancy { place: format!("{kind}s"), what });
+    }
+    found
+}
+
+/// The first lines that differ.
+fn lines(was: &str, is: &str) -> Vec<Discrepancy> {
+    let mut found = Vec::new();
+    let (mut was, mut is) = (was.lines(), is.lines());
+    for number in 1usize.. {
+        let (left, right) = (was.next(), is.next());
+        if (left.is_none() && right.is_none()) || found.len() >= NAMED_MAX {
+            break;
+        }
+        if left != right {
+            let show = |line: Option<&str>| line.map_or("nothing".to_owned(), |line| format!("{line:?}"));
+            let what = format!("{} is written, the rounds give {}", show(left), show(right));
+            found.push(Discrepancy { place: format!("report.md line {number}"), what });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Table;
+    use crate::report::sample;
+
+    #[track_caller]
+    fn check(tamper: impl Fn(&mut Run), expect: &[&str]) {
+        let mut run = sample::run(Table::L4l7Ab);
+        tamper(&mut run);
+        let found: Vec<String> = verify(&run, None).iter().map(ToString::to_string).collect();
+        assert_eq!(found.is_empty(), expect.is_empty(), "{found:?}");
+        for part in expect {
+            assert!(found.iter().any(|line| line.contains(part)), "{part:?} is not in {found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_left_alone() {
+        check(|_| {}, &[]);
+        // Read from its own file: nothing is lost on the way.
+        let run = sample::run(Table::GrpcGateway);
+        let read = Run::parse(&serde_json::to_string(&run).unwrap()).unwrap();
+        assert_eq!(verify(&read, Some(&report::markdown(&run))), []);
+    }
+
+    #[test]
+    fn what_was_embellished_is_found() {
+        check(|run| run.statistics[0].median *= 1.01, &["statistic ok_per_s of direct under capacity"]);
+        check(|run| run.conclusions[0].text.push('!'), &["conclusion "]);
+        check(|run| drop(run.conclusions.pop()), &["conclusions: "]);
+        check(
+            |run| run.cells[0].judgement.as_mut().unwrap().verdict = Verdict::CapBound,
+            &["verdict CapBound is written"],
+        );
+        check(|run| run.cells[0].measurement.as_mut().unwrap().ok_per_s *= 2.0, &["round 1: ", "a second are written"]);
+        check(|run| run.cells[0].measurement = None, &["neither a measurement nor a failure", "statistic "]);
+        check(|run| run.cells[0].instance = "nobody".into(), &["the scenario knows no such case or instance"]);
+    }
+
+    #[test]
+    fn the_report_beside_it_is_compared_line_by_line() {
+        let run = sample::run(Table::L4l7Ab);
+        let text = report::markdown(&run);
+        assert_eq!(verify(&run, Some(&text)), []);
+        let found = verify(&run, Some(&text.replacen("| nginx http", "| nginx HTTP", 1)));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].to_string().contains("report.md line "), "{}", found[0]);
+        assert!(!verify(&run, Some(&text[..text.len() / 2])).is_empty());
+    }
+}
