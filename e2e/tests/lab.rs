@@ -1,0 +1,292 @@
+//! `steelyard lab`: what a run leaves behind, however it ends.
+//!
+//! No figure is looked at but for being there: windows are a third of a second, on a host that does other things.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Scratch, run, steelyard};
+use testkit::{Exit, Finished, Program, Signal, until};
+
+/// Far more than any run here takes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Only one run measures on a host at a time.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+fn measuring() -> MutexGuard<'static, ()> {
+    MEASURING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+const SCENARIO: &str = r#"
+title = "A short one"
+question = "Does it run?"
+contenders = ["direct", "steelyard-http", "steelyard-tcp*2"]
+twins = ["direct"]
+endpoints = 2
+rounds = 2
+
+[time]
+ramp = "50ms"
+warm_up = "100ms"
+measure = "300ms"
+trim = "50ms"
+
+[[case]]
+name = "full"
+title = "As fast as it goes"
+origin = {kind = "http", count = 2}
+load = {kind = "http", connections = 4}
+
+[[case]]
+name = "half"
+title = "At half of it"
+origin = {kind = "http", count = 1}
+load = {kind = "http", connections = 4, rate = "50% of full"}
+"#;
+
+fn lab_run(file: &str, out: &Path, more: &[&str]) -> Command {
+    let mut command = steelyard();
+    command.args(["lab", "run", file, "--out"]).arg(out).args(["--seed", "7"]).args(more);
+    command
+}
+
+fn finish(mut program: Program, exit: i32) -> Finished {
+    assert_eq!(program.exit_within(PATIENCE).unwrap(), Exit::Code(exit), "{}", program.log());
+    program.finish().unwrap()
+}
+
+fn record(out: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap()
+}
+
+fn cells(run: &Value) -> &[Value] {
+    run["cells"].as_array().unwrap()
+}
+
+/// Processes that were started with something in `directory`, by what they were started with.
+fn processes_of(directory: &Path) -> Vec<String> {
+    let directory = directory.display().to_string();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|entry| fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(&directory)).collect()
+}
+
+/// Namespaces that a lab of this process id made.
+fn namespaces_of(pid: u32) -> Vec<String> {
+    let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&format!("steelyard-lab-{pid}-"))).collect()
+}
+
+fn cgroups_of(pid: u32) -> Vec<String> {
+    let find = Command::new("find")
+        .args(["/sys/fs/cgroup", "-maxdepth", "2", "-name", &format!("steelyard-lab-{pid}-*")])
+        .output();
+    String::from_utf8_lossy(&find.unwrap().stdout).lines().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn assert_nothing_is_left(pid: u32, out: &Path) {
+    // The kernel takes its time with what was killed.
+    until(Duration::from_secs(20), || processes_of(out).is_empty().then_some(()))
+        .unwrap_or_else(|| panic!("still there: {:?}", processes_of(out)));
+    assert_eq!((namespaces_of(pid), cgroups_of(pid)), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_whole_run_and_what_can_be_done_with_it() {
+    let _measuring = measuring();
+    let scratch = Scratch::new();
+    let (file, out) = (scratch.write("short.toml", SCENARIO), scratch.path().join("out"));
+    let program = Program::spawn("lab", &mut lab_run(&file, &out, &[])).unwrap();
+    let pid = program.pid();
+    let said = finish(program, 0).stderr;
+    for text in ["14 cells in 2 rounds, seed 7", "[14/14, 0:00 left]", "report.html"] {
+        assert!(said.contains(text), "{text}: {said}");
+    }
+    let run_file = record(&out);
+    assert!(run_file["partial"].is_null() && run_file["ended"].is_string(), "{said}");
+    for cell in cells(&run_file) {
+        let measurement = &cell["measurement"];
+        assert!(measurement["ok"].as_u64().unwrap_or_default() > 0, "{cell}");
+        assert!(
+            measurement["cpu"]["client_s"].as_f64().unwrap() > 0.0 && measurement["window_s"].as_f64().unwrap() > 0.2
+        );
+        let is_direct = cell["instance"] == "direct";
+        assert_eq!(measurement["cpu"]["balancer_s"].as_f64().unwrap() == 0.0, is_direct, "{cell}");
+        assert!(cell["judgement"]["verdict"].is_string());
+    }
+    // The twin of each round, and nobody else's.
+    assert_eq!(cells(&run_file).iter().filter(|cell| cell["twin"] == 1 && cell["instance"] == "direct").count(), 2);
+    // Both origins had their part of what went through the balancer.
+    let both =
+        cells(&run_file).iter().find(|cell| cell["instance"] == "steelyard-http" && cell["case"] == "full").unwrap();
+    if is_root() {
+        let shares = both["measurement"]["shares"].as_array().unwrap();
+        assert!(
+            shares.len() == 2 && shares.iter().all(|share| share["operations"].as_u64().unwrap() > 0),
+            "{shares:?}"
+        );
+    }
+    assert_eq!(run_file["scenario"]["loopback"], !is_root());
+    assert_nothing_is_left(pid, &out);
+
+    let directory = out.display().to_string();
+    assert_eq!(run(&["lab", "verify", &directory]).exit, Exit::Code(0));
+    assert_eq!(run(&["lab", "report", &directory, "--small"]).exit, Exit::Code(0));
+    assert!(
+        fs::metadata(out.join("run.small.json")).unwrap().len() < fs::metadata(out.join("run.json")).unwrap().len()
+    );
+    let report = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(report.contains("A short one"));
+    for outside in ["src=\"http", "href=\"http", "<link", "@import", "<script src"] {
+        assert!(!report.contains(outside), "the page needs something from outside: {outside}");
+    }
+    assert_eq!(run(&["lab", "compare", &directory, &directory]).exit, Exit::Code(0));
+
+    // A figure that was mended by hand is found.
+    let text = fs::read_to_string(out.join("run.json")).unwrap();
+    let ok = cells(&run_file)[0]["measurement"]["ok"].as_u64().unwrap();
+    fs::write(out.join("run.json"), text.replacen(&format!("\"ok\":{ok},"), &format!("\"ok\":{},", ok * 2), 1))
+        .unwrap();
+    assert_eq!(run(&["lab", "verify", &directory]).exit, Exit::Code(1));
+}
+
+#[test]
+fn a_rival_that_fails_does_not_stop_the_rest() {
+    let _measuring = measuring();
+    let scratch = Scratch::new();
+    let rivals = scratch.path().join("rivals");
+    fs::create_dir(&rivals).unwrap();
+    let rival = |start: &str| {
+        format!(
+            "title = 'A rival'\nlayer = 'http'\nspeaks = ['http']\nbinds = true\nitself = true\nversion = ['--version']\nstart = {start}\n\
+             suffix = 'yaml'\n[configuration]\ntuned = '''\n{CONFIGURATION}'''\n"
+        )
+    };
+    fs::write(rivals.join("stillborn.toml"), rival("['/bin/sh', '-c', 'echo no such thing >&2; exit 3']")).unwrap();
+    // Its timer is set so that it dies in the midst of its second load at the latest.
+    let mortal = "['timeout', '-s', 'KILL', '2', '{{ program }}', 'serve', '-c', '{{ file }}', '--workers', '1']";
+    fs::write(rivals.join("mortal.toml"), rival(mortal)).unwrap();
+    let scenario = SCENARIO
+        .replace("\"steelyard-tcp*2\"]", "\"stillborn\", \"mortal\"]")
+        .replace("measure = \"300ms\"", "measure = \"900ms\"");
+    let (file, out) = (scratch.path().join("short.toml"), scratch.path().join("out"));
+    fs::write(&file, scenario).unwrap();
+    let mut command = lab_run(&file.display().to_string(), &out, &["--contenders-dir"]);
+    command.arg(&rivals).args(["--cases", "full"]);
+    let program = Program::spawn("lab", &mut command).unwrap();
+    let pid = program.pid();
+    let said = finish(program, 0).stderr;
+    let run_file = record(&out);
+    let gap = run_file["gaps"].as_array().unwrap().iter().find(|gap| gap["what"] == "stillborn").unwrap();
+    assert!(gap["why"].as_str().unwrap().contains("no such thing"), "{gap}");
+    let of = |name: &str| cells(&run_file).iter().filter(|cell| cell["instance"] == name).cloned().collect::<Vec<_>>();
+    assert!(of("steelyard-http").iter().all(|cell| cell["measurement"].is_object()), "{said}");
+    assert!(of("mortal").iter().any(|cell| cell["failure"]["why"].is_string()), "{said}");
+    assert_nothing_is_left(pid, &out);
+}
+
+const CONFIGURATION: &str = "listeners:
+{% for service in services %}
+  {{ service.name }}: {bind: '{{ service.address }}:{{ service.port }}', protocol: http, to: {{ service.name }}}
+{% endfor %}
+clusters:
+{% for service in services %}
+  {{ service.name }}: {endpoints: ['{{ service.endpoints[0].address }}:{{ service.endpoints[0].port }}']}
+{% endfor %}
+";
+
+#[test]
+fn an_interrupted_run_is_a_valid_part_and_leaves_nothing() {
+    let _measuring = measuring();
+    for signal in [Signal::INT, Signal::TERM] {
+        let scratch = Scratch::new();
+        let (file, out) = (scratch.write("short.toml", SCENARIO), scratch.path().join("out"));
+        let mut program = Program::spawn("lab", &mut lab_run(&file, &out, &["--rounds", "900"])).unwrap();
+        let pid = program.pid();
+        until(PATIENCE, || program.log().contains("\n[2/").then_some(())).expect("two cells");
+        program.signal(signal).unwrap();
+        let said = finish(program, 1).stderr;
+        let run_file = record(&out);
+        assert_eq!(run_file["partial"], "interrupted", "{said}");
+        assert!(cells(&run_file).len() >= 2 && run_file["ended"].is_string());
+        assert!(out.join("report.html").exists());
+        assert_eq!(run(&["lab", "verify", &out.display().to_string()]).exit, Exit::Code(0));
+        assert_nothing_is_left(pid, &out);
+    }
+}
+
+#[test]
+fn a_killed_lab_loses_nothing_and_is_cleaned_up_after() {
+    let _measuring = measuring();
+    let scratch = Scratch::new();
+    let (file, out) = (scratch.write("short.toml", SCENARIO), scratch.path().join("out"));
+    let mut program = Program::spawn("lab", &mut lab_run(&file, &out, &["--rounds", "900"])).unwrap();
+    let pid = program.pid();
+    until(PATIENCE, || program.log().contains("\n[2/").then_some(())).expect("two cells");
+    // A second one at the same time would measure the first.
+    let second = run(&["lab", "run", &file, "--out", &scratch.path().join("second").display().to_string()]);
+    assert_eq!(second.exit, Exit::Code(1));
+    assert!(second.stderr.contains("another lab is measuring"), "{}", second.stderr);
+
+    program.signal(Signal::KILL).unwrap();
+    program.finish().unwrap();
+    assert!(cells(&record(&out)).len() >= 2);
+    if is_root() {
+        assert!(!namespaces_of(pid).is_empty(), "there is something to clean up");
+    }
+    assert_eq!(run(&["lab", "doctor", "--clean"]).exit, Exit::Code(0));
+    assert_nothing_is_left(pid, &out);
+    // What it had measured can be made a report of.
+    assert_eq!(run(&["lab", "report", &out.display().to_string()]).exit, Exit::Code(0));
+    assert!(out.join("report.md").exists());
+}
+
+#[test]
+fn what_is_wrong_is_told_before_anything_is_started() {
+    let scratch = Scratch::new();
+    let bad = SCENARIO.replace("\"steelyard-http\"", "\"steelyard-htp\"").replace("rate = \"50% of full\"", "rat = 1");
+    let file = scratch.write("bad.toml", &bad);
+    let finished = run(&["lab", "run", &file, "--out", &scratch.path().join("out").display().to_string()]);
+    assert_eq!(finished.exit, Exit::Code(64));
+    for text in [
+        format!("{file}:4:25: no contender has the name \"steelyard-htp\"; did you mean `steelyard-http`?"),
+        format!("{file}:25:41: `rat` is unknown here; did you mean `rate`?"),
+    ] {
+        assert!(finished.stderr.contains(&text), "{text}: {}", finished.stderr);
+    }
+    assert!(!scratch.path().join("out").exists());
+
+    let check = |words: &[&str], exit: i32, expect: &str| {
+        let finished = run(words);
+        assert_eq!(finished.exit, Exit::Code(exit), "{words:?}: {finished:?}");
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(said.contains(expect), "{words:?}: {said}");
+    };
+    check(&["lab", "run", "l4-matrx"], 64, "did you mean `l4-matrix`?");
+    check(&["lab", "run", "l4-matrix", "--contenders", "nginx"], 64, "did you mean");
+    check(&["lab", "run"], 2, "SCENARIO");
+    check(&["lab", "verify", "/no/such/run"], 1, "No such file");
+    check(&["lab", "list"], 0, "cpu-scaling");
+    check(&["lab", "list", "--json"], 0, "\"expected_quick_s\":");
+    check(&["lab", "doctor"], 0, "congestion control");
+    check(
+        &["lab", "run", "l4-matrix", "--quick", "--plan", "--out", &scratch.path().join("plan").display().to_string()],
+        0,
+        "cells in",
+    );
+    assert!(!scratch.path().join("plan").exists());
+}
