@@ -149,12 +149,12 @@ fn half(bench: &Bench) -> Result<Samples, String> {
     let mut samples = Samples::default();
     for round in 0..bench.rounds {
         let direct = load(field.origin_port)?;
-        let direct = (percentile_us(&direct, 50.0)?, percentile_us(&direct, 99.0)?);
+        let direct = (percentile_us(&direct, "response", 50.0)?, percentile_us(&direct, "response", 99.0)?);
         samples.add("direct", "p50 us", direct.0);
         samples.add("direct", "p99 us", direct.1);
         for (contender, running) in field.of_round(bench, round) {
             let said = load(running.port)?;
-            let (p50, p99) = (percentile_us(&said, 50.0)?, percentile_us(&said, 99.0)?);
+            let (p50, p99) = (percentile_us(&said, "response", 50.0)?, percentile_us(&said, "response", 99.0)?);
             samples.add(contender.name, "p50 us", p50);
             samples.add(contender.name, "p99 us", p99);
             // The shift of a percentile, which is not the time added to any one request.

@@ -156,28 +156,27 @@ fn cps(asked: &Asked) -> Result<Figures, String> {
 
 fn crr(asked: &Asked) -> Result<Figures, String> {
     let (said, busy) = with_busy(|| asked.load("tcp-crr", ECHO, &["-c", "16"]))?;
-    let cpu = busy * 1e6 / figure(&said, "/transactions")?;
-    Ok(vec![(CPS, figure(&said, "/tps")?), ("CPU-us/connection", cpu), (ERRORS, figure(&said, "/errors")?)])
+    let cpu = busy * 1e6 / figure(&said, "/ok")?;
+    Ok(vec![(CPS, figure(&said, "/ok_per_s")?), ("CPU-us/connection", cpu), (ERRORS, tools::failures(&said))])
 }
 
 fn rr(asked: &Asked) -> Result<Figures, String> {
     let (said, busy) = with_busy(|| asked.load("tcp-rr", ECHO, &["-c", "1"]))?;
-    let latency = |name: &str| figure(&said, &format!("/latency/{name}"));
-    let cpu = busy * 1e6 / figure(&said, "/transactions")?;
+    let cpu = busy * 1e6 / figure(&said, "/ok")?;
     Ok(vec![
-        ("min us", latency("min_us")?),
-        ("mean us", latency("mean_us")?),
-        ("p99 us", latency("p99_us")?),
+        ("min us", figure(&said, "/service/min_us")?),
+        ("mean us", figure(&said, "/service/mean_us")?),
+        ("p99 us", tools::percentile_us(&said, "service", 99.0)?),
         ("CPU-us/transaction", cpu),
-        (ERRORS, figure(&said, "/errors")?),
+        (ERRORS, tools::failures(&said)),
     ])
 }
 
 fn bulk(asked: &Asked, connections: &str) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.load("tcp-stream", SINK, &["--direction", "send", "-c", connections]))?;
+    let (said, busy) = with_busy(|| asked.load("stream", SINK, &["--direction", "send", "-c", connections]))?;
     // One core for one second, over one Gbit/s for one second.
-    let cores = busy * 1e9 / (figure(&said, "/bytes")? * 8.0);
-    Ok(vec![(GBPS, figure(&said, "/gbit_per_s")?), ("cores per Gbit/s", cores), (ERRORS, figure(&said, "/errors")?)])
+    let cores = busy * 1e9 / (figure(&said, "/sent_bytes")? * 8.0);
+    Ok(vec![(GBPS, figure(&said, "/gbit_per_s")?), ("cores per Gbit/s", cores), (ERRORS, tools::failures(&said))])
 }
 
 impl Asked<'_> {
@@ -271,6 +270,6 @@ impl Hops {
         let asked =
             Asked { steelyard: &bench.steelyard, client: &self.chain.client, address: self.address.clone(), seconds };
         let (said, busy) = with_busy(|| asked.load("tcp-rr", ECHO, &["-c", "16"]))?;
-        Ok(busy * 1e6 / figure(&said, "/transactions")?)
+        Ok(busy * 1e6 / figure(&said, "/ok")?)
     }
 }
