@@ -11,6 +11,16 @@ pub enum HostMatcher {
     Suffix(String),
 }
 
+impl HostMatcher {
+    /// Whether a host, in lower case and without a port, is meant.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == host,
+            Self::Suffix(domain) => host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.')),
+        }
+    }
+}
+
 /// The path of a request target, without its query.
 #[derive(Clone, Debug)]
 pub enum PathMatcher {

@@ -88,13 +88,11 @@ fn not_tls(error: std::io::Error) -> Error {
 /// The first route that has the name itself, else the first whose wildcard is the longest, else the first that takes every name.
 fn choose(policy: &PassthroughListener, listener: &ListenerView, sni: Option<&str>) -> Option<Rc<Cluster>> {
     let rank = |matcher: &HostMatcher| {
-        let sni = sni?;
-        match matcher {
-            HostMatcher::Exact(name) => (name == sni).then_some(usize::MAX),
-            HostMatcher::Suffix(domain) => {
-                sni.strip_suffix(domain.as_str()).filter(|rest| rest.ends_with('.')).map(|_| domain.len())
-            }
-        }
+        let rank = match matcher {
+            HostMatcher::Exact(_) => usize::MAX,
+            HostMatcher::Suffix(domain) => domain.len(),
+        };
+        sni.is_some_and(|sni| matcher.matches(sni)).then_some(rank)
     };
     let mut best: Option<(usize, &model::PassthroughRoute)> = None;
     for route in &policy.routes {

@@ -97,20 +97,12 @@ impl ServerKeys {
     /// Whether clients that come for this name must show a certificate. One that names none must where all must.
     fn is_mutual(&self, host: Option<&str>) -> bool {
         self.mutual.as_ref().is_some_and(|mutual| {
-            mutual.hosts.is_empty()
-                || host.is_some_and(|host| mutual.hosts.iter().any(|matcher| matches(matcher, host)))
+            mutual.hosts.is_empty() || host.is_some_and(|host| mutual.hosts.iter().any(|matcher| matcher.matches(host)))
         })
     }
 
     fn config(&self, is_mutual: bool) -> Option<&Arc<ServerConfig>> {
         if is_mutual { self.mutual.as_ref().map(|mutual| &mutual.config) } else { self.open.as_ref() }
-    }
-}
-
-fn matches(matcher: &HostMatcher, host: &str) -> bool {
-    match matcher {
-        HostMatcher::Exact(exact) => exact == host,
-        HostMatcher::Suffix(domain) => host.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.')),
     }
 }
 
