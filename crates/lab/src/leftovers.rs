@@ -4,8 +4,11 @@
 //! namespaces, cgroups, and the processes in them. Non-job: files; a run's directory is a result, whatever became of the run.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -16,8 +19,11 @@ use crate::topology::PREFIX;
 /// How long a killed process may take to be gone.
 const DEATH_S_MAX: i64 = 5;
 
-/// How often a cgroup is emptied of processes that were born meanwhile.
-const ROUNDS_MAX: u32 = 10;
+/// How often a cgroup is emptied of processes that were born meanwhile, or asked again whether the last of them is gone.
+const ROUNDS_MAX: u32 = 500;
+
+/// Time between two such attempts: 5 s in all.
+const ROUND: Duration = Duration::from_millis(10);
 
 /// What tells what this process makes from what others make: its id and when it was started, since ids come again; and `what`, for several
 /// topologies of one process.
@@ -120,16 +126,16 @@ pub(crate) fn remove_cgroup(directory: &Path) -> Result<(), String> {
         }
     }
     for _ in 0..ROUNDS_MAX {
-        let pids = cgroup::processes(directory);
-        pids.iter().for_each(|&pid| end_process(pid));
+        cgroup::processes(directory).into_iter().for_each(end_process);
         match fs::remove_dir(directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if pids.is_empty() => return Err(error.to_string()),
-            Err(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // The kernel strikes a process off the list before it lets go of the group, and version 1 tells nobody when it does.
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => thread::park_timeout(ROUND),
+            Err(error) => return Err(error.to_string()),
             Ok(()) => return Ok(()),
         }
     }
-    Err("its processes come back".to_owned())
+    Err("it stays busy".to_owned())
 }
 
 /// Kills a process and waits until it is gone. Who is gone already is as good.
