@@ -228,7 +228,7 @@ pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u
     match (to.keep_alive, to.version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),
         (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
-        (true, Version::Http11) => {}
+        (true, Version::Http11 | Version::Http2) => {}
     }
     out.extend_from_slice(b"\r\n");
 }

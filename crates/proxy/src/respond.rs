@@ -91,7 +91,7 @@ pub(crate) fn write(
     match (keep_alive, version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),
         (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
-        (true, Version::Http11) => {}
+        (true, Version::Http11 | Version::Http2) => {}
     }
     out.extend_from_slice(b"\r\n");
     if method != Method::Head {

@@ -47,6 +47,8 @@ pub struct Field {
     pub name: Span,
     /// Without surrounding white space.
     pub value: Span,
+    /// The sender asked that no hop puts it into a compression table (RFC 7541 section 6.2.3): to be kept when it is sent on in HTTP/2.
+    pub never_indexed: bool,
 }
 
 /// The fields that a hop has to know: those that frame, route, are hop-by-hop, or that it sets itself.
@@ -124,6 +126,8 @@ pub enum Version {
     /// HTTP/1.1.
     #[default]
     Http11,
+    /// HTTP/2.
+    Http2,
 }
 
 /// What a hop has to know of a method (RFC 9110 section 9).
@@ -175,7 +179,7 @@ pub enum Body {
     None,
     /// So many bytes, more than zero.
     Length(u64),
-    /// Chunks, then trailers (RFC 9112 section 7.1).
+    /// Of a length that nobody told, then trailers: the chunked coding (RFC 9112 section 7.1), or HTTP/2's DATA frames.
     Chunked,
     /// Whatever comes until the connection ends: responses only.
     UntilClose,
@@ -188,10 +192,14 @@ pub struct RequestHead {
     pub method: Method,
     /// As received.
     pub method_name: Span,
-    /// Path and query, beginning with `/`; or `*`. Empty for an absolute-form target without a path, which means `/`.
+    /// Path and query, beginning with `/`; or `*`. Empty for an absolute-form target without a path, which means `/`; and for a plain
+    /// CONNECT in HTTP/2.
     pub path: Span,
-    /// Host and port: of an absolute-form target, else of `Host`. Empty: the client (HTTP/1.0) named none.
+    /// Host and port: of an absolute-form target, else of `Host`; in HTTP/2 of `:authority`, else of `Host`. Empty: the client (HTTP/1.0)
+    /// named none.
     pub authority: Span,
+    /// `:scheme` in HTTP/2; empty in HTTP/1 and for a plain CONNECT.
+    pub scheme: Span,
     /// As received.
     pub version: Version,
     /// In the order received, all of them.
@@ -200,7 +208,8 @@ pub struct RequestHead {
     pub body: Body,
     /// The client means to send more on this connection.
     pub keep_alive: bool,
-    /// `Connection: upgrade` with one `Upgrade` that a hop may pass on: the value of `Upgrade`.
+    /// `Connection: upgrade` with one `Upgrade` that a hop may pass on: the value of `Upgrade`. In HTTP/2 the `:protocol` of an extended
+    /// CONNECT (RFC 8441), which asks for the same; then `method` is `Connect`.
     pub upgrade: Option<Span>,
     /// The client waits for a 100 before it sends the body.
     pub expect_continue: bool,

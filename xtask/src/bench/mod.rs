@@ -13,6 +13,7 @@ mod l4;
 mod scenario;
 mod table;
 mod tools;
+mod wire;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,8 +24,9 @@ use crate::setup;
 use contender::Contender;
 use scenario::{SCENARIOS, Scenario};
 
-const USAGE: &str =
-    "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]], or cargo xtask bench l4 ...";
+const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
+       cargo xtask bench wire [--rounds N] [--calls N]
+       cargo xtask bench l4 ...";
 
 /// What all scenarios need.
 struct Bench {
@@ -37,9 +39,13 @@ struct Bench {
 }
 
 /// Builds the release binary, finds the rivals, and runs all scenarios or those named.
+///
+/// With `wire` in front, the codec alone: see [`wire`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    if let Some(("l4", arguments)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return l4::run(arguments);
+    match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("l4", rest)) => return l4::run(rest),
+        Some(("wire", rest)) => return wire::run(rest),
+        _ => {}
     }
     let options = Options::parse(arguments)?;
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

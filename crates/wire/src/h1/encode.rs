@@ -17,7 +17,7 @@ pub fn request_line(out: &mut Vec<u8>, method: &[u8], path: &[u8]) {
 pub fn status_line(out: &mut Vec<u8>, version: Version, status: u16, reason: &[u8]) {
     out.extend_from_slice(match version {
         Version::Http10 => b"HTTP/1.0 ",
-        Version::Http11 => b"HTTP/1.1 ",
+        Version::Http11 | Version::Http2 => b"HTTP/1.1 ",
     });
     decimal(out, u64::from(status));
     out.push(b' ');

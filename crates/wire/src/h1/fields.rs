@@ -29,6 +29,7 @@ pub(super) fn index(
             name: Span::of(name, buffer),
             // httparse trims spaces and tabs at both ends; `trim_ascii` makes that a promise of ours.
             value: Span::of(header.value.trim_ascii(), buffer),
+            never_indexed: false,
         });
     }
     Ok(())
@@ -47,7 +48,7 @@ pub(super) fn check_line_ends(head: &[u8]) -> Result<(), HeadError> {
 }
 
 /// The one place where a length is read: digits only, no sign, no list, no overflow (RFC 9110 section 8.6).
-pub(super) fn content_length(value: &[u8]) -> Result<u64, HeadError> {
+pub(crate) fn content_length(value: &[u8]) -> Result<u64, HeadError> {
     // 19 digits cannot overflow 64 bits, and no body is that long.
     if value.is_empty() || value.len() > 19 {
         return Err(HeadError::Framing);

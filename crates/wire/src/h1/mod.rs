@@ -6,8 +6,8 @@
 
 mod chunked;
 mod encode;
-mod fields;
-mod request;
+pub(crate) mod fields;
+pub(crate) mod request;
 mod response;
 
 pub use chunked::{CHUNK_LINE_BYTES_MAX, ChunkError, ChunkedDecoder, Decoded, TRAILER_BYTES_MAX};

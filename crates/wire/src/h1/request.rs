@@ -35,6 +35,7 @@ pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -
     head.version = if parsed.version == Some(0) { Version::Http10 } else { Version::Http11 };
     let target = read_target(parsed.path.unwrap_or_default().as_bytes(), head.method)?;
     head.path = Span::of(target.path, buffer);
+    head.scheme = Span::default();
     fields::index(parsed.headers, buffer, fields_max, &mut head.fields)?;
     read_fields(buffer, head, target.authority)?;
     Ok(Parsed::Complete(skipped + length))
@@ -157,7 +158,7 @@ fn authority<'b>(host: Option<&'b [u8]>, target: Option<&'b [u8]>, is_http10: bo
 }
 
 /// `host [":" port]` (RFC 3986 section 3.2.2, without user information, which has no place in HTTP: RFC 9110 section 4.2.4).
-fn is_authority(text: &[u8]) -> bool {
+pub(crate) fn is_authority(text: &[u8]) -> bool {
     let (host, port) = match text {
         [b'[', rest @ ..] => {
             let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };

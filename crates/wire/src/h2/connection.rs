@@ -1,0 +1,391 @@
+//! The connection: its state, its events, and the calls that are neither receiving (`receive.rs`) nor sending (`send.rs`).
+
+use std::collections::VecDeque;
+
+use super::blocks::Block;
+use super::error::{Error, ErrorCode, Fault, Reason};
+use super::event::{Event, Handled, ResetBy};
+use super::flow::Windows;
+use super::frame::{self, STREAM_ID_MAX, WINDOW_DEFAULT};
+use super::glitches::{Glitch, Glitches};
+use super::head::HeadRoom;
+use super::limits::{ANSWER_BYTES_MAX, Limits};
+use super::output::Output;
+use super::receive::Reading;
+use super::settings::{self, Theirs};
+use super::streams::{Departure, Half, Queue, StreamKey, Streams};
+use crate::hpack::{Decoder, Encoder};
+use crate::message::{Field, RequestHead, ResponseHead};
+
+/// Which side this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends requests: towards an endpoint.
+    Client,
+    /// Answers requests: towards a client.
+    Server,
+}
+
+/// How far this side is with going away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    No,
+    /// It was announced that the end is near; requests that are on their way are still taken (RFC 9113 section 6.8).
+    Announced,
+    /// The last request that is taken was told: it never grows from then on.
+    Final {
+        last: u32,
+    },
+}
+
+/// The payload of the PING whose answer says that the other side has heard of the end.
+pub(super) const DRAIN_PING: [u8; 8] = *b"drain-rt";
+
+/// One HTTP/2 connection. See the module's documentation.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) role: Role,
+    pub(super) limits: Limits,
+    pub(super) reading: Reading,
+    /// A frame that has not come whole: `<= HEAD_BYTES + FRAME_BYTES_MAX`.
+    pub(super) carry: Vec<u8>,
+    /// The header block that CONTINUATION frames add to.
+    pub(super) block: Option<Block>,
+    /// Its bytes: `<= limits.block_bytes_max()`.
+    pub(super) block_bytes: Vec<u8>,
+    pub(super) decoder: Decoder,
+    pub(super) encoder: Encoder,
+    pub(super) room: HeadRoom,
+    pub(super) streams: Streams,
+    pub(super) theirs: Theirs,
+    pub(super) windows: Windows,
+    pub(super) output: Output,
+    /// Events that are more than one step gave: at most one for each stream.
+    pub(super) events: VecDeque<Event<'static>>,
+    /// Streams that wait for room in the output.
+    pub(super) want_room: Queue,
+    /// Streams that wait for the connection's window.
+    pub(super) want_window: Queue,
+    /// The last turn that was drawn.
+    pub(super) turn: u64,
+    pub(super) glitches: Glitches,
+    /// The other side's latest stream.
+    pub(super) last_theirs: u32,
+    /// The id of this side's next stream.
+    pub(super) next_ours: u32,
+    pub(super) drain: Drain,
+    /// The other side said GOAWAY.
+    pub(super) is_going_away: bool,
+    pub(super) failed: Option<Error>,
+}
+
+impl Connection {
+    /// A connection of which nothing has been said: the output holds this side's first words. Limits below what the protocol needs are
+    /// raised to it.
+    pub fn new(role: Role, limits: Limits) -> Self {
+        let window_min = WINDOW_DEFAULT as u32;
+        let limits = Limits {
+            stream_window_bytes: limits.stream_window_bytes.clamp(window_min, STREAM_ID_MAX),
+            connection_window_bytes: limits.connection_window_bytes.clamp(window_min, STREAM_ID_MAX),
+            streams_max: limits.streams_max.max(1),
+            ..limits
+        };
+        let mut output = Output::default();
+        settings::write_first(output.bytes(), role, &limits);
+        Self {
+            role,
+            limits,
+            reading: if role == Role::Server { Reading::Preface { got: 0 } } else { Reading::Head },
+            carry: Vec::new(),
+            block: None,
+            block_bytes: Vec::new(),
+            decoder: Decoder::default(),
+            encoder: Encoder::default(),
+            room: HeadRoom::default(),
+            streams: Streams::new(limits.slots_max()),
+            theirs: Theirs::default(),
+            windows: Windows::new(limits.connection_window_bytes),
+            output,
+            events: VecDeque::new(),
+            want_room: Queue::default(),
+            want_window: Queue::default(),
+            turn: 0,
+            glitches: Glitches::new(limits.glitches_max),
+            last_theirs: 0,
+            next_ours: 1,
+            drain: Drain::No,
+            is_going_away: false,
+            failed: None,
+        }
+    }
+
+    /// Takes bytes up to the next event. `now_ms` may come from any clock that does not go back.
+    ///
+    /// # Errors
+    /// The connection is over: GOAWAY is in the output. Streams get no further event.
+    pub fn handle_bytes<'b>(&mut self, now_ms: u64, input: &'b [u8]) -> Result<Handled<'b>, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.glitches.at(now_ms);
+        let mut consumed = 0;
+        let mut event = self.next_waiting();
+        while event.is_none() {
+            let rest = input.get(consumed..).unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
+            let (count, outcome) = self.step(rest);
+            consumed += count;
+            event = match outcome {
+                Ok(event) => event,
+                Err(Fault::Stream(id, reason, code)) => {
+                    self.stream_error(id, reason, code).map_err(|fault| self.fail(fault))?
+                }
+                Err(fault) => return Err(self.fail(fault)),
+            };
+            if self.output.len() > self.limits.output_bytes_max as usize + ANSWER_BYTES_MAX {
+                return Err(self.fail(Fault::connection(Reason::OutputFlood)));
+            }
+            // A frame may have opened a window.
+            event = event.or_else(|| self.next_waiting());
+        }
+        Ok(Handled { consumed, event })
+    }
+
+    /// What is to be written.
+    pub fn output(&self) -> &[u8] {
+        self.output.pending()
+    }
+
+    /// So many bytes of it were. Call `handle_bytes` after it: there may be room for somebody who waits.
+    pub fn consume_output(&mut self, count: usize) {
+        self.output.consume(count);
+    }
+
+    /// Takes the head of the last [`Event::Request`]. Hand in rooms that are not needed any more: their room is used for the next.
+    pub fn take_request(&mut self, head: &mut RequestHead, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.room.request, head);
+        std::mem::swap(&mut self.room.bytes, bytes);
+    }
+
+    /// Takes the head of the last [`Event::Response`], likewise.
+    pub fn take_response(&mut self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.room.response, head);
+        std::mem::swap(&mut self.room.bytes, bytes);
+    }
+
+    /// Takes the fields of the last [`Event::Trailers`], likewise.
+    pub fn take_trailers(&mut self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.room.trailers, fields);
+        std::mem::swap(&mut self.room.bytes, bytes);
+    }
+
+    /// So many bytes of the stream's DATA were passed on, or dropped: the other side may send as many more.
+    pub fn release_capacity(&mut self, key: StreamKey, count: u32) {
+        let Some(stream) = self.streams.get(key) else { return };
+        let count = count.min(stream.unreleased);
+        stream.unreleased -= count;
+        self.credit(key, count);
+    }
+
+    /// The owner is done with the stream. One that is not over is reset: with NO_ERROR if the response was sent whole and only the rest of the
+    /// request is not wanted (RFC 9113 section 8.1), with INTERNAL_ERROR in the middle of a response, with CANCEL by a client.
+    pub fn forget(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(key) else { return };
+        let code = match self.role {
+            Role::Client => ErrorCode::CANCEL,
+            Role::Server if stream.send == Half::Ended => ErrorCode::NO_ERROR,
+            Role::Server => ErrorCode::INTERNAL_ERROR,
+        };
+        let (unreleased, is_queued) = (stream.unreleased, stream.is_queued);
+        self.reset(key, code);
+        self.windows.release(unreleased, &mut self.output);
+        if is_queued {
+            self.want_room.remove(key);
+            self.want_window.remove(key);
+        }
+        self.streams.remove(key);
+    }
+
+    /// Cuts a stream off, if it is not over.
+    pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
+        let Some(stream) = self.streams.get(key).filter(|stream| !stream.is_over()) else { return };
+        close(stream);
+        self.streams.depart(key.id, Departure::Ours);
+        if self.failed.is_none() {
+            frame::write_rst_stream(self.output.bytes(), key.id, code);
+        }
+    }
+
+    /// Goes away with grace. A server first announces it, and names the last request that it takes when the answer shows that the client
+    /// has heard (RFC 9113 section 6.8); called again, it does not wait for that. A client opens no more streams.
+    pub fn drain(&mut self) {
+        match (self.role, self.drain) {
+            (_, Drain::Final { .. }) => {}
+            (Role::Server, Drain::No) => {
+                frame::write_goaway(self.output.bytes(), STREAM_ID_MAX, ErrorCode::NO_ERROR);
+                frame::write_ping(self.output.bytes(), 0, DRAIN_PING);
+                self.drain = Drain::Announced;
+            }
+            _ => self.finish_drain(),
+        }
+    }
+
+    pub(super) fn finish_drain(&mut self) {
+        frame::write_goaway(self.output.bytes(), self.last_theirs, ErrorCode::NO_ERROR);
+        self.drain = Drain::Final { last: self.last_theirs };
+    }
+
+    /// No stream is left and no new one will come: the connection can be closed once the output is written.
+    pub fn is_done(&self) -> bool {
+        let is_ending = matches!(self.drain, Drain::Final { .. }) || (self.role == Role::Client && self.is_going_away);
+        self.streams.held() == 0 && (is_ending || self.failed.is_some())
+    }
+
+    /// Ends the connection at once, with GOAWAY; all calls of `handle_bytes` fail from now on.
+    pub fn abort(&mut self, reason: Reason) {
+        self.fail(Fault::connection(reason));
+    }
+
+    /// Asks for a sign of life: [`Event::Pong`].
+    pub fn ping(&mut self, payload: [u8; 8]) {
+        frame::write_ping(self.output.bytes(), 0, payload);
+    }
+
+    /// Streams that the owner holds.
+    pub fn streams_held(&self) -> usize {
+        self.streams.held()
+    }
+
+    /// More requests that could be sent now; 0 from the moment that either side goes away.
+    pub fn can_open(&self) -> usize {
+        if self.role == Role::Server || self.is_ending() || self.next_ours > STREAM_ID_MAX || self.is_output_full() {
+            return 0;
+        }
+        let max = self.limits.streams_max.min(self.theirs.streams_max) as usize;
+        max.saturating_sub(self.streams.open()).min(self.limits.slots_max() - self.streams.held())
+    }
+
+    /// The endpoint takes extended CONNECT (RFC 8441). False until its first settings have come.
+    pub fn allows_extended_connect(&self) -> bool {
+        self.theirs.extended_connect
+    }
+
+    /// The other side's first settings have come: it does speak HTTP/2.
+    pub fn is_established(&self) -> bool {
+        self.theirs.is_known
+    }
+
+    /// Gives back memory that a quiet connection does not need. The tables stay: the other side counts on them.
+    pub fn shrink(&mut self) {
+        if self.carry.is_empty() {
+            self.carry = Vec::new();
+        }
+        if self.block.is_none() {
+            self.block_bytes = Vec::new();
+        }
+        self.room.shrink();
+        self.output.shrink();
+        self.decoder.shrink();
+    }
+
+    /// Bytes of memory that the connection holds, besides itself: at most [`Limits::memory_bytes_max`].
+    pub fn memory_bytes(&self) -> usize {
+        self.carry.capacity()
+            + self.block_bytes.capacity()
+            + self.decoder.memory_bytes()
+            + self.encoder.memory_bytes()
+            + self.room.memory_bytes()
+            + self.streams.memory_bytes()
+            + self.output.memory_bytes()
+            + self.events.capacity() * size_of::<Event<'static>>()
+            + self.want_room.memory_bytes()
+            + self.want_window.memory_bytes()
+    }
+
+    /// Either side is going away, or the connection is over.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_going_away || self.drain != Drain::No || self.failed.is_some()
+    }
+
+    pub(super) fn is_output_full(&self) -> bool {
+        self.output.len() >= self.limits.output_bytes_max as usize
+    }
+
+    /// Gives released bytes back to the stream's window and to the connection's.
+    pub(super) fn credit(&mut self, key: StreamKey, count: u32) {
+        self.windows.release(count, &mut self.output);
+        let size = self.limits.stream_window_bytes;
+        // Nothing more comes on a stream that ended: its window is of no use.
+        let Some(stream) = self.streams.get(key).filter(|stream| stream.recv == Half::Body) else { return };
+        stream.released += count;
+        if stream.released >= size / 2 {
+            frame::write_window_update(self.output.bytes(), key.id, stream.released);
+            stream.recv_window += i64::from(stream.released);
+            stream.released = 0;
+        }
+    }
+
+    fn next_waiting(&mut self) -> Option<Event<'static>> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        // Half empty, so that who is woken can say something worth a frame.
+        if self.output.len() > self.limits.output_bytes_max as usize / 2 {
+            return None;
+        }
+        while let Some(stream) = self.want_room.pop() {
+            if self.unqueue(stream) {
+                return Some(Event::Writable { stream });
+            }
+        }
+        while self.windows.send > 0 {
+            let stream = self.want_window.pop()?;
+            if self.unqueue(stream) {
+                return Some(Event::Writable { stream });
+            }
+        }
+        None
+    }
+
+    /// Whether the stream, taken out of its queue, can still send.
+    fn unqueue(&mut self, key: StreamKey) -> bool {
+        self.streams.get(key).is_some_and(|stream| {
+            stream.is_queued = false;
+            stream.send.is_open()
+        })
+    }
+
+    /// An error of one stream: reset, and the owner told if it knows the stream.
+    fn stream_error(&mut self, id: u32, reason: Reason, code: ErrorCode) -> Result<Option<Event<'static>>, Fault> {
+        self.glitches.charge(Glitch::StreamError)?;
+        frame::write_rst_stream(self.output.bytes(), id, code);
+        let Some((stream, state)) = self.streams.find(id) else {
+            self.streams.remember(id, Departure::Ours);
+            return Ok(None);
+        };
+        close(state);
+        self.streams.depart(id, Departure::Ours);
+        Ok(Some(Event::Reset { stream, code, by: ResetBy::Us(reason) }))
+    }
+
+    fn fail(&mut self, fault: Fault) -> Error {
+        let (Fault::Connection(reason, code) | Fault::Stream(_, reason, code)) = fault;
+        let error = Error { reason, code };
+        if self.failed.is_none() {
+            let last = if let Drain::Final { last } = self.drain { last } else { self.last_theirs };
+            frame::write_goaway(self.output.bytes(), last, code);
+        }
+        *self.failed.get_or_insert(error)
+    }
+}
+
+/// Both directions of a stream are cut off.
+pub(super) fn close(stream: &mut super::streams::Stream) {
+    for half in [&mut stream.recv, &mut stream.send] {
+        if half.is_open() {
+            *half = Half::Reset;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The connection's own windows (RFC 9113 section 5.2), and the return of what was received.
+
+use super::frame::{self, WINDOW_DEFAULT};
+use super::output::Output;
+
+/// Both windows of the connection.
+///
+/// `recv + released + what the owner holds + what is on its way through handle_bytes == connection_window_bytes`.
+#[derive(Debug)]
+pub(super) struct Windows {
+    /// What may be sent, for all streams together.
+    pub(super) send: i64,
+    /// What may be received.
+    pub(super) recv: i64,
+    /// Released and not yet told to the other side.
+    released: u32,
+    /// What `recv` is at most.
+    size: u32,
+}
+
+impl Windows {
+    pub(super) fn new(size: u32) -> Self {
+        let size = size.max(WINDOW_DEFAULT as u32);
+        Self { send: WINDOW_DEFAULT, recv: i64::from(size), released: 0, size }
+    }
+
+    /// The owner is done with so many bytes. Told to the other side half a window at a time.
+    pub(super) fn release(&mut self, count: u32, output: &mut Output) {
+        self.released += count;
+        if self.released >= self.size / 2 {
+            frame::write_window_update(output.bytes(), 0, self.released);
+            self.recv += i64::from(self.released);
+            self.released = 0;
+        }
+    }
+
+    /// Nothing is on its way, and the owner holds nothing: all of the window must be there.
+    #[cfg(test)]
+    pub(super) fn assert_whole(&self) {
+        assert_eq!(self.recv + i64::from(self.released), i64::from(self.size));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_told_by_halves() {
+        let (mut windows, mut output) = (Windows::new(100_000), Output::default());
+        windows.recv -= 60_000;
+        windows.release(49_999, &mut output);
+        assert_eq!((output.len(), windows.recv), (0, 40_000));
+        windows.release(1, &mut output);
+        assert_eq!(output.pending(), [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0xc3, 0x50]);
+        assert_eq!((windows.recv, windows.released), (90_000, 0));
+    }
+}

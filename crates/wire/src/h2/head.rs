@@ -1,0 +1,368 @@
+//! Header lists to neutral heads: what RFC 9113 section 8 asks of them, and what HTTP/1.1 could not carry on.
+//!
+//! A head is an index over the bytes that lie in the same room. What is refused here never reaches the other side of the proxy in any
+//! form, so nothing can be smuggled by a field that means one thing in HTTP/2 and another in HTTP/1.1.
+
+use super::error::Reason;
+use super::limits::Limits;
+use crate::h1::fields::content_length;
+use crate::h1::request::is_authority;
+use crate::hpack::{Decoded, Decoder, FIELD_OVERHEAD_BYTES, HpackError, Kind};
+use crate::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Span, Version};
+
+/// Where the next head is read to. The owner takes what it holds by swapping it for a room of its own.
+#[derive(Debug, Default)]
+pub(super) struct HeadRoom {
+    pub(super) request: RequestHead,
+    pub(super) response: ResponseHead,
+    pub(super) trailers: Vec<Field>,
+    /// What the spans point into.
+    pub(super) bytes: Vec<u8>,
+    /// Crumbs, joined.
+    cookies: Vec<u8>,
+}
+
+/// Why a head that was decoded is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// A stream error (section 8.1.1).
+    Malformed(Reason),
+    /// Beyond the limits; a server answers 431.
+    TooLarge,
+}
+
+/// A list that was read, or refused; the block was decoded either way.
+type Outcome<T> = Result<Result<T, Refusal>, HpackError>;
+
+/// What the length of the body is, as far as the head says. `None`: not at all.
+type ContentLength = Option<u64>;
+
+impl HeadRoom {
+    /// Reads a request. `is_end`: the stream ends with it.
+    pub(super) fn read_request(
+        &mut self,
+        decoder: &mut Decoder,
+        block: &[u8],
+        limits: &Limits,
+        is_end: bool,
+    ) -> Outcome<ContentLength> {
+        let Self { request, bytes, cookies, .. } = self;
+        let mut list = List::new(&mut request.fields, bytes, cookies, limits);
+        decoder.decode(block, |field| list.take(&field))?;
+        Ok(list.end().and_then(|pseudo| {
+            fill_request(request, bytes, &pseudo, limits.extended_connect, is_end).map_err(Refusal::Malformed)
+        }))
+    }
+
+    /// Reads a response, informational or final. `is_bodiless`: it answers HEAD.
+    pub(super) fn read_response(
+        &mut self,
+        decoder: &mut Decoder,
+        block: &[u8],
+        limits: &Limits,
+        is_end: bool,
+        is_bodiless: bool,
+    ) -> Outcome<ContentLength> {
+        let Self { response, bytes, cookies, .. } = self;
+        let mut list = List::new(&mut response.fields, bytes, cookies, limits);
+        decoder.decode(block, |field| list.take(&field))?;
+        Ok(list.end().and_then(|pseudo| {
+            fill_response(response, bytes, &pseudo, is_end, is_bodiless).map_err(Refusal::Malformed)
+        }))
+    }
+
+    /// Reads trailers.
+    pub(super) fn read_trailers(&mut self, decoder: &mut Decoder, block: &[u8], limits: &Limits) -> Outcome<()> {
+        let Self { trailers, bytes, cookies, .. } = self;
+        let mut list = List::new(trailers, bytes, cookies, limits);
+        decoder.decode(block, |field| list.take(&field))?;
+        Ok(list.end().and_then(|pseudo| {
+            // No pseudo-header fields (section 8.1), and nothing that a recipient which merges trailers into the head would frame or
+            // route by (RFC 9110 section 6.5.1).
+            let framing = trailers.iter().any(|field| matches!(field.id, FieldId::ContentLength | FieldId::Host));
+            if framing { Err(Refusal::Malformed(Reason::Trailers)) } else { pseudo.none().map_err(Refusal::Malformed) }
+        }))
+    }
+
+    /// Gives back its rooms.
+    pub(super) fn shrink(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Bytes of memory that it holds.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let fields = self.request.fields.capacity() + self.response.fields.capacity() + self.trailers.capacity();
+        self.bytes.capacity() + self.cookies.capacity() + fields * size_of::<Field>()
+    }
+}
+
+/// What [`HeadRoom::memory_bytes`] can come to before vectors round up.
+pub(super) fn memory_bytes_max(list_bytes: usize, fields: usize) -> usize {
+    // Cookies are held twice: as crumbs that are joined, and in their place.
+    2 * list_bytes + 3 * fields * size_of::<Field>()
+}
+
+/// The pseudo-header fields of a list.
+#[derive(Default)]
+struct Pseudo {
+    method: Option<Span>,
+    scheme: Option<Span>,
+    authority: Option<Span>,
+    path: Option<Span>,
+    protocol: Option<Span>,
+    status: Option<Span>,
+    /// `content-length` is not one, but is read on the way as they are.
+    content_length: ContentLength,
+    /// Likewise `host`.
+    host: Option<Span>,
+    expects_continue: bool,
+}
+
+impl Pseudo {
+    fn none(&self) -> Result<(), Reason> {
+        let all = [self.method, self.scheme, self.authority, self.path, self.protocol, self.status];
+        if all.iter().any(Option::is_some) { Err(Reason::PseudoHeader) } else { Ok(()) }
+    }
+}
+
+/// A list on its way in.
+struct List<'r> {
+    fields: &'r mut Vec<Field>,
+    bytes: &'r mut Vec<u8>,
+    cookies: &'r mut Vec<u8>,
+    /// Where the first crumb stands among the fields.
+    cookie_at: Option<usize>,
+    pseudo: Pseudo,
+    refusal: Option<Refusal>,
+    bytes_left: usize,
+    fields_left: usize,
+}
+
+impl<'r> List<'r> {
+    fn new(fields: &'r mut Vec<Field>, bytes: &'r mut Vec<u8>, cookies: &'r mut Vec<u8>, limits: &Limits) -> Self {
+        fields.clear();
+        bytes.clear();
+        cookies.clear();
+        Self {
+            fields,
+            bytes,
+            cookies,
+            cookie_at: None,
+            pseudo: Pseudo::default(),
+            refusal: None,
+            bytes_left: limits.header_list_bytes_max as usize,
+            fields_left: limits.fields_max as usize,
+        }
+    }
+
+    /// Once the list is refused, its fields are not even looked at: a block of one-byte references to a large field is decoded at the
+    /// cost of its own length.
+    fn take(&mut self, field: &Decoded<'_>) {
+        if self.refusal.is_some() {
+            return;
+        }
+        let size = field.name.len() + field.value.len() + FIELD_OVERHEAD_BYTES;
+        match (self.bytes_left.checked_sub(size), self.fields_left.checked_sub(1)) {
+            (Some(bytes), Some(fields)) => (self.bytes_left, self.fields_left) = (bytes, fields),
+            _ => {
+                self.refusal = Some(Refusal::TooLarge);
+                return;
+            }
+        }
+        if let Err(reason) = self.place(field) {
+            self.refusal = Some(Refusal::Malformed(reason));
+        }
+    }
+
+    fn place(&mut self, field: &Decoded<'_>) -> Result<(), Reason> {
+        let pseudo = match field.kind {
+            Kind::Field(id) => return self.place_field(id, field),
+            Kind::BadName | Kind::BadValue => return Err(Reason::Field),
+            Kind::UnknownPseudo => return Err(Reason::PseudoHeader),
+            Kind::Method => &mut self.pseudo.method,
+            Kind::Scheme => &mut self.pseudo.scheme,
+            Kind::Authority => &mut self.pseudo.authority,
+            Kind::Path => &mut self.pseudo.path,
+            Kind::Protocol => &mut self.pseudo.protocol,
+            Kind::Status => &mut self.pseudo.status,
+        };
+        // Each once, and all in front of the others (section 8.3).
+        if pseudo.is_some() || !self.fields.is_empty() {
+            return Err(Reason::PseudoHeader);
+        }
+        *pseudo = Some(push(self.bytes, field.value));
+        Ok(())
+    }
+
+    fn place_field(&mut self, id: FieldId, field: &Decoded<'_>) -> Result<(), Reason> {
+        match id {
+            FieldId::Connection
+            | FieldId::KeepAlive
+            | FieldId::ProxyConnection
+            | FieldId::TransferEncoding
+            | FieldId::Upgrade => return Err(Reason::ConnectionField),
+            FieldId::Te if !field.value.eq_ignore_ascii_case(b"trailers") => return Err(Reason::ConnectionField),
+            FieldId::Cookie => return self.place_crumb(field),
+            FieldId::ContentLength => {
+                let length = content_length(field.value).map_err(|_| Reason::ContentLength)?;
+                if self.pseudo.content_length.replace(length).is_some() {
+                    return Err(Reason::ContentLength);
+                }
+            }
+            FieldId::Expect => self.pseudo.expects_continue |= field.value.eq_ignore_ascii_case(b"100-continue"),
+            _ => {}
+        }
+        let name = push(self.bytes, field.name);
+        let value = push(self.bytes, field.value);
+        if id == FieldId::Host && self.pseudo.host.replace(value).is_some() {
+            return Err(Reason::Authority);
+        }
+        self.fields.push(Field { id, name, value, never_indexed: field.never_indexed });
+        Ok(())
+    }
+
+    /// A cookie may come in pieces, to be joined for whoever does not speak HTTP/2 (section 8.2.3).
+    fn place_crumb(&mut self, field: &Decoded<'_>) -> Result<(), Reason> {
+        match self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
+            Some(cookie) => {
+                self.cookies.extend_from_slice(b"; ");
+                cookie.never_indexed |= field.never_indexed;
+            }
+            None => {
+                self.cookie_at = Some(self.fields.len());
+                let name = push(self.bytes, field.name);
+                let never_indexed = field.never_indexed;
+                self.fields.push(Field { id: FieldId::Cookie, name, value: Span::default(), never_indexed });
+            }
+        }
+        self.cookies.extend_from_slice(field.value);
+        Ok(())
+    }
+
+    fn end(self) -> Result<Pseudo, Refusal> {
+        if let Some(cookie) = self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
+            cookie.value = push(self.bytes, self.cookies);
+        }
+        self.refusal.map_or(Ok(self.pseudo), Err)
+    }
+}
+
+fn push(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
+    let start = bytes.len() as u32;
+    bytes.extend_from_slice(part);
+    Span { start, end: bytes.len() as u32 }
+}
+
+/// Section 8.3.1, and section 8.5 for CONNECT.
+fn fill_request(
+    head: &mut RequestHead,
+    bytes: &[u8],
+    pseudo: &Pseudo,
+    extended_connect: bool,
+    is_end: bool,
+) -> Result<ContentLength, Reason> {
+    let method = pseudo.method.ok_or(Reason::PseudoHeader)?;
+    if pseudo.status.is_some() || !is_token(method.get(bytes)) {
+        return Err(Reason::PseudoHeader);
+    }
+    head.method_name = method;
+    head.method = Method::of(method.get(bytes));
+    let is_connect = head.method == Method::Connect;
+    match pseudo.protocol {
+        None => {}
+        Some(protocol) if is_connect && extended_connect && is_token(protocol.get(bytes)) => {}
+        Some(_) => return Err(Reason::PseudoHeader),
+    }
+    (head.scheme, head.path) = match (pseudo.scheme, pseudo.path) {
+        (None, None) if is_connect && pseudo.protocol.is_none() => (Span::default(), Span::default()),
+        (Some(scheme), Some(path)) if !is_connect || pseudo.protocol.is_some() => (scheme, path),
+        _ => return Err(Reason::PseudoHeader),
+    };
+    let is_plain_connect = is_connect && pseudo.protocol.is_none();
+    if !is_plain_connect {
+        // Nothing else is proxied; and a scheme with `://` in it is an attack on whoever writes an absolute URI of it.
+        let scheme_ok = matches!(head.scheme.get(bytes), b"http" | b"https");
+        if !scheme_ok || !is_path(head.path.get(bytes), head.method) {
+            return Err(Reason::PseudoHeader);
+        }
+    }
+    head.authority = authority(bytes, pseudo, is_connect)?;
+    head.version = Version::Http2;
+    head.keep_alive = true;
+    head.upgrade = pseudo.protocol;
+    head.body = body(pseudo.content_length, is_end)?;
+    head.expect_continue = pseudo.expects_continue && !is_end;
+    Ok(pseudo.content_length)
+}
+
+/// As in HTTP/1.1 (`h1::parse_request`): origin-form, or `*` for OPTIONS; visible ASCII without a fragment.
+fn is_path(path: &[u8], method: Method) -> bool {
+    let visible = path.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#');
+    visible && (path.first() == Some(&b'/') || path == b"*" && method == Method::Options)
+}
+
+/// One valid authority. `host` in its place or beside it must say the same (section 8.3.1): what is behind us may look at the one or
+/// the other.
+fn authority(bytes: &[u8], pseudo: &Pseudo, is_connect: bool) -> Result<Span, Reason> {
+    let authority = match (pseudo.authority, pseudo.host) {
+        (Some(authority), Some(host)) if !authority.get(bytes).eq_ignore_ascii_case(host.get(bytes)) => {
+            return Err(Reason::Authority);
+        }
+        (Some(authority), _) => authority,
+        // For CONNECT it is the target, and must stand in its place.
+        (None, Some(host)) if !is_connect => host,
+        (None, _) => return Err(Reason::Authority),
+    };
+    if is_authority(authority.get(bytes)) { Ok(authority) } else { Err(Reason::Authority) }
+}
+
+/// The stream's end and `content-length` must agree (section 8.1.1).
+fn body(length: ContentLength, is_end: bool) -> Result<Body, Reason> {
+    match (length, is_end) {
+        (None | Some(0), true) => Ok(Body::None),
+        (Some(_), true) => Err(Reason::ContentLength),
+        (Some(0), false) => Ok(Body::None),
+        (Some(length), false) => Ok(Body::Length(length)),
+        (None, false) => Ok(Body::Chunked),
+    }
+}
+
+/// Section 8.3.2.
+fn fill_response(
+    head: &mut ResponseHead,
+    bytes: &[u8],
+    pseudo: &Pseudo,
+    is_end: bool,
+    is_head: bool,
+) -> Result<ContentLength, Reason> {
+    let Some(status) = pseudo.status.map(|status| status.get(bytes)) else { return Err(Reason::PseudoHeader) };
+    if [pseudo.method, pseudo.scheme, pseudo.authority, pseudo.path, pseudo.protocol].iter().any(Option::is_some) {
+        return Err(Reason::PseudoHeader);
+    }
+    let &[hundreds @ b'1'..=b'9', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = status else {
+        return Err(Reason::PseudoHeader);
+    };
+    let digit = |byte: u8| u16::from(byte - b'0');
+    head.status = 100 * digit(hundreds) + 10 * digit(tens) + digit(ones);
+    // Section 8.1: an informational response ends nothing. Section 8.6: 101 does not exist.
+    if head.status == 101 || head.status < 200 && is_end {
+        return Err(Reason::Response);
+    }
+    head.reason = Span::default();
+    head.version = Version::Http2;
+    head.keep_alive = true;
+    head.keep_alive_timeout_s = None;
+    head.content_length = pseudo.content_length;
+    head.body = match head.status {
+        100..=199 | 204 | 304 => Body::None,
+        // `content-length` says what the response to GET would be.
+        _ if is_head => Body::None,
+        _ => body(pseudo.content_length, is_end)?,
+    };
+    Ok(pseudo.content_length)
+}
+
+fn is_token(text: &[u8]) -> bool {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(is_allowed)
+}

@@ -1,0 +1,251 @@
+//! Sending: heads, DATA, trailers.
+
+use super::connection::{Connection, Role};
+use super::error::SendError;
+use super::frame::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, STREAM_ID_MAX, flag, kind, write_head};
+use super::streams::{Departure, Half, Stream, StreamKey};
+use crate::hpack::Encoder;
+
+/// What a request is for: its pseudo-header fields (RFC 9113 section 8.3.1).
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'t> {
+    /// A token; case matters.
+    pub method: &'t [u8],
+    /// `http` or `https`.
+    pub scheme: &'t [u8],
+    /// Host and port.
+    pub authority: &'t [u8],
+    /// Never empty, but for a plain CONNECT, which has neither scheme nor path (section 8.5).
+    pub path: &'t [u8],
+    /// For extended CONNECT (RFC 8441); see [`Connection::allows_extended_connect`].
+    pub protocol: Option<&'t [u8]>,
+}
+
+/// A name of up to so many bytes is put into lower case without an allocation.
+const SHORT_NAME_BYTES: usize = 64;
+
+/// Writes the fields of a head, behind its pseudo-header fields.
+#[derive(Debug)]
+pub struct HeadWriter<'c> {
+    encoder: &'c mut Encoder,
+    out: &'c mut Vec<u8>,
+}
+
+impl HeadWriter<'_> {
+    /// A field. The name may have upper case, as in HTTP/1.1; it is written without. Neither may hold CR, LF or NUL, and fields of one
+    /// HTTP/1.1 connection (`connection`, `keep-alive`, `proxy-connection`, `transfer-encoding`, `upgrade`, `te` but for `trailers`) have no place
+    /// here: they come from a parsed head whose other such fields the caller left out, or are ours.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.write(name, value, false);
+    }
+
+    /// A field that came marked as one that no table may hold ([`Field::never_indexed`](crate::message::Field::never_indexed)).
+    pub fn never_indexed(&mut self, name: &[u8], value: &[u8]) {
+        self.write(name, value, true);
+    }
+
+    fn write(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
+        if !name.iter().any(u8::is_ascii_uppercase) {
+            return self.encoder.field(self.out, name, value, never_indexed);
+        }
+        let mut short = [0; SHORT_NAME_BYTES];
+        if let Some(short) = short.get_mut(..name.len()) {
+            short.copy_from_slice(name);
+            short.make_ascii_lowercase();
+            self.encoder.field(self.out, short, value, never_indexed);
+        } else {
+            self.encoder.field(self.out, &name.to_ascii_lowercase(), value, never_indexed);
+        }
+    }
+}
+
+impl Connection {
+    /// Opens a stream with a request's head; `end`: there is no body. `fields` is called at most once.
+    ///
+    /// # Errors
+    /// [`SendError::Full`]: as many streams are open as may be, or the output is full; ask [`Connection::can_open`] again after something
+    /// happened. [`SendError::GoingAway`]: take another connection.
+    pub fn send_request(
+        &mut self,
+        target: &Target<'_>,
+        end: bool,
+        fields: impl FnOnce(&mut HeadWriter<'_>),
+    ) -> Result<StreamKey, SendError> {
+        if self.role == Role::Server || self.is_ending() || self.next_ours > STREAM_ID_MAX {
+            return Err(SendError::GoingAway);
+        }
+        if self.can_open() == 0 {
+            return Err(SendError::Full);
+        }
+        let id = self.next_ours;
+        let stream = Stream {
+            id,
+            send: if end { Half::Ended } else { Half::Body },
+            is_head: target.method == b"HEAD",
+            send_window: self.theirs.initial_window,
+            recv_window: i64::from(self.limits.stream_window_bytes),
+            ..Stream::default()
+        };
+        let key = self.streams.insert(stream).ok_or(SendError::Full)?;
+        self.next_ours += 2;
+        self.write_block(id, end, |head| {
+            head.field(b":method", target.method);
+            if target.method != b"CONNECT" || target.protocol.is_some() {
+                head.field(b":scheme", target.scheme);
+                head.field(b":path", target.path);
+            }
+            head.field(b":authority", target.authority);
+            if let Some(protocol) = target.protocol {
+                head.field(b":protocol", protocol);
+            }
+            fields(head);
+        });
+        Ok(key)
+    }
+
+    /// Answers a request. With a status below 200 it is an informational response, and another has to follow; `end` has no meaning then.
+    ///
+    /// # Errors
+    /// [`SendError::Full`]: again when the stream is writable. [`SendError::Closed`]: the stream was cut off, or is answered.
+    pub fn send_response(
+        &mut self,
+        key: StreamKey,
+        status: u16,
+        end: bool,
+        fields: impl FnOnce(&mut HeadWriter<'_>),
+    ) -> Result<(), SendError> {
+        self.check_half(key, Half::Head)?;
+        if self.is_output_full() {
+            return Err(self.wait_for_room(key));
+        }
+        let is_end = end && status >= 200;
+        if status >= 200
+            && let Some(stream) = self.streams.get(key)
+        {
+            stream.send = Half::Body;
+        }
+        self.write_block(key.id, is_end, |head| {
+            let digit = |divisor: u16| b'0' + (status / divisor % 10) as u8;
+            head.field(b":status", &[digit(100), digit(10), digit(1)]);
+            fields(head);
+        });
+        if is_end {
+            self.end_sending(key);
+        }
+        Ok(())
+    }
+
+    /// Sends a piece of a body, and with `end` its end. Gives how many bytes were taken: all of them, and then the end, too; or fewer, and then
+    /// [`Event::Writable`](super::Event::Writable) comes when it is worth trying again.
+    ///
+    /// # Errors
+    /// [`SendError::Closed`]: the stream was cut off, has ended, or has no head yet.
+    pub fn send_data(&mut self, key: StreamKey, bytes: &[u8], end: bool) -> Result<usize, SendError> {
+        let room = (self.limits.output_bytes_max as usize).saturating_sub(self.output.len());
+        self.check_half(key, Half::Body)?;
+        let Self { streams, windows, output, glitches, want_window, want_room, turn, .. } = self;
+        let stream = streams.get(key).ok_or(SendError::Closed)?;
+        let window = stream.send_window.min(windows.send).max(0) as usize;
+        let allowed = bytes.len().min(window).min(room);
+        let mut taken = 0;
+        while taken < allowed || (end && bytes.is_empty()) {
+            let rest = bytes.get(taken..allowed).unwrap_or_default();
+            let piece = rest.get(..FRAME_BYTES_MAX).unwrap_or(rest);
+            taken += piece.len();
+            let is_last = end && taken == bytes.len();
+            let flags = if is_last { flag::END_STREAM } else { 0 };
+            write_head(output.bytes(), piece.len(), kind::DATA, flags, key.id);
+            output.bytes().extend_from_slice(piece);
+            glitches.data(piece.len() as u32);
+            if is_last {
+                break;
+            }
+        }
+        stream.send_window -= taken as i64;
+        windows.send -= taken as i64;
+        if taken > 0 {
+            *turn += 1;
+            stream.turn = *turn;
+        }
+        if taken < bytes.len() {
+            match (stream.is_queued, stream.send_window, windows.send) {
+                (true, ..) => {}
+                (_, ..=0, _) => stream.is_starved = true,
+                (.., ..=0) => want_window.push(key, stream),
+                _ => want_room.push(key, stream),
+            }
+        } else if end {
+            self.end_sending(key);
+        }
+        Ok(taken)
+    }
+
+    /// Sends trailers, which end the message.
+    ///
+    /// # Errors
+    /// As [`Connection::send_response`].
+    pub fn send_trailers(&mut self, key: StreamKey, fields: impl FnOnce(&mut HeadWriter<'_>)) -> Result<(), SendError> {
+        self.check_half(key, Half::Body)?;
+        if self.is_output_full() {
+            return Err(self.wait_for_room(key));
+        }
+        self.write_block(key.id, true, fields);
+        self.end_sending(key);
+        Ok(())
+    }
+
+    fn check_half(&mut self, key: StreamKey, half: Half) -> Result<(), SendError> {
+        let stands_there = self.streams.get(key).is_some_and(|stream| stream.send == half);
+        if stands_there && self.failed.is_none() { Ok(()) } else { Err(SendError::Closed) }
+    }
+
+    fn wait_for_room(&mut self, key: StreamKey) -> SendError {
+        if let Some(stream) = self.streams.get(key).filter(|stream| !stream.is_queued) {
+            self.want_room.push(key, stream);
+        }
+        SendError::Full
+    }
+
+    fn end_sending(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get(key) else { return };
+        stream.send = Half::Ended;
+        if stream.is_over() {
+            self.glitches.message();
+            self.streams.depart(key.id, Departure::Theirs);
+        }
+    }
+
+    /// Writes a header block right into the output, and its frame's head when its length is known.
+    fn write_block(&mut self, id: u32, is_end: bool, fields: impl FnOnce(&mut HeadWriter<'_>)) {
+        let Self { encoder, output, .. } = self;
+        let out = output.bytes();
+        let from = out.len();
+        out.extend_from_slice(&[0; HEAD_BYTES]);
+        encoder.begin(out);
+        fields(&mut HeadWriter { encoder, out });
+        let length = out.len() - from - HEAD_BYTES;
+        let end = if is_end { flag::END_STREAM } else { 0 };
+        if length > FRAME_BYTES_MAX {
+            return split_block(out, from, id, end);
+        }
+        let head = FrameHead { length: length as u32, kind: kind::HEADERS, flags: end | flag::END_HEADERS, stream: id };
+        if let Some(place) = out.get_mut(from..from + HEAD_BYTES) {
+            place.copy_from_slice(&head.bytes());
+        }
+    }
+}
+
+/// Cuts a block that is too long for one frame into HEADERS and CONTINUATIONs. Rare: so it may copy.
+fn split_block(out: &mut Vec<u8>, from: usize, id: u32, end: u8) {
+    let block = out.split_off(from + HEAD_BYTES);
+    out.truncate(from);
+    let mut pieces = block.chunks(FRAME_BYTES_MAX).peekable();
+    let mut is_first = true;
+    while let Some(piece) = pieces.next() {
+        let last = if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+        let (kind, flags) = if is_first { (kind::HEADERS, end | last) } else { (kind::CONTINUATION, last) };
+        write_head(out, piece.len(), kind, flags, id);
+        out.extend_from_slice(piece);
+        is_first = false;
+    }
+}

@@ -1,0 +1,164 @@
+//! The dynamic table (RFC 7541 section 2.3.2).
+
+use std::collections::VecDeque;
+
+use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX};
+
+/// Fields in the order of their coming; the oldest go when room is needed.
+///
+/// Names and values lie one behind the other in one buffer, each field in one piece. What the oldest leave is taken back when the
+/// buffer would grow beyond twice the table: then the rest moves to its beginning, at most once for each `TABLE_BYTES_MAX` inserted.
+#[derive(Debug)]
+pub(super) struct DynamicTable {
+    bytes: Vec<u8>,
+    /// The oldest first.
+    entries: VecDeque<Entry>,
+    /// As the standard counts: `size <= size_max <= TABLE_BYTES_MAX`.
+    size: usize,
+    size_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: Kind,
+    /// `start + name_len + value_len <= bytes.len() <= 2 * TABLE_BYTES_MAX`.
+    start: u16,
+    name_len: u16,
+    value_len: u16,
+}
+
+impl Entry {
+    fn size(self) -> usize {
+        usize::from(self.name_len) + usize::from(self.value_len) + FIELD_OVERHEAD_BYTES
+    }
+}
+
+impl Default for DynamicTable {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
+    }
+}
+
+impl DynamicTable {
+    /// Number of fields.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn size_max(&self) -> usize {
+        self.size_max
+    }
+
+    /// The field that came `age` fields ago; 0 is the last.
+    pub(super) fn field(&self, age: usize) -> Option<(Kind, &[u8], &[u8])> {
+        let entry = self.entries.get(self.entries.len().checked_sub(age + 1)?)?;
+        let from = usize::from(entry.start);
+        let middle = from + usize::from(entry.name_len);
+        let end = middle + usize::from(entry.value_len);
+        Some((entry.kind, self.bytes.get(from..middle)?, self.bytes.get(middle..end)?))
+    }
+
+    /// Adds a field. One that is larger than the table empties it (section 4.4) and is not added: false.
+    pub(super) fn insert(&mut self, kind: Kind, name: &[u8], value: &[u8]) -> bool {
+        let length = name.len() + value.len();
+        let size = length + FIELD_OVERHEAD_BYTES;
+        self.shrink_to(self.size_max.saturating_sub(size));
+        if size > self.size_max {
+            return false;
+        }
+        if self.bytes.len() + length > 2 * TABLE_BYTES_MAX {
+            self.compact();
+        }
+        // By powers of two, so that the last of them is the bound.
+        let needed = self.bytes.len() + length;
+        if needed > self.bytes.capacity() {
+            self.bytes.reserve_exact(needed.next_power_of_two() - self.bytes.len());
+        }
+        let start = self.bytes.len() as u16;
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        self.entries.push_back(Entry { kind, start, name_len: name.len() as u16, value_len: value.len() as u16 });
+        self.size += size;
+        true
+    }
+
+    /// Changes the table's size (section 4.3). `size_max <= TABLE_BYTES_MAX`.
+    pub(super) fn set_size_max(&mut self, size_max: usize) {
+        self.size_max = size_max.min(TABLE_BYTES_MAX);
+        self.shrink_to(self.size_max);
+    }
+
+    /// Bytes of memory that it holds.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    fn shrink_to(&mut self, size: usize) {
+        while self.size > size {
+            let Some(oldest) = self.entries.pop_front() else { break };
+            self.size -= oldest.size();
+        }
+        if self.entries.is_empty() {
+            self.bytes.clear();
+        }
+    }
+
+    fn compact(&mut self) {
+        let from = self.entries.front().map_or(self.bytes.len(), |oldest| usize::from(oldest.start));
+        self.bytes.drain(..from);
+        for entry in &mut self.entries {
+            entry.start -= from as u16;
+        }
+    }
+}
+
+/// Memory of a table at most: the buffer grows by doubling up to its bound, the entries likewise.
+pub(super) const MEMORY_BYTES_MAX: usize =
+    2 * TABLE_BYTES_MAX + (TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES) * size_of::<Entry>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_go_first_and_the_memory_is_bounded() {
+        let mut table = DynamicTable::default();
+        let kind = Kind::Path;
+        for number in 0..10_000_usize {
+            let value = vec![b'v'; number % 700];
+            let name = number.to_string();
+            assert!(table.insert(kind, name.as_bytes(), &value));
+            assert!(table.size <= TABLE_BYTES_MAX);
+            for age in 0..table.len() {
+                let (_, name, value) = table.field(age).unwrap();
+                assert_eq!(name, (number - age).to_string().as_bytes());
+                assert_eq!(value.len(), (number - age) % 700);
+            }
+            assert!(table.field(table.len()).is_none());
+            assert!(table.memory_bytes() <= MEMORY_BYTES_MAX, "{}", table.memory_bytes());
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_too_large_empties_the_table() {
+        let mut table = DynamicTable::default();
+        assert!(table.insert(Kind::Path, b"a", b"b"));
+        assert!(!table.insert(Kind::Path, b"a", &vec![b'x'; TABLE_BYTES_MAX - 32]));
+        assert_eq!((table.len(), table.size), (0, 0));
+        assert!(table.insert(Kind::Path, b"a", &vec![b'x'; TABLE_BYTES_MAX - 33]));
+        table.set_size_max(100);
+        assert_eq!((table.len(), table.size), (0, 0));
+        assert!(!table.insert(Kind::Path, b"a", &[b'x'; 70]));
+        assert!(table.insert(Kind::Path, b"a", &[b'x'; 60]));
+    }
+
+    #[test]
+    fn empty_fields_fill_the_table_to_its_count() {
+        let mut table = DynamicTable::default();
+        for _ in 0..1000 {
+            assert!(table.insert(Kind::Path, b"", b""));
+        }
+        assert_eq!(table.len(), TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES);
+    }
+}
