@@ -89,46 +89,62 @@ fn a_drained_endpoint_keeps_what_it_has() {
 #[test]
 fn a_dead_endpoint_is_told_to_its_clients() {
     within("a_dead_endpoint_is_told_to_its_clients", Links::default(), |network| {
-        let (_origins, _echoes) = (network.origins(), network.echoes());
-        let check = "health_check: {tcp: true, interval: 100ms, timeout: 100ms, unhealthy_after: 2, healthy_after: 1}";
-        let rest = |port| format!("endpoints: {}, {check}", Family::V4.endpoints(port));
-        let mut vips = Vips::serve(&format!("{}{}", web(&rest(5001)), echo(&rest(ECHO_PORT))));
-        let healthy = |status: &serde_json::Value, name: &str| {
-            endpoint_words(status, name, "state").iter().filter(|state| *state == "healthy").count()
-        };
-        vips.steelyard.until("healthy", |status| healthy(status, "web") == 3 && healthy(status, "echo") == 3);
-        let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
-        let streams: Vec<TcpStream> = (0..6).map(|_| network.connect(to)).collect();
-        for stream in &streams {
-            exchange(stream, "hello").unwrap();
-        }
-        // Its host is gone without a word: neither FIN nor RST will come from there.
-        network.balancer.ip("link set dev ep1 down").unwrap();
-        vips.steelyard.until("unhealthy", |status| healthy(status, "web") == 2 && healthy(status, "echo") == 2);
-        // New ones go to the others.
-        assert_eq!(served_by(network, 12), ["ep0", "ep2"]);
-        // Its clients, who only wait, are told; nobody else is.
-        let ended = |mut stream: &TcpStream| {
-            stream.set_nonblocking(true).unwrap();
-            let outcome = stream.read(&mut [0]);
-            stream.set_nonblocking(false).unwrap();
-            matches!(outcome, Err(error) if error.kind() == ErrorKind::ConnectionReset)
-        };
-        let told = until(PATIENCE, || (streams.iter().filter(|stream| ended(stream)).count() >= 1).then_some(()));
-        assert!(told.is_some(), "nobody was told");
-        let mut reset = 1;
-        for stream in &streams {
-            match exchange(stream, "still here") {
-                Ok(()) => {}
-                Err(_) => reset += 1,
-            }
-        }
-        assert!((2..=3).contains(&reset), "{reset} of 2 connections to the dead endpoint ended");
-        // It comes back, and so do its connections.
-        network.balancer.ip("link set dev ep1 up").unwrap();
-        vips.steelyard.until("healthy", |status| healthy(status, "web") == 3);
-        assert_eq!(served_by(network, 12), ["ep0", "ep1", "ep2"]);
+        dies_and_comes_back(network, Family::V4)
     });
+}
+
+#[test]
+fn a_dead_endpoint_is_told_to_its_clients_over_ipv6() {
+    within("a_dead_endpoint_is_told_to_its_clients_over_ipv6", Links::default(), |network| {
+        // Else an interface that goes down forgets its addresses of this family.
+        network.balancer.sysctl("net.ipv6.conf.ep1.keep_addr_on_down", "1").unwrap();
+        dies_and_comes_back(network, Family::V6);
+    });
+}
+
+/// An endpoint that vanishes without a word, and is there again later.
+fn dies_and_comes_back(network: &Network, family: Family) {
+    let (_origins, _echoes) = (network.origins(), network.echoes());
+    let check = "health_check: {tcp: true, interval: 100ms, timeout: 100ms, unhealthy_after: 2, healthy_after: 1}";
+    let rest = |port| format!("endpoints: {}, {check}", family.endpoints(port));
+    let [web, to] = [WEB, ECHO_PORT].map(|port| SocketAddr::new(family.vip(1), port));
+    let config = [vip("web", web, "tcp", &rest(5001)), vip("echo", to, "tcp", &rest(ECHO_PORT))];
+    let mut vips = Vips::serve(&config.concat());
+    let served = || network.get(web, 12, 48).origins.into_keys().collect::<Vec<String>>();
+    let healthy = |status: &serde_json::Value, name: &str| {
+        endpoint_words(status, name, "state").iter().filter(|state| *state == "healthy").count()
+    };
+    vips.steelyard.until("healthy", |status| healthy(status, "web") == 3 && healthy(status, "echo") == 3);
+    let streams: Vec<TcpStream> = (0..6).map(|_| network.connect(to)).collect();
+    for stream in &streams {
+        exchange(stream, "hello").unwrap();
+    }
+    // Its host is gone: neither FIN nor RST will come from there.
+    network.balancer.ip("link set dev ep1 down").unwrap();
+    vips.steelyard.until("unhealthy", |status| healthy(status, "web") == 2 && healthy(status, "echo") == 2);
+    // New ones go to the others.
+    assert_eq!(served(), ["ep0", "ep2"]);
+    // Its clients, who only wait, are told; nobody else is.
+    let ended = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let outcome = stream.read(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        matches!(outcome, Err(error) if error.kind() == ErrorKind::ConnectionReset)
+    };
+    let told = until(PATIENCE, || (streams.iter().filter(|stream| ended(stream)).count() >= 1).then_some(()));
+    assert!(told.is_some(), "nobody was told");
+    let mut reset = 1;
+    for stream in &streams {
+        match exchange(stream, "still here") {
+            Ok(()) => {}
+            Err(_) => reset += 1,
+        }
+    }
+    assert!((2..=3).contains(&reset), "{reset} of 2 connections to the dead endpoint ended");
+    // It comes back, and so do its connections.
+    network.balancer.ip("link set dev ep1 up").unwrap();
+    vips.steelyard.until("healthy", |status| healthy(status, "web") == 3);
+    assert_eq!(served(), ["ep0", "ep1", "ep2"]);
 }
 
 #[test]

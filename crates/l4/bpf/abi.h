@@ -20,6 +20,7 @@
 #define LB_POOL_MAX 8u        /* source addresses of one full_nat vip */
 #define LB_REASONS_MAX 64u    /* see drop.h */
 #define LB_TRACE_STEPS_MAX 16u
+#define LB_GC_KEYS_MAX 256u   /* entries judged by one run of lb_gc: some 50 us */
 
 /* ---- flows: one entry for each direction, the complete verdict for a packet of it ---- */
 
@@ -147,7 +148,7 @@ struct lb_endpoint {
 	__u32 weight;
 	__u16 port;             /* be; 0: the port that the client asked for */
 	__u8 state;             /* enum lb_endpoint_state */
-	__u8 pad;
+	__u8 source;            /* full_nat: the only address of the pool that it is spoken to from, counted from 1; 0: any */
 };
 
 /* Per CPU, index as lb_endpoints. [0] is towards the endpoint, [1] from it. */
@@ -214,7 +215,7 @@ struct lb_interface {
 /* One element; what the programs and user space tell each other. */
 struct lb_shared {
 	__u32 flows_used;       /* entries of lb_flows at the end of the last collection */
-	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see gc.h */
+	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see flow.h */
 };
 
 /* ---- trace: what would happen to this packet ---- */
@@ -243,12 +244,13 @@ struct lb_trace {
 	struct lb_flow flow;    /* the verdict that was found, or would be made */
 };
 
-/* What one collection did: the context of lb_gc. */
+/* The context of lb_gc: of which keys of lb_gc_keys it is to judge, and what it did. */
 struct lb_gc_context {
+	__u32 key_count;        /* in: 0 <= key_count <= LB_GC_KEYS_MAX */
 	__u32 now_s;
-	__u32 seen;
-	__u32 expired;
+	__u32 expired;          /* flows */
 	__u32 closed;
+	__u32 removed;          /* entries */
 };
 
 _Static_assert(sizeof(struct lb_flow_key) == 40, "lb_flow_key");

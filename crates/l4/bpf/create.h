@@ -42,20 +42,26 @@ static __always_inline void flow_differences(struct lb_flow *flow, const struct 
 		flow->port_diff = csum_add(flow->port_diff, csum_diff16(key->dport, flow->dport));
 }
 
-/* full_nat: the source of the `probe`th try. False: the pool is empty. */
-static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_pool *pool, __u32 hash, __u32 probe)
+/* full_nat: the source of the `probe`th try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
+static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_pool *pool, __u32 only, __u32 hash, __u32 probe)
 {
 	__u32 count = pool->addr_count;
-	__u32 at;
+	__u32 at, turn;
 
 	if (!count || count > LB_POOL_MAX || pool->port_last < pool->port_first)
 		return false;
-	at = (hash + probe) % count;
+	if (only && only <= count) {
+		at = only - 1;
+		turn = probe;
+	} else {
+		/* All addresses at one port, then the next port. */
+		at = (hash + probe) % count;
+		turn = probe / count;
+	}
 	opaque(at);
 	at &= LB_POOL_MAX - 1;
 	address_copy(flow->saddr, pool->addrs[at]);
-	/* All addresses at one port, then the next port. */
-	flow->sport = be16(port_of_hash(hash >> 8, probe / count, pool->port_first, pool->port_last));
+	flow->sport = be16(port_of_hash(hash >> 8, turn, pool->port_first, pool->port_last));
 	return true;
 }
 
@@ -146,12 +152,13 @@ static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 pr
 	struct lb_scratch *scratch = scratch_at();
 	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
 	struct lb_pool *pool = bpf_map_lookup_elem(&lb_pools, &packet->vip);
+	struct lb_endpoint *endpoint = scratch ? endpoint_at(scratch->flow.endpoint) : NULL;
 	enum lb_outcome outcome;
 	bool taken;
 
-	if (!scratch || !vip || !pool)
+	if (!scratch || !vip || !pool || !endpoint)
 		return drop(packet, LB_REASON_no_route);
-	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(&scratch->flow, pool, hash_flow(&packet->key), probe))
+	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(&scratch->flow, pool, endpoint->source, hash_flow(&packet->key), probe))
 		return drop(packet, LB_REASON_ports_exhausted);
 	twin_key(&scratch->reply_key, &scratch->flow, packet->key.proto);
 	flow_differences(&scratch->reply, &scratch->reply_key);
@@ -159,12 +166,12 @@ static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 pr
 	return outcome == LB_CONTINUE && taken ? LB_OPEN : outcome;
 }
 
-__noinline int lb_reply(struct packet *packet, __u32 probe)
+GLOBAL int lb_reply(struct packet *packet, __u32 probe)
 {
 	return packet ? reply_try(packet, probe, false) : LB_DROP;
 }
 
-__noinline int lb_reply_dry(struct packet *packet, __u32 probe)
+GLOBAL int lb_reply_dry(struct packet *packet, __u32 probe)
 {
 	return packet ? reply_try(packet, probe, true) : LB_DROP;
 }

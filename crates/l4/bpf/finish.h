@@ -23,12 +23,12 @@ static __always_inline enum lb_outcome special(struct __sk_buff *skb, struct pac
 	return packet->fragment == FRAGMENT_FIRST ? fragment_first(packet, dry) : fragment_later(packet);
 }
 
-__noinline int lb_special(struct __sk_buff *skb, struct packet *packet)
+GLOBAL int lb_special(struct __sk_buff *skb, struct packet *packet)
 {
 	return packet ? special(skb, packet, false) : LB_PASS;
 }
 
-__noinline int lb_special_dry(struct __sk_buff *skb, struct packet *packet)
+GLOBAL int lb_special_dry(struct __sk_buff *skb, struct packet *packet)
 {
 	enum lb_outcome outcome = packet ? special(skb, packet, true) : LB_PASS;
 
@@ -46,27 +46,27 @@ static __always_inline enum lb_outcome event(struct __sk_buff *skb, struct packe
 	return outcome;
 }
 
-__noinline int lb_event(struct __sk_buff *skb, struct packet *packet, __u32 now)
+GLOBAL int lb_event(struct __sk_buff *skb, struct packet *packet, __u32 now)
 {
 	return packet ? event(skb, packet, now, false) : LB_PASS;
 }
 
-__noinline int lb_event_dry(struct __sk_buff *skb, struct packet *packet, __u32 now)
+GLOBAL int lb_event_dry(struct __sk_buff *skb, struct packet *packet, __u32 now)
 {
 	return packet ? event(skb, packet, now, true) : LB_PASS;
 }
 
-__noinline int lb_open(struct __sk_buff *skb, struct packet *packet, __u32 now)
+GLOBAL int lb_open(struct __sk_buff *skb, struct packet *packet, __u32 now)
 {
 	return packet ? open_flow(skb, packet, now, false) : LB_PASS;
 }
 
-__noinline int lb_open_dry(struct __sk_buff *skb, struct packet *packet, __u32 now)
+GLOBAL int lb_open_dry(struct __sk_buff *skb, struct packet *packet, __u32 now)
 {
 	return packet ? open_flow(skb, packet, now, true) : LB_PASS;
 }
 
-__noinline int lb_answer(struct __sk_buff *skb, struct packet *packet)
+GLOBAL int lb_answer(struct __sk_buff *skb, struct packet *packet)
 {
 	if (!packet)
 		return false;

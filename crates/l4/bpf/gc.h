@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Forgets flows of which neither direction has been heard for as long as the vip allows. Runs in the kernel, over the whole table, when user
- * space says so: no entry is copied out.
+ * Forgets flows of which neither direction has been heard for as long as the vip allows. User space turns the pages of the table and names those that
+ * have been silent, some hundreds at a time, so that a table of millions holds up neither its thread nor this CPU; whether they are over is decided
+ * here, by both directions as they are now.
  *
  * The client's entry decides for both. An entry of replies is looked at for itself only when its twin is gone.
  */
@@ -9,11 +10,9 @@
 #define LB_GC_H
 
 #include "conntrack.h"
-#include "config.h"
 
 struct collection {
 	struct lb_gc_context counts;
-	__u32 kept;         /* entries */
 	__u32 pressure;
 };
 
@@ -33,27 +32,26 @@ static __always_inline bool gc_is_over(const struct lb_flow *flow, const struct 
 	return is_silent(now, flow->touched_s, life_s) && (!twin || is_silent(now, twin->touched_s, life_s));
 }
 
-static long gc_flow(void *map, struct lb_flow_key *key, struct lb_flow *flow, struct collection *collection)
+/* 1 ends the walk over the keys. */
+static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct collection *collection)
 {
 	struct lb_flow_key other;
-	struct lb_flow *twin;
-	__u32 entries;
+	struct lb_flow *flow, *twin;
 
+	if (*index >= collection->counts.key_count)
+		return 1;
+	flow = conntrack_find(key);
+	if (!flow) /* gone with its twin */
+		return 0;
 	twin_key(&other, flow, key->proto);
 	twin = flow->flags & LB_FLOW_DSR ? NULL : conntrack_find(&other);
-	/* The client's entry counts for both: whether the walk still meets a twin that it has removed is chance. */
-	if ((flow->flags & LB_FLOW_REPLY) && twin)
+	if (((flow->flags & LB_FLOW_REPLY) && twin) || !gc_is_over(flow, twin, collection))
 		return 0;
-	entries = twin ? 2 : 1;
-	collection->counts.seen += entries;
-	if (!gc_is_over(flow, twin, collection)) {
-		collection->kept += entries;
-		return 0;
-	}
 	if (flow->state & LB_CLOSING)
 		collection->counts.closed++;
 	else
 		collection->counts.expired++;
+	collection->counts.removed += twin ? 2 : 1;
 	conntrack_release(flow);
 	bpf_map_delete_elem(&lb_flows, &other);
 	bpf_map_delete_elem(&lb_flows, key);
@@ -62,16 +60,15 @@ static long gc_flow(void *map, struct lb_flow_key *key, struct lb_flow *flow, st
 
 static __always_inline int gc_run(struct lb_gc_context *context)
 {
-	struct collection collection = { .counts.now_s = (__u32)(bpf_ktime_get_ns() / 1000000000ull) };
+	struct collection collection = { .counts.key_count = context->key_count };
 	__u32 zero = 0;
 	struct lb_shared *shared = bpf_map_lookup_elem(&lb_shared, &zero);
 
 	if (!shared)
 		return 1;
+	collection.counts.now_s = (__u32)(bpf_ktime_get_ns() / 1000000000ull);
 	collection.pressure = shared->pressure;
-	bpf_for_each_map_elem(&lb_flows, gc_flow, &collection, 0);
-	shared->flows_used = collection.kept;
-	shared->pressure = shared->flows_used > lb_flows_high_water;
+	bpf_for_each_map_elem(&lb_gc_keys, gc_key, &collection, 0);
 	*context = collection.counts;
 	return 0;
 }

@@ -142,7 +142,7 @@ static __always_inline enum lb_outcome icmp_translate(struct __sk_buff *skb, str
 }
 
 /* Verified apart from its caller. */
-__noinline int lb_walk_quoted(struct __sk_buff *skb, struct packet *quoted, __u32 start, __u32 ipv6)
+GLOBAL int lb_walk_quoted(struct __sk_buff *skb, struct packet *quoted, __u32 start, __u32 ipv6)
 {
 	struct cursor cursor = {
 		.start = (void *)(long)skb->data,

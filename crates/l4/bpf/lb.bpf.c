@@ -4,10 +4,9 @@
  *
  *   lb_in     at tc or tcx ingress of each interface where packets for a vip, or their replies, arrive
  *   lb_trace  the same stages on the live tables, changing nothing, and writing down what each decided
- *   lb_gc     forgets idle flows
+ *   lb_gc     forgets idle flows, of those that user space names
  */
 #include "base.h"
-#include "config.h"
 #include "maps.h"
 #include "read.h"
 #include "fragment.h"

@@ -152,6 +152,14 @@ struct {
 	__type(value, struct lb_shared);
 } lb_shared SEC(".maps");
 
+/* Entries of lb_flows that lb_gc is to judge. One run at a time. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_GC_KEYS_MAX);
+	__type(key, __u32);
+	__type(value, struct lb_flow_key);
+} lb_gc_keys SEC(".maps");
+
 /* What lb_trace found. One question at a time: user space holds a lock around it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -7,22 +7,22 @@
 #include "vip.h"
 
 /* Verified once each, apart from their callers: that keeps the sum of all paths small (global functions, kernel 5.6). */
-__noinline int lb_create(struct __sk_buff *skb, struct packet *packet, __u32 endpoint)
+GLOBAL int lb_create(struct __sk_buff *skb, struct packet *packet, __u32 endpoint)
 {
 	return packet ? flow_create(skb, packet, endpoint, false) : LB_DROP;
 }
 
-__noinline int lb_create_dry(struct __sk_buff *skb, struct packet *packet, __u32 endpoint)
+GLOBAL int lb_create_dry(struct __sk_buff *skb, struct packet *packet, __u32 endpoint)
 {
 	return packet ? flow_create(skb, packet, endpoint, true) : LB_DROP;
 }
 
-__noinline int lb_pick(struct packet *packet, __u32 attempt, __u32 now)
+GLOBAL int lb_pick(struct packet *packet, __u32 attempt, __u32 now)
 {
 	return packet ? pick(packet, attempt, now, false) : ENDPOINT_NONE;
 }
 
-__noinline int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
+GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
 {
 	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
 }

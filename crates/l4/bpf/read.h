@@ -23,7 +23,7 @@ static __always_inline enum walk packet_walk(struct __sk_buff *skb, struct packe
  * The whole walk, for the few packets that need it, headers in another page than the beginning among them. Verified apart from its caller, once
  * (a global function, kernel 5.6).
  */
-__noinline int lb_walk(struct __sk_buff *skb, struct packet *packet)
+GLOBAL int lb_walk(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 len = skb->len < HEADER_BYTES_MAX ? skb->len : HEADER_BYTES_MAX;
 

@@ -6,6 +6,12 @@
 #include "maps.h"
 #include "packet.h"
 
+/*
+ * A function that is verified once, apart from its callers (kernel 5.6). Weak, so that no compiler looks through the call: clang 16 and newer
+ * leave out an argument that the body does not use, and the verifier, which goes by the prototype, then refuses the call.
+ */
+#define GLOBAL __weak __noinline
+
 static __always_inline enum lb_outcome drop(struct packet *packet, enum lb_reason reason)
 {
 	packet->reason = reason;
@@ -85,10 +91,24 @@ static __always_inline void trace_found(const struct lb_flow *flow)
 		buffer->flow = *flow;
 }
 
-/* The coarse clock: it does not read the hardware. Fine for times in seconds. */
+/*
+ * The coarse clock, in seconds. It moves with the jiffies, and asking for it is a call, which the jiffies are not (the kernel puts in a load): so it is
+ * asked for once a jiffy, by whichever CPU comes first. One that sees the new jiffy and not yet the new second is a jiffy late.
+ */
+static volatile struct {
+	__u64 jiffies;
+	__u32 now_s;
+} clock;
+
 static __always_inline __u32 now_s(void)
 {
-	return (__u32)(bpf_ktime_get_coarse_ns() / 1000000000ull);
+	__u64 jiffies = bpf_jiffies64();
+
+	if (unlikely(clock.jiffies != jiffies)) {
+		clock.now_s = (__u32)(bpf_ktime_get_coarse_ns() / 1000000000ull);
+		clock.jiffies = jiffies;
+	}
+	return clock.now_s;
 }
 
 #endif

@@ -54,7 +54,7 @@ impl Plane {
 
     /// # Errors
     /// None.
-    pub fn collect(&mut self) -> Result<Collected, Refusal> {
+    pub fn collect(&mut self) -> Result<Option<Collected>, Refusal> {
         match *self {}
     }
 
@@ -85,5 +85,21 @@ impl Plane {
     /// None.
     pub fn detach_all(self) -> Result<(), Refusal> {
         match self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Exit;
+
+    #[test]
+    fn every_door_says_what_is_lacking() {
+        let options = Options::default();
+        for refusal in [built().unwrap_err(), Plane::open(&options).unwrap_err(), detach(&options).unwrap_err()] {
+            assert_eq!(refusal.exit(), Exit::HostCannot);
+            assert!(refusal.to_string().contains("where clang 14 or newer is installed"), "{refusal}");
+        }
+        assert!(!pinned(&options));
     }
 }

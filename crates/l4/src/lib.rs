@@ -7,9 +7,11 @@
 //! Start at [`Plane`]:
 //!
 //! ```text
-//! Plane::open -> check -> apply(vips, verdicts) -> collect, every 2 s
+//! Plane::open -> check -> apply(vips, verdicts) -> collect, step by step
 //!                              plan (pure) -> sync -> maps    attach -> interfaces
 //! ```
+//!
+//! [`Plane::collect`] takes a step of some milliseconds, every two seconds, or soon again where the table is large.
 //!
 //! Everything lives in the kernel under a folder of the BPF file system. A process that ends, however it ends, leaves it there and packets go on;
 //! the next one finds its maps again, swaps the programs, and goes on with the same flows. [`Plane::detach_all`] and [`detach`] remove it.
@@ -32,6 +34,8 @@ mod absent;
 mod abi;
 #[cfg(kernel_plane)]
 mod attach;
+#[cfg(kernel_plane)]
+mod collect;
 #[cfg(kernel_plane)]
 mod content;
 #[cfg(kernel_plane)]

@@ -1,7 +1,6 @@
 //! Gets the programs into the kernel, with the maps that an earlier process has left, or new ones.
 
 use std::io;
-use std::mem::offset_of;
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{
@@ -10,7 +9,6 @@ use libbpf_rs::{
 };
 
 use crate::Refusal;
-use crate::abi::rodata;
 use crate::host;
 use crate::pins::{Pins, remove_folder};
 
@@ -23,7 +21,7 @@ pub(crate) const TRACE: &str = "lb_trace";
 pub(crate) const COLLECT: &str = "lb_gc";
 
 /// Only needed while a program runs: each process has its own.
-const NOT_PINNED: &[&str] = &["lb_traces", "lb_scratches"];
+const NOT_PINNED: &[&str] = &["lb_traces", "lb_scratches", "lb_gc_keys"];
 
 /// What is kept of libbpf's words about a failure: the verifier's last lines say what it did not like.
 const LOG_LINES_MAX: usize = 30;
@@ -31,10 +29,8 @@ const LOG_LINES_MAX: usize = 30;
 /// What libbpf has said. It has one place to say it to for the whole process.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Loads the programs. `flows_max`: connections.
-pub(crate) fn load(pins: &Pins, flows_max: u32) -> Result<Object, Refusal> {
-    let fresh = !pins.folder.exists();
-    pins.make()?;
+/// Loads the programs. `flows_max`: connections; `fresh`: nothing was in the folder before.
+pub(crate) fn load(pins: &Pins, flows_max: u32, fresh: bool) -> Result<Object, Refusal> {
     hear();
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let loaded = open(pins, flows_max).and_then(OpenObject::load);
@@ -73,13 +69,6 @@ fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
     }
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.ends_with(".rodata") {
-            let at = offset_of!(rodata, lb_flows_high_water);
-            if let Some(room) = map.initial_value_mut().and_then(|value| value.get_mut(at..at + 4)) {
-                room.copy_from_slice(&(entries / 4 * 3).to_ne_bytes());
-            }
-            continue;
-        }
         if name == "lb_flows" {
             map.set_max_entries(entries)?;
         }

@@ -3,13 +3,14 @@
 //! `ROOT/v<version>/` has a file for each map and `link_<ifindex>` for each attachment by tcx. The version is that of the layouts: maps of another one
 //! cannot be taken over.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::Link;
 use libbpf_rs::query::LinkTypeInfo;
-use rustix::fs::statfs;
+use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::mount::{MountFlags, mount};
 
 use crate::abi::LB_LAYOUT_VERSION;
@@ -24,6 +25,15 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const OURS: &str = "/sys/fs/bpf/steelyard";
 /// Before the index of an interface, since there are names with dots, which this file system reserves.
 const LINK: &str = "link_";
+
+/// So often a folder may be swept away between being made and being held.
+const HOLD_TRIES_MAX: u32 = 8;
+
+/// Says that a process looks after a plane, as long as it has this: its folder is locked (flock(2)), by as many processes as hand over to each other.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _root: File,
+}
 
 /// The folders of one plane.
 #[derive(Clone, Debug)]
@@ -53,8 +63,30 @@ impl Pins {
         fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_some())
     }
 
+    /// Makes the folder and holds it, so that nobody takes it for what is left of a namespace that is gone: the interfaces may be, for a while.
+    pub(crate) fn hold(&self) -> Result<Held, Refusal> {
+        let failed = |error: io::Error| Refusal::kernel(format!("hold {}", self.root.display()), error);
+        for _ in 0..HOLD_TRIES_MAX {
+            self.make()?;
+            let root = match File::open(&self.root) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(failed)?,
+            };
+            // Waits for one who sweeps, which takes milliseconds.
+            flock(&root, FlockOperation::LockShared).map_err(|error| failed(error.into()))?;
+            // He may have found it dead a moment ago: then what is locked has no name any more.
+            let locked = root.metadata().map_err(failed)?;
+            let is_there =
+                fs::metadata(&self.root).is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino()));
+            if is_there && self.folder.exists() {
+                return Ok(Held { _root: root });
+            }
+        }
+        Err(failed(io::Error::other("it is removed each time that it is made")))
+    }
+
     /// Makes the folder, and mounts the file system where that has not been done.
-    pub(crate) fn make(&self) -> Result<(), Refusal> {
+    fn make(&self) -> Result<(), Refusal> {
         let existing = self.folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         if !is_bpffs(existing) {
             let refusal = |why: String| Refusal::NoBpffs { path: existing.display().to_string(), why };
@@ -95,10 +127,16 @@ impl Pins {
     }
 }
 
-/// Removes what processes in namespaces that are gone have left: nothing else would ever free their tables. A plane is dead when all interfaces that
-/// it was attached to are; one that was attached by tc cannot be told from a living one, and stays.
+/// Removes what processes in namespaces that are gone have left beside us: nothing else would ever free their tables. A plane is dead when nobody holds it and all
+/// interfaces that it was attached to are gone; one that was attached by tc cannot be told from a living one, and stays.
 pub(crate) fn sweep(own: &Pins) {
-    for root in folders(Path::new(OURS)).into_iter().filter(|root| *root != own.root) {
+    let Some(beside) = own.root.parent() else { return };
+    for root in folders(beside).into_iter().filter(|root| *root != own.root) {
+        // Held until it is removed: whoever begins there meanwhile waits for us, and then begins anew.
+        let Ok(handle) = File::open(&root) else { continue };
+        if flock(&handle, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
         let versions = folders(&root);
         let attached: Vec<PathBuf> = versions.iter().flat_map(|folder| links(folder)).map(|(_, link)| link).collect();
         if attached.is_empty() || !attached.iter().all(|link| link_ifindex(link) == Some(0)) {

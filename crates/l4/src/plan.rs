@@ -30,8 +30,8 @@ pub(crate) struct Identity {
 /// Where `full_nat` flows come from, as the host is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
-    /// By the name of the vip.
-    pub(crate) addresses: BTreeMap<String, Vec<IpAddr>>,
+    /// Of a vip that names none, by its name: the address from which this host speaks to each of its endpoints.
+    pub(crate) towards: BTreeMap<String, BTreeMap<SocketAddr, IpAddr>>,
     /// The first and the last of the ports that nobody else on this host takes by himself.
     pub(crate) ports: (u16, u16),
 }
@@ -91,6 +91,7 @@ pub(crate) fn plan(
         let id = known_vips.get(&identity).copied().or_else(|| free_vips.next());
         let id = id.ok_or(Refusal::TooMany { what: "vips", have: vips.len(), max: LB_VIPS_MAX })?;
         let mut endpoints = BTreeMap::new();
+        let own = sources.of(&vip.name);
         for endpoint in &vip.endpoints {
             // Names are the proxy plane's: nothing in the kernel could follow them.
             let EndpointAddress::Socket(address) = endpoint.address else { continue };
@@ -100,7 +101,7 @@ pub(crate) fn plan(
                 weight: endpoint.weight,
                 port: address.port().to_be(),
                 state: state(endpoint.weight, usable(&vip.name, endpoint)),
-                pad: 0,
+                source: sources.only(&own, &vip.name, address),
             };
             let known = known_endpoints.get(&(id, value.addr, value.port)).copied();
             let known = known.or_else(|| endpoints.get(&address).copied());
@@ -129,6 +130,21 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
+impl Sources {
+    /// This host's own addresses towards the endpoints of a vip, each once.
+    fn of(&self, vip: &str) -> Vec<IpAddr> {
+        let all: BTreeSet<IpAddr> = self.towards.get(vip).into_iter().flat_map(BTreeMap::values).copied().collect();
+        all.into_iter().collect()
+    }
+
+    /// Which of them the endpoint is spoken to from, counted from 1: it may know no way back to the others. 0: whichever the file names.
+    fn only(&self, own: &[IpAddr], vip: &str, endpoint: SocketAddr) -> u8 {
+        let source = self.towards.get(vip).and_then(|towards| towards.get(&endpoint));
+        let at = source.and_then(|source| own.iter().position(|address| address == source));
+        at.map_or(0, |at| u8::try_from(at + 1).unwrap_or(0))
+    }
+}
+
 impl Plan {
     fn basis(&self, vip: &Vip, endpoints: &BTreeMap<SocketAddr, u32>) -> Basis {
         let active = endpoints.iter().filter_map(|(address, index)| {
@@ -144,8 +160,8 @@ impl Plan {
             self.content.tables.insert(id, table);
         }
         if let VipMode::FullNat { sources: named } = &vip.mode {
-            let addresses = if named.is_empty() { sources.addresses.get(&vip.name) } else { Some(named) };
-            self.content.pools.insert(id, pool(addresses.map_or(&[], Vec::as_slice), sources.ports));
+            let own = sources.of(&vip.name);
+            self.content.pools.insert(id, pool(if named.is_empty() { &own } else { named }, sources.ports));
         }
         for (nets, verdict) in [(&vip.allow, LB_SOURCE_ALLOW), (&vip.deny, LB_SOURCE_DENY)] {
             self.content.sources.extend(nets.iter().map(|net| (source_key(id, net), verdict)));

@@ -2,20 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use libbpf_rs::{Object, ProgramInput};
+use libbpf_rs::Object;
 use model::{Endpoint, EndpointAddress, Vip, VipMode};
 use telemetry::Sample;
 
 use crate::abi::*;
 use crate::attach::{Attachments, detach_everywhere};
+use crate::collect::{Walk, Walked};
 use crate::content::Content;
 use crate::counters::Retired;
 use crate::interfaces::{self, Interface};
-use crate::load::{self, COLLECT, ENTRY};
-use crate::pins::{Pins, remove_folder, sweep};
+use crate::load::{self, ENTRY};
+use crate::pins::{Held, Pins, remove_folder, sweep};
 use crate::plan::{self, Plan, Sources};
 use crate::reset::Prodder;
 use crate::sync::{Maps, get, set};
@@ -33,6 +33,7 @@ pub struct Plane {
     pub(crate) object: Object,
     pub(crate) maps: Maps,
     pins: Pins,
+    _looked_after: Held,
     attachments: Attachments,
     /// What the maps hold.
     pub(crate) held: Content,
@@ -40,8 +41,12 @@ pub struct Plane {
     pub(crate) plan: Plan,
     /// It is known who is wanted. Before, what an earlier process has attached goes on as it is.
     applied: bool,
-    /// Indexes of vips that are gone; free after the next collection.
+    /// A collection that is under way.
+    walk: Option<Walk>,
+    /// Indexes of vips that are gone; free after a collection that began later.
     resting: BTreeSet<u32>,
+    /// Those that were gone when the collection began that is under way.
+    leaving: BTreeSet<u32>,
     /// When the last flow of a removed endpoint was seen to have ended.
     quiet_since_s: BTreeMap<u32, u32>,
     pub(crate) retired: Retired,
@@ -97,7 +102,9 @@ impl Plane {
     pub fn open(options: &Options) -> Result<Self, Refusal> {
         host::check()?;
         let pins = Pins::new(options)?;
-        let object = load::load(&pins, options.flows_max)?;
+        let fresh = !pins.folder.exists();
+        let looked_after = pins.hold()?;
+        let object = load::load(&pins, options.flows_max, fresh)?;
         if options.pin_dir.is_none() {
             sweep(&pins);
         }
@@ -108,10 +115,13 @@ impl Plane {
             object,
             maps,
             pins,
+            _looked_after: looked_after,
             held,
             plan: Plan::default(),
             applied: false,
+            walk: None,
             resting: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             quiet_since_s: BTreeMap::new(),
             retired: Retired::default(),
             interfaces: Vec::new(),
@@ -121,7 +131,9 @@ impl Plane {
         };
         plane.refresh_interfaces()?;
         // The flows of vips that the earlier process removed last: their indexes are given out again.
-        plane.run_collection()?;
+        let mut walk = Walk::begin(&plane.held, host::now_s(), 0);
+        while !walk.step(&plane.object, &plane.maps, &plane.held)? {}
+        walk.end(&plane.maps)?;
         Ok(plane)
     }
 
@@ -146,7 +158,8 @@ impl Plane {
         self.refresh_interfaces()?;
         check_interfaces(vips, &self.interfaces)?;
         let sources = sources(vips)?;
-        let plan = plan::plan(vips, usable, &self.held, &self.plan, &self.resting, &sources)?;
+        let resting = self.resting.union(&self.leaving).copied().collect();
+        let plan = plan::plan(vips, usable, &self.held, &self.plan, &resting, &sources)?;
         let gone = self.held.vips.keys().filter(|id| !plan.content.vips.contains_key(id));
         self.resting.extend(gone.copied());
         self.maps.write(&mut self.held, &plan.content)?;
@@ -162,20 +175,32 @@ impl Plane {
     }
 
     /// Forgets flows that are over, frees what nobody uses any more, follows interfaces that come and go, and has the connections to dead endpoints reset.
-    /// To be called every two seconds.
+    /// Goes a step, which takes milliseconds. `None`: there is more of the table to go over, soon; else the next collection begins two seconds later.
     ///
     /// # Errors
-    /// The kernel would not; the next call tries again.
-    pub fn collect(&mut self) -> Result<Collected, Refusal> {
-        self.refresh_interfaces()?;
-        self.attach()?;
-        let context = self.run_collection()?;
-        for vip in std::mem::take(&mut self.resting) {
+    /// The kernel would not; the next call begins anew.
+    pub fn collect(&mut self) -> Result<Option<Collected>, Refusal> {
+        let mut walk = match self.walk.take() {
+            Some(walk) => walk,
+            None => {
+                self.refresh_interfaces()?;
+                self.attach()?;
+                // A vip that goes from here on is not gone from the pages that were turned: its index rests until after the next walk.
+                self.leaving.append(&mut self.resting);
+                Walk::begin(&self.held, host::now_s(), self.prodder.turn)
+            }
+        };
+        if !walk.step(&self.object, &self.maps, &self.held)? {
+            self.walk = Some(walk);
+            return Ok(None);
+        }
+        let Walked { now_s, kept, expired, closed, waiting } = walk.end(&self.maps)?;
+        for vip in std::mem::take(&mut self.leaving) {
             self.retired.forget(&self.maps, vip)?;
         }
-        let freed = self.free_endpoints(context.now_s)?;
-        let prodded = self.prod_clients(context.now_s)?;
-        Ok(Collected { seen: context.seen, expired: context.expired, closed: context.closed, freed, prodded })
+        let freed = self.free_endpoints(now_s)?;
+        let prodded = self.prodder.prod(&waiting);
+        Ok(Some(Collected { kept, expired, closed, freed, prodded }))
     }
 
     /// The counters as samples for Prometheus; nothing, if they cannot be read.
@@ -197,20 +222,15 @@ impl Plane {
         remove(&self.pins)
     }
 
-    fn run_collection(&self) -> Result<lb_gc_context, Refusal> {
-        let mut context = lb_gc_context::default();
-        let program = load::program(&self.object, COLLECT)?;
-        let input = ProgramInput { context_in: Some(bytes_of_mut(&mut context)), ..ProgramInput::default() };
-        program.test_run(input).map_err(|error| Refusal::kernel("collect old flows", error))?;
-        Ok(context)
-    }
-
     /// Endpoints that no vip names, and whose flows are gone. Gives their number.
     fn free_endpoints(&mut self, now_s: u32) -> Result<u32, Refusal> {
         let mut freed = 0;
         for id in self.plan.leaving.clone() {
             let Some(endpoint) = self.held.endpoints.get(&id).copied() else { continue };
             let vip = self.held.vips.get(&endpoint.vip);
+            if vip.is_none() && self.resting.contains(&endpoint.vip) {
+                continue;
+            }
             // Without their vip all flows went with this collection, whatever the count says.
             let active = if vip.is_some() { get::<u32, u32>(&self.maps.active, &id)?.unwrap_or(0) } else { 0 };
             if active > 0 {
@@ -229,20 +249,6 @@ impl Plane {
             freed += 1;
         }
         Ok(freed)
-    }
-
-    /// A client that waits for an answer sends nothing, so that it never learns that its endpoint is dead.
-    fn prod_clients(&mut self, now_s: u32) -> Result<u32, Refusal> {
-        let mut dead = BTreeSet::new();
-        for (id, endpoint) in &self.held.endpoints {
-            if endpoint.state == LB_ENDPOINT_DOWN as u8 && get::<u32, u32>(&self.maps.active, id)?.unwrap_or(0) > 0 {
-                dead.insert(*id);
-            }
-        }
-        if dead.is_empty() {
-            return Ok(0);
-        }
-        self.prodder.prod(&self.maps.flows, &dead, now_s)
     }
 
     fn refresh_interfaces(&mut self) -> Result<(), Refusal> {
@@ -315,27 +321,28 @@ fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> 
 
 /// Source addresses of `full_nat` vips that name none.
 fn sources(vips: &[Vip]) -> Result<Sources, Refusal> {
-    let mut addresses = BTreeMap::new();
+    let mut towards = BTreeMap::new();
     for vip in vips {
         if !matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty()) {
             continue;
         }
-        let mut found: BTreeSet<IpAddr> = BTreeSet::new();
+        let mut found = BTreeMap::new();
         for endpoint in &vip.endpoints {
             let EndpointAddress::Socket(endpoint) = endpoint.address else { continue };
             let source = host::source_towards(endpoint);
             let why =
                 |error: std::io::Error| Refusal::NoSource { vip: vip.name.clone(), endpoint, why: error.to_string() };
-            found.insert(source.map_err(why)?);
+            found.insert(endpoint, source.map_err(why)?);
         }
-        if found.len() > LB_POOL_MAX as usize {
+        let have = found.values().collect::<BTreeSet<_>>().len();
+        if have > LB_POOL_MAX as usize {
             let what =
                 "source addresses of a vip (as many as this host has towards its endpoints: name some as `sources`)";
-            return Err(Refusal::TooMany { what, have: found.len(), max: LB_POOL_MAX });
+            return Err(Refusal::TooMany { what, have, max: LB_POOL_MAX });
         }
-        addresses.insert(vip.name.clone(), found.into_iter().collect());
+        towards.insert(vip.name.clone(), found);
     }
-    Ok(Sources { addresses, ports: host::free_ports() })
+    Ok(Sources { towards, ports: host::free_ports() })
 }
 
 #[cfg(test)]

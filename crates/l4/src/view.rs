@@ -116,8 +116,8 @@ pub struct Step {
 /// What a collection did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Entries that it looked at.
-    pub seen: u32,
+    /// Entries that are left in the table.
+    pub kept: u32,
     /// Flows forgotten that nobody had closed.
     pub expired: u32,
     /// Flows forgotten that were over.

@@ -40,6 +40,29 @@ pub struct Vip {
     pub timeouts: FlowTimeouts,
 }
 
+impl Vip {
+    /// One that a file would name with these words and no others: round robin, nat, all sources, the default timeouts. Its interfaces and endpoints are
+    /// yet to be named.
+    pub fn new(name: impl Into<String>, address: IpAddr, ports: PortRange, transport: Transport) -> Self {
+        Self {
+            name: name.into(),
+            address,
+            ports,
+            transport,
+            interfaces: Vec::new(),
+            endpoints: Vec::new(),
+            algorithm: VipAlgorithm::RoundRobin,
+            mode: VipMode::Nat,
+            affinity: None,
+            health_check: None,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            source_rate: None,
+            timeouts: FlowTimeouts::new(transport),
+        }
+    }
+}
+
 /// Ports from `first` to `last`, both included; `1 <= first <= last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {

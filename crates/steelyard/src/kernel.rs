@@ -21,8 +21,11 @@ use crate::sole::Sole;
 use crate::vips::VipPlan;
 use status::{Rates, occurred, transport, vip_status};
 
-/// Between two collections: how long a finished connection may stay in the table.
+/// Between two collections: how long a finished connection may stay in the table, if that is not a large one.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(2);
+
+/// Between two steps of one. A step takes some milliseconds of this thread, so that it has most of its time for everything else.
+pub(crate) const COLLECT_ON: Duration = Duration::from_millis(25);
 
 /// Vips named to one who asks for another.
 const NAMES_MAX: usize = 20;
@@ -156,21 +159,24 @@ impl KernelPlane {
         }
     }
 
-    /// Lets the kernel plane forget what is over, and takes note of how much it does.
-    pub(crate) fn collect(&mut self) {
+    /// Lets the kernel plane forget what is over, a step at a time, and takes note of how much it does. True: there is more to go over.
+    pub(crate) fn collect(&mut self) -> bool {
         if self.sole.is_none() {
             // The predecessor may be gone by now.
             self.sole = Sole::take().ok();
         }
-        let Some(plane) = &mut self.plane else { return };
-        if let Err(error) = plane.collect() {
-            tracing::error!(%error, "the kernel plane cannot forget old connections");
+        let Some(plane) = &mut self.plane else { return false };
+        match plane.collect() {
+            Ok(None) => return true,
+            Ok(Some(_)) => {}
+            Err(error) => tracing::error!(%error, "the kernel plane cannot forget old connections"),
         }
         match plane.counters() {
             Ok(counters) => self.rates.note(counters, Instant::now()),
             Err(error) => tracing::error!(%error, "the counters of the kernel plane cannot be read"),
         }
         self.follow_verdicts();
+        false
     }
 
     pub(crate) fn samples(&self) -> Vec<Sample> {

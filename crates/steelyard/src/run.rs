@@ -23,7 +23,7 @@ use crate::control::{Control, Order};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
-use crate::kernel::{self, COLLECT_EVERY};
+use crate::kernel::{self, COLLECT_EVERY, COLLECT_ON};
 use crate::limits::OpenFiles;
 use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
@@ -345,7 +345,11 @@ impl Running {
                 Event::HandOver => handover::start(&self.plane, &self.control),
                 Event::NamesMoved => self.follow_names().await,
                 Event::ProbeEnded => self.control.kernel().follow_verdicts(),
-                Event::Collect => self.control.kernel().collect(),
+                Event::Collect => {
+                    if self.control.kernel().collect() {
+                        self.collect.reset_after(COLLECT_ON);
+                    }
+                }
                 Event::Order(order) => self.carry_out(order).await,
             }
         }

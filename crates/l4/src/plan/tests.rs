@@ -1,6 +1,6 @@
 //! Plans from vips, verdicts and what was held before.
 
-use model::{FlowTimeouts, PortRange, SourceRate};
+use model::{PortRange, SourceRate};
 
 use super::*;
 
@@ -10,21 +10,11 @@ fn vip(name: &str, address: &str, ports: (u16, u16), endpoints: &[(&str, u32)]) 
         weight: *weight,
         host: None,
     };
+    let ports = PortRange { first: ports.0, last: ports.1 };
     Vip {
-        name: name.to_owned(),
-        address: address.parse().unwrap(),
-        ports: PortRange { first: ports.0, last: ports.1 },
-        transport: Transport::Tcp,
         interfaces: vec!["eth0".to_owned()],
         endpoints: endpoints.iter().map(endpoint).collect(),
-        algorithm: VipAlgorithm::RoundRobin,
-        mode: VipMode::Nat,
-        affinity: None,
-        health_check: None,
-        allow: Vec::new(),
-        deny: Vec::new(),
-        source_rate: None,
-        timeouts: FlowTimeouts::new(Transport::Tcp),
+        ..Vip::new(name, address.parse().unwrap(), ports, Transport::Tcp)
     }
 }
 
@@ -41,7 +31,7 @@ fn make(vips: &[Vip], held: &Content) -> Plan {
         held,
         &Plan::default(),
         &BTreeSet::new(),
-        &Sources { addresses: BTreeMap::new(), ports: (1024, 32_767) },
+        &Sources { towards: BTreeMap::new(), ports: (1024, 32_767) },
     )
     .unwrap()
 }
@@ -205,21 +195,27 @@ fn lists_of_sources() {
 
 #[test]
 fn modes_and_options() {
-    let mut web = vip("web", "fd00::1", (80, 80), &[("[fd01::2]:0", 1)]);
+    let mut web = vip("web", "fd00::1", (80, 80), &[("[fd01::2]:0", 1), ("[fd02::2]:0", 1), ("[fd02::3]:0", 1)]);
     web.mode = VipMode::FullNat { sources: Vec::new() };
     web.affinity = Some(Duration::from_millis(1500));
     web.source_rate = Some(SourceRate { per_second: 100, burst: 7 });
-    let sources =
-        Sources { addresses: [("web".to_owned(), vec!["fd01::1".parse().unwrap()])].into(), ports: (1024, 32_767) };
+    let towards = |(endpoint, source): (&str, &str)| (endpoint.parse().unwrap(), source.parse().unwrap());
+    // The order of the pool is that of its addresses, whoever they are for.
+    let towards = [("[fd01::2]:0", "fd01::9"), ("[fd02::2]:0", "fd01::1"), ("[fd02::3]:0", "fd01::1")].map(towards);
+    let sources = Sources { towards: [("web".to_owned(), towards.into())].into(), ports: (1024, 32_767) };
     let made =
         plan(&[web.clone()], &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
     let written = made.content.vips[&0];
     assert_eq!((written.affinity_s, written.rate_per_s, written.rate_burst), (2, 100, 7));
     assert_eq!(u32::from(written.flags), LB_VIP_AFFINITY | LB_VIP_RATE);
     let pool = made.content.pools[&0];
-    assert_eq!((pool.addr_count, pool.port_first, pool.port_last), (1, 1024, 32_767));
-    assert_eq!(address_of(pool.addrs[0]).to_string(), "fd01::1");
+    assert_eq!((pool.addr_count, pool.port_first, pool.port_last), (2, 1024, 32_767));
+    assert_eq!([0, 1].map(|at: usize| address_of(pool.addrs[at]).to_string()), ["fd01::1", "fd01::9"]);
     assert_eq!(made.content.endpoints[&0].port, 0);
+    let only = |plan: &Plan| plan.content.endpoints.values().map(|endpoint| endpoint.source).collect::<Vec<_>>();
+    assert_eq!(only(&made), [2, 1, 1]);
+    let named = Vip { mode: VipMode::FullNat { sources: vec!["fd01::7".parse().unwrap()] }, ..web.clone() };
+    assert_eq!(only(&make(&[named], &Content::default())), [0, 0, 0]);
 
     let mut local = vip("local", "fd00::1", (443, 443), &[]);
     local.mode = VipMode::Local;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use model::{FlowTimeouts, PortRange, Transport, VipAlgorithm};
+use model::{PortRange, Transport};
 use testkit::netns::{Netns, join};
 use testkit::{PATIENCE, until};
 
@@ -13,6 +13,8 @@ use super::*;
 use crate::{Flow, TraceQuery};
 
 const VIP: &str = "20.0.0.1:80";
+/// Far more than a table of these tests has pages.
+const WALK_STEPS_MAX: usize = 100;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
@@ -62,21 +64,12 @@ impl Lab {
         let endpoint =
             |number: &u8| Endpoint { address: EndpointAddress::Socket(address(*number)), weight: 1, host: None };
         let interfaces = (0..self.endpoints.len()).map(|number| format!("ep{number}")).chain(["client0".to_owned()]);
+        let at: SocketAddr = VIP.parse().unwrap();
+        let ports = PortRange { first: at.port(), last: at.port() };
         Vip {
-            name: "web".to_owned(),
-            address: VIP.parse::<SocketAddr>().unwrap().ip(),
-            ports: PortRange { first: 80, last: 80 },
-            transport: Transport::Tcp,
             interfaces: interfaces.collect(),
             endpoints: endpoints.iter().map(endpoint).collect(),
-            algorithm: VipAlgorithm::RoundRobin,
-            mode: VipMode::Nat,
-            affinity: None,
-            health_check: None,
-            allow: Vec::new(),
-            deny: Vec::new(),
-            source_rate: None,
-            timeouts: FlowTimeouts::new(Transport::Tcp),
+            ..Vip::new("web", at.ip(), ports, Transport::Tcp)
         }
     }
 
@@ -85,7 +78,8 @@ impl Lab {
     }
 
     fn collect(&self, plane: &mut Plane) -> Collected {
-        self.lb.inside(|| plane.collect()).unwrap()
+        let walked = self.lb.inside(|| (0..WALK_STEPS_MAX).find_map(|_| plane.collect().transpose()));
+        walked.expect("the table has an end").unwrap()
     }
 
     /// A connection through the vip, and the endpoint that says it has it.
@@ -358,13 +352,18 @@ fn what_is_refused_changes_nothing() {
 fn the_source_of_full_nat_is_found() {
     let Some(lab) = Lab::new(2) else { return };
     let mut plane = lab.open();
-    let full = Vip { mode: VipMode::FullNat { sources: Vec::new() }, ..lab.vip(&[0]) };
+    let full = Vip { mode: VipMode::FullNat { sources: Vec::new() }, ..lab.vip(&[0, 1]) };
     lab.apply(&mut plane, &[full]).unwrap();
     let pool = plane.held.pools.values().next().unwrap();
-    assert_eq!((address_of(pool.addrs[0]).to_string().as_str(), pool.addr_count), ("10.1.0.1", 1));
+    assert_eq!((address_of(pool.addrs[0]).to_string().as_str(), pool.addr_count), ("10.1.0.1", 2));
     assert!(pool.port_first >= 1024 && pool.port_last < 32_768, "{pool:?}");
-    lab.connect();
-    assert_eq!(plane.flows(None, 9).unwrap().0[0].endpoint, address(0));
+    // Each knows its own link and nothing beyond, as behind a balancer with one arm.
+    for endpoint in &lab.endpoints {
+        endpoint.ip("route del default").unwrap();
+    }
+    let streams: Vec<_> = (0..8).map(|_| lab.connect()).collect();
+    let served = |number: u8| streams.iter().filter(|(_, served)| *served == number).count();
+    assert_eq!((served(0), served(1)), (4, 4));
 }
 
 /// Whether a packet would be forwarded, the verdict, and the steps, one a line.
@@ -468,4 +467,123 @@ fn what_a_dead_namespace_left_is_swept_away() {
     let plane = lab.open();
     assert!(!gone.exists() && folder(&lab).exists());
     drop(plane);
+}
+
+/// A folder for planes of a test's own, which nobody else on this host sweeps.
+struct Beside(PathBuf);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // Empty, but after a failure.
+        _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_plane_without_interfaces_is_not_swept_away_while_its_process_lives() {
+    let beside = Beside(PathBuf::from(format!("/sys/fs/bpf/steelyard-test-{}-beside", std::process::id())));
+    let (Some(mut lab), Some(mut other)) = (Lab::new(1), Lab::new(1)) else { return };
+    lab.options.pin_dir = Some(beside.0.join("lab"));
+    other.options.pin_dir = Some(beside.0.join("other"));
+    let folder = Pins::new(&lab.options).unwrap().folder;
+    let is_there_when_swept = || {
+        sweep(&Pins::new(&other.options).unwrap());
+        folder.exists()
+    };
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    // As when all containers of a host are started anew.
+    lab.lb.ip("link del client0\nlink del ep0").unwrap();
+    assert!(is_there_when_swept(), "its process lives");
+    // Two that hand over to each other hold it both.
+    let successor = lab.open();
+    drop(plane);
+    assert!(is_there_when_swept(), "the other process lives");
+    drop(successor);
+    assert!(!is_there_when_swept(), "nobody looks after it");
+}
+
+/// Puts both halves of an established flow into the table, last heard at that time.
+fn put_flow(plane: &Plane, client_port: u16, net: u8, touched_s: u32) {
+    let client = words_of([10, 99, net, 1].into());
+    let (vip, endpoint): (SocketAddr, SocketAddr) = (VIP.parse().unwrap(), address(0));
+    let half = |from: [u32; 4], sport: u16, to: [u32; 4], dport: u16| lb_flow_key {
+        saddr: from,
+        daddr: to,
+        sport: sport.to_be(),
+        dport: dport.to_be(),
+        proto: plan::TCP,
+        pad: [0; 3],
+    };
+    let leaves_as = |key: &lb_flow_key, flags: u32| lb_flow {
+        saddr: key.saddr,
+        daddr: key.daddr,
+        sport: key.sport,
+        dport: key.dport,
+        state: LB_SEEN_SYN | LB_SEEN_ACK,
+        touched_s,
+        flags: flags as u8,
+        ..lb_flow::default()
+    };
+    let there = half(client, client_port, words_of(vip.ip()), vip.port());
+    let there_after = half(client, client_port, words_of(endpoint.ip()), endpoint.port());
+    let back = half(words_of(endpoint.ip()), endpoint.port(), client, client_port);
+    let back_after = half(words_of(vip.ip()), vip.port(), client, client_port);
+    set(&plane.maps.flows, &there, &leaves_as(&there_after, LB_FLOW_NEW_DADDR)).unwrap();
+    set(&plane.maps.flows, &back, &leaves_as(&back_after, LB_FLOW_NEW_SADDR | LB_FLOW_REPLY)).unwrap();
+}
+
+#[test]
+fn a_large_table_is_gone_over_in_steps() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options.flows_max = 32_768;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let now_s = host::now_s();
+    for number in 0..20_000_u16 {
+        // One in four has been silent for longer than an hour.
+        put_flow(&plane, number, 0, now_s.wrapping_sub(if number % 4 == 0 { 4000 } else { 0 }));
+    }
+    assert_eq!(lab.lb.inside(|| plane.collect()), Ok(None), "all of it in one step");
+    let collected = lab.collect(&mut plane);
+    assert_eq!((collected.expired, collected.closed, collected.kept), (5000, 0, 30_000));
+    assert_eq!(plane.counters().unwrap().flows_used, 30_000);
+    assert_eq!(lab.collect(&mut plane), Collected { kept: 30_000, ..Collected::default() });
+}
+
+#[test]
+fn a_vip_that_goes_while_a_collection_is_under_way_takes_its_flows_along() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options.flows_max = 32_768;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let now_s = host::now_s();
+    (0..20_000).for_each(|number| put_flow(&plane, number, 0, now_s));
+    assert_eq!(lab.lb.inside(|| plane.collect()), Ok(None));
+    lab.apply(&mut plane, &[]).unwrap();
+    // What lies behind it is for the next one: until then neither index is anybody else's.
+    let collected = lab.collect(&mut plane);
+    assert!(collected.kept > 0 && collected.freed == 0, "{collected:?}");
+    let other = Vip { address: "20.0.0.2".parse().unwrap(), ..lab.vip(&[0]) };
+    lab.apply(&mut plane, std::slice::from_ref(&other)).unwrap();
+    assert_eq!(plane.plan.vips.keys().copied().collect::<Vec<_>>(), [1]);
+    let collected = lab.collect(&mut plane);
+    assert_eq!((collected.kept, collected.freed), (0, 1), "{collected:?}");
+}
+
+#[test]
+fn a_table_that_fills_up_says_so() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    lab.options.flows_max = 8;
+    let mut plane = lab.open();
+    lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
+    let mut streams: Vec<_> = (0..6).map(|_| lab.connect()).collect();
+    let check = |plane: &mut Plane, used: u64, pressure: bool| {
+        lab.collect(plane);
+        let counters = plane.counters().unwrap();
+        assert_eq!((counters.flows_used, counters.flows_max, counters.pressure), (used, 16, pressure));
+    };
+    check(&mut plane, 12, false);
+    streams.push(lab.connect());
+    check(&mut plane, 14, true);
 }

@@ -10,9 +10,7 @@ const INSTRUCTIONS_MAX: u32 = 50_000;
 #[test]
 fn each_program_is_far_below_the_verifiers_limit() {
     with_plane("each_program_is_far_below_the_verifiers_limit", |plane| {
-        let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-        let version = std::process::Command::new(clang).arg("--version").output().unwrap();
-        let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+        let version = env!("LB_CLANG");
         for name in ["lb_in", "lb_trace", "lb_gc"] {
             let info = plane.program_info(name);
             let found = info.lines().find_map(|line| line.strip_prefix("verified_insns:")?.trim().parse().ok());

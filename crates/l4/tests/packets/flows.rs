@@ -322,6 +322,26 @@ fn full_nat_speaks_from_its_pool_and_finds_the_way_back() {
 }
 
 #[test]
+fn full_nat_speaks_to_an_endpoint_from_the_address_that_it_knows() {
+    with_plane("full_nat_speaks_to_an_endpoint_from_the_address_that_it_knows", |plane| {
+        let pool = (vec!["31.31.255.254".parse().unwrap(), "31.31.255.253".parse().unwrap()], 2000, 2009);
+        let endpoint = plane.add(&Vip { mode: mode::FULL_NAT, pool, ..one_endpoint() });
+        plane.set_source(endpoint, 2);
+        let mut ports = std::collections::BTreeSet::new();
+        for port in 1..=12 {
+            let client = format!("10.10.10.1:{port}");
+            plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(SYN));
+            let Some(flow) = plane.flow(&client, VIP, TCP) else { continue };
+            assert_eq!(flow.from.ip().to_string(), "31.31.255.253");
+            ports.insert(flow.from.port());
+        }
+        // All its ports are tried, and no other address.
+        assert_eq!(ports, (2000..=2009).collect());
+        assert_eq!(plane.drops(), [((0, PORTS_EXHAUSTED), 2)].into());
+    });
+}
+
+#[test]
 fn full_nat_without_a_pool_says_so() {
     with_plane("full_nat_without_a_pool_says_so", |plane| {
         plane.add(&Vip { mode: mode::FULL_NAT, ..one_endpoint() });

@@ -39,6 +39,9 @@ const NETWORK: &str = "link add client0 type veth peer name client0p
     link set ep2 up
     link set ep2p up";
 
+/// `LB_GC_KEYS_MAX`.
+const GC_KEYS_MAX: usize = 256;
+
 /// Entries of `lb_flows` where a test does not say.
 const FLOWS_MAX: u32 = 4096;
 
@@ -148,7 +151,7 @@ pub fn with_plane(name: &str, test: impl FnOnce(&mut Plane) + Send) {
     with_plane_of(name, FLOWS_MAX, test);
 }
 
-/// The same with a table of this size, which is under pressure above three quarters of it.
+/// The same with a table of this size.
 pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) + Send) {
     if !is_root() {
         _ = writeln!(std::io::stderr(), "SKIP {name}: BPF programs are root's");
@@ -178,10 +181,6 @@ fn load(flows_max: u32) -> Object {
     for mut map in open.maps_mut() {
         if map.name() == "lb_flows" {
             map.set_max_entries(flows_max).unwrap();
-        } else if map.name().to_string_lossy().ends_with(".rodata") {
-            // `lb_flows_high_water` is all that there is in it.
-            let value = map.initial_value_mut().unwrap();
-            value[..4].copy_from_slice(&(flows_max / 4 * 3).to_ne_bytes());
         }
     }
     open.load().unwrap()
@@ -288,6 +287,13 @@ impl Plane {
         self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
     }
 
+    /// The only address of its vip's pool that an endpoint is spoken to from, counted from 1.
+    pub fn set_source(&self, endpoint: u32, source: u8) {
+        let mut value = self.look("lb_endpoints", &endpoint.to_ne_bytes()).unwrap();
+        value[27] = source;
+        self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
+    }
+
     /// What comes of a packet that arrives on an interface.
     pub fn send(&self, interface: &str, packet: &Packet) -> Sent {
         self.send_bytes(interface, &packet.build())
@@ -303,12 +309,17 @@ impl Plane {
         self.run("lb_in", interface, &packet.build(), gso_size)
     }
 
-    /// Runs a program on a packet.
-    pub fn run(&self, program: &str, interface: &str, frame: &[u8], gso_size: u32) -> Sent {
-        // struct __sk_buff: `ifindex` and `gso_size` are what the kernel takes from it.
+    /// struct __sk_buff: `ifindex` and `gso_size` are what the kernel takes from it.
+    pub fn context(&self, interface: &str, gso_size: u32) -> [u8; 192] {
         let mut context = [0u8; 192];
         context[40..44].copy_from_slice(&self.interfaces[interface].to_ne_bytes());
         context[176..180].copy_from_slice(&gso_size.to_ne_bytes());
+        context
+    }
+
+    /// Runs a program on a packet.
+    pub fn run(&self, program: &str, interface: &str, frame: &[u8], gso_size: u32) -> Sent {
+        let mut context = self.context(interface, gso_size);
         let mut out = vec![0u8; frame.len() + 256];
         let program = self.program(program);
         let input = ProgramInput {
@@ -347,14 +358,28 @@ impl Plane {
         }
     }
 
-    /// One collection: entries seen, flows that expired, and that had been closed.
+    /// One collection over all entries: how many there were, flows that expired, and that had been closed.
     pub fn collect(&self) -> (u32, u32, u32) {
-        let mut context = [0u8; 16];
+        let entries = self.entries("lb_flows");
+        assert!(entries.len() <= GC_KEYS_MAX, "more than one run takes");
+        for (index, (key, _)) in (0u32..).zip(&entries) {
+            self.put("lb_gc_keys", &index.to_ne_bytes(), key);
+        }
+        let mut context = [0u8; 20];
+        context[..4].copy_from_slice(&(entries.len() as u32).to_ne_bytes());
         let program = self.program("lb_gc");
         let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
         let output = program.test_run(input).unwrap();
         assert_eq!(output.return_value, 0);
-        (layout::u32_at(&context, 4), layout::u32_at(&context, 8), layout::u32_at(&context, 12))
+        let [expired, closed, removed] = [8, 12, 16].map(|at| layout::u32_at(&context, at));
+        assert_eq!(removed as usize, entries.len() - self.flow_count());
+        (entries.len() as u32, expired, closed)
+    }
+
+    /// Whether the table is so full that what is not established goes sooner.
+    pub fn press(&self, pressure: bool) {
+        let shared = Writer::default().u32(0).u32(u32::from(pressure));
+        self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
     }
 
     /// Flows that count as active with an endpoint.
