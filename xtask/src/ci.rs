@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::command::{cargo, root, run as run_command, succeeds};
-use crate::{setup, test, tidy};
+use crate::{setup, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -18,6 +18,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "lints", run: lints },
     Stage { name: "documentation", run: documentation },
     Stage { name: "fuzz targets", run: fuzz_targets },
+    Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
 ];
 

@@ -12,6 +12,7 @@ mod fuzz;
 mod setup;
 mod test;
 mod tidy;
+mod without_clang;
 
 use std::process::ExitCode;
 
@@ -56,8 +57,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "bench",
-        arguments: "[l4] [ARGS]",
-        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path",
+        arguments: "[l4|packet] [ARGS]",
+        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path, or (packet) the BPF programs alone",
         run: bench::run,
     },
     Verb {

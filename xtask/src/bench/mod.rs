@@ -24,9 +24,7 @@ use crate::setup;
 use contender::Contender;
 use scenario::{SCENARIOS, Scenario};
 
-const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
-       cargo xtask bench wire [--rounds N] [--calls N]
-       cargo xtask bench l4 ...";
+const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]], or cargo xtask bench l4 ..., or cargo xtask bench packet";
 
 /// What all scenarios need.
 struct Bench {
@@ -43,8 +41,8 @@ struct Bench {
 /// With `wire` in front, the codec alone: see [`wire`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some(("l4", rest)) => return l4::run(rest),
-        Some(("wire", rest)) => return wire::run(rest),
+        Some(("l4", arguments)) => return l4::run(arguments),
+        Some(("packet", [])) => return packet(),
         _ => {}
     }
     let options = Options::parse(arguments)?;
@@ -83,6 +81,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     std::fs::write(&raw, csv).map_err(|error| format!("cannot write {}: {error}", raw.display()))?;
     println!("\nevery round: {}", raw.display());
     Ok(())
+}
+
+/// What the BPF programs alone cost a packet. Rust does nothing there that an optimised build would do faster.
+fn packet() -> Result<(), String> {
+    setup::install_for("bench")?;
+    command::run(&mut cargo(&["bench", "--profile", "dev", "--package", "l4", "--bench", "packet"]))
 }
 
 struct Options {

@@ -80,7 +80,8 @@ fn spread(values: &[f64]) -> String {
     if least == most { short(median) } else { format!("{} ({}-{})", short(median), short(least), short(most)) }
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+/// The middle one, or the middle of the two; `None` of none.
+pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;

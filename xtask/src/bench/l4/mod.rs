@@ -2,9 +2,14 @@
 //!
 //! A client, three endpoints and a balancer, each in a namespace, joined by veth pairs; each contender has a balancer of its own, and all
 //! take turns. The load is pinned to CPU 0, the endpoints to CPU 1, HAProxy to CPU 2 where there is one and else to CPU 1; what the kernel
-//! does for a packet it does on the CPU that sent it. CPU is the time that the whole host was busy, divided by what was done. It holds the
-//! load, the endpoints, and whatever else runs there: only differences mean anything, and the row `hop` makes one of them: it puts 1, 2 and
-//! 4 of a contender in a row and takes the slope over no hop at all.
+//! does for a packet it does on the CPU that sent it. CPU is the time that the whole host did not sleep, divided by what was done. It holds the
+//! load, the endpoints, and whatever else runs there: only differences mean anything. The row `hop` makes one of them: it puts 1, 2 and
+//! 4 of a contender in a row and takes the slope over no hop at all, with everything on CPU 0.
+//!
+//! Turns are short and rounds many: a host that is disturbed is so for some of them, and the median looks past these.
+//!
+//! TCP_CRR is closed by the endpoint, with all contenders. Closed by the client, as netperf does it, the client would have each of its ports in
+//! TIME_WAIT for a minute, and run out of them after some seconds; the endpoints take a SYN from a port that they have in TIME_WAIT.
 //!
 //! "routed" has no balancer: it is the ceiling for the others, and an unfair one in two ways. Its connections all go to one endpoint, and
 //! nothing is translated; but its packets pass the whole IP stack of the balancer's host, which a redirect in eBPF goes around.
@@ -28,10 +33,11 @@ use row::{ROWS, Row};
 
 const USAGE: &str = "usage: cargo xtask bench l4 [--rounds N] [--seconds N] [--only ROW[,ROW]] [--binary PATH]";
 
-/// Port of each kind of endpoint, which is also its vip's: requests, an echo, a sink.
+/// Port of each kind of endpoint, which is also its vip's: requests, an echo, a sink, an echo that closes after one answer.
 pub const HTTP: u16 = 2020;
 pub const ECHO: u16 = 2021;
 pub const SINK: u16 = 2022;
+pub const CLOSE: u16 = 2023;
 
 /// The CPU of the load is `tools::CPU`.
 const ENDPOINT_CPU: usize = 1;
@@ -137,7 +143,8 @@ impl Field {
         let fan = Fan::new(bench.contenders.len())?;
         let mut origins = Vec::new();
         for endpoint in &fan.endpoints {
-            let kinds: [(&[&str], u16); 3] = [(&["http"], HTTP), (&["tcp"], ECHO), (&["tcp", "--sink"], SINK)];
+            let kinds: [(&[&str], u16); 4] =
+                [(&["http"], HTTP), (&["tcp"], ECHO), (&["tcp", "--sink"], SINK), (&["tcp", "--once"], CLOSE)];
             for (words, port) in kinds {
                 let listen = format!("0.0.0.0:{port}");
                 let words = [&["origin"], words, &["--listen", &listen]].concat();
@@ -162,7 +169,7 @@ impl Field {
                 netns: &fan.balancers[way],
                 vip: Fan::vip(way),
                 interfaces: Fan::interfaces(),
-                frontends: [("web", HTTP), ("echo", ECHO), ("sink", SINK)].map(frontend).into(),
+                frontends: [("web", HTTP), ("echo", ECHO), ("sink", SINK), ("close", CLOSE)].map(frontend).into(),
             };
             running.push(contender.start(&place, haproxy_cpu, &bench.steelyard, &bench.directory)?);
         }
@@ -187,7 +194,7 @@ struct Options {
 
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Self { rounds: 3, seconds: 3, rows: ROWS.iter().collect(), binary: None };
+        let mut options = Self { rounds: 9, seconds: 1, rows: ROWS.iter().collect(), binary: None };
         for pair in arguments.chunks(2) {
             let [option, value] = pair else { return Err(USAGE.into()) };
             let number = || value.parse::<u64>().ok().filter(|number| (1..=1000).contains(number)).ok_or(USAGE);
@@ -215,7 +222,7 @@ mod tests {
             let got = options.ok().map(|options| (options.rounds, options.seconds, options.rows.len()));
             assert_eq!(got, expect, "{line}");
         };
-        check("", Some((3, 3, ROWS.len())));
+        check("", Some((9, 1, ROWS.len())));
         check("--rounds 1 --seconds 2 --only rps,hop --binary target/x", Some((1, 2, 2)));
         check("--only nonsense", None);
         check("--rounds", None);

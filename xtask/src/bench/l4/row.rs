@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::contender::{Contender, Frontend, Place, accepts, in_namespace};
-use super::host::{busy_seconds, slope};
+use super::host::{Meter, slope};
 use super::network::Chain;
-use super::{Bench, ECHO, ENDPOINT_CPU, Field, HTTP, SINK};
+use super::{Bench, CLOSE, ECHO, Field, HTTP, SINK};
 use crate::bench::child::pinned;
 use crate::bench::table::Samples;
 use crate::bench::tools::{self, figure};
@@ -46,7 +46,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "crr",
-        about: "TCP_CRR: connect, one byte there and back, close; 16 at once",
+        about: "TCP_CRR: connect, one byte there and back, closed by the endpoint, which keeps the TIME_WAIT; 16 at once",
         headline: CPS,
         kind: Kind::Turns(crr),
     },
@@ -76,7 +76,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "hop",
-        about: "0, 1, 2 and 4 in a row, TCP_RR on 16 connections: what one more costs",
+        about: "0, 1, 2 and 4 in a row, TCP_RR on 16 connections, all on one CPU that never sleeps: what one more costs",
         headline: PER_HOP,
         kind: Kind::Hops,
     },
@@ -86,15 +86,18 @@ const RPS: &str = "RPS";
 const CPS: &str = "CPS";
 const GBPS: &str = "Gbit/s";
 const PER_HOP: &str = "CPU-us/transaction for a hop";
+const IDLE: &str = "idle %";
 const ERRORS: &str = "errors";
 
-/// Hops in a row. With none the client is next to the endpoint, whoever is measured.
-const LENGTHS: [(usize, &str); 4] = [
-    (0, "0: CPU-us/transaction"),
-    (1, "1: CPU-us/transaction"),
-    (2, "2: CPU-us/transaction"),
-    (4, "4: CPU-us/transaction"),
-];
+/// Of no hop: the client is next to the endpoint, whoever is measured.
+const DIRECT: &str = "0: CPU-us/transaction";
+/// Hops in a row.
+const LENGTHS: [(usize, &str); 3] =
+    [(1, "1: CPU-us/transaction"), (2, "2: CPU-us/transaction"), (4, "4: CPU-us/transaction")];
+/// Of each look at a chain, for each second that a turn shall last.
+const CELL_MS: u64 = 500;
+/// Before each, so that neither starting the load nor its connections are measured.
+const WARM_UP: &str = "100ms";
 
 pub fn by_name(name: &str) -> Result<&'static Row, String> {
     let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
@@ -155,7 +158,7 @@ fn cps(asked: &Asked) -> Result<Figures, String> {
 }
 
 fn crr(asked: &Asked) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.load("tcp-crr", ECHO, &["-c", "16"]))?;
+    let (said, busy) = with_busy(|| asked.load("tcp-crr", CLOSE, &["-c", "16", "--wait-for-close"]))?;
     let cpu = busy * 1e6 / figure(&said, "/ok")?;
     Ok(vec![(CPS, figure(&said, "/ok_per_s")?), ("CPU-us/connection", cpu), (ERRORS, tools::failures(&said))])
 }
@@ -188,9 +191,13 @@ impl Asked<'_> {
     }
 
     fn load(&self, kind: &str, port: u16, words: &[&str]) -> Result<Value, String> {
+        self.load_for(&format!("{}s", self.seconds), kind, port, words)
+    }
+
+    fn load_for(&self, duration: &str, kind: &str, port: u16, words: &[&str]) -> Result<Value, String> {
         let mut command = pinned(tools::CPU, Path::new("nsenter"));
         command.args([&format!("--net={}", self.client.path()), "--"]).arg(self.steelyard);
-        command.args(["load", kind, &format!("{}:{port}", self.address), "-d", &format!("{}s", self.seconds)]);
+        command.args(["load", kind, &format!("{}:{port}", self.address), "-d", duration]);
         let said = capture(command.args(words).arg("--json"))?;
         serde_json::from_str(&said).map_err(|error| format!("steelyard load said {said:?}: {error}"))
     }
@@ -198,38 +205,66 @@ impl Asked<'_> {
 
 /// What was measured, and for how many seconds CPUs of this host were busy meanwhile.
 fn with_busy<T>(measure: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
-    let before = busy_seconds()?;
+    let meter = Meter::start(None)?;
     let measured = measure()?;
-    Ok((measured, busy_seconds()? - before))
+    Ok((measured, meter.busy_seconds()?))
 }
 
 /// Chains of every length of every contender, all at work at once and measured in turn.
+///
+/// Load, endpoint and whatever a contender runs share one CPU, and so does the kernel's work for their packets, which is done on the CPU that sent
+/// them. Sixteen connections always have something to do there: the CPU never sleeps, no other one is woken, and as many requests wait for each look
+/// as there are connections, however long the chain is. So a transaction costs what it takes, and a hop what it adds.
 pub fn hops(bench: &Bench) -> Result<Samples, String> {
+    let direct = Hops::start(bench, Contender::Routed, 0)?;
     let mut rows = Vec::new();
     for contender in &bench.contenders {
-        let chains =
-            LENGTHS.iter().map(|(length, figure)| Hops::start(bench, *contender, *length).map(|hops| (hops, *figure)));
+        let chains = LENGTHS.iter().map(|(length, _)| Hops::start(bench, *contender, *length));
         rows.push((contender, chains.collect::<Result<Vec<_>, _>>()?));
     }
-    for (hops, _) in rows.iter().flat_map(|(_, chains)| chains) {
-        hops.transaction_us(bench, 1)?;
+    for hops in rows.iter().flat_map(|(_, chains)| chains).chain([&direct]) {
+        hops.cell(bench)?;
     }
     let mut samples = Samples::default();
     for round in 0..bench.rounds {
         for way in bench.order(round) {
             let Some((contender, chains)) = rows.get(way) else { continue };
-            let mut points = Vec::new();
-            for (hops, name) in chains {
-                let cpu_us = hops.transaction_us(bench, bench.seconds)?;
-                points.push((hops.chain.hops.len() as f64, cpu_us));
-                samples.add(contender.name(), name, cpu_us);
-            }
-            if let Some(slope) = slope(&points) {
-                samples.add(contender.name(), PER_HOP, slope);
-            }
+            let lengths: Vec<(&Hops, &'static str)> =
+                [(&direct, DIRECT)].into_iter().chain(chains.iter().zip(LENGTHS.map(|(_, name)| name))).collect();
+            turn(bench, contender.name(), &lengths, &mut samples)?;
         }
     }
     Ok(samples)
+}
+
+/// From no hop to four and back again, so that a host that becomes slower on the way does so for all lengths.
+fn turn(
+    bench: &Bench,
+    contender: &str,
+    lengths: &[(&Hops, &'static str)],
+    samples: &mut Samples,
+) -> Result<(), String> {
+    let (mut points, mut idle) = (Vec::new(), Vec::new());
+    for (hops, _) in lengths.iter().chain(lengths.iter().rev()) {
+        let cell = hops.cell(bench)?;
+        points.push((hops.chain.hops.len() as f64, cell.transaction_us));
+        idle.push(cell.idle_share * 100.0);
+    }
+    for (hops, name) in lengths {
+        let length = hops.chain.hops.len() as f64;
+        let both: Vec<f64> = points.iter().filter(|(x, _)| *x == length).map(|(_, us)| *us).collect();
+        samples.add(contender, name, both.iter().sum::<f64>() / both.len() as f64);
+    }
+    samples.add(contender, PER_HOP, slope(&points).ok_or("one length of chain has no slope")?);
+    samples.add(contender, IDLE, idle.iter().sum::<f64>() / idle.len() as f64);
+    Ok(())
+}
+
+/// What one look at a chain found.
+struct Cell {
+    transaction_us: f64,
+    /// Of the CPU, starting the load included.
+    idle_share: f64,
 }
 
 /// A chain with a contender at every hop, each balancing over the next alone.
@@ -246,7 +281,7 @@ impl Hops {
         let chain = Chain::new(length)?;
         let words = ["origin", "tcp", "--listen", &format!("0.0.0.0:{ECHO}")];
         let mut origin =
-            in_namespace(&chain.endpoint, "origin", ENDPOINT_CPU, &bench.steelyard, &words, &bench.directory)?;
+            in_namespace(&chain.endpoint, "origin", tools::CPU, &bench.steelyard, &words, &bench.directory)?;
         origin.wait_for(|| accepts(&chain.endpoint, "127.0.0.1", ECHO))?;
         let mut running = Vec::new();
         for (index, netns) in chain.hops.iter().enumerate() {
@@ -258,18 +293,27 @@ impl Hops {
                 interfaces: ["left0", "right0"].map(str::to_owned).into(),
                 frontends: vec![Frontend { name: "echo", port: ECHO, endpoints: vec![next] }],
             };
-            running.push(contender.start(&place, ENDPOINT_CPU, &bench.steelyard, &bench.directory)?);
+            running.push(contender.start(&place, tools::CPU, &bench.steelyard, &bench.directory)?);
         }
         let is_direct = length == 0 || contender == Contender::Routed;
         let address = if is_direct { chain.endpoint() } else { Chain::vip(0) };
         Ok(Self { _running: running, _origin: origin, chain, address })
     }
 
-    /// What a transaction costs the whole host.
-    fn transaction_us(&self, bench: &Bench, seconds: u64) -> Result<f64, String> {
-        let asked =
-            Asked { steelyard: &bench.steelyard, client: &self.chain.client, address: self.address.clone(), seconds };
-        let (said, busy) = with_busy(|| asked.load("tcp-rr", ECHO, &["-c", "16"]))?;
-        Ok(busy * 1e6 / figure(&said, "/ok")?)
+    fn cell(&self, bench: &Bench) -> Result<Cell, String> {
+        let asked = Asked {
+            steelyard: &bench.steelyard,
+            client: &self.chain.client,
+            address: self.address.clone(),
+            seconds: bench.seconds,
+        };
+        let duration = format!("{}ms", bench.seconds * CELL_MS);
+        let meter = Meter::start(Some(tools::CPU))?;
+        let said = asked.load_for(&duration, "tcp-rr", ECHO, &["-c", "16", "--warm-up", WARM_UP])?;
+        let failures = tools::failures(&said);
+        if failures > 0.0 {
+            return Err(format!("{failures} failures over {} hops", self.chain.hops.len()));
+        }
+        Ok(Cell { transaction_us: 1e6 / figure(&said, "/ok_per_s")?, idle_share: meter.idle_share()? })
     }
 }
