@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -128,8 +129,10 @@ fn a_whole_run_and_what_can_be_done_with_it() {
         assert_eq!(measurement["cpu"]["balancer_s"].as_f64().unwrap() == 0.0, is_direct, "{cell}");
         assert!(cell["judgement"]["verdict"].is_string());
     }
-    // The twin of each round, and nobody else's.
-    assert_eq!(cells(&run_file).iter().filter(|cell| cell["twin"] == 1 && cell["instance"] == "direct").count(), 2);
+    // The twin of each round, and nobody else's. On a busy host a cell may have been measured again.
+    let twins = cells(&run_file).iter().filter(|cell| cell["twin"] == 1);
+    let rounds: BTreeSet<u64> = twins.clone().map(|cell| cell["round"].as_u64().unwrap()).collect();
+    assert!(rounds == BTreeSet::from([0, 1]) && twins.clone().all(|cell| cell["instance"] == "direct"), "{rounds:?}");
     // Both origins had their part of what went through the balancer.
     let both =
         cells(&run_file).iter().find(|cell| cell["instance"] == "steelyard-http" && cell["case"] == "full").unwrap();
@@ -145,10 +148,8 @@ fn a_whole_run_and_what_can_be_done_with_it() {
 
     let directory = out.display().to_string();
     assert_eq!(run(&["lab", "verify", &directory]).exit, Exit::Code(0));
-    assert_eq!(run(&["lab", "report", &directory, "--small"]).exit, Exit::Code(0));
-    assert!(
-        fs::metadata(out.join("run.small.json")).unwrap().len() < fs::metadata(out.join("run.json")).unwrap().len()
-    );
+    assert_eq!(run(&["lab", "report", &directory]).exit, Exit::Code(0));
+    a_kept_run(&directory, &scratch);
     let report = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(report.contains("A short one"));
     for outside in ["src=\"http", "href=\"http", "<link", "@import", "<script src"] {
@@ -162,6 +163,34 @@ fn a_whole_run_and_what_can_be_done_with_it() {
     fs::write(out.join("run.json"), text.replacen(&format!("\"ok\":{ok},"), &format!("\"ok\":{},", ok * 2), 1))
         .unwrap();
     assert_eq!(run(&["lab", "verify", &directory]).exit, Exit::Code(1));
+}
+
+/// What can be made of a run for version control: smaller, without this host's paths, and still to be verified.
+fn a_kept_run(directory: &str, scratch: &Scratch) {
+    let kept = scratch.path().join("kept/short-1");
+    let name = kept.display().to_string();
+    assert_eq!(run(&["lab", "report", directory, "--keep", &name]).exit, Exit::Code(0));
+    assert_eq!(run(&["lab", "verify", &name]).exit, Exit::Code(0));
+    for file in ["run.json", "report.md", "README.md"] {
+        let text = fs::read_to_string(kept.join(file)).unwrap();
+        assert!(!text.contains(&scratch.path().display().to_string()), "{file}");
+    }
+    let bytes = |directory: &Path| fs::metadata(directory.join("run.json")).unwrap().len();
+    assert!(bytes(&kept) < bytes(Path::new(directory)));
+
+    let table = run(&["lab", "report", &name, "--table"]);
+    assert!(table.exit == Exit::Code(0) && table.stdout.contains("| Steelyard http"), "{table:?}");
+    let document = scratch.write("document.md", "before\n<!-- short-1 -->\n<!-- end of short-1 -->\nafter\n");
+    assert_eq!(run(&["lab", "report", &name, "--table", "--into", &document]).exit, Exit::Code(0));
+    let text = fs::read_to_string(&document).unwrap();
+    assert!(text.contains(&table.stdout) && text.ends_with("<!-- end of short-1 -->\nafter\n"), "{text}");
+    let unmarked = run(&["lab", "report", directory, "--table", "--into", &document]);
+    assert!(unmarked.exit == Exit::Code(64) && unmarked.stderr.contains("has no place for it"), "{unmarked:?}");
+
+    // A word of the README that was mended by hand is found.
+    let readme = kept.join("README.md");
+    fs::write(&readme, fs::read_to_string(&readme).unwrap().replacen("# A short one", "# A fast one", 1)).unwrap();
+    assert_eq!(run(&["lab", "verify", &name]).exit, Exit::Code(1));
 }
 
 #[test]

@@ -18,7 +18,8 @@ use crate::record::Run;
 use crate::run::{self, RunArgs};
 use crate::scenario::{self, Wish};
 use crate::schedule::{self, clock};
-use crate::{Verdict, contender, environment, host, report, units, verify};
+use crate::verify::{self, Beside};
+use crate::{Verdict, contender, environment, host, keep, report, units};
 
 /// The verbs of the lab.
 #[derive(Debug, Subcommand)]
@@ -29,7 +30,7 @@ pub enum LabCommand {
     Doctor(DoctorArgs),
     /// Run a scenario with Steelyard and its rivals, and write its report
     Run(Box<RunArgs>),
-    /// Write the report of a run again
+    /// Write the report of a run again, print its tables, or make of it a run to keep
     Report(ReportArgs),
     /// Say what changed between two runs of one scenario, and whether it is more than noise
     Compare(CompareArgs),
@@ -62,9 +63,18 @@ pub struct ReportArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Also write the run without histograms, series and samples, small enough to be kept under version control
-    #[arg(long)]
-    pub small: bool,
+    /// Make of it a run to keep under version control, in this directory: README.md, report.md and a run.json without histograms, series,
+    /// and this host's paths and name
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
+    pub keep: Option<PathBuf>,
+
+    /// Print the run in one table, or its published or honest tables, as Markdown, and write nothing
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "summary", conflicts_with = "out")]
+    pub table: Option<report::Tables>,
+
+    /// Put what --table prints into this document instead, between `<!-- NAME -->` and `<!-- end of NAME -->`, the run's directory being NAME
+    #[arg(long, value_name = "FILE", requires = "table")]
+    pub into: Option<PathBuf>,
 }
 
 /// The arguments of `lab compare`.
@@ -115,7 +125,7 @@ pub struct VerifyArgs {
     pub calibrate: bool,
 
     /// Rounds of the calibration, in each of which every tool is run once
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "calibrate", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "calibrate", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 
     /// How long each tool runs
@@ -189,11 +199,11 @@ fn list(args: &ListArgs) -> io::Result<()> {
         let time = |quick| {
             let wish = Wish { quick, ..Wish::default() };
             let selection = scenario::select(&file, &recipes, &[], &wish, (cpus, false)).ok()?;
-            let (mut scenario, mut rounds) = (selection.scenario, selection.rounds);
-            if quick {
-                rounds = schedule::shrink(&mut scenario, rounds, schedule::QUICK_MAX);
-            }
-            Some(schedule::plan(&scenario, rounds, 0).expected)
+            let (mut scenario, rounds) = (selection.scenario, selection.rounds);
+            Some(match quick {
+                true => schedule::plan_within(&mut scenario, rounds, 0, schedule::QUICK_MAX).expected,
+                false => schedule::plan(&scenario, rounds, 0).expected,
+            })
         };
         let (whole, quick) = (time(false).unwrap_or_default(), time(true).unwrap_or_default());
         lines.push(format!("{name:<16}{}\n{:16}about {}, {} with --quick", file.title, "", clock(whole), clock(quick)));
@@ -219,23 +229,42 @@ fn list(args: &ListArgs) -> io::Result<()> {
 fn write_report(args: &ReportArgs) -> io::Result<()> {
     let file = file_of(&args.run);
     let run = judged(&args.run)?;
+    if let Some(directory) = &args.keep {
+        return keep::write(&keep::kept(&run, &keep::host_name())?, directory);
+    }
+    if let Some(which) = args.table {
+        let tables = report::tables(&run, which);
+        return match &args.into {
+            Some(document) => put_into(document, &file, &tables),
+            None => write!(io::stdout().lock(), "{tables}"),
+        };
+    }
     let directory = match &args.out {
         Some(directory) => directory.clone(),
         None => file.parent().unwrap_or(Path::new(".")).to_owned(),
     };
     std::fs::create_dir_all(&directory)?;
-    report::write(&run, &directory)?;
-    if args.small {
-        run.without_bulk().write(&directory.join("run.small.json"))?;
-    }
-    Ok(())
+    report::write(&run, &directory)
+}
+
+fn put_into(document: &Path, run: &Path, tables: &str) -> io::Result<()> {
+    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let directory = std::fs::canonicalize(run)?;
+    let name = directory.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let text = std::fs::read_to_string(document)?;
+    let text = keep::into_document(&text, &name, tables).ok_or_else(|| {
+        let marks = format!("<!-- {name} --> and <!-- end of {name} -->");
+        wrong(format!("{} has no place for it: two lines {marks}, in this order", document.display()))
+    })?;
+    report::write_text(document, &text)
 }
 
 fn verify_run(path: &Path) -> io::Result<Outcome> {
     let file = file_of(path);
     let run = Run::read(&file)?;
-    let markdown = std::fs::read_to_string(file.with_file_name("report.md")).ok();
-    let found = verify::verify(&run, markdown.as_deref());
+    let beside = |name: &str| std::fs::read_to_string(file.with_file_name(name)).ok();
+    let (markdown, readme) = (beside("report.md"), beside("README.md").filter(|_| run.kept));
+    let found = verify::verify(&run, Beside { report: markdown.as_deref(), readme: readme.as_deref() });
     let mut out = io::stdout().lock();
     for discrepancy in &found {
         writeln!(out, "{discrepancy}")?;

@@ -31,6 +31,7 @@ pub mod doctor;
 pub mod environment;
 pub mod gate;
 pub mod judge;
+pub mod keep;
 pub mod leftovers;
 pub mod load;
 pub mod origin;

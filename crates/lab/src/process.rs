@@ -23,7 +23,7 @@ const LINE_CHARACTERS_MAX: usize = 400;
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// What a process is started with.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
     /// What it is called; also of its log.
     pub name: &'a str,

@@ -10,11 +10,12 @@ use crate::record::{Case, LoadSpec, Mode, Scenario};
 use crate::scenario::base_of;
 use crate::stats::Rng;
 
-/// What a cell takes beside its load: starting it, looking before and after, writing the run.
-const CELL_OVERHEAD: Duration = Duration::from_millis(450);
+/// What a cell takes beside its load: starting it, looking before and after, writing the run. 30 to 120 ms on two CPUs, most of it where
+/// many connections are to be closed.
+const CELL_OVERHEAD: Duration = Duration::from_millis(150);
 
 /// What an instance takes to start and to be ready.
-const START_OVERHEAD: Duration = Duration::from_millis(900);
+const START_OVERHEAD: Duration = Duration::from_millis(500);
 
 /// What the rest takes: links, origins, calibration of a case, the report.
 const FRAME: Duration = Duration::from_secs(5);
@@ -28,11 +29,23 @@ const SEARCH_STEPS_MAX: u32 = 16;
 /// What `--quick` may take, report and all.
 pub const QUICK_MAX: Duration = Duration::from_secs(172);
 
-/// A window that is shorter says nothing.
+/// Of a budget so much is left free, for cells that the host spoils and that are measured again.
+const REPEATS_OF_BUDGET: f64 = 0.2;
+
+/// Without a budget, such cells may prolong a run by this share.
+const REPEATS_OF_PLAN: f64 = 1.0;
+
+/// A window that is shorter is cut only so that there are rounds enough to call anything different.
 const WINDOW_MS_MIN: u64 = 800;
+
+/// A window that is shorter says nothing.
+const WINDOW_MS_LEAST: u64 = 500;
 
 /// Rounds that a median needs.
 const ROUNDS_MIN: u32 = 2;
+
+/// Rounds that an interval needs.
+const ROUNDS_SURE: u32 = crate::stats::ROUNDS_MIN as u32;
 
 /// One cell to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +67,12 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// Rounds.
     pub rounds: u32,
-    /// For everything.
+    /// For everything, if nothing is measured again.
     pub expected: Duration,
+    /// While this lasts, cells that the host spoils are measured again.
+    pub limit: Duration,
+    /// Whether `limit` is a budget, which holds for everything: on a host that is slower than planned, cells are left out.
+    pub is_budget: bool,
 }
 
 /// Orders the cells of a scenario.
@@ -78,7 +95,15 @@ pub fn plan(scenario: &Scenario, rounds: u32, seed: u64) -> Schedule {
         }
     }
     let expected = expected(scenario, &steps);
-    Schedule { steps, rounds, expected }
+    Schedule { steps, rounds, expected, limit: expected.mul_f64(1.0 + REPEATS_OF_PLAN), is_budget: false }
+}
+
+/// Orders the cells of a scenario that is to end within `budget`, for which windows, warm-ups and rounds are cut as it takes.
+#[must_use]
+pub fn plan_within(scenario: &mut Scenario, rounds: u32, seed: u64, budget: Duration) -> Schedule {
+    let rounds = shrink(scenario, rounds, budget.mul_f64(1.0 - REPEATS_OF_BUDGET));
+    let schedule = plan(scenario, rounds, seed);
+    Schedule { limit: budget.max(schedule.expected), is_budget: true, ..schedule }
 }
 
 fn cells_of(scenario: &Scenario, case: &Case, round: u32) -> Vec<Step> {
@@ -117,32 +142,42 @@ fn expected(scenario: &Scenario, steps: &[Step]) -> Duration {
     FRAME + starting + calibrating + measuring
 }
 
-/// Makes a scenario fit into `budget`: windows first, then rounds, then the warm-up. Gives the rounds that are left.
+/// Makes a scenario fit into `budget`: windows and warm-ups first, then rounds, those below [`ROUNDS_SURE`] last of all. Gives the rounds
+/// that are left.
 pub fn shrink(scenario: &mut Scenario, rounds: u32, budget: Duration) -> u32 {
-    let mut rounds = rounds;
-    loop {
-        for (ramp, warm_up, trim) in [(1_000, 1_500, 300), (500, 700, 200), (300, 400, 100)] {
-            for case in &mut scenario.cases {
-                let load = &mut case.load;
-                // Many connections need their time to be made, whatever the hurry.
-                let ramp = ramp.max(u64::from(load.connections) / 2);
-                load.ramp_ms = load.ramp_ms.min(ramp);
-                load.warm_up_ms = load.warm_up_ms.min(warm_up);
-                load.trim_ms = load.trim_ms.min(trim);
-            }
-            if fit_windows(scenario, rounds, budget) {
-                return rounds;
-            }
-        }
-        if rounds <= ROUNDS_MIN {
+    let sure = (ROUNDS_SURE..=rounds).rev().map(|rounds| (rounds, WINDOW_MS_MIN));
+    let barely = (rounds >= ROUNDS_SURE).then_some((ROUNDS_SURE, WINDOW_MS_LEAST));
+    let few = (ROUNDS_MIN.min(rounds)..ROUNDS_SURE.min(rounds + 1)).rev().map(|rounds| (rounds, WINDOW_MS_MIN));
+    let own = scenario.cases.clone();
+    for (rounds, window_ms_min) in sure.chain(barely).chain(few) {
+        scenario.cases.clone_from(&own);
+        if fit(scenario, rounds, window_ms_min, budget) {
             return rounds;
         }
-        rounds -= 1;
     }
+    rounds.min(ROUNDS_MIN)
+}
+
+/// Whether so many rounds fit, when all but the window is as short as it may be and the window as long as it can.
+fn fit(scenario: &mut Scenario, rounds: u32, window_ms_min: u64, budget: Duration) -> bool {
+    for (ramp, warm_up, trim) in [(1_000, 1_500, 300), (500, 700, 200), (300, 400, 100)] {
+        for case in &mut scenario.cases {
+            let load = &mut case.load;
+            // Many connections need their time to be made, whatever the hurry.
+            let ramp = ramp.max(u64::from(load.connections) / 2);
+            load.ramp_ms = load.ramp_ms.min(ramp);
+            load.warm_up_ms = load.warm_up_ms.min(warm_up);
+            load.trim_ms = load.trim_ms.min(trim);
+        }
+        if fit_windows(scenario, rounds, window_ms_min, budget) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Gives every case the same window, no longer than its own, that lets the whole fit. Whether there is one.
-fn fit_windows(scenario: &mut Scenario, rounds: u32, budget: Duration) -> bool {
+fn fit_windows(scenario: &mut Scenario, rounds: u32, window_ms_min: u64, budget: Duration) -> bool {
     let own: Vec<u64> = scenario.cases.iter().map(|case| case.load.measure_ms).collect();
     let mut set = |window_ms: u64| {
         for (case, own) in scenario.cases.iter_mut().zip(&own) {
@@ -150,10 +185,10 @@ fn fit_windows(scenario: &mut Scenario, rounds: u32, budget: Duration) -> bool {
         }
         plan(scenario, rounds, 0).expected <= budget
     };
-    if !set(WINDOW_MS_MIN) {
+    if !set(window_ms_min) {
         return false;
     }
-    let (mut fits, mut too_long) = (WINDOW_MS_MIN, own.iter().copied().max().unwrap_or_default() + 1);
+    let (mut fits, mut too_long) = (window_ms_min, own.iter().copied().max().unwrap_or_default() + 1);
     while too_long > fits + 1 {
         let middle = fits + (too_long - fits) / 2;
         if set(middle) { fits = middle } else { too_long = middle }
@@ -222,6 +257,11 @@ mod tests {
             let rounds = shrink(&mut scenario, rounds, QUICK_MAX);
             let schedule = plan(&scenario, rounds, 1);
             assert!(schedule.expected <= QUICK_MAX, "{name}: {:?}", schedule.expected);
+            let planned = plan_within(&mut scenario, rounds, 1, QUICK_MAX);
+            assert!(
+                planned.expected < planned.limit && planned.limit == QUICK_MAX,
+                "{name}: there is time for repeats"
+            );
             assert!(rounds >= ROUNDS_MIN, "{name}");
             let windows = scenario.cases.iter().map(|case| case.load.measure_ms);
             assert!(windows.min().unwrap() >= WINDOW_MS_MIN, "{name}");
@@ -237,6 +277,23 @@ mod tests {
         assert_eq!(windows(&scenario), before);
         // And what can never fit ends with the least there is.
         assert_eq!(shrink(&mut scenario, 9, Duration::ZERO), ROUNDS_MIN);
+    }
+
+    #[test]
+    fn windows_are_cut_before_the_rounds_that_make_a_difference_sure() {
+        let rounds_within = |seconds: u64| {
+            let (mut scenario, _) = scenario("l4-matrix", false);
+            let rounds = shrink(&mut scenario, 10, Duration::from_secs(seconds));
+            (rounds, scenario.cases.iter().map(|case| case.load.measure_ms).max().unwrap())
+        };
+        let all: Vec<(u32, u64)> = (5..120).map(|minute| rounds_within(minute * 10)).collect();
+        assert!(all.windows(2).all(|pair| pair[0].0 <= pair[1].0), "more time is never fewer rounds: {all:?}");
+        for (rounds, window_ms) in all {
+            let least = if rounds == ROUNDS_SURE { WINDOW_MS_LEAST } else { WINDOW_MS_MIN };
+            assert!(window_ms >= least || rounds == ROUNDS_MIN, "{rounds} rounds of {window_ms} ms");
+        }
+        let (rounds, window_ms) = rounds_within(530);
+        assert!(rounds == ROUNDS_SURE && window_ms < WINDOW_MS_MIN, "{rounds} rounds of {window_ms} ms");
     }
 
     #[test]

@@ -24,19 +24,33 @@ impl std::fmt::Display for Discrepancy {
     }
 }
 
-/// Compares `run`, as it was read, with what its cells give; and `markdown`, the report beside it, with what it should be. Empty when all
-/// is as it should be.
-pub fn verify(run: &Run, markdown: Option<&str>) -> Vec<Discrepancy> {
+/// What lies beside a `run.json`, and should say what it says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// The text of `report.md`.
+    pub report: Option<&'a str>,
+    /// The text of `README.md`, which a kept run has.
+    pub readme: Option<&'a str>,
+}
+
+/// Compares `run`, as it was read, and what lies `beside` it, with what its cells give. Empty when all is as it should be.
+pub fn verify(run: &Run, beside: Beside<'_>) -> Vec<Discrepancy> {
     let mut again = run.clone();
     report::analyse(&mut again);
     let mut found = figures_that_do_not_add_up(run);
     found.extend(verdicts(run, &again));
-    found.extend(listed("statistic", &run.statistics, &again.statistics, |statistic| {
-        format!("{} of {} under {}", statistic.metric, statistic.instance, statistic.case)
-    }));
+    // A kept run has no statistics: they follow from its cells.
+    if !run.kept {
+        found.extend(listed("statistic", &run.statistics, &again.statistics, |statistic| {
+            format!("{} of {} under {}", statistic.metric, statistic.instance, statistic.case)
+        }));
+    }
     found.extend(listed("conclusion", &run.conclusions, &again.conclusions, |conclusion| conclusion.text.clone()));
-    if let Some(markdown) = markdown {
-        found.extend(lines(markdown, &report::markdown(&again)));
+    if let Some(text) = beside.report {
+        found.extend(lines("report.md", text, &report::markdown(&again)));
+    }
+    if let Some(text) = beside.readme {
+        found.extend(lines("README.md", text, &report::readme(&again)));
     }
     found
 }
@@ -108,7 +122,7 @@ fn listed<T: PartialEq + std::fmt::Debug>(
 }
 
 /// The first lines that differ.
-fn lines(was: &str, is: &str) -> Vec<Discrepancy> {
+fn lines(file: &str, was: &str, is: &str) -> Vec<Discrepancy> {
     let mut found = Vec::new();
     let (mut was, mut is) = (was.lines(), is.lines());
     for number in 1usize.. {
@@ -119,7 +133,7 @@ fn lines(was: &str, is: &str) -> Vec<Discrepancy> {
         if left != right {
             let show = |line: Option<&str>| line.map_or("nothing".to_owned(), |line| format!("{line:?}"));
             let what = format!("{} is written, the rounds give {}", show(left), show(right));
-            found.push(Discrepancy { place: format!("report.md line {number}"), what });
+            found.push(Discrepancy { place: format!("{file} line {number}"), what });
         }
     }
     found
@@ -131,11 +145,15 @@ mod tests {
     use crate::record::Table;
     use crate::report::sample;
 
+    fn report_of(text: &str) -> Beside<'_> {
+        Beside { report: Some(text), readme: None }
+    }
+
     #[track_caller]
     fn check(tamper: impl Fn(&mut Run), expect: &[&str]) {
         let mut run = sample::run(Table::L4l7Ab);
         tamper(&mut run);
-        let found: Vec<String> = verify(&run, None).iter().map(ToString::to_string).collect();
+        let found: Vec<String> = verify(&run, Beside::default()).iter().map(ToString::to_string).collect();
         assert_eq!(found.is_empty(), expect.is_empty(), "{found:?}");
         for part in expect {
             assert!(found.iter().any(|line| line.contains(part)), "{part:?} is not in {found:#?}");
@@ -148,7 +166,7 @@ mod tests {
         // Read from its own file: nothing is lost on the way.
         let run = sample::run(Table::GrpcGateway);
         let read = Run::parse(&serde_json::to_string(&run).unwrap()).unwrap();
-        assert_eq!(verify(&read, Some(&report::markdown(&run))), []);
+        assert_eq!(verify(&read, report_of(&report::markdown(&run))), []);
     }
 
     #[test]
@@ -169,10 +187,16 @@ mod tests {
     fn the_report_beside_it_is_compared_line_by_line() {
         let run = sample::run(Table::L4l7Ab);
         let text = report::markdown(&run);
-        assert_eq!(verify(&run, Some(&text)), []);
-        let found = verify(&run, Some(&text.replacen("| nginx http", "| nginx HTTP", 1)));
+        assert_eq!(verify(&run, report_of(&text)), []);
+        let mended = text.replacen("| nginx http", "| nginx HTTP", 1);
+        let found = verify(&run, report_of(&mended));
         assert_eq!(found.len(), 1);
         assert!(found[0].to_string().contains("report.md line "), "{}", found[0]);
-        assert!(!verify(&run, Some(&text[..text.len() / 2])).is_empty());
+        assert!(!verify(&run, report_of(&text[..text.len() / 2])).is_empty());
+        let readme = report::readme(&run);
+        let beside = |text| Beside { report: None, readme: Some(text) };
+        assert_eq!(verify(&run, beside(&readme)), []);
+        let found = verify(&run, beside(&readme.replacen("seed 42", "seed 43", 1)));
+        assert!(found.len() == 1 && found[0].to_string().contains("README.md line "), "{found:?}");
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::load::LoadReport;
-use crate::stats::median;
+use crate::stats::{estimate, median};
 use crate::{Verdict, environment, host, procfs};
 use child::{Origin, capture};
 use tools::{CONNECTIONS, Figures, Tool};
@@ -25,6 +25,9 @@ use tools::{CONNECTIONS, Figures, Tool};
 /// Differences that are still agreement.
 const BAR_PER_S_PERCENT: f64 = 3.0;
 const BAR_P50_PERCENT: f64 = 5.0;
+
+/// What a row is about, of which more is better.
+const PER_SECOND: &str = "per second";
 
 /// Load average per CPU above which a host is not quiet.
 const QUIET_LOAD_MAX: f64 = 0.5;
@@ -40,7 +43,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { rounds: 3, duration: Duration::from_secs(2) }
+        Self { rounds: 5, duration: Duration::from_secs(2) }
     }
 }
 
@@ -163,51 +166,64 @@ pub struct Row {
     pub theirs: f64,
     /// And of ours.
     pub ours: f64,
-    /// Ours against theirs, in per cent.
+    /// Ours against theirs in per cent, round by round, in the middle.
     pub difference_percent: f64,
-    /// How far apart the rounds of the same generator are, the worse of the two, in per cent of their median.
-    pub spread_percent: f64,
+    /// Between which the differences of the rounds lie; of the middle 95 % where there are rounds enough.
+    pub interval_percent: (f64, f64),
     /// The greatest difference that is agreement; `None` where nothing is held.
     pub bar_percent: Option<f64>,
+    /// Share of its CPU that each generator used, theirs and ours, 0 to 1; absent where it is not known.
+    pub busy: Option<(f64, f64)>,
 }
 
+/// From here on a generator has no CPU left, and its figures are its own limits.
+const SATURATED_MIN: f64 = 0.9;
+
 impl Row {
+    /// `theirs` and `ours` by round.
     fn new(comparison: &Comparison, figure: &str, theirs: &[f64], ours: &[f64], bar: Option<f64>) -> Option<Self> {
-        let spread_percent = spread_percent(theirs)?.max(spread_percent(ours)?);
-        let (theirs, ours) = (median(theirs)?, median(ours)?);
+        let by_round: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let ratio = estimate(&by_round)?;
+        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
         Some(Self {
             tool: comparison.tool.name().to_owned(),
             case: comparison.case.to_owned(),
             figure: figure.to_owned(),
-            theirs,
-            ours,
-            difference_percent: (ours / theirs - 1.0) * 100.0,
-            spread_percent,
+            theirs: median(theirs)?,
+            ours: median(ours)?,
+            difference_percent: percent(ratio.median),
+            interval_percent: (percent(ratio.low), percent(ratio.high)),
             bar_percent: bar.filter(|_| comparison.is_held),
+            busy: None,
         })
     }
 
-    /// Whether it is within its bar; true where there is none.
+    /// Whether it is within its bar; true where there is none, and where the other one's CPU was full and ours did better.
     #[must_use]
     pub fn agrees(&self) -> bool {
-        self.bar_percent.is_none_or(|bar| self.difference_percent.abs() <= bar)
+        self.bar_percent.is_none_or(|bar| self.difference_percent.abs() <= bar) || self.is_their_limit()
     }
 
-    /// One word or two for the table. A generator that differs from itself by more than the bar cannot be told from another one.
-    fn outcome(&self) -> &'static str {
-        match self.bar_percent {
-            None => "shown only",
-            Some(_) if self.agrees() => "agrees",
-            Some(bar) if self.spread_percent > bar => "undecided: too noisy",
-            Some(_) => "DIFFERS",
+    fn is_their_limit(&self) -> bool {
+        let is_better =
+            if self.figure == PER_SECOND { self.difference_percent > 0.0 } else { self.difference_percent < 0.0 };
+        is_better && self.busy.is_some_and(|(theirs, _)| theirs > SATURATED_MIN)
+    }
+
+    /// A few words for the table. Rounds that lie on both sides of the bar decide nothing.
+    fn outcome(&self) -> String {
+        let Some(bar) = self.bar_percent else { return "shown only".to_owned() };
+        let (low, high) = self.interval_percent;
+        if self.difference_percent.abs() <= bar {
+            "agrees".to_owned()
+        } else if self.is_their_limit() {
+            format!("{} had no CPU left", self.tool)
+        } else if low > bar || high < -bar {
+            "DIFFERS".to_owned()
+        } else {
+            "undecided: too noisy".to_owned()
         }
     }
-}
-
-fn spread_percent(rounds: &[f64]) -> Option<f64> {
-    let least = rounds.iter().copied().reduce(f64::min)?;
-    let greatest = rounds.iter().copied().reduce(f64::max)?;
-    Some((greatest - least) / median(rounds)? * 100.0)
 }
 
 impl CalibrationReport {
@@ -241,7 +257,7 @@ pub fn calibrate(plan: &Plan, exe: &Path) -> io::Result<CalibrationReport> {
 
 async fn compare_all(plan: &Plan, exe: &Path) -> CalibrationReport {
     let mut report = CalibrationReport {
-        version: 1,
+        version: 2,
         rows: Vec::new(),
         load_average_per_cpu: [load_average_per_cpu(); 2],
         missing: Vec::new(),
@@ -287,12 +303,17 @@ async fn compare(comparison: &Comparison, plan: &Plan, exe: &Path) -> io::Result
             }
         }
     }
+    let busy = |all: &[Figures]| {
+        let of_round = |figures: &Figures| Some(figures.cpu.as_secs_f64() * figures.per_s / figures.operations?);
+        median(&all.iter().filter_map(of_round).collect::<Vec<_>>())
+    };
+    let busy = busy(&theirs).zip(busy(&ours));
     let rows = |figure: &str, of: fn(&Figures) -> Option<f64>, bar| {
         let values = |all: &[Figures]| all.iter().filter_map(of).collect::<Vec<_>>();
-        Row::new(comparison, figure, &values(&theirs), &values(&ours), bar)
+        Row::new(comparison, figure, &values(&theirs), &values(&ours), bar).map(|row| Row { busy, ..row })
     };
     let cpu = |figures: &Figures| Some(figures.cpu.as_secs_f64() * 1e6 / figures.operations?);
-    let per_s = rows("per second", |figures| Some(figures.per_s), Some(BAR_PER_S_PERCENT));
+    let per_s = rows(PER_SECOND, |figures| Some(figures.per_s), Some(BAR_PER_S_PERCENT));
     let p50 = rows("p50 us", |figures| figures.p50_us, Some(BAR_P50_PERCENT));
     Ok([per_s, p50, rows("CPU us each", cpu, None)].into_iter().flatten().collect())
 }
@@ -332,7 +353,18 @@ impl fmt::Display for CalibrationReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header(["tool", "case", "figure", "theirs", "ours", "difference", "spread", "bar", ""]);
+        table.set_header([
+            "tool",
+            "case",
+            "figure",
+            "theirs",
+            "ours",
+            "difference",
+            "of the rounds",
+            "bar",
+            "busy",
+            "",
+        ]);
         for row in &self.rows {
             table.add_row([
                 row.tool.clone(),
@@ -341,9 +373,11 @@ impl fmt::Display for CalibrationReport {
                 format!("{:.1}", row.theirs),
                 format!("{:.1}", row.ours),
                 format!("{:+.1} %", row.difference_percent),
-                format!("{:.1} %", row.spread_percent),
+                format!("{:+.1} to {:+.1} %", row.interval_percent.0, row.interval_percent.1),
                 row.bar_percent.map_or("-".to_owned(), |bar| format!("{bar:.0} %")),
-                row.outcome().to_owned(),
+                row.busy
+                    .map_or("-".to_owned(), |(theirs, ours)| format!("{:.0} %, {:.0} %", theirs * 100.0, ours * 100.0)),
+                row.outcome(),
             ]);
         }
         writeln!(to, "{table}")?;
@@ -368,14 +402,14 @@ mod tests {
 
     fn row(theirs: f64, ours: f64, is_held: bool) -> Row {
         let comparison = Comparison { is_held, ..COMPARISONS[0] };
-        Row::new(&comparison, "per second", &[theirs, 0.0, theirs * 2.0], &[ours], Some(3.0)).unwrap()
+        Row::new(&comparison, PER_SECOND, &[theirs, 10.0, 2000.0], &[ours, 5.0, 4000.0], Some(3.0)).unwrap()
     }
 
     #[test]
     fn what_is_held_must_agree() {
         let verdict = |rows: &[Row]| {
             CalibrationReport {
-                version: 1,
+                version: 2,
                 rows: rows.to_vec(),
                 load_average_per_cpu: [0.0; 2],
                 missing: Vec::new(),
@@ -383,7 +417,8 @@ mod tests {
             }
             .verdict()
         };
-        let (near, far, shown) = (row(100.0, 102.9, true), row(100.0, 96.9, true), row(100.0, 10.0, false));
+        // The other two rounds are twice and half: the middle is this one.
+        let (near, far, shown) = (row(100.0, 102.9, true), row(100.0, 96.9, true), row(100.0, 60.0, false));
         assert!((far.difference_percent + 3.1).abs() < 1e-9, "{far:?}");
         assert_eq!(verdict(&[near.clone(), shown.clone()]), Verdict::Good);
         assert_eq!(verdict(&[near, far]), Verdict::Failed);
@@ -391,13 +426,20 @@ mod tests {
     }
 
     #[test]
-    fn who_differs_from_himself_decides_nothing() {
-        let outcome = |ours: &[f64]| {
-            Row::new(&COMPARISONS[0], "per second", &[100.0, 101.0, 99.0], ours, Some(3.0)).unwrap().outcome()
+    fn what_a_difference_is_worth() {
+        let check = |figure, ours: [f64; 3], busy: f64, expect: &str| {
+            let theirs = [100.0, 101.0, 99.0];
+            let row = Row::new(&COMPARISONS[0], figure, &theirs, &ours, Some(3.0)).unwrap();
+            assert_eq!(Row { busy: Some((busy, 0.3)), ..row }.outcome(), expect);
         };
-        assert_eq!(outcome(&[110.0, 111.0, 109.5]), "DIFFERS");
-        assert_eq!(outcome(&[110.0, 130.0, 90.0]), "undecided: too noisy");
-        assert_eq!(outcome(&[101.0, 130.0, 90.0]), "agrees");
+        check(PER_SECOND, [101.0, 130.0, 90.0], 0.3, "agrees");
+        check(PER_SECOND, [110.0, 111.0, 109.5], 0.3, "DIFFERS");
+        check(PER_SECOND, [110.0, 130.0, 90.0], 0.3, "undecided: too noisy");
+        // Their CPU was full. That explains why we are faster, and not why we should be slower.
+        check(PER_SECOND, [110.0, 111.0, 109.5], 0.97, "wrk had no CPU left");
+        check(PER_SECOND, [90.0, 91.0, 89.5], 0.97, "DIFFERS");
+        check("p50 us", [90.0, 91.0, 89.5], 0.97, "wrk had no CPU left");
+        check("p50 us", [110.0, 111.0, 109.5], 0.97, "DIFFERS");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::stats::{little_gap, median};
 const ERROR_SHARE_MAX: f64 = 0.001;
 /// CPU time taken by the hypervisor, as a share of all of it.
 const STEAL_SHARE_MAX: f64 = 0.01;
+/// And so many seconds: the kernel counts in ticks of 10 ms, of which two in a short window are no finding.
+const STEAL_S_MAX: f64 = 0.025;
 /// CPU time of strangers, as a share of all of it; ticks are too coarse to go lower over a few seconds. This and not the load average, which
 /// remembers the cell before.
 const STRANGERS_SHARE_MAX: f64 = 0.05;
@@ -120,14 +122,40 @@ fn unsound(measurement: &Measurement) -> Vec<String> {
         reasons.push("nothing was sent".to_owned());
     } else if share(errors, begun) > ERROR_SHARE_MAX {
         reasons.push(format!(
-            "{errors} errors in {begun} = {} > {}",
+            "{errors} errors in {begun} = {} > {}{}",
             per_cent(share(errors, begun)),
-            per_cent(ERROR_SHARE_MAX)
+            per_cent(ERROR_SHARE_MAX),
+            statuses_of_failure(measurement)
         ));
     }
+    reasons.extend(spoiled(measurement));
+    if measurement.cpu.throttled > 0 {
+        reasons.push(format!("held back by a CPU quota {} times > 0", measurement.cpu.throttled));
+    }
+    if measurement.net.listen_drops > 0 {
+        reasons.push(format!("{} drops at listening sockets > 0", measurement.net.listen_drops));
+    }
+    reasons
+}
+
+/// Which statuses they were, if that is what failed: HTTP's from 400 on, or gRPC's other than 0.
+fn statuses_of_failure(measurement: &Measurement) -> String {
+    let failed = measurement.statuses.iter().filter(|(status, _)| !matches!(**status, 0 | 100..400));
+    let failed: Vec<String> = failed.map(|(status, count)| format!("status {status} × {count}")).collect();
+    if failed.is_empty() || measurement.errors.status == 0 {
+        String::new()
+    } else {
+        format!(" ({})", failed.join(", "))
+    }
+}
+
+/// What others on the host, or its hypervisor, did to the cell, if they did: nothing that is measured is to blame, and another attempt may
+/// be luckier.
+pub(crate) fn spoiled(measurement: &Measurement) -> Vec<String> {
+    let mut reasons = Vec::new();
     let cpu = &measurement.cpu;
     let steal = cpu.steal_s / (cpu.busy_s + cpu.idle_s + cpu.steal_s);
-    if steal > STEAL_SHARE_MAX {
+    if steal > STEAL_SHARE_MAX && cpu.steal_s > STEAL_S_MAX {
         reasons.push(format!(
             "{} of CPU time stolen by the hypervisor > {}",
             per_cent(steal),
@@ -141,12 +169,6 @@ fn unsound(measurement: &Measurement) -> Vec<String> {
             per_cent(strangers),
             per_cent(STRANGERS_SHARE_MAX)
         ));
-    }
-    if cpu.throttled > 0 {
-        reasons.push(format!("held back by a CPU quota {} times > 0", cpu.throttled));
-    }
-    if measurement.net.listen_drops > 0 {
-        reasons.push(format!("{} drops at listening sockets > 0", measurement.net.listen_drops));
     }
     reasons
 }
@@ -278,6 +300,10 @@ fn nobody_saturated(subject: &Subject<'_>) -> Judgement {
             verdict: Verdict::BelowCapacity,
             reasons: vec![idle, format!("the objective of {objective_p99_us} µs at p99 ended the search, not a CPU")],
         },
+        // The origin keeps the pace; the load takes what comes.
+        Mode::Closed if subject.case.load.kind == LoadKind::StreamPaced => {
+            Judgement { verdict: Verdict::BelowCapacity, reasons: vec![idle] }
+        }
         Mode::Closed => match closed_loop_gap(subject.case.load.kind, measurement) {
             Some(gap) if gap > LITTLE_GAP_MAX => Judgement {
                 verdict: Verdict::Invalid,

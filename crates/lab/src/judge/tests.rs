@@ -206,9 +206,26 @@ fn the_origins_at_their_limit() {
 }
 
 #[test]
+fn two_ticks_of_a_short_window_are_no_theft() {
+    let stolen = |steal_s| {
+        let cpu = Cpu { client_s: 0.8, busy_s: 0.8, idle_s: 0.8, steal_s, ..Cpu::default() };
+        spoiled(&Measurement { cpu, ..Measurement::default() })
+    };
+    assert_eq!(stolen(0.02), Vec::<String>::new());
+    assert_eq!(stolen(0.03), ["1.8 % of CPU time stolen by the hypervisor > 1.0 %"]);
+}
+
+#[test]
 fn figures_that_mean_nothing() {
     let check =
         |change: fn(&mut Measurement), because| check(Mode::Closed, Layer::Http, change, Verdict::Invalid, because);
+    check(
+        |m| {
+            m.errors = Errors { status: 11, ..Errors::default() };
+            m.statuses = [(200, 10_000), (426, 11)].into();
+        },
+        "11 errors in 10011 = 0.1 % > 0.1 % (status 426 × 11)",
+    );
     check(|m| m.errors = Errors { status: 11, ..Errors::default() }, "11 errors in 10011 = 0.1 % > 0.1 %");
     check(|m| m.cpu.steal_s = 0.3, "1.5 % of CPU time stolen");
     // 9 of the 10 s are those of load, origins and balancer.

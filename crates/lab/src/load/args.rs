@@ -162,8 +162,12 @@ pub struct HttpLoadArgs {
     pub same_length: bool,
 }
 
-/// The arguments of `load grpc`.
+/// The arguments of `load grpc`. strest-grpc's own names for them are understood, too.
 #[derive(Clone, Debug, Args)]
+#[command(
+    mut_arg("requests", |arg| arg.alias("totalRequests")),
+    mut_arg("rate", |arg| arg.alias("totalTargetRps"))
+)]
 pub struct GrpcLoadArgs {
     /// Where to, as in 127.0.0.1:9001, or http://127.0.0.1:9001/package.Service/Method
     pub url: String,
@@ -185,11 +189,11 @@ pub struct GrpcLoadArgs {
     pub length: u32,
 
     /// Wait that the origin is asked for, in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
-    #[arg(long, value_name = "P=MS,...", value_parser = Percentiles::strest)]
+    #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
     pub latency_percentiles: Option<Percentiles>,
 
     /// Share of the calls that the origin is asked to fail, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    #[arg(long, alias = "errorRate", value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub error_rate: f32,
 
     /// Replies to each call: StreamingGet instead of Get
@@ -199,6 +203,10 @@ pub struct GrpcLoadArgs {
     /// Of the draws of latencies
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+
+    /// Print the JSON that strest-grpc prints at its end, in ms, with the rate that was reached and latencies from when calls were due
+    #[arg(long, conflicts_with_all = ["json", "find_capacity"])]
+    pub strest_report: bool,
 }
 
 /// The arguments of `load tcp-rr`.

@@ -16,12 +16,13 @@ mod report;
 mod search;
 mod shape;
 mod stream;
+mod strest_report;
 mod tally;
 mod target;
 mod tcp;
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -35,6 +36,7 @@ pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
 pub use search::{CapacityReport, Objective, Step, find_capacity};
 pub use shape::{Shape, Until};
 pub use stream::{Direction, StreamLoad, run_stream, run_tcp_stream};
+use strest_report::StrestReport;
 pub use target::Target;
 pub use tcp::{TcpLoad, run_tcp};
 
@@ -54,6 +56,11 @@ pub fn run(command: LoadCommand) -> io::Result<Verdict> {
         }
         LoadCommand::Grpc(args) => {
             let load = args.to_load()?;
+            if args.strest_report {
+                let report = host::runtime()?.block_on(run_grpc(&load))?;
+                print_json(&StrestReport::of(&report))?;
+                return Ok(verdict(report.answers > 0));
+            }
             let shaped = |shape: Shape| GrpcLoad { shape, ..load.clone() };
             operate(&args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
         }
@@ -95,14 +102,13 @@ fn verdict(is_good: bool) -> Verdict {
 }
 
 fn print<R: Display + Serialize>(as_json: bool, report: &R) -> io::Result<()> {
-    use std::io::Write;
+    if as_json { print_json(report) } else { write!(io::stdout().lock(), "{report}") }
+}
+
+fn print_json<R: Serialize>(report: &R) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    if as_json {
-        serde_json::to_writer(&mut out, report)?;
-        writeln!(out)
-    } else {
-        write!(out, "{report}")
-    }
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)
 }
 
 #[cfg(test)]

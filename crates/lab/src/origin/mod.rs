@@ -142,7 +142,7 @@ pub struct GrpcOriginArgs {
     pub delay: Option<std::time::Duration>,
 
     /// The same in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
-    #[arg(long, value_name = "P=MS,...", value_parser = Percentiles::strest)]
+    #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
     pub latency_percentiles: Option<Percentiles>,
 
     /// Sent as the header x-origin

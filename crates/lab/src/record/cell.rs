@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Judgement;
 
-/// One instance, under one case, in one round.
+/// One instance, under one case, in one round. A cell that the host spoiled is measured again: then several have the same round, of which the
+/// last sound one counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// [`Case::name`](super::Case::name).
@@ -85,6 +86,10 @@ pub struct Measurement {
     /// One way from writing to reading a message, by time stamps of one clock; paced streams only.
     #[serde(default)]
     pub delivery: Option<Distribution>,
+    /// What one more connection met beside the load, at a hundredth of its rate; absent where the load itself is one connection, or has no
+    /// operations.
+    #[serde(default)]
+    pub probe: Option<Probe>,
     /// Open loop: how late the load sent, against its schedule, at p99, in µs.
     pub lateness_p99_us: Option<f64>,
     /// Share of the window for which the load's busiest thread was on a CPU, 0 to 1; absent where the load does not tell.
@@ -122,7 +127,19 @@ impl Measurement {
         [&mut self.service, &mut self.response, &mut self.connect, &mut self.waiting, &mut self.delivery]
             .into_iter()
             .flatten()
+            .chain(self.probe.as_mut().map(|probe| &mut probe.response))
     }
+}
+
+/// One connection of a process of its own, beside the load: latency that no queue of the load's own making is part of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The offered rate in operations a second.
+    pub rate: f64,
+    /// Operations that succeeded. They are not part of the measurement's `ok`, but of what the CPU time was spent on.
+    pub ok: u64,
+    /// Latency from the scheduled send.
+    pub response: Distribution,
 }
 
 /// What went wrong, each kind apart.

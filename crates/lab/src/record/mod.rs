@@ -11,6 +11,7 @@
 
 mod cell;
 mod environment;
+mod lines;
 mod plan;
 mod result;
 
@@ -21,7 +22,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use cell::{
-    Cell, Cpu, Distribution, Errors, Failure, Measurement, Memory, NetCounters, OriginShare, Sample, Second,
+    Cell, Cpu, Distribution, Errors, Failure, Measurement, Memory, NetCounters, OriginShare, Probe, Sample, Second,
 };
 pub use environment::{Binary, Cgroups, Environment, Limits, Setting};
 pub use plan::{
@@ -71,7 +72,10 @@ pub struct Run {
     pub cells: Vec<Cell>,
     /// What a reader must know who looks at these figures, in sentences.
     pub notes: Vec<String>,
-    /// Computed from `cells`; empty until it has been.
+    /// Whether it was made small enough to be kept, and the host's own paths and names were taken out: see [`crate::keep`].
+    #[serde(default)]
+    pub kept: bool,
+    /// Computed from `cells`; empty until it has been, and in a run that is [`kept`](Self::kept).
     #[serde(default)]
     pub statistics: Vec<Statistic>,
     /// Computed from `statistics` and `cells`; empty until it has been.
@@ -128,13 +132,14 @@ impl Run {
 
     fn write_synced(&self, path: &Path) -> io::Result<()> {
         let mut file = io::BufWriter::new(fs::File::create(path)?);
-        serde_json::to_writer(&mut file, self)?;
+        let mut lines = serde_json::Serializer::with_formatter(&mut file, lines::Lines::default());
+        self.serialize(&mut lines)?;
         file.write_all(b"\n")?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
 
-    /// The same without what makes it large: histograms, series, samples and configurations' text. Statistics of percentiles stay, since
-    /// each cell's percentiles do.
+    /// The same without what makes it large: histograms, series and samples. Every figure of the tables can still be computed, since each
+    /// cell's percentiles stay.
     #[must_use]
     pub fn without_bulk(mut self) -> Self {
         for measurement in self.cells.iter_mut().filter_map(|cell| cell.measurement.as_mut()) {

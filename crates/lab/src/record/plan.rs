@@ -295,6 +295,6 @@ pub struct Calibration {
     pub generator_ceiling_per_s: Option<f64>,
     /// What the origins can serve with the placement of the run, `direct`; operations a second.
     pub origin_ceiling_per_s: Option<f64>,
-    /// Latency at p50 of one connection alone, `direct`, in µs.
+    /// Latency at p50 of one connection alone, without a balancer, in µs.
     pub unloaded_p50_us: Option<f64>,
 }

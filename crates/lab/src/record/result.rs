@@ -76,4 +76,7 @@ pub struct Conclusion {
     pub text: String,
     /// The inequality that triggered it, with its figures.
     pub because: String,
+    /// Whether it is one of the few that a reader must have read who reads nothing else.
+    #[serde(default)]
+    pub leads: bool,
 }

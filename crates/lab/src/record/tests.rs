@@ -49,6 +49,7 @@ fn sample() -> Run {
         calibrations: Vec::new(),
         cells: vec![cell, failed],
         notes: Vec::new(),
+        kept: false,
         statistics: Vec::new(),
         conclusions: Vec::new(),
     }
@@ -105,6 +106,19 @@ fn what_is_written_is_read_again_and_leaves_nothing_beside_it() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
     fs::remove_dir_all(&directory).unwrap();
     assert!(run.write(&path).unwrap_err().to_string().contains("cannot write"));
+}
+
+#[test]
+fn a_line_for_each_field_and_each_cell() {
+    let directory = std::env::temp_dir().join(format!("steelyard-lines-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("run.json");
+    sample().write(&path).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    let begin = |word: &str| text.lines().filter(|line| line.starts_with(word)).count();
+    assert_eq!((begin("\"schema\":1,"), begin("\"environment\":{"), begin("{\"case\":\"rps\"")), (1, 1, 2), "{text}");
+    assert!(text.starts_with("{\n") && text.ends_with("\n}\n"), "{text}");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! What stood around the figures: the host, the limits of what it can tell, who took part, what did not.
 
-use crate::record::{Cell, Layer, Mode, NetCounters, Pacing, Rate, Run, Setting, Verdict};
+use std::collections::BTreeSet;
+
+use crate::record::{Case, Cell, Instance, Layer, LoadKind, Mode, NetCounters, Pacing, Rate, Run, Setting, Verdict};
 use crate::stats::ROUNDS_MIN;
 
-use super::figures::{Figures, LB_US, P99, RPS};
+use super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, P99, RPS};
 use super::number;
 use super::table::Table;
 use super::tables::title;
@@ -144,7 +146,8 @@ pub(crate) fn noise(figures: Figures<'_>) -> Table {
             }
         };
         let (_, rate) = super::tables::rate_figure(case);
-        let row = [of(rate), of(LB_US), of("p50_us"), of(P99)];
+        let cost = if case.load.kind == LoadKind::Stream { LB_CORES_PER_GBPS } else { LB_US };
+        let row = [of(rate), of(cost), of("p50_us"), of(P99)];
         if row.iter().any(|cell| cell != "-") {
             table.row(std::iter::once(super::tables::case_title(case).to_owned()).chain(row));
         }
@@ -155,13 +158,21 @@ pub(crate) fn noise(figures: Figures<'_>) -> Table {
 /// The noise floor in one sentence.
 pub(crate) fn noise_sentence(figures: Figures<'_>) -> String {
     let cases = &figures.run.scenario.cases;
-    let widest = |name: &str| {
-        let measured = cases.iter().filter(|case| !figures.same_over_same(&case.name, name).is_empty());
-        measured.map(|case| figures.noise(&case.name, name)).reduce(f64::max)
+    let widest = |names: &[&str]| {
+        let of_case = |case: &Case| {
+            let measured = names.iter().filter(|name| !figures.same_over_same(&case.name, name).is_empty());
+            measured.map(|name| figures.noise(&case.name, name)).reduce(f64::max)
+        };
+        cases.iter().filter_map(of_case).reduce(f64::max)
     };
-    let parts = [("rate", RPS), ("CPU per operation", LB_US), ("p99", P99)]
-        .into_iter()
-        .filter_map(|(what, name)| Some(format!("{what} ± {}", number::per_cent(widest(name)?))));
+    let parts = [
+        ("rate", &[RPS, GBPS][..]),
+        ("CPU per operation", &[LB_US]),
+        ("CPU per Gbps", &[LB_CORES_PER_GBPS]),
+        ("p99", &[P99]),
+    ]
+    .into_iter()
+    .filter_map(|(what, names)| Some(format!("{what} ± {}", number::per_cent(widest(names)?))));
     let parts: Vec<String> = parts.collect();
     if parts.is_empty() {
         "Nothing was measured twice in a round, so the noise floor is not known; 1 % is assumed.".to_owned()
@@ -191,6 +202,23 @@ pub(crate) fn cautions(run: &Run) -> Vec<String> {
             run.rounds
         ),
     );
+    let contended = contended(run);
+    say(
+        !contended.is_empty(),
+        format!(
+            "Had no CPUs for themselves, but shared them with load and origins, so that no rate of theirs is a capacity: {}.",
+            contended.join(", ")
+        ),
+    );
+    let repeated = repeated(run);
+    say(
+        repeated > 0,
+        format!(
+            "The hypervisor or strangers took CPU time from {repeated} cells, which were then measured again; every attempt is kept."
+        ),
+    );
+    let (invalid, why) = invalid_cells(run);
+    say(invalid > 0, format!("{invalid} of {} cells do not count, and are in no figure: {why}.", run.cells.len()));
     say(
         run.scenario.loopback,
         "Everything ran on the loopback of one namespace: no links, no steering, no contenders of the kernel."
@@ -225,6 +253,75 @@ pub(crate) fn cautions(run: &Run) -> Vec<String> {
     say(true, "One host: no wire, no switch, no network card took part.".to_owned());
     cautions.extend(run.notes.iter().cloned());
     cautions
+}
+
+/// Who or what is missing, and why: one sentence for all of the same reason.
+pub(crate) fn absences(run: &Run) -> Vec<(String, &str)> {
+    let mut absences: Vec<(String, &str)> = Vec::new();
+    for gap in &run.gaps {
+        match absences.iter_mut().find(|(_, why)| *why == gap.why) {
+            Some((what, _)) => *what = format!("{what}; {}", gap.what),
+            None => absences.push((gap.what.clone(), &gap.why)),
+        }
+    }
+    absences
+}
+
+/// Instances of balancers that shared their CPUs, where it was not everybody's lot as on loopback.
+fn contended(run: &Run) -> Vec<&str> {
+    let shared = |instance: &&Instance| {
+        let measured = run.cells.iter().filter(|cell| cell.instance == instance.id);
+        let mut measured = measured.filter_map(|cell| cell.measurement.as_ref()).peekable();
+        measured.peek().is_some() && !measured.all(crate::judge::is_box_apart)
+    };
+    let is_balancer = |instance: &&Instance| crate::judge::layer_of(run, &instance.id) != Layer::Direct;
+    let instances = run.scenario.instances.iter().filter(is_balancer).filter(shared);
+    if run.scenario.loopback { Vec::new() } else { instances.map(|instance| instance.id.as_str()).collect() }
+}
+
+/// Attempts that were followed by another one of the same cell.
+fn repeated(run: &Run) -> usize {
+    let key = |cell: &Cell| (cell.case.clone(), cell.instance.clone(), cell.round, cell.twin);
+    let cells: BTreeSet<_> = run.cells.iter().map(key).collect();
+    run.cells.len() - cells.len()
+}
+
+/// How many cells are in no figure, and for what reasons in how many, the commonest first.
+fn invalid_cells(run: &Run) -> (usize, String) {
+    let mut reasons: Vec<(String, usize)> = Vec::new();
+    let mut count = 0;
+    for cell in &run.cells {
+        let invalid = cell.judgement.as_ref().filter(|judgement| judgement.verdict == Verdict::Invalid);
+        let kinds: Vec<String> = match (&cell.failure, invalid) {
+            (Some(_), _) => vec!["failed".to_owned()],
+            (None, Some(judgement)) => judgement.reasons.iter().map(|reason| kind_of(reason)).collect(),
+            (None, None) => continue,
+        };
+        count += 1;
+        for kind in kinds {
+            match reasons.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, count)) => *count += 1,
+                None => reasons.push((kind, 1)),
+            }
+        }
+    }
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let reasons: Vec<String> = reasons.iter().map(|(kind, count)| format!("{kind} ({count})")).collect();
+    (count, reasons.join(", "))
+}
+
+/// A reason without its figures, which are others in each cell.
+fn kind_of(reason: &str) -> String {
+    const KINDS: [(&str, &str); 7] = [
+        ("stolen", "CPU time stolen by the hypervisor"),
+        ("strangers", "CPU time used by strangers"),
+        ("errors", "errors"),
+        ("drops", "drops at listening sockets"),
+        ("quota", "held back by a CPU quota"),
+        ("Little", "connections that were not all in use"),
+        ("nothing was sent", "nothing was sent"),
+    ];
+    KINDS.iter().find(|(word, _)| reason.contains(word)).map_or(reason, |(_, kind)| kind).to_owned()
 }
 
 /// Cells that failed, or were judged invalid, and why.

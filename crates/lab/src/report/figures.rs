@@ -29,6 +29,8 @@ pub(crate) const ORIGIN_US: &str = "origin_us_per_op";
 pub(crate) const BUSY_US: &str = "busy_us_per_op";
 pub(crate) const P50: &str = "p50_us";
 pub(crate) const P99: &str = "p99_us";
+pub(crate) const PROBE_P50: &str = "probe_p50_us";
+pub(crate) const PROBE_P99: &str = "probe_p99_us";
 pub(crate) const GBPS: &str = "gbps";
 pub(crate) const LB_CORES_PER_GBPS: &str = "lb_cores_per_gbps";
 pub(crate) const CORES_PER_GBPS: &str = "cores_per_gbps";
@@ -53,6 +55,8 @@ pub(crate) const METRICS: &[Metric] = &[
     Metric { name: P99, title: "p99", of: |r| r.percentile(99.0) },
     Metric { name: "p999_us", title: "p99.9", of: |r| r.percentile(99.9) },
     Metric { name: "max_us", title: "max", of: |r| r.of_latency(|latency| latency.max_us) },
+    Metric { name: PROBE_P50, title: "probe p50", of: |r| r.probe(50.0) },
+    Metric { name: PROBE_P99, title: "probe p99", of: |r| r.probe(99.0) },
     Metric { name: GBPS, title: "client-in Gbps", of: |r| r.gigabits(Some(r.m.received_bytes)) },
     Metric { name: "origin_gbps", title: "server-out Gbps", of: |r| r.gigabits(r.m.origin_sent_bytes) },
     Metric { name: LB_CORES_PER_GBPS, title: "LB cores/Gbps", of: |r| r.per_gigabit(lb_seconds(r.m, r.layer)?) },
@@ -72,8 +76,17 @@ impl Round<'_> {
         matches!(self.kind, LoadKind::Stream | LoadKind::StreamPaced)
     }
 
+    /// The probe's operations took their part of the CPU time as well.
     fn per_op(&self, seconds: f64) -> Option<f64> {
-        (self.m.ok > 0 && self.counts_ops()).then(|| seconds * 1e6 / self.m.ok as f64)
+        let operations = self.m.ok + self.m.probe.as_ref().map_or(0, |probe| probe.ok);
+        (self.m.ok > 0 && self.counts_ops()).then(|| seconds * 1e6 / operations as f64)
+    }
+
+    /// A percentile of the probe, if it has so many values that one in a hundred of them is one.
+    fn probe(&self, percent: f64) -> Option<f64> {
+        let response = &self.m.probe.as_ref()?.response;
+        let above = response.count as f64 * (1.0 - percent / 100.0);
+        response.percentile_us(percent).filter(|_| above >= 1.0 - 1e-9)
     }
 
     fn gigabits(&self, bytes: Option<u64>) -> Option<f64> {
@@ -245,7 +258,7 @@ fn is_sound(cell: &Cell) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Cpu, Distribution, Memory};
+    use crate::record::{Cpu, Distribution, Memory, Probe};
 
     /// 1,000 operations and 1 GB in 2 s; CPU 1 is the balancer's, half busy.
     fn measurement() -> Measurement {
@@ -298,6 +311,18 @@ mod tests {
         check(GBPS, Layer::Http, LoadKind::Http, same, None);
         // 1 s of CPU for 8 gigabits.
         check(LB_CORES_PER_GBPS, Layer::Tcp, LoadKind::StreamPaced, same, Some(0.125));
+        let probed = |count: u64| {
+            move |m: &mut Measurement| {
+                let response =
+                    Distribution { count, percentiles: vec![(50.0, 80.0), (99.0, 90.0)], ..Distribution::default() };
+                m.probe = Some(Probe { rate: 5.0, ok: 250, response });
+            }
+        };
+        // 1,250 operations in all.
+        check(LB_US, Layer::Http, LoadKind::Http, probed(250), Some(800.0));
+        check(PROBE_P99, Layer::Http, LoadKind::Http, probed(100), Some(90.0));
+        check(PROBE_P99, Layer::Http, LoadKind::Http, probed(99), None);
+        check(PROBE_P50, Layer::Http, LoadKind::Http, probed(99), Some(80.0));
         check(LB_MIB, Layer::Tcp, LoadKind::Stream, same, Some(3.0));
         check(LB_MIB, Layer::Kernel, LoadKind::Stream, |m| m.memory = Memory::default(), None);
     }

@@ -6,7 +6,7 @@ use crate::record::{Conclusion, Instance, Run, Variant, Verdict};
 
 use super::figures::Figures;
 use super::table::Table;
-use super::{environment, number, plots, sizing, tables};
+use super::{environment, hops, number, plots, sizing, tables};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -43,6 +43,7 @@ pub(super) fn render(run: &Run) -> String {
 /// What a reader who reads nothing else must have read.
 fn first_page(figures: Figures<'_>) -> Markup {
     let run = figures.run;
+    let has_hops = hops::table(figures).is_some();
     html! {
         section class="verdict" id="verdict" {
             h2 { "Verdict" }
@@ -53,29 +54,40 @@ fn first_page(figures: Figures<'_>) -> Markup {
             h2 { "What this cannot tell" }
             ul {
                 @for caution in environment::cautions(run) { li { (caution) } }
-                @for gap in &run.gaps { li { "Not there: " strong { (gap.what) } ": " (gap.why) } }
+                @for (what, why) in environment::absences(run) { li { "Not there: " strong { (what) } ": " (why) } }
             }
         }
         nav aria-label="Sections" {
             ul {
-                @for (id, title) in SECTIONS { li { a href={ "#" (id) } { (title) } } }
+                @for (id, title) in SECTIONS.into_iter().filter(|(id, _)| *id != "hops" || has_hops) {
+                    li { a href={ "#" (id) } { (title) } }
+                }
             }
         }
         section id="conclusions" {
             h2 { "Conclusions" }
             @if run.conclusions.is_empty() { p { "None: no figure bears one out." } }
-            ul class="conclusions" {
-                @for Conclusion { text, because } in &run.conclusions { li { (text) span class="because" { (because) } } }
-            }
+            @let (leading, others): (Vec<_>, Vec<_>) = run.conclusions.iter().partition(|conclusion| conclusion.leads);
+            (conclusions(&leading))
+            @if !others.is_empty() { details { summary { (others.len()) " more" } (conclusions(&others)) } }
+        }
+    }
+}
+
+fn conclusions(conclusions: &[&Conclusion]) -> Markup {
+    html! {
+        ul class="conclusions" {
+            @for Conclusion { text, because, .. } in conclusions { li { (text) span class="because" { (because) } } }
         }
     }
 }
 
 /// Sections below the first box, by id.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 9] = [
     ("conclusions", "Conclusions"),
     ("published", "Published tables"),
     ("honest", "Full tables"),
+    ("hops", "Hops"),
     ("plots", "Plots"),
     ("sizing", "Sizing"),
     ("host", "Cases, host, programs"),
@@ -94,6 +106,7 @@ fn body(figures: Figures<'_>) -> Markup {
             h2 { "The tables that it should have had" }
             div class="tables" { @for honest in tables::honest(figures) { (table(&honest)) } }
         }
+        @if let Some(hops) = hops::table(figures) { section id="hops" { h2 { "Hops" } (table(&hops)) } }
         section id="plots" {
             h2 { "Plots" }
             div class="plots" { @for plot in plots::plots(figures) { (plot) } }

@@ -6,7 +6,7 @@ use crate::record::{Conclusion, Instance, Run, Variant};
 
 use super::figures::Figures;
 use super::table::Table;
-use super::{environment, sizing, tables};
+use super::{environment, hops, sizing, tables};
 
 pub(super) fn render(run: &Run) -> String {
     let figures = Figures::new(run);
@@ -23,6 +23,7 @@ pub(super) fn render(run: &Run) -> String {
     first_page(&mut text, figures);
     section(&mut text, "The tables of the published report", tables::published(figures));
     section(&mut text, "The tables that it should have had", tables::honest(figures));
+    section(&mut text, "Hops", hops::table(figures));
     section(&mut text, "Sizing", sizing::table(figures));
     section(&mut text, "Cases", [environment::cases(run)]);
     section(&mut text, "Host", [environment::host(run)]);
@@ -46,8 +47,12 @@ fn first_page(text: &mut String, figures: Figures<'_>) {
     if let Some(sizing) = sizing::sentence(figures) {
         let _ = writeln!(text, "- {sizing}");
     }
-    for Conclusion { text: sentence, because } in &run.conclusions {
-        let _ = writeln!(text, "- {sentence} *({because})*");
+    let (leading, others): (Vec<_>, Vec<_>) = run.conclusions.iter().partition(|conclusion| conclusion.leads);
+    conclusions(text, &leading);
+    if !others.is_empty() {
+        let _ = writeln!(text, "\n<details><summary>{} more</summary>\n", others.len());
+        conclusions(text, &others);
+        let _ = writeln!(text, "\n</details>");
     }
     let _ = writeln!(text, "\n## Noise floor\n\n{}\n", environment::noise_sentence(figures));
     let noise = environment::noise(figures);
@@ -58,10 +63,16 @@ fn first_page(text: &mut String, figures: Figures<'_>) {
     for caution in environment::cautions(run) {
         let _ = writeln!(text, "- {caution}");
     }
-    for gap in &run.gaps {
-        let _ = writeln!(text, "- Not there: {}: {}", gap.what, gap.why);
+    for (what, why) in environment::absences(run) {
+        let _ = writeln!(text, "- Not there: {what}: {why}");
     }
     text.push('\n');
+}
+
+pub(super) fn conclusions(text: &mut String, conclusions: &[&Conclusion]) {
+    for Conclusion { text: sentence, because, .. } in conclusions {
+        let _ = writeln!(text, "- {sentence} *({because})*");
+    }
 }
 
 fn section(text: &mut String, title: &str, tables: impl IntoIterator<Item = Table>) {

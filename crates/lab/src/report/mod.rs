@@ -10,6 +10,7 @@
 mod conclude;
 mod environment;
 mod figures;
+mod hops;
 mod html;
 mod markdown;
 mod merged;
@@ -17,6 +18,7 @@ mod number;
 mod plot;
 mod plots;
 mod reading;
+mod readme;
 mod sizing;
 mod statistics;
 mod table;
@@ -24,7 +26,7 @@ mod tables;
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::judge;
 use crate::record::Run;
@@ -48,22 +50,53 @@ pub fn html(run: &Run) -> String {
     html::render(run)
 }
 
+/// What stands first in the directory of a run that is kept: what was measured, where and how, and what came of it. `run` has been analysed.
+pub fn readme(run: &Run) -> String {
+    readme::render(run)
+}
+
+/// Which tables of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tables {
+    /// The whole run in one table, as a README wants it
+    Summary,
+    /// Those of the published report, with its columns
+    Published,
+    /// Those that it should have had: intervals, costs, verdicts
+    Honest,
+}
+
+/// Those tables as Markdown. `run` has been analysed.
+pub fn tables(run: &Run, which: Tables) -> String {
+    let figures = figures::Figures::new(run);
+    let tables = match which {
+        Tables::Summary => tables::summary(figures).into_iter().collect(),
+        Tables::Published => tables::published(figures),
+        Tables::Honest => tables::honest(figures),
+    };
+    tables.iter().map(table::Table::markdown).collect::<Vec<_>>().join("\n")
+}
+
 /// Writes `report.html` and `report.md` into `directory`, each whole or not at all. `run` has been analysed.
 ///
 /// # Errors
 /// What the host says. What had stood there is then as it was.
 pub fn write(run: &Run, directory: &Path) -> io::Result<()> {
-    for (name, text) in [("report.html", html(run)), ("report.md", markdown(run))] {
-        let path = directory.join(name);
-        let beside = directory.join(format!("{name}.new"));
-        let outcome = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &path));
-        if outcome.is_err() {
-            // Half a file is of no use, and on a full disk its room is wanted.
-            let _ = fs::remove_file(&beside);
-        }
-        outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))?;
+    write_text(&directory.join("report.html"), &html(run))?;
+    write_text(&directory.join("report.md"), &markdown(run))
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_text(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let outcome = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    if outcome.is_err() {
+        // Half a file is of no use, and on a full disk its room is wanted.
+        let _ = fs::remove_file(&beside);
     }
-    Ok(())
+    outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
 }
 
 #[cfg(test)]

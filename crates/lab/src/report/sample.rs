@@ -89,6 +89,7 @@ pub(crate) fn raw(table: Table) -> Run {
         gaps: vec![Gap { what: "ipvs".into(), why: "CONFIG_IP_VS is not in this kernel".into() }],
         cells: Vec::new(),
         notes: Vec::new(),
+        kept: false,
         statistics: Vec::new(),
         conclusions: Vec::new(),
         scenario,
@@ -382,6 +383,13 @@ fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Me
         };
     let ok = (rate * window_s) as u64;
     let distribution = distribution(ok, mean_us, unloaded_us.min(mean_us), jitter(0.05));
+    let is_probed = offered.is_some() && case.load.kind != LoadKind::StreamPaced && case.load.connections > 1;
+    // An idle connection's latency, and a little of the queue's.
+    let probe = Probe {
+        rate: rate / 100.0,
+        ok: ok / 100,
+        response: self::distribution(ok / 100, unloaded_us * 1.2, unloaded_us, jitter(0.05)),
+    };
     let (is_stream, is_paced) = (case.load.kind == LoadKind::Stream, case.load.kind == LoadKind::StreamPaced);
     let bytes = ok * if is_stream { 100_000 } else { 165 };
     let rss = (maker.rss_mib * f64::from(1 << 20)) as u64;
@@ -390,6 +398,7 @@ fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Me
         window_s,
         connections: case.load.connections,
         streams: 1,
+        probe: is_probed.then_some(probe),
         rate: offered,
         planned: offered.map(|_| ok),
         sent: ok,
@@ -402,7 +411,7 @@ fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Me
         response: offered.filter(|_| !is_paced).map(|_| distribution.clone()),
         delivery: is_paced.then_some(distribution),
         lateness_p99_us: offered.map(|_| 40.0),
-        cpu: cpu(instance, &costs, rate, window_s),
+        cpu: cpu(instance, &costs, rate * if is_probed { 1.01 } else { 1.0 }, window_s),
         memory: Memory {
             balancer_rss: rss,
             balancer_rss_idle: rss / 2,

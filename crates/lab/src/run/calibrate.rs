@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::origins::listening;
 use super::progress::say;
 use super::session::Session;
+use crate::judge;
 use crate::process::{Process, Spec};
 use crate::record::{Calibration, Case, Layer, LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Run};
 use crate::schedule::CALIBRATION;
@@ -88,10 +89,11 @@ impl Session<'_> {
         if matches!(case.load.kind, LoadKind::Stream | LoadKind::StreamPaced) {
             return None;
         }
-        let direct = case.instances.iter().find(|id| is_direct(run, id))?;
+        let of_layer = |layer| case.instances.iter().find(|id| judge::layer_of(run, id) == layer);
+        let bare = of_layer(Layer::Direct).or_else(|| of_layer(Layer::Routed))?;
         let load = LoadSpec { mode: Mode::Closed, connections: 1, streams: 1, ..short(&case.load) };
         let case = Case { load, ..case.clone() };
-        let measured = self.put_on(&case, direct, None, &mut String::new()).await.ok()?;
+        let measured = self.put_on(&case, bare, (None, None), &mut String::new()).await.ok()?;
         measured.service.and_then(|latency| latency.percentile_us(50.0))
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::load::{Where, arguments, measurement, parse, wants_sources};
+use super::load::{Where, arguments, measurement, parse, probe, probed, wants_sources};
 use super::now;
 use super::origins::Service;
 use super::session::{Live, Session};
@@ -11,11 +11,15 @@ use super::watch::{Groups, Seen, cpu, samples, watch};
 use crate::environment::load_average;
 use crate::process::{self, Process, Spec};
 use crate::record::{
-    Case, Cell, Failure, Layer, LoadKind, Measurement, Memory, Mode, NetCounters, OriginShare, Rate, Run,
+    Calibration, Case, Cell, Failure, Layer, LoadKind, Measurement, Memory, Mode, NetCounters, OriginShare, Probe,
+    Rate, Run,
 };
 use crate::schedule::{Step, load_time};
 use crate::stats::median;
 use crate::topology::Topology;
+
+/// What a probe may take beyond its load.
+const PROBE_EXTRA: Duration = Duration::from_secs(5);
 
 /// What a load may take beyond its own time: the connects of 2,000 connections, the last answers, the report.
 const LOAD_EXTRA: Duration = Duration::from_secs(30);
@@ -47,7 +51,8 @@ impl Session<'_> {
         let case = run.case(&step.case).ok_or_else(|| failure(format!("no contender is left for {}", step.case)))?;
         self.revive(run, &step.instance).await?;
         let rate = rate_of(run, case).map_err(failure)?;
-        let measurement = self.put_on(case, &step.instance, rate, command).await;
+        let calibration = run.calibrations.iter().find(|calibration| calibration.case == case.name);
+        let measurement = self.put_on(case, &step.instance, (rate, calibration), command).await;
         // A contender that dies under a load fails its cell, however much was answered before.
         let live = self.lives.iter_mut().find(|live| live.id == step.instance);
         let death = live.and_then(|live| live.processes.iter_mut().find_map(Process::ended));
@@ -57,12 +62,12 @@ impl Session<'_> {
         }
     }
 
-    /// Puts a case's load on an instance, and watches.
+    /// Puts a case's load on an instance, and watches. Of a case that has been calibrated a probe tells the latency beside the load.
     pub(super) async fn put_on(
         &self,
         case: &Case,
         id: &str,
-        rate: Option<f64>,
+        (rate, calibration): (Option<f64>, Option<&Calibration>),
         command: &mut String,
     ) -> Result<Measurement, Failure> {
         let failure = |why: String| Failure { why, log: Vec::new() };
@@ -94,6 +99,12 @@ impl Session<'_> {
         };
         *command = process::text(&spec);
         let before = load_average() / self.plan.cpus.len() as f64;
+        let probe = probe(case, rate, calibration).and_then(|(case, rate)| {
+            let to = Where { rate: Some(rate), threads: 1, ..to.clone() };
+            let mut words = vec![self.plan.itself.display().to_string()];
+            words.extend(arguments(&case, &to));
+            Process::start(&Spec { name: "probe", command: &words, ..spec }).ok()
+        });
         let mut load = Process::start(&spec)?;
         let groups = Groups { balancer: &live.group, client: &self.client, origin: &self.origin };
         let namespaces = self.namespaces(live, service);
@@ -104,6 +115,10 @@ impl Session<'_> {
         let mut measured = measurement(report);
         self.fill_in(&mut measured, live, &seen, case);
         measured.load_average_per_cpu = before;
+        measured.probe = match probe {
+            Some(probe) => heard(probe).await,
+            None => None,
+        };
         for share in &mut measured.shares {
             share.operations = operations.get(&share.name).copied();
         }
@@ -155,6 +170,13 @@ impl Session<'_> {
         measured.shares = (0..case.origin.count).map(share).collect();
         measured.samples = samples(seen.begun, &seen.looks);
     }
+}
+
+/// What a probe tells at its end. One that failed, as it may where its load does, tells nothing.
+async fn heard(mut probe: Process) -> Option<Probe> {
+    let ended = tokio::time::timeout(PROBE_EXTRA, probe.wait()).await.ok()?.ok()?;
+    let text = std::fs::read_to_string(probe.log()).ok()?;
+    ended.success().then(|| parse(&text, &Mode::Closed).ok().and_then(probed)).flatten()
 }
 
 /// Counters of all namespaces together; of a direct way, the balancer's is the client's, and counts once.

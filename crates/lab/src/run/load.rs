@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::Value;
 
 use crate::load::{CapacityReport, LoadReport, REPORT_VERSION};
-use crate::record::{Case, LoadKind, Measurement, Mode, Pacing};
+use crate::record::{Calibration, Case, LoadKind, LoadSpec, Measurement, Mode, Pacing, Probe, Rate};
 
 /// What a load is told besides its case.
 #[derive(Clone, Debug)]
@@ -65,6 +65,38 @@ pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
     words
 }
 
+/// One connection beside a load, at a hundredth of its rate: what somebody met who had no part in it.
+///
+/// None where there are no operations, where the load is one connection itself, and where its rate is not known: in a search.
+pub(super) fn probe(case: &Case, rate: Option<f64>, calibration: Option<&Calibration>) -> Option<(Case, f64)> {
+    let load = &case.load;
+    let has_operations = !matches!(load.kind, LoadKind::Stream | LoadKind::StreamPaced);
+    let in_flight = f64::from(load.connections) * f64::from(load.streams.max(1));
+    if !has_operations || in_flight <= 1.0 || matches!(load.mode, Mode::Search { .. }) {
+        return None;
+    }
+    let alone_s = calibration.and_then(|calibration| calibration.unloaded_p50_us)? / 1e6;
+    // A closed loop goes round as often as its connections can, or the load.
+    let ceiling = calibration.and_then(|calibration| calibration.generator_ceiling_per_s).unwrap_or(f64::INFINITY);
+    let expected = rate.unwrap_or((in_flight / alone_s).min(ceiling));
+    // One connection can carry one operation at a time; half of that leaves room for a bad moment.
+    let rate = (expected * PROBE_SHARE).min(0.5 / alone_s);
+    let mode = Mode::Open { rate: Rate::Fixed(rate), pacing: Pacing::Uniform };
+    let load = LoadSpec { mode, connections: 1, streams: 1, ..load.clone() };
+    (rate >= PROBE_PER_S_MIN).then(|| (Case { load, ..case.clone() }, rate))
+}
+
+/// Of the load's rate.
+const PROBE_SHARE: f64 = 0.01;
+
+/// Fewer say nothing within a window.
+const PROBE_PER_S_MIN: f64 = 1.0;
+
+/// What a probe met.
+pub(super) fn probed(report: LoadReport) -> Option<Probe> {
+    Some(Probe { rate: report.rate?, ok: report.ok, response: report.response? })
+}
+
 /// Whether a load makes so many connections that it takes several addresses to make them from.
 pub(super) fn wants_sources(kind: LoadKind) -> bool {
     matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr)
@@ -121,7 +153,7 @@ pub(super) fn measurement(report: LoadReport) -> Measurement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{LoadSpec, OriginKind, OriginSpec, Rate};
+    use crate::record::{OriginKind, OriginSpec};
 
     fn case(kind: LoadKind, mode: Mode) -> Case {
         let load = LoadSpec {
@@ -209,6 +241,39 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_probe_takes_a_hundredth_or_what_one_connection_can_carry() {
+        let calibration = |ceiling, alone_us| Calibration {
+            case: "c".into(),
+            generator_ceiling_per_s: Some(ceiling),
+            origin_ceiling_per_s: None,
+            unloaded_p50_us: Some(alone_us),
+        };
+        let check = |kind, mode, rate, calibration: &Calibration, expect: Option<f64>| {
+            let probe = probe(&case(kind, mode), rate, Some(calibration));
+            assert_eq!(probe.as_ref().map(|(_, rate)| *rate), expect);
+            if let Some((case, rate)) = probe {
+                assert_eq!((case.load.connections, case.load.streams), (1, 1));
+                let words = arguments(&case, &Where { rate: Some(rate), ..to() });
+                assert!(words.contains(&format!("--rate={rate}")) && words.contains(&"--duration=300ms".to_owned()));
+            }
+        };
+        let open = || Mode::Open { rate: Rate::Fixed(5_000.0), pacing: Pacing::Uniform };
+        let quick = calibration(40_000.0, 100.0);
+        check(LoadKind::Http, open(), Some(5_000.0), &quick, Some(50.0));
+        // 32 in flight of 100 µs are 320,000/s; the load can make 40,000.
+        check(LoadKind::Grpc, Mode::Closed, None, &quick, Some(400.0));
+        // Of 200 ms each one connection carries 5 a second.
+        check(LoadKind::Http10, Mode::Closed, None, &calibration(40_000.0, 200_000.0), Some(1.6));
+        check(LoadKind::Http, open(), Some(50.0), &quick, None);
+        check(LoadKind::Stream, Mode::Closed, None, &quick, None);
+        check(LoadKind::Http, Mode::Search { objective_p99_us: 1 }, None, &quick, None);
+        assert!(probe(&case(LoadKind::Http, open()), Some(5_000.0), None).is_none(), "nothing is known of its latency");
+        let mut one = case(LoadKind::TcpRr, Mode::Closed);
+        (one.load.connections, one.load.streams) = (1, 1);
+        assert!(probe(&one, None, Some(&quick)).is_none(), "it is one connection itself");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `lab run`: a scenario, from its file to its report.
 //!
 //! Job: the order of things. What this host can carry is chosen and told with the time it will take; links, origins and contenders are set
-//! up; the instrument is calibrated; cells are measured in the order of the schedule, and each is on disk before the next begins; at the end
-//! all is judged and written up. An interruption ends the run after what has been measured, with a valid record of it.
+//! up; the instrument is calibrated; cells are measured in the order of the schedule, again if the host spoiled them, and each is on disk
+//! before the next begins; at the end all is judged and written up. An interruption ends the run after what has been measured, with a valid record of it.
 //!
 //! Non-job: how one cell is measured (`cell`), who stands where (`session`), judging and rendering.
 
@@ -20,7 +20,7 @@ mod watch;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use args::RunArgs;
 
@@ -30,7 +30,7 @@ use crate::leftovers::Leftovers;
 use crate::record::{self, Contender, Gap, Run};
 use crate::scenario::{self, InstanceId, ScenarioFile, Wish};
 use crate::schedule::{self, Schedule, Step};
-use crate::{Verdict, doctor, environment, host, report};
+use crate::{Verdict, doctor, environment, host, judge, report};
 use progress::Progress;
 use session::Session;
 
@@ -86,6 +86,9 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
 }
 
 const INTERRUPTED: &str = "interrupted";
+
+/// How often a cell is measured again that the host spoiled. All of them are kept; the last one that is sound counts.
+const REPEATS_MAX: u32 = 3;
 
 fn read_all(names: &[String], recipes: &[Recipe]) -> Result<Vec<ScenarioFile>, Vec<Problem>> {
     let mut files = Vec::new();
@@ -148,17 +151,16 @@ fn prepare(
     }
     let selection = scenario::select(file, &recipes, &missing, wish, (cpus.len() as u32, loopback))
         .map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    let (mut scenario, mut rounds) = (selection.scenario, selection.rounds);
+    let (mut scenario, rounds) = (selection.scenario, selection.rounds);
     let measure = args.measure.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX).max(1));
     if let Some(window_ms) = measure {
         scenario.cases.iter_mut().for_each(|case| case.load.measure_ms = window_ms);
     }
-    let budget = args.budget.or(args.quick.then_some(schedule::QUICK_MAX));
-    if let Some(budget) = budget {
-        rounds = schedule::shrink(&mut scenario, rounds, budget);
-    }
     let seed = args.seed.unwrap_or_else(seed_of_the_day);
-    let schedule = schedule::plan(&scenario, rounds, seed);
+    let schedule = match args.budget.or(args.quick.then_some(schedule::QUICK_MAX)) {
+        Some(budget) => schedule::plan_within(&mut scenario, rounds, seed, budget),
+        None => schedule::plan(&scenario, rounds, seed),
+    };
     let directory = if args.plan { directory.to_owned() } else { made(directory)? };
     let contenders = contenders(&recipes, &found, &scenario);
     let run = Run {
@@ -170,7 +172,7 @@ fn prepare(
         reproduce: args.command(&file.name, seed),
         quick: args.quick,
         seed,
-        rounds,
+        rounds: schedule.rounds,
         environment: environment::capture(itself, version),
         scenario,
         contenders,
@@ -178,6 +180,7 @@ fn prepare(
         calibrations: Vec::new(),
         cells: Vec::new(),
         notes: Vec::new(),
+        kept: false,
         statistics: Vec::new(),
         conclusions: Vec::new(),
     };
@@ -220,6 +223,7 @@ async fn carry_out(run: &mut Run, plan: &Plan, only_plan: bool) -> Result<(), St
 }
 
 async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
+    let begun = Instant::now();
     let mut session = Session::set_up(run, plan).await.map_err(|failure| failure.why)?;
     save(run, plan)?;
     session.calibrate(run).await;
@@ -227,11 +231,34 @@ async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
     let is_there = |step: &&Step| run.case(&step.case).is_some_and(|case| case.instances.contains(&step.instance));
     let steps: Vec<&Step> = plan.schedule.steps.iter().filter(is_there).collect();
     let mut progress = Progress::new(&steps, &run.scenario);
-    for (order, step) in steps.into_iter().enumerate() {
-        let cell = session.measure(run, step, order as u32).await;
-        progress.tell(&cell);
-        run.cells.push(cell);
-        save(run, plan)?;
+    let mut left_out = 0;
+    for block in steps.chunk_by(|one, next| (&one.case, one.round) == (&next.case, next.round)) {
+        let mut wanted = block.to_vec();
+        for attempt in 0..=REPEATS_MAX {
+            for step in std::mem::take(&mut wanted) {
+                if attempt > 0 && begun.elapsed() + progress.left_with(step, &run.scenario) > plan.schedule.limit {
+                    continue;
+                }
+                if plan.schedule.is_budget && begun.elapsed() > plan.schedule.limit {
+                    left_out += 1;
+                    continue;
+                }
+                let cell = session.measure(run, step, run.cells.len() as u32).await;
+                // Within the round, so that it is compared with what met about the same.
+                if cell.measurement.as_ref().is_some_and(|measurement| !judge::spoiled(measurement).is_empty()) {
+                    wanted.push(step);
+                }
+                progress.tell(&cell, attempt > 0);
+                run.cells.push(cell);
+                save(run, plan)?;
+            }
+        }
+    }
+    if left_out > 0 {
+        run.notes.push(format!(
+            "This host was slower than planned: {left_out} of {} cells were left out to keep to the time that was given",
+            plan.schedule.steps.len()
+        ));
     }
     session.close(run).await;
     Ok(())

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use super::Plan;
+use crate::judge;
 use crate::record::{Cell, Run, Scenario};
 use crate::schedule::{Schedule, Step, clock, step_time};
 
@@ -19,8 +20,9 @@ pub(super) fn say(line: &str) {
 pub(super) fn announce(run: &Run, plan: &Plan) {
     let Run { scenario, seed, .. } = run;
     say(&format!("{}: {}", scenario.name, scenario.title));
-    let Schedule { steps, rounds, expected } = &plan.schedule;
+    let Schedule { steps, rounds, expected, limit, .. } = &plan.schedule;
     say(&format!("  {} cells in {rounds} rounds, seed {seed}: about {}", steps.len(), clock(*expected)));
+    say(&format!("  cells that the host spoils are measured again, up to {} in all", clock(*limit)));
     for case in &scenario.cases {
         say(&format!("  {:<22} {}", case.name, case.title));
     }
@@ -40,7 +42,11 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
 /// How far it is.
 #[derive(Debug)]
 pub(super) struct Progress {
-    begun: Instant,
+    /// When the last cell ended.
+    last: Instant,
+    /// What the steps of the schedule have taken, repeats left out.
+    measuring: Duration,
+    /// Steps of the schedule.
     done: usize,
     /// Expected time of each step.
     times: Vec<Duration>,
@@ -49,21 +55,36 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(steps: &[&Step], scenario: &Scenario) -> Self {
         let times = steps.iter().map(|step| step_time(scenario, step)).collect();
-        Self { begun: Instant::now(), done: 0, times }
+        Self { last: Instant::now(), measuring: Duration::ZERO, done: 0, times }
+    }
+
+    /// The time that is left at the pace so far, and that of one more measurement of `step`.
+    pub(super) fn left_with(&self, step: &Step, scenario: &Scenario) -> Duration {
+        self.left() + step_time(scenario, step)
+    }
+
+    fn left(&self) -> Duration {
+        let (done, left) = self.times.split_at(self.done.min(self.times.len()));
+        let (done, left): (Duration, Duration) = (done.iter().sum(), left.iter().sum());
+        // Before the first cell nothing is known of it.
+        let pace = if done.is_zero() { 1.0 } else { self.measuring.as_secs_f64() / done.as_secs_f64() };
+        left.mul_f64(pace)
     }
 
     /// One line for a cell, with the time that is left at the pace so far.
-    pub(super) fn tell(&mut self, cell: &Cell) {
-        self.done += 1;
-        let (done, left) = self.times.split_at(self.done.min(self.times.len()));
-        let (done, left): (Duration, Duration) = (done.iter().sum(), left.iter().sum());
-        let pace = self.begun.elapsed().as_secs_f64() / done.as_secs_f64().max(1e-3);
+    pub(super) fn tell(&mut self, cell: &Cell, is_repeat: bool) {
+        let took = std::mem::replace(&mut self.last, Instant::now()).elapsed();
+        if !is_repeat {
+            self.done += 1;
+            self.measuring += took;
+        }
         let twin = if cell.twin > 0 { " again" } else { "" };
+        let repeat = if is_repeat { ", repeated" } else { "" };
         say(&format!(
-            "[{}/{}, {} left] {} {} round {}{twin}: {}",
+            "[{}/{}, {} left] {} {} round {}{twin}{repeat}: {}",
             self.done,
             self.times.len(),
-            clock(left.mul_f64(pace)),
+            clock(self.left()),
             cell.case,
             cell.instance,
             cell.round + 1,
@@ -82,6 +103,7 @@ fn outcome(cell: &Cell) -> String {
         let at = |percent| latency.percentile_us(percent).unwrap_or_default();
         format!(", p50 {:.0} µs, p99 {:.0} µs", at(50.0), at(99.0))
     });
+    let spoiled = judge::spoiled(measurement).first().map_or_else(String::new, |why| format!("; spoiled: {why}"));
     let errors = match measurement.errors.total() {
         0 => String::new(),
         errors => format!(", {errors} errors"),
@@ -91,7 +113,7 @@ fn outcome(cell: &Cell) -> String {
     } else {
         String::new()
     };
-    format!("{:.0}/s{latency}{cost}{errors}", measurement.ok_per_s)
+    format!("{:.0}/s{latency}{cost}{errors}{spoiled}", measurement.ok_per_s)
 }
 
 #[cfg(test)]
@@ -123,5 +145,8 @@ mod tests {
         let failure = Failure { why: "x ended".into(), log: vec!["first".into(), "last".into()] };
         check(None, Some(failure), "failed, x ended: last");
         check(None, None, "failed, for no known reason");
+        let mut stolen = Measurement { ok: 100, ok_per_s: 50.0, ..Default::default() };
+        (stolen.cpu.busy_s, stolen.cpu.idle_s, stolen.cpu.steal_s) = (1.0, 0.9, 0.1);
+        check(Some(stolen), None, "50/s; spoiled: 5.0 % of CPU time stolen by the hypervisor > 1.0 %");
     }
 }

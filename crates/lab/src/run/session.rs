@@ -14,7 +14,7 @@ use crate::contender::{EndpointVars, Recipe, ServiceVars, Vars, render};
 use crate::leftovers::tag;
 use crate::placement::Placement;
 use crate::process::{self, Process, Spec};
-use crate::record::{Failure, Gap, Instance, Layer, Protocol, Run, Setting};
+use crate::record::{Failure, Gap, Instance, Protocol, Run, Setting};
 use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, Topology, Way, settings};
 
 /// From the port of one contender of a chain to that of the next.
@@ -119,14 +119,6 @@ impl<'a> Session<'a> {
                     instance.address =
                         live.addresses.first().map(|(_, address)| address.to_string()).unwrap_or_default();
                     (instance.commands, instance.configuration) = (commands, configuration);
-                }
-                if live.way.placement.is_contended() && self.plan.cpus.len() > 1 && live.way.layer != Layer::Direct {
-                    run.notes.push(format!(
-                        "{} has {} workers on a host of {} CPUs, which it shares with load and origins: contended, and no capacity",
-                        instance.id,
-                        instance.workers,
-                        self.plan.cpus.len()
-                    ));
                 }
                 self.lives.push(live);
             }

@@ -47,16 +47,18 @@ fn good() -> (ScenarioFile, Vec<Recipe>) {
 #[test]
 fn shipped_scenarios_can_be_read() {
     let recipes = all(None).unwrap();
+    let mut published = 0;
     for name in names() {
         let file = find(name, &recipes).unwrap_or_else(|problems| panic!("{problems:?}"));
-        assert!(file.report.is_some() && !file.cases.is_empty(), "{name}");
+        published += usize::from(file.report.is_some());
+        assert!(!file.cases.is_empty(), "{name}");
         for quick in [false, true] {
             let wish = Wish { quick, ..Wish::default() };
             let selection = select(&file, &recipes, &[], &wish, (8, false)).unwrap();
             assert!(selection.scenario.instances.len() >= 3, "{name}");
         }
     }
-    assert!(names().len() >= 5);
+    assert_eq!(published, 5, "five published reports are done again");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::record::{Case, Conclusion, Instance, Layer, LoadKind, Mode, Rate, Table, Verdict};
 use crate::stats::{Difference, Estimate, ROUNDS_MIN, differs, unpaired_ratio};
 
-use super::super::figures::{BUSY_US, CORES_PER_GBPS, Figures, GBPS, LB_CORES_PER_GBPS, ORIGIN_US, RPS};
+use super::super::figures::{CORES_PER_GBPS, Figures, GBPS, LB_CORES_PER_GBPS, ORIGIN_US, RPS};
 use super::super::number;
 use super::super::tables::{case_title, is_one_at_a_time, levels, middle, title, variation};
-use super::{conclusion, name};
+use super::{TOO_FEW, conclusion, name, too_few};
 
 /// A gateway suits services for which it adds no more than this share at p95.
 const SUITABLE_SHIFT_MAX: f64 = 0.05;
@@ -165,7 +165,7 @@ fn added(case: &Case, gateway: &str, shift: &Estimate, relative: &Estimate) -> C
     if !shift.is_sure() {
         let text =
             format!("{}: {gateway} shifted p95 by {interval} in too few rounds to be sure of it.", case_title(case));
-        return conclusion(text, format!("rounds: {} < {ROUNDS_MIN}", shift.rounds));
+        return conclusion(text, too_few(shift.rounds));
     }
     let suits = number::micros(shift.median / SUITABLE_SHIFT_MAX);
     conclusion(
@@ -269,7 +269,7 @@ fn l4_matrix(figures: Figures<'_>) -> Vec<Conclusion> {
             ("better than", better, whole.clone()),
             ("worse than", worse, whole.clone()),
             ("not shown to differ from", level, whole),
-            ("in too few rounds to tell, against", few, format!("fewer than {ROUNDS_MIN} rounds")),
+            ("in too few rounds to tell, against", few, format!("{TOO_FEW}fewer than {ROUNDS_MIN}")),
         ];
         for (relation, entries, because) in groups.into_iter().filter(|(_, entries, _)| !entries.is_empty()) {
             let entries = entries.join(", ");
@@ -280,102 +280,66 @@ fn l4_matrix(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// Whether a path costs bandwidth, and what it costs in CPU.
+/// Whether a path costs bandwidth, and what it costs in CPU: a sentence each for all paths of a case.
 fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     let reference = &figures.run.scenario.reference;
     for case in figures.run.scenario.cases.iter().filter(|case| case.load.kind == LoadKind::Stream) {
         let (rate_floor, cost_floor) = (figures.noise(&case.name, GBPS), figures.noise(&case.name, CORES_PER_GBPS));
+        let (mut lower, mut dearer) = (Vec::new(), Vec::new());
         for instance in figures.instances(&case.name).into_iter().filter(|instance| instance.id != *reference) {
+            let against = |metric| figures.ratio(&case.name, &instance.id, reference, metric);
             let is_capped = matches!(figures.verdict(&case.name, &instance.id), Some((Verdict::CapBound, _)));
-            let rate = figures
-                .ratio(&case.name, &instance.id, reference, GBPS)
-                .filter(|ratio| differs(ratio, rate_floor) == Difference::Less);
-            if let Some(rate) = rate.filter(|_| !is_capped) {
-                conclusions.push(conclusion(
-                    format!(
-                        "{}: {} lowers the bandwidth to {} of the direct path.",
-                        case_title(case),
-                        title(figures, instance),
-                        number::ratio(&rate)
-                    ),
-                    format!("{:.3} < 1 - {rate_floor:.3}", rate.high),
-                ));
-            }
-            let cost = figures
-                .ratio(&case.name, &instance.id, reference, CORES_PER_GBPS)
-                .filter(|ratio| differs(ratio, cost_floor) == Difference::More);
-            if let Some(cost) = cost {
-                let own = figures.estimate(&case.name, &instance.id, LB_CORES_PER_GBPS);
-                let own = own.map_or(String::new(), |own| {
-                    format!("; the path itself {} cores per Gbps", number::plain(own.median))
-                });
-                conclusions.push(conclusion(
-                    format!(
-                        "{}: all CPU for a byte through {} is {} of the direct path's{own}.",
-                        case_title(case),
-                        title(figures, instance),
-                        number::ratio(&cost)
-                    ),
-                    format!("{:.3} > 1 + {cost_floor:.3}", cost.low),
-                ));
-            }
+            let rate = against(GBPS).filter(|ratio| differs(ratio, rate_floor) == Difference::Less && !is_capped);
+            lower.extend(rate.map(|ratio| format!("{} {}", title(figures, instance), number::ratio(&ratio))));
+            let cost = against(CORES_PER_GBPS).filter(|ratio| differs(ratio, cost_floor) == Difference::More);
+            let own = figures.estimate(&case.name, &instance.id, LB_CORES_PER_GBPS);
+            let own = own.map_or(String::new(), |own| format!(" ({} of its own)", number::plain(own.median)));
+            dearer.extend(cost.map(|ratio| format!("{} {}{own}", title(figures, instance), number::ratio(&ratio))));
+        }
+        if !dearer.is_empty() {
+            conclusions.push(conclusion(
+                format!("{}: cores for each Gbps, against the direct path: {}.", case_title(case), dearer.join(", ")),
+                format!("the whole interval of each > 1 + {cost_floor:.3}"),
+            ));
+        }
+        if !lower.is_empty() {
+            conclusions.push(conclusion(
+                format!("{}: lower in bandwidth than the direct path: {}.", case_title(case), lower.join(", ")),
+                format!("the whole interval of each < 1 - {rate_floor:.3}"),
+            ));
         }
     }
-    conclusions.extend(hops(figures));
     conclusions
 }
 
-/// What one hop adds, from chains of the same balancer of different length.
-fn hops(figures: Figures<'_>) -> Vec<Conclusion> {
+/// The word "linear" only where it is shown; one sentence for all of a case to whom the same happened.
+fn cpu_scaling(figures: Figures<'_>) -> Vec<Conclusion> {
+    let all = levels(figures);
     let mut conclusions = Vec::new();
     for case in &figures.run.scenario.cases {
-        let metric = if case.load.kind == LoadKind::Stream { CORES_PER_GBPS } else { BUSY_US };
-        let Some(known) = super::metric(metric) else { continue };
-        let instances = figures.instances(&case.name);
-        for chain in instances.iter().filter(|instance| instance.hops > 1) {
-            let is_link =
-                |instance: &&&Instance| instance.contender == chain.contender && instance.variant == chain.variant;
-            let links: Vec<_> = instances.iter().filter(is_link).collect();
-            if links.iter().any(|link| link.hops > chain.hops) || links.len() < 2 {
-                continue;
-            }
-            let rounds_of = |link: &&&&Instance| (f64::from(link.hops), figures.rounds(&case.name, &link.id, 0, known));
-            let series: Vec<(f64, Vec<Option<f64>>)> = links.iter().map(|link| rounds_of(&link)).collect();
-            let by_round: Vec<Vec<(f64, f64)>> = (0..figures.run.rounds as usize)
-                .map(|round| series.iter().filter_map(|(hops, rounds)| Some((*hops, (*rounds.get(round)?)?))).collect())
-                .collect();
-            if let Some(slope) = crate::stats::slope(&by_round) {
-                conclusions.push(conclusion(
-                    format!(
-                        "{}: one more hop of {} adds {} {}.",
-                        case_title(case),
-                        title(figures, instances.iter().find(|other| other.id == links[0].id).unwrap_or(chain)),
-                        number::with_interval(&slope, number::plain),
-                        super::metric_title(metric)
-                    ),
-                    format!("slope over {} lengths of chain", links.len()),
-                ));
-            }
+        let of_case = all.iter().filter(|series| series.case.name == case.name);
+        let (linear, others): (Vec<_>, Vec<_>) = of_case
+            .map(|series| (series.contender.as_str(), series.why_not_linear()))
+            .partition(|(_, why)| why.is_none());
+        let names =
+            |series: &[(&str, Option<String>)]| series.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        if !linear.is_empty() {
+            conclusions.push(conclusion(
+                format!(
+                    "{}: the rate grows linearly over the levels that were measured, with {}.",
+                    case_title(case),
+                    names(&linear)
+                ),
+                "efficiency's interval >= 0.9 and the verdict lb-saturated at every level",
+            ));
+        }
+        if let Some((first, Some(why))) = others.first() {
+            conclusions.push(conclusion(
+                format!("{}: a linear growth is not shown, with {}.", case_title(case), names(&others)),
+                format!("{first}: {why}"),
+            ));
         }
     }
     conclusions
-}
-
-/// The word "linear" only where it is shown.
-fn cpu_scaling(figures: Figures<'_>) -> Vec<Conclusion> {
-    let of_series = |series: &super::super::tables::Series<'_>| match series.why_not_linear() {
-        None => conclusion(
-            format!(
-                "{}, {}: the rate grows linearly over the levels that were measured.",
-                series.contender,
-                case_title(series.case)
-            ),
-            "efficiency's interval >= 0.9 and the verdict lb-saturated at every level",
-        ),
-        Some(why) => {
-            conclusion(format!("{}, {}: a linear growth is not shown.", series.contender, case_title(series.case)), why)
-        }
-    };
-    levels(figures).iter().map(of_series).collect()
 }

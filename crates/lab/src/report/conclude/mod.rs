@@ -6,30 +6,78 @@
 mod by_scenario;
 
 use crate::record::{Case, Conclusion, Instance, Layer, Mode, Run, Verdict};
-use crate::stats::{Difference, Estimate, differs, drifts};
+use crate::stats::{Difference, Estimate, ROUNDS_MIN, differs, drifts};
 
-use super::figures::{Figures, LB_CORES_PER_GBPS, LB_US, METRICS, P99, RPS, metric};
-use super::number;
+use super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, P99, RPS};
 use super::tables::{case_title, rate_figure, title};
+use super::{hops, number};
 
 /// A noise floor above this makes a run worth little.
 const NOISE_MAX: f64 = 0.05;
 
-/// All conclusions of the run: first those of its own published report, then what holds for every scenario.
+/// Conclusions that a reader must have read who reads nothing else.
+const LEADING_MAX: usize = 8;
+
+/// Of one kind, so that there is room for the others.
+const LEADING_OF_KIND_MAX: usize = 3;
+
+/// What a conclusion is about. Of the first kinds come those that lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Who costs least, for sure.
+    Cheapest,
+    /// What the published report concluded.
+    Published,
+    /// Whose rate is a capacity.
+    Capacity,
+    /// What a hop adds.
+    Hop,
+    /// That the host is too noisy.
+    Noise,
+    /// What was not shown, for want of rounds or of a difference.
+    NotShown,
+    /// What else held rates down, and what drifted.
+    Circumstance,
+}
+
+/// All conclusions of the run: those that lead first, then those of its own published report and what holds for every scenario.
 pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
     let figures = Figures::new(run);
-    let mut conclusions = by_scenario::conclusions(figures);
-    conclusions.extend(cheapest(figures));
+    let mut all: Vec<(Kind, Conclusion)> = Vec::new();
+    all.extend(by_scenario::conclusions(figures).into_iter().map(|conclusion| (Kind::Published, conclusion)));
+    all.extend(cheapest(figures));
+    all.extend(hops::conclusions(figures).into_iter().map(|conclusion| (Kind::Hop, conclusion)));
     for case in &run.scenario.cases {
-        conclusions.extend(limits(figures, case));
+        all.extend(limits(figures, case));
     }
-    conclusions.extend(noise(figures));
-    conclusions.extend(drift(figures));
-    conclusions
+    all.extend(noise(figures).into_iter().map(|conclusion| (Kind::Noise, conclusion)));
+    all.extend(drift(figures).into_iter().map(|conclusion| (Kind::Circumstance, conclusion)));
+    for (kind, conclusion) in &mut all {
+        // Whatever it is about: what could not be told does not lead what could.
+        if conclusion.because.starts_with(TOO_FEW) {
+            *kind = Kind::NotShown;
+        }
+    }
+    // Stable: within a kind they stay in the order of cases.
+    all.sort_by_key(|(kind, _)| *kind);
+    let mut leading: Vec<Kind> = Vec::new();
+    for (kind, conclusion) in &mut all {
+        let of_kind = leading.iter().filter(|known| *known == kind).count();
+        conclusion.leads = leading.len() < LEADING_MAX && of_kind < LEADING_OF_KIND_MAX;
+        leading.extend(conclusion.leads.then_some(*kind));
+    }
+    all.into_iter().map(|(_, conclusion)| conclusion).collect()
+}
+
+/// How the reason begins of what could not be told for want of rounds.
+const TOO_FEW: &str = "rounds: ";
+
+pub(super) fn too_few(rounds: usize) -> String {
+    format!("{TOO_FEW}{rounds} < {ROUNDS_MIN}")
 }
 
 pub(super) fn conclusion(text: impl Into<String>, because: impl Into<String>) -> Conclusion {
-    Conclusion { text: text.into(), because: because.into() }
+    Conclusion { text: text.into(), because: because.into(), leads: false }
 }
 
 /// Who costs least CPU for the same work in one case and layer, and how the next one differs from it.
@@ -48,7 +96,7 @@ struct Least<'a> {
 }
 
 /// One sentence for all cases that say the same.
-fn cheapest(figures: Figures<'_>) -> Vec<Conclusion> {
+fn cheapest(figures: Figures<'_>) -> Vec<(Kind, Conclusion)> {
     let mut groups: Vec<Vec<Least<'_>>> = Vec::new();
     for least in figures.run.scenario.cases.iter().flat_map(|case| least_of(figures, case)) {
         let is_alike = |group: &&mut Vec<Least<'_>>| {
@@ -70,7 +118,7 @@ fn cheapest(figures: Figures<'_>) -> Vec<Conclusion> {
     groups.iter().map(|group| cheapest_of(figures, group)).collect()
 }
 
-fn cheapest_of(figures: Figures<'_>, group: &[Least<'_>]) -> Conclusion {
+fn cheapest_of(figures: Figures<'_>, group: &[Least<'_>]) -> (Kind, Conclusion) {
     let Least { place, unit, first, second, difference, .. } = &group[0];
     let (first, second) = (name(figures, first), name(figures, second));
     let cases: Vec<&str> = group.iter().map(|least| least.case).collect();
@@ -89,21 +137,24 @@ fn cheapest_of(figures: Figures<'_>, group: &[Least<'_>]) -> Conclusion {
     // The case that bears the sentence out least.
     let weakest = group.iter().min_by(|left, right| left.ratio.low.total_cmp(&right.ratio.low)).unwrap_or(&group[0]);
     let bound = format!("1 + {:.3}, lower end of the interval of the ratio against the noise floor", weakest.floor);
-    let (text, because) = match difference {
+    let (kind, text, because) = match difference {
         Difference::More => (
+            Kind::Cheapest,
             format!("{first} costs least {place}, {cost} {unit}; {second}, the next, costs {ratio}"),
             format!("{:.3} > {bound}", weakest.ratio.low),
         ),
         Difference::TooFewRounds => (
+            Kind::NotShown,
             format!("{first} cost least {place} in the middle of too few rounds, {cost} {unit}; {second} {ratio}"),
-            format!("rounds: {} < {}", weakest.ratio.rounds, crate::stats::ROUNDS_MIN),
+            too_few(weakest.ratio.rounds),
         ),
         Difference::NotShown | Difference::Less => (
+            Kind::Cheapest,
             format!("{first} and {second} cost least {place}; no difference between them was shown"),
             format!("{:.3} is not > {bound}", weakest.ratio.low),
         ),
     };
-    conclusion(format!("{}: {text}.", cases.join(", ")), because)
+    (kind, conclusion(format!("{}: {text}.", cases.join(", ")), because))
 }
 
 fn least_of<'a>(figures: Figures<'a>, case: &'a Case) -> Vec<Least<'a>> {
@@ -148,7 +199,7 @@ fn ranked<'a>(figures: Figures<'a>, case: &Case, layer: Layer, metric: &str) -> 
 }
 
 /// Who was at the limit, for whom; a closed loop only, since an open one is meant to stay below.
-fn limits(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
+fn limits(figures: Figures<'_>, case: &Case) -> Vec<(Kind, Conclusion)> {
     let mut conclusions = Vec::new();
     let verdicts = [
         (Verdict::LbSaturated, "the balancer was at its limit, so the rate is its capacity, for"),
@@ -173,37 +224,39 @@ fn limits(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
         let Some((_, reasons)) = judged.first() else { continue };
         let names: Vec<&str> = judged.iter().map(|(name, _)| name.as_str()).collect();
         let of_first = if names.len() > 1 { format!("{}: ", names[0]) } else { String::new() };
-        conclusions.push(conclusion(
-            format!("{}: {sentence} {}.", case_title(case), names.join(", ")),
-            format!("{of_first}{}", reasons.join("; ")),
-        ));
+        let kind = if verdict == Verdict::LbSaturated { Kind::Capacity } else { Kind::Circumstance };
+        let text = format!("{}: {sentence} {}.", case_title(case), names.join(", "));
+        conclusions.push((kind, conclusion(text, format!("{of_first}{}", reasons.join("; ")))));
     }
     conclusions
 }
 
+/// One sentence for all figures of a case that this host cannot tell apart.
 fn noise(figures: Figures<'_>) -> Vec<Conclusion> {
-    let mut conclusions = Vec::new();
-    for (name, what) in [(RPS, "rate"), (LB_US, "CPU per operation"), (P99, "p99")] {
-        let worst =
-            figures.run.scenario.cases.iter().filter(|case| !figures.same_over_same(&case.name, name).is_empty());
-        let worst =
-            worst.map(|case| (figures.noise(&case.name, name), case)).max_by(|left, right| left.0.total_cmp(&right.0));
-        if let Some((floor, case)) = worst.filter(|(floor, _)| *floor > NOISE_MAX) {
-            conclusions.push(conclusion(
-                format!(
-                    "{}: this host is too noisy to tell differences of {what} below {}.",
-                    case_title(case),
-                    number::per_cent(floor)
-                ),
-                format!(
-                    "the same contender against itself: {} > {}",
-                    number::per_cent(floor),
-                    number::per_cent(NOISE_MAX)
-                ),
-            ));
-        }
-    }
-    conclusions
+    let metrics = [
+        (RPS, "rate"),
+        (GBPS, "rate"),
+        (LB_US, "CPU per operation"),
+        (LB_CORES_PER_GBPS, "CPU per Gbps"),
+        (P99, "p99"),
+    ];
+    let of_case = |case: &Case| {
+        let floors = metrics.iter().filter(|(name, _)| !figures.same_over_same(&case.name, name).is_empty());
+        let floors = floors.map(|(name, what)| (*what, figures.noise(&case.name, name)));
+        let floors: Vec<String> = floors
+            .filter(|(_, floor)| *floor > NOISE_MAX)
+            .map(|(what, floor)| format!("{what} {}", number::per_cent(floor)))
+            .collect();
+        let text = format!(
+            "{}: this host is too noisy to tell differences below these: {}.",
+            case_title(case),
+            floors.join(", ")
+        );
+        let because =
+            format!("the same contender against itself differs by as much, > {}", number::per_cent(NOISE_MAX));
+        (!floors.is_empty()).then(|| conclusion(text, because))
+    };
+    figures.run.scenario.cases.iter().filter_map(of_case).collect()
 }
 
 /// Cells whose rate wandered with the rounds.
@@ -239,9 +292,4 @@ fn spread_beyond_noise(figures: Figures<'_>, case: &str, metric: &str, values: &
 
 pub(super) fn name(figures: Figures<'_>, instance: &str) -> String {
     figures.run.instance(instance).map_or(instance.to_owned(), |instance| title(figures, instance))
-}
-
-/// How a metric is called in a sentence.
-pub(super) fn metric_title(name: &str) -> &'static str {
-    metric(name).or(METRICS.first()).map_or("", |metric| metric.title)
 }

@@ -103,30 +103,27 @@ impl Series<'_> {
             return Some("one number of CPUs is no series".to_owned());
         }
         for level in &self.levels {
-            let cpus = level.cpus;
+            let cpus = if level.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", level.cpus) };
             if !level.is_comparable {
                 return Some(format!(
-                    "at {cpus} CPUs the balancer had to share them with load or origins: contended, not comparable"
+                    "at {cpus} the balancer had to share them with load or origins: contended, not comparable"
                 ));
             }
             match (level.verdict, &level.efficiency) {
                 (Some(Verdict::LbSaturated), Some(efficiency)) if !efficiency.is_sure() => {
-                    return Some(format!(
-                        "{} rounds at {cpus} CPUs are too few for a 95 % interval",
-                        efficiency.rounds
-                    ));
+                    return Some(format!("{} rounds at {cpus} are too few for a 95 % interval", efficiency.rounds));
                 }
                 (Some(Verdict::LbSaturated), Some(efficiency)) if efficiency.low < LINEAR_EFFICIENCY_MIN => {
                     return Some(format!(
-                        "efficiency at {cpus} CPUs {} reaches below {LINEAR_EFFICIENCY_MIN}",
+                        "efficiency at {cpus} {} reaches below {LINEAR_EFFICIENCY_MIN}",
                         number::with_interval(efficiency, number::plain)
                     ));
                 }
                 (Some(Verdict::LbSaturated), Some(_)) => {}
                 (Some(other), _) => {
-                    return Some(format!("at {cpus} CPUs the verdict is {}, not lb-saturated", number::verdict(other)));
+                    return Some(format!("at {cpus} the verdict is {}, not lb-saturated", number::verdict(other)));
                 }
-                (None, _) => return Some(format!("no sound round at {cpus} CPUs")),
+                (None, _) => return Some(format!("no sound round at {cpus}")),
             }
         }
         None
@@ -145,6 +142,40 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
             table
         })
         .collect()
+}
+
+/// A row for each balancer and number of CPUs; the cases that were published, or that are like them, side by side.
+pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let series = levels(figures);
+    let mut cases: Vec<&Case> = series.iter().map(|series| series.case).filter(|case| case.label.is_some()).collect();
+    cases.dedup_by(|left, right| left.name == right.name);
+    let first = *cases.first()?;
+    let columns = cases.iter().flat_map(|case| {
+        ["Requests/sec", "LB µs/req", "verdict"].map(|column| format!("{}: {column}", case_title(case)))
+    });
+    let head = ["balancer", "CPU 数量 (CPUs)"].map(str::to_owned).into_iter().chain(columns);
+    let mut table = Table::new(figures.run.scenario.title.as_str(), head);
+    for place in (0..cases.len()).map(|case| 4 + 3 * case) {
+        table.head[place].is_figure = false;
+    }
+    for series in series.iter().filter(|series| series.case.name == first.name) {
+        for level in &series.levels {
+            let id = &level.instance.id;
+            let of_case = |case: &&Case| {
+                let verdict = verdict(figures, &case.name, id);
+                let verdict = if level.is_comparable { verdict } else { format!("{verdict}; contended") };
+                [
+                    super::rps(figures, &case.name, id),
+                    super::cell(figures, &case.name, id, LB_US, number::plain),
+                    verdict,
+                ]
+            };
+            let names = [series.contender.clone(), level.cpus.to_string()];
+            table.row(names.into_iter().chain(cases.iter().flat_map(of_case)));
+        }
+    }
+    table.note("≥: the balancer was not at its limit. contended: it had to share its CPUs with load or origins, which says nothing about scaling.");
+    Some(table)
 }
 
 pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {

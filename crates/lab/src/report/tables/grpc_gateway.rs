@@ -23,6 +23,42 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
     tables
 }
 
+/// What a gateway adds to one call after the other, for each service time that was published; whom one connection's calls reach.
+pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let run = figures.run;
+    let times: Vec<&Case> =
+        run.scenario.cases.iter().filter(|case| is_one_at_a_time(case) && case.label.is_some()).collect();
+    let first = *times.first()?;
+    let shared = run.scenario.cases.iter().find(|case| case.load.connections == 1 && case.load.streams > 1);
+    let columns = times.iter().flat_map(|case| {
+        ["p50", "p95", "p99", "相差 (shift) p95"].map(|column| format!("{}: {column}", case_title(case)))
+    });
+    let ends = ["LB µs/call", "spread over origins", "verdict"].map(str::to_owned);
+    let head = std::iter::once("gateway".to_owned()).chain(columns).chain(ends);
+    let mut table = Table::new(first.title.as_str(), head).words_from(3 + 4 * times.len());
+    for instance in figures.instances(&first.name) {
+        let id = &instance.id;
+        let of_case = |case: &&Case| {
+            let us = |metric| {
+                let median = figures.estimate(&case.name, id, metric).map(|estimate| estimate.median);
+                median.map_or_else(|| absent(figures, &case.name, id), |us| format!("{us:.0}us"))
+            };
+            let shift = figures.shift(&case.name, id, &run.scenario.reference, "p95_us");
+            let shift = shift.filter(|_| *id != run.scenario.reference).map(|shift| shift.median);
+            [us("p50_us"), us("p95_us"), us("p99_us"), or_dash(shift, |us| format!("{us:.0}us"))]
+        };
+        let ends = [
+            cell(figures, &first.name, id, LB_US, number::plain),
+            shared.map_or("-".to_owned(), |case| spread(figures, case, id)),
+            verdict(figures, &first.name, id),
+        ];
+        table.row(std::iter::once(title(figures, instance)).chain(times.iter().flat_map(of_case)).chain(ends));
+    }
+    super::add_gaps(&mut table, figures, 1);
+    table.note("Spread: coefficient of variation of what each origin got of one connection's calls; 0 is even. LB µs/call and the verdict are those of the first case.");
+    Some(table)
+}
+
 /// One call after the other: what the published figures of added latency were.
 pub(crate) fn is_one_at_a_time(case: &Case) -> bool {
     case.load.mode == Mode::Closed && case.load.connections == 1 && case.load.streams == 1

@@ -13,8 +13,14 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     let mut head = vec!["contender", rate_title, "to reference", "verdict", "LB CPU", "client", "backend", "all CPU"];
     let latency = latency_measured(case);
     let in_bytes = case.load.kind == LoadKind::Stream;
+    let is_probed = figures.instances(&case.name).iter().any(|instance| {
+        figures.measurements(&case.name, &instance.id, 0).into_iter().flatten().any(|m| m.probe.is_some())
+    });
     if !in_bytes {
         head.extend(["p50", "p90", "p99", "p99.9", "max"]);
+    }
+    if is_probed {
+        head.extend(["probe p50", "probe p99"]);
     }
     head.extend(["LB RSS", "errors"]);
     let mut table = Table::new(format!("{}: {} ({latency})", case_title(case), case.title), head);
@@ -41,6 +47,10 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
             let times = [figures::P50, "p90_us", figures::P99, "p999_us", "max_us"];
             row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
         }
+        if is_probed {
+            let times = [figures::PROBE_P50, figures::PROBE_P99];
+            row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
+        }
         row.push(or_dash(figures.estimate(&case.name, id, figures::LB_MIB).map(|mib| mib.median), |mib| {
             format!("{mib:.1} MiB")
         }));
@@ -61,6 +71,13 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
         0,
         format!("CPU in {unit}. Medians over the rounds; [95 % interval]; (range) where rounds are too few for one."),
     );
+    if is_probed {
+        table.note(
+            "Probe: one more connection beside the load, from a process of its own, at a hundredth of its rate or as much as one connection \
+             can carry at half; latency from the scheduled send.",
+        );
+    }
+    table.notes.extend(super::softirq_note(figures, &case.name));
     table
 }
 
@@ -77,8 +94,10 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
     let case = cases.max_by_key(|case| limits(case)).or(figures.run.scenario.cases.first())?;
     let (rate_title, rate_metric) = rate_figure(case);
     let in_bytes = case.load.kind == LoadKind::Stream;
-    let (cost_title, cost) =
-        if in_bytes { ("LB cores/Gbps", figures::LB_CORES_PER_GBPS) } else { ("LB µs/op", figures::LB_US) };
+    let (cost_title, cost, last_title) = match in_bytes {
+        true => ("LB cores/Gbps", figures::LB_CORES_PER_GBPS, "all cores/Gbps"),
+        false => ("LB µs/op", figures::LB_US, "p99"),
+    };
     let reference = &figures.run.scenario.reference;
     let than = figures.run.instance(reference).map_or(reference.clone(), |instance| title(figures, instance));
     let head = [
@@ -86,7 +105,7 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
         rate_title.to_owned(),
         format!("against {than}"),
         cost_title.to_owned(),
-        "p99".to_owned(),
+        last_title.to_owned(),
         "verdict".to_owned(),
     ];
     let mut table =
@@ -99,7 +118,10 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
             rate(figures, case, id),
             ratio.map_or("-".to_owned(), |ratio| number::ratio(&ratio)),
             cell(figures, &case.name, id, cost, number::plain),
-            or_dash(figures.estimate(&case.name, id, figures::P99).map(|p99| p99.median), number::micros),
+            match in_bytes {
+                true => cell(figures, &case.name, id, figures::CORES_PER_GBPS, number::plain),
+                false => or_dash(figures.estimate(&case.name, id, figures::P99).map(|p99| p99.median), number::micros),
+            },
             verdict(figures, &case.name, id),
         ]);
     }
@@ -121,7 +143,7 @@ pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
 /// From which moment the latencies of a case count, in words.
 pub(crate) fn latency_measured(case: &Case) -> &'static str {
     match (&case.load.mode, case.load.kind) {
-        (_, LoadKind::Stream) => "as fast as it goes",
+        (_, LoadKind::Stream) => "bulk",
         (_, LoadKind::StreamPaced) => "at a pace, latency one way from writing to reading",
         (Mode::Closed, _) => "closed loop, latency from the send",
         (Mode::Open { .. } | Mode::Search { .. }, _) => "open loop, latency from the scheduled send",

@@ -6,7 +6,7 @@ use crate::stats::Estimate;
 use super::super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, RPS};
 use super::super::number;
 use super::super::table::Table;
-use super::{absent, case_title, or_dash, title, verdict};
+use super::{absent, case_title, lower_bound_mark, or_dash, title, verdict};
 
 /// A row of the published table.
 struct Row<'a> {
@@ -61,8 +61,33 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
         let absent = missing.iter().map(|_| super::NOT_THERE.to_owned());
         table.row(std::iter::once(row.label.clone()).chain(instances.iter().map(of)).chain(absent));
     }
-    table.note("min: of all rounds; everything else the median over the rounds. Every balancer and the direct path had the same origins.");
+    table.note(
+        "min: of all rounds; everything else the median over the rounds. ≥: the balancer was not at its limit. Every balancer and the direct \
+         path had the same origins.",
+    );
     vec![table]
+}
+
+/// The published table, turned round, with what a request cost.
+pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let rows = rows(figures);
+    let first = rows.iter().find(|row| row.metric == RPS)?.case;
+    let labels = rows.iter().map(|row| row.label.clone());
+    let cost = format!("{}: LB µs/op", case_title(first));
+    let head = std::iter::once("balancer".to_owned()).chain(labels).chain([cost, "verdict".to_owned()]);
+    let mut table = Table::new(figures.run.scenario.title.as_str(), head).words_from(rows.len() + 2);
+    for instance in &figures.run.scenario.instances {
+        let values = rows.iter().map(|row| value(figures, row, &instance.id));
+        let cost = super::cell(figures, &first.name, &instance.id, LB_US, number::plain);
+        let verdict = verdict(figures, &first.name, &instance.id);
+        table.row(std::iter::once(title(figures, instance)).chain(values).chain([cost, verdict]));
+    }
+    super::add_gaps(&mut table, figures, 1);
+    table.note(format!(
+        "≥: the balancer was not at its limit; the verdict, of {}, says what was. min: of all rounds, everything else the median.",
+        case_title(first)
+    ));
+    Some(table)
 }
 
 fn value(figures: Figures<'_>, row: &Row<'_>, instance: &str) -> String {
@@ -73,7 +98,8 @@ fn value(figures: Figures<'_>, row: &Row<'_>, instance: &str) -> String {
     let floor = values.iter().copied().fold(f64::INFINITY, f64::min);
     let median = figures.estimate(&row.case.name, instance, row.metric).map(|estimate| estimate.median);
     let value = median.map(|median| if row.is_floor { floor } else { median });
-    value.map_or_else(|| absent(figures, &row.case.name, instance), row.show)
+    let mark = if matches!(row.metric, RPS | GBPS) { lower_bound_mark(figures, &row.case.name, instance) } else { "" };
+    value.map_or_else(|| absent(figures, &row.case.name, instance), |value| format!("{mark}{}", (row.show)(value)))
 }
 
 pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {

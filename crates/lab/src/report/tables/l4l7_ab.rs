@@ -2,7 +2,7 @@
 
 use crate::record::{Case, Distribution, Layer, LoadKind, Measurement, Mode};
 
-use super::super::figures::{Figures, LB_US, ORIGIN_US, lb_seconds, mib};
+use super::super::figures::{Figures, LB_US, ORIGIN_US, P99, lb_seconds, mib};
 use super::super::number;
 use super::super::table::Table;
 use super::{absent, case_title, middle, or_dash, rps, title, verdict};
@@ -40,6 +40,44 @@ fn published_of(figures: Figures<'_>, case: &Case) -> Table {
          a request waited nor one that a server worked. ≥: the balancer was not at its limit.",
     );
     table
+}
+
+/// The first of the published cases, with its columns, and what a request cost.
+pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let case = closed_http(figures).next()?;
+    let head = [
+        "type",
+        "LB CPU/Memory",
+        "backend CPU/Memory",
+        "r/s",
+        "wait time(ms) / r",
+        "LB µs/req",
+        "backend µs/req",
+        "p99",
+        "verdict",
+    ];
+    let mut table = Table::new(format!("{}: {}", case_title(case), case.title), head).words_from(8);
+    for instance in figures.instances(&case.name) {
+        let id = &instance.id;
+        let rate = middle(figures, &case.name, id, |m| (m.ok_per_s > 0.0).then_some(m.ok_per_s));
+        let p99 = figures.estimate(&case.name, id, P99);
+        table.row([
+            title(figures, instance),
+            balancer(figures, case, id),
+            origin(figures, case, id),
+            rps(figures, &case.name, id),
+            or_dash(rate, |rate| format!("{:.1}", f64::from(case.load.connections) * 1e3 / rate)),
+            super::cell(figures, &case.name, id, LB_US, number::plain),
+            super::cell(figures, &case.name, id, ORIGIN_US, number::plain),
+            or_dash(p99.map(|p99| p99.median), number::micros),
+            verdict(figures, &case.name, id),
+        ]);
+    }
+    super::add_gaps(&mut table, figures, 3);
+    table.note(
+        "≥: the balancer was not at its limit; the verdict says what was. The wait is ab's: connections / (r/s).",
+    );
+    Some(table)
 }
 
 /// `680m/130MiB`, as kubectl would say it.
@@ -144,5 +182,6 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
         ]);
     }
     table.note("A balancer that does not reuse its connections upstream makes the origins pay for it; the figure is theirs, the cause is not.");
+    table.notes.extend(super::softirq_note(figures, &case.name));
     table
 }

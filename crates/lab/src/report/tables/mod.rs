@@ -10,14 +10,14 @@ mod l4_matrix;
 mod l4l7_ab;
 mod tcp_downstream;
 
-use crate::record::{Case, Gap, Instance, Layer, Measurement, Mode, Table as Kind, Variant, Verdict};
+use crate::record::{Case, Gap, Instance, Layer, LoadKind, Measurement, Mode, Table as Kind, Variant, Verdict};
 use crate::stats::median;
 
 use super::figures::{Figures, RPS};
 use super::number;
 use super::table::Table;
 
-pub(crate) use cpu_scaling::{Level, Series, levels};
+pub(crate) use cpu_scaling::{Level, levels};
 pub(crate) use grpc_gateway::{is_one_at_a_time, variation};
 pub(crate) use honest::{headline, rate_figure};
 
@@ -50,9 +50,31 @@ pub(crate) fn honest(figures: Figures<'_>) -> Vec<Table> {
     tables
 }
 
-/// Contenders that should have taken part and did not; those that `--quick` leaves out were not to.
+/// The whole run in one table, as a README wants it: the figures that the published report is known for, beside what they cost and the
+/// verdict. None where nothing was measured.
+pub(crate) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let table = match figures.run.scenario.table {
+        Kind::L4l7Ab => l4l7_ab::summary(figures),
+        Kind::GrpcGateway => grpc_gateway::summary(figures),
+        Kind::L4Matrix => l4_matrix::summary(figures),
+        Kind::TcpDownstream => tcp_downstream::summary(figures),
+        Kind::CpuScaling => cpu_scaling::summary(figures),
+        Kind::Generic => headline(figures),
+    };
+    table.filter(|table| !table.rows.is_empty())
+}
+
+/// Contenders that should have taken part and did not; those that `--quick` leaves out were not to, and one that took part with fewer workers
+/// is there.
 pub(crate) fn gaps(figures: Figures<'_>) -> Vec<&Gap> {
-    figures.run.gaps.iter().filter(|gap| !(figures.run.quick && gap.why.contains("--quick"))).collect()
+    let run = figures.run;
+    let takes_part = |gap: &Gap| {
+        let bare = gap.what.split_once('@').map(|(bare, _)| bare);
+        let ids = run.scenario.instances.iter().map(|instance| instance.id.as_str());
+        bare.is_some_and(|bare| ids.into_iter().any(|id| id.split('@').next() == Some(bare)))
+    };
+    let is_left_out = |gap: &Gap| run.quick && gap.why.contains("--quick");
+    run.gaps.iter().filter(|gap| !is_left_out(gap) && !takes_part(gap)).collect()
 }
 
 /// A row for each contender that is missing, with its name and, in `column`, that it is: a gap should be seen where the figure would be.
@@ -91,6 +113,31 @@ pub(crate) fn title(figures: Figures<'_>, instance: &Instance) -> String {
         Variant::Tuned if has_variants => format!("{title}, tuned"),
         Variant::Tuned => title,
     }
+}
+
+/// What must be known of CPU by component under this case, on a kernel that charges soft interrupts to whoever was running.
+fn softirq_note(figures: Figures<'_>, case: &str) -> Option<String> {
+    let is_charged_to_anybody = figures.run.environment.irq_time_accounting == Some(false);
+    let is_apart = |instance: &&Instance| {
+        let rounds = figures.measurements(case, &instance.id, 0);
+        rounds.into_iter().flatten().all(crate::judge::is_box_apart)
+    };
+    let balancers = figures.instances(case).into_iter();
+    let mut balancers =
+        balancers.filter(|instance| crate::judge::layer_of(figures.run, &instance.id) != Layer::Direct).peekable();
+    balancers.peek()?;
+    let of_balancer = match balancers.all(|instance| is_apart(&instance)) {
+        true => "The LB's is the busy time of its own CPUs, which has them in it, whoever they were charged to",
+        false => {
+            "The LB's is what its processes were charged with where it had no CPUs of its own, and may miss them or have others' in it"
+        }
+    };
+    is_charged_to_anybody.then(|| {
+        format!(
+            "Soft interrupts are charged to whoever was running: client and backend are right to a few per cent at best. {of_balancer}; all \
+             CPU does not depend on it."
+        )
+    })
 }
 
 /// The value of `figure` in the middle of the rounds.
@@ -140,10 +187,11 @@ pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
 
 /// `≥ ` for a figure that is no capacity: a closed loop's, with a balancer that was not at its limit.
 pub(crate) fn lower_bound_mark(figures: Figures<'_>, case: &str, instance: &str) -> &'static str {
-    let is_closed = figures.run.case(case).is_some_and(|case| case.load.mode == Mode::Closed);
+    let is_paced = |case: &Case| case.load.kind == LoadKind::StreamPaced;
+    let is_closed = figures.run.case(case).is_some_and(|case| case.load.mode == Mode::Closed && !is_paced(case));
     let is_direct = crate::judge::layer_of(figures.run, instance) == Layer::Direct;
     match figures.verdict(case, instance) {
-        Some((Verdict::LbSaturated, _)) | None => "",
+        Some((Verdict::LbSaturated | Verdict::Invalid, _)) | None => "",
         Some(_) if is_closed && !is_direct => "≥ ",
         Some(_) => "",
     }

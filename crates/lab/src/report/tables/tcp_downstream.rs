@@ -5,7 +5,7 @@ use crate::record::{Case, Layer, LoadKind, Measurement};
 use super::super::figures::{self, Figures, GBPS, lb_seconds, mib};
 use super::super::number;
 use super::super::table::Table;
-use super::{absent, case_title, cell, middle, or_dash, title, verdict};
+use super::{absent, case_title, cell, lower_bound_mark, middle, or_dash, title, verdict};
 
 fn streams(figures: Figures<'_>) -> impl Iterator<Item = &Case> {
     let is_stream = |case: &&Case| matches!(case.load.kind, LoadKind::Stream | LoadKind::StreamPaced);
@@ -53,6 +53,43 @@ fn published_of(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
+/// Bulk and messages, a row for each path.
+pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
+    let bulk = streams(figures).find(|case| case.load.kind == LoadKind::Stream)?;
+    let paced = streams(figures).find(|case| case.load.kind == LoadKind::StreamPaced);
+    let head = [
+        "情况 (path)",
+        "bulk, client in, Gbps",
+        "LB cores/Gbps",
+        "all cores/Gbps",
+        "verdict",
+        "paced: LB cores/Gbps",
+        "delivery p50",
+        "delivery p99",
+    ];
+    let mut table = Table::new(format!("{}, and at the pace of the business", bulk.title), head);
+    table.head[4].is_figure = false;
+    for instance in &figures.run.scenario.instances {
+        let id = &instance.id;
+        let of_bulk = |metric| cell(figures, &bulk.name, id, metric, number::plain);
+        let of_paced =
+            |metric, show| paced.map_or("-".to_owned(), |paced| cell(figures, &paced.name, id, metric, show));
+        table.row([
+            title(figures, instance),
+            format!("{}{}", lower_bound_mark(figures, &bulk.name, id), of_bulk(GBPS)),
+            of_bulk(figures::LB_CORES_PER_GBPS),
+            of_bulk(figures::CORES_PER_GBPS),
+            verdict(figures, &bulk.name, id),
+            of_paced(figures::LB_CORES_PER_GBPS, number::plain),
+            of_paced(figures::P50, number::micros),
+            of_paced(figures::P99, number::micros),
+        ]);
+    }
+    super::add_gaps(&mut table, figures, 1);
+    table.note("≥: the balancer was not at its limit; the verdict, of the bulk, says what was.");
+    Some(table)
+}
+
 pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
     let of_case = |case| [costs(figures, case), delivery(figures, case)];
     streams(figures).flat_map(of_case).collect()
@@ -67,7 +104,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
         "LB",
         "server",
         "all",
-        "LB, more than direct",
+        "all, more than direct",
         "busy cores",
         "LB KiB/conn",
         "verdict",
@@ -97,6 +134,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
         ]);
     }
     table.note("client, LB, server, all: cores for each Gbps. What none of the three was charged with is in all, and only there.");
+    table.notes.extend(super::softirq_note(figures, &case.name));
     table
 }
 

@@ -1,0 +1,219 @@
+//! Runs that are kept under version control, for years and in front of strangers.
+//!
+//! Job: [`kept`] makes such a run of another: small, and without the paths and the name of the host, which are nobody's business and of no
+//! use elsewhere. [`write()`] puts it into a directory with its report and a README. [`into_document`] puts a run's table where a document
+//! has marked the place, so that figures in documents are made and not typed.
+//!
+//! Non-job: leaving anything out that a figure follows from. `verify` computes a kept run's tables again as it does any other's.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::record::Run;
+use crate::report;
+
+/// Top directories that every Linux has: what lies below them says nothing about whose host it was.
+const COMMON: [&str; 10] = ["bin", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr"];
+
+/// The directory of a run's logs and configurations: paths are told from there on.
+const RAW: &str = "/raw/";
+
+/// What a host's name becomes.
+const SOME_HOST: &str = "this-host";
+
+/// A shorter name is part of too many words.
+const HOST_CHARACTERS_MIN: usize = 3;
+
+/// `run` as it is kept, judged and computed anew. `host` is the name of the host that it was measured on.
+///
+/// # Errors
+/// None that a run which was read from a file can cause.
+pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
+    let host = Some(host).filter(|host| is_name_of_host(run, host));
+    let mut value = serde_json::to_value(run.clone().without_bulk())?;
+    for_each_text(&mut value, &|text| without_host(&without_paths(text), host));
+    let mut kept: Run = serde_json::from_value(value)?;
+    kept.kept = true;
+    report::analyse(&mut kept);
+    // They follow from the cells, and are as large.
+    kept.statistics.clear();
+    Ok(kept)
+}
+
+/// Writes `run.json`, `report.md` and `README.md` of a kept run into `directory`.
+///
+/// # Errors
+/// What the host says.
+pub fn write(kept: &Run, directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    kept.write(&directory.join("run.json"))?;
+    report::write_text(&directory.join("report.md"), &report::markdown(kept))?;
+    report::write_text(&directory.join("README.md"), &report::readme(kept))
+}
+
+/// The name of this host.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Puts `table` between the two marks that `document` has for the run of that name: `<!-- NAME -->` and `<!-- end of NAME -->`, each in a
+/// line of its own. None when they are not there.
+#[must_use]
+pub fn into_document(document: &str, name: &str, table: &str) -> Option<String> {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let (before, rest) = document.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    Some(format!("{before}{begin}\n{}\n{end}{after}", table.trim_end().to_owned() + "\n"))
+}
+
+/// A host that is called as something else in the run is, or by a word that is not a name, would take half of the run with it.
+fn is_name_of_host(run: &Run, host: &str) -> bool {
+    let known = run.contenders.iter().map(|contender| contender.name.as_str()).chain(["localhost", "steelyard"]);
+    host.len() >= HOST_CHARACTERS_MIN && known.into_iter().all(|known| !known.contains(host))
+}
+
+fn for_each_text(value: &mut Value, change: &dyn Fn(&str) -> String) {
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(values) => values.iter_mut().for_each(|value| for_each_text(value, change)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| for_each_text(value, change)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Absolute paths that are a host's own become relative to the run, or the last name in them; hosts in URLs become an ellipsis.
+fn without_paths(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, from)) = rest.find('/').map(|at| rest.split_at(at)) {
+        out.push_str(before);
+        let (token, after) = from.split_at(from.find(ends_path).unwrap_or(from.len()));
+        match token.strip_prefix("//") {
+            Some(authority) if out.ends_with(':') => out.push_str(&without_authority(authority)),
+            // In the midst of a word it is the rest of a relative path, or of a URL.
+            _ if out.ends_with(|last: char| last.is_alphanumeric() || "._-~}…/".contains(last)) => {
+                out.push_str(token)
+            }
+            _ => out.push_str(without_ancestors(token)),
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+fn ends_path(character: char) -> bool {
+    character.is_whitespace() || "\"'`,;:()[]{}<>|".contains(character)
+}
+
+/// What follows the scheme of a URL. Addresses of the lab's own links say nothing; names are others' business.
+fn without_authority(authority: &str) -> String {
+    let host = authority.split('/').next().unwrap_or_default();
+    let is_bare = host.is_empty() || host == "localhost" || host.parse::<IpAddr>().is_ok();
+    if is_bare { format!("//{authority}") } else { format!("//…{}", &authority[host.len()..]) }
+}
+
+fn without_ancestors(path: &str) -> &str {
+    let names = path.trim_matches('/');
+    let (first, is_deep) = names.split_once('/').map_or((names, false), |(first, _)| (first, true));
+    // A service of gRPC has a dot in it, which no top directory has.
+    let is_directory =
+        first.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
+    if !is_deep || !is_directory || COMMON.contains(&first) {
+        return path;
+    }
+    match path.rfind(RAW) {
+        Some(at) => &path[at + 1..],
+        None => names.rsplit('/').next().unwrap_or(names),
+    }
+}
+
+/// Whole words only.
+fn without_host(text: &str, host: Option<&str>) -> String {
+    let Some(host) = host else { return text.to_owned() };
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, from)) = rest.find(host).map(|at| rest.split_at(at)) {
+        let after = &from[host.len()..];
+        let is_part = |neighbour: Option<char>| neighbour.is_some_and(|next| next.is_alphanumeric() || next == '-');
+        let is_word = !is_part(before.chars().next_back()) && !is_part(after.chars().next());
+        out.push_str(before);
+        out.push_str(if is_word { SOME_HOST } else { host });
+        rest = after;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Failure, Gap, Table};
+    use crate::report::sample;
+    use crate::verify::{Beside, verify};
+
+    #[test]
+    fn paths_lose_what_is_the_hosts_own() {
+        let check = |text: &str, expect: &str| assert_eq!(without_paths(text), expect, "{text}");
+        check(
+            "taskset -c 1 /home/me/steelyard serve -c /data/lab/raw/a-hop0/config.yaml",
+            "taskset -c 1 steelyard serve -c raw/a-hop0/config.yaml",
+        );
+        check("/root/.cache/x/envoy --config=/tmp/x.yaml", "envoy --config=x.yaml");
+        check("`/usr/sbin/ipvsadm -Ln` said: no", "`/usr/sbin/ipvsadm -Ln` said: no");
+        check("nsenter --net=/run/netns/lb2", "nsenter --net=/run/netns/lb2");
+        check("load http http://10.10.1.1:9000/a/b", "load http http://10.10.1.1:9000/a/b");
+        check("from https://registry.example/simple/x?y", "from https://…/simple/x?y");
+        check("location / { prefix: \"/\" } and /bench200", "location / { prefix: \"/\" } and /bench200");
+        check("POST /strest.Responder/Get, raw/here/x, a/b/c", "POST /strest.Responder/Get, raw/here/x, a/b/c");
+        check("pid '/var/tmp/a.pid';", "pid 'a.pid';");
+        check("", "");
+    }
+
+    #[test]
+    fn hosts_lose_their_names() {
+        let check = |text: &str, expect: &str| assert_eq!(without_host(text, Some("vm7")), expect, "{text}");
+        check("vm7 haproxy[1]: vm7: no", "this-host haproxy[1]: this-host: no");
+        check("vm77 avm7 vm7-a", "vm77 avm7 vm7-a");
+        let run = sample::run(Table::L4l7Ab);
+        for (name, expect) in [("vm7", true), ("localhost", false), ("nginx", false), ("a", false), ("", false)] {
+            assert_eq!(is_name_of_host(&run, name), expect, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_kept_run_says_the_same_and_nothing_of_the_host() {
+        for table in [Table::L4l7Ab, Table::GrpcGateway, Table::L4Matrix, Table::TcpDownstream, Table::CpuScaling] {
+            let mut run = sample::raw(table);
+            run.scenario.instances[0].commands = vec!["/home/me/steelyard serve".into()];
+            run.contenders[1].program = "/root/.cache/envoy".into();
+            run.gaps.push(Gap { what: "x".into(), why: "vm7 said no".into() });
+            run.cells[0].measurement = None;
+            run.cells[0].failure = Some(Failure { why: "gone".into(), log: vec!["vm7: cannot read /tmp/a/b".into()] });
+            report::analyse(&mut run);
+            let kept = kept(&run, "vm7").unwrap();
+            let text = serde_json::to_string(&kept).unwrap() + &report::markdown(&kept) + &report::readme(&kept);
+            for word in ["vm7", "/home/", "/root/", "/tmp/"] {
+                assert!(!text.contains(word), "{table:?}: {word}");
+            }
+            assert_eq!(kept.conclusions, run.conclusions, "{table:?}");
+            assert!(kept.statistics.is_empty());
+            let beside = Beside { report: Some(&report::markdown(&kept)), readme: Some(&report::readme(&kept)) };
+            assert_eq!(verify(&kept, beside), [], "{table:?}");
+            assert_eq!(super::kept(&kept, "vm7").unwrap(), kept, "{table:?}: a kept run can be kept again");
+        }
+    }
+
+    #[test]
+    fn a_document_gets_a_table_between_its_marks() {
+        let document = "# A\n<!-- x -->\nold\n<!-- end of x -->\nrest\n";
+        let once = into_document(document, "x", "| a |\n\n").unwrap();
+        assert_eq!(once, "# A\n<!-- x -->\n\n| a |\n\n<!-- end of x -->\nrest\n");
+        assert_eq!(into_document(&once, "x", "| a |").unwrap(), once);
+        assert_eq!(into_document(document, "y", "| a |"), None);
+        assert_eq!(into_document("<!-- x -->\nno end", "x", ""), None);
+    }
+}
