@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Algorithm, Protocol, Snapshot};
+use model::{Algorithm, Protocol, Snapshot, Target, WeightedCluster};
 use serde::{Deserialize, Serialize};
 use telemetry::{Distribution, ListenerTotals, RouteTotals, Totals};
 
@@ -86,7 +86,7 @@ pub struct RouteStatus {
     pub listener: String,
     /// Its name.
     pub name: String,
-    /// Its cluster's name.
+    /// Its cluster's name; of a split `v1 95, v2 5`, of a redirect `redirect`.
     pub cluster: String,
     /// Requests answered.
     pub requests: u64,
@@ -227,11 +227,25 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<RouteStatus> 
         let Protocol::Http(http) = &listener.protocol else { continue };
         for route in &http.routes {
             if let Some(total) = totals.routes.get(&(listener.name.clone(), route.name.clone())) {
-                statuses.push(route_status(&listener.name, route, &snapshot.cluster(route.to).name, total));
+                statuses.push(route_status(&listener.name, route, &target(snapshot, &route.to), total));
             }
         }
     }
     statuses
+}
+
+fn target(snapshot: &Snapshot, to: &Target) -> String {
+    match to {
+        Target::Redirect(_) => "redirect".to_owned(),
+        Target::Clusters(clusters) => match clusters.as_slice() {
+            [only] => snapshot.cluster(only.cluster).name.clone(),
+            many => {
+                let share =
+                    |share: &WeightedCluster| format!("{} {}", snapshot.cluster(share.cluster).name, share.weight);
+                many.iter().map(share).collect::<Vec<_>>().join(", ")
+            }
+        },
+    }
 }
 
 fn route_status(listener: &str, route: &model::Route, cluster: &str, total: &RouteTotals) -> RouteStatus {
@@ -254,7 +268,7 @@ mod tests {
     use std::time::Duration;
 
     use model::{
-        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher, Route,
+        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher, Redirect, Route,
         TcpListener,
     };
     use telemetry::{Reason, Registry};
@@ -262,18 +276,20 @@ mod tests {
     use super::*;
 
     fn snapshot() -> Snapshot {
-        let route = |name: &str, cluster| Route {
+        let route = |name: &str, to: Target| Route {
             name: name.into(),
             hosts: Vec::new(),
             path: PathMatcher::Prefix("/".into()),
             methods: Vec::new(),
             headers: Vec::new(),
+            cookies: Vec::new(),
             query: Vec::new(),
-            to: ClusterId(cluster),
+            to,
             timeout: None,
+            policy: model::RoutePolicy::default(),
         };
         let http = Protocol::Http(HttpListener {
-            routes: vec![route("/hit", 1), route("/quiet", 0)],
+            routes: vec![route("/hit", ClusterId(1).into()), route("/quiet", ClusterId(0).into())],
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),
@@ -338,5 +354,15 @@ mod tests {
             upstream_us: None,
         };
         assert_eq!(route_statuses(&snapshot, &totals), [hit]);
+    }
+
+    #[test]
+    fn where_a_route_leads() {
+        let check = |to, expect: &str| assert_eq!(target(&snapshot(), &to), expect);
+        check(ClusterId(1).into(), "one");
+        let share = |cluster, weight| WeightedCluster { cluster: ClusterId(cluster), weight };
+        check(Target::Clusters(vec![share(1, 95), share(0, 5)]), "one 95, zero 5");
+        let redirect = Redirect { scheme: None, host: None, port: Some(81), path: None, status: 302 };
+        check(Target::Redirect(redirect), "redirect");
     }
 }

@@ -1,6 +1,6 @@
 //! Which endpoint takes the next request.
 //!
-//! Job: choose, and keep what the choice rests on: weights, load, latency, health verdicts, ejections, drains, slow start, retry budgets.
+//! Job: choose, and keep what the choice rests on: weights, load, latency, health verdicts, ejections, drains, slow start, retry budgets, rate limits.
 //! Not its job: sockets, probes, timers, configuration text. Nothing here does I/O or reads a clock: every call that depends on time takes
 //! `now_ms`, milliseconds of one monotonic clock of the caller's. Randomness comes from seeded generators, so that a run can be repeated.
 //!
@@ -26,9 +26,11 @@ mod health;
 mod maglev;
 mod outlier;
 mod picker;
+mod rate;
 mod retry;
 mod rng;
 mod round_robin;
+mod split;
 #[cfg(test)]
 mod testing;
 mod view;
@@ -40,5 +42,7 @@ pub use health::{FIRST_PROBE_WITHIN_MS_MAX, HealthMachine, first_probe_delay_ms,
 pub use maglev::maglev_table;
 pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome};
 pub use picker::{Pick, Picker};
-pub use retry::{RETRY_FLOOR_PER_SECOND, RETRY_PERCENT_MAX, RETRY_WINDOW_SECONDS, RetryBudget};
+pub use rate::{RATE_KEYS_MAX, Rate, RateTable};
+pub use retry::{RETRY_FLOOR_PER_SECOND, RETRY_WINDOW_SECONDS, RetryBudget};
 pub use rng::Rng;
+pub use split::Split;

@@ -2,15 +2,13 @@
 
 /// Seconds over which requests and retries are counted.
 pub const RETRY_WINDOW_SECONDS: u64 = 10;
-/// Retries per hundred requests within the window.
-pub const RETRY_PERCENT_MAX: u64 = 20;
 /// Retries a second that are allowed beside that: what little traffic there is may be retried, too.
 pub const RETRY_FLOOR_PER_SECOND: u64 = 10;
 
 /// One worker's retry budget at one cluster.
 ///
-/// In any [`RETRY_WINDOW_SECONDS`], counted in whole seconds, there are at most [`RETRY_PERCENT_MAX`] retries per hundred requests, plus
-/// [`RETRY_FLOOR_PER_SECOND`] for each second; these may come at once, as when an endpoint dies with many requests on it.
+/// In any [`RETRY_WINDOW_SECONDS`], counted in whole seconds, there are at most as many retries as the share of the requests that is asked for,
+/// plus [`RETRY_FLOOR_PER_SECOND`] for each second; these may come at once, as when an endpoint dies with many requests on it.
 #[derive(Clone, Debug, Default)]
 pub struct RetryBudget {
     /// Requests and retries of second `s`, at `s % RETRY_WINDOW_SECONDS`.
@@ -40,10 +38,11 @@ impl RetryBudget {
         self.current().requests += 1;
     }
 
-    /// Whether a retry is within the budget; if so it is counted.
-    pub fn try_retry(&mut self, now_ms: u64) -> bool {
+    /// Whether a retry is within the budget of this share of the requests, 0.0 to 1.0; if so it is counted.
+    pub fn try_retry(&mut self, now_ms: u64, share: f64) -> bool {
         self.advance(now_ms);
-        let allowed = self.window.requests * RETRY_PERCENT_MAX / 100 + RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS;
+        let floor = RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS;
+        let allowed = (self.window.requests as f64 * share) as u64 + floor;
         if self.window.retries >= allowed {
             return false;
         }
@@ -74,14 +73,17 @@ impl RetryBudget {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::testing::seeded;
 
     /// `(at_ms, requests, retries asked for, retries granted)` in order.
     fn check(steps: &[(u64, u64, u64, u64)]) {
         let mut budget = RetryBudget::new();
         for (at_ms, requests, asked, granted) in steps {
             (0..*requests).for_each(|_| budget.on_request(*at_ms));
-            let got = (0..*asked).filter(|_| budget.try_retry(*at_ms)).count() as u64;
+            let got = (0..*asked).filter(|_| budget.try_retry(*at_ms, 0.2)).count() as u64;
             assert_eq!(got, *granted, "at {at_ms} of {steps:?}");
         }
     }
@@ -100,5 +102,36 @@ mod tests {
         check(&[(0, 1000, 300, 300), (1_000_000_000, 0, 500, 100)]);
         // A clock that steps back.
         check(&[(50_000, 100, 120, 120), (1_000, 0, 1, 0)]);
+    }
+
+    #[test]
+    fn the_share_is_the_routes() {
+        let granted = |share| {
+            let mut budget = RetryBudget::new();
+            (0..1000).for_each(|_| budget.on_request(0));
+            (0..2000).filter(|_| budget.try_retry(0, share)).count()
+        };
+        assert_eq!([0.0, 0.05, 0.5, 1.0].map(granted), [100, 150, 600, 1100]);
+    }
+
+    proptest! {
+        #![proptest_config(seeded(256))]
+
+        /// However requests and failures come: retries of any ten seconds stay within the share of their requests and the floor.
+        #[test]
+        fn a_storm_is_bounded(steps in prop::collection::vec((0u64..3_000, 0u64..200, 0u64..400), 1..100)) {
+            let mut budget = RetryBudget::new();
+            let (mut now_ms, mut seen) = (0, Vec::new());
+            for (gap_ms, requests, asked) in steps {
+                now_ms += gap_ms;
+                (0..requests).for_each(|_| budget.on_request(now_ms));
+                let retries = (0..asked).filter(|_| budget.try_retry(now_ms, 0.2)).count() as u64;
+                seen.push((now_ms / 1000, requests, retries));
+                let since = (now_ms / 1000 + 1).saturating_sub(RETRY_WINDOW_SECONDS);
+                let window = seen.iter().filter(|(second, ..)| *second >= since);
+                let (requests, all) = window.fold((0, 0), |sum, (_, requests, retries)| (sum.0 + requests, sum.1 + retries));
+                prop_assert!(retries == 0 || all <= requests / 5 + 100, "{} of {} at {}", all, requests, now_ms);
+            }
+        }
     }
 }

@@ -27,6 +27,9 @@ pub const ACCESS_LOG_FORMAT: AccessLogFormat = AccessLogFormat::Text;
 /// Of an endpoint that says none.
 pub const WEIGHT: u32 = 1;
 
+/// For now: a permanent redirect that was a mistake stays in the caches of browsers. What Gateway API has.
+pub const REDIRECT_STATUS: u16 = 302;
+
 /// Older ones were withdrawn by RFC 8996.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
 

@@ -168,8 +168,8 @@ keys! {
 }
 
 keys! {
-    /// Conditions on a request, all of which must hold, and the cluster that serves what meets them. A route without conditions takes every request.
-    pub struct RawRoute as "a route" {
+    /// Conditions on a request, all of which must hold, and what becomes of what meets them. A route without conditions takes every request.
+    pub struct RawRoute as "a route", one of [to, redirect] {
         /// The label of the route's metrics.
         optional name: RouteName, default "made from the conditions", only "http";
         /// One of these: `shop.example.com`, or `*.example.com` for one label or more in front. Compared without port and case.
@@ -180,12 +180,28 @@ keys! {
         optional methods: OneOrMany<Method>, default "every method", only "http";
         /// All of these: names of headers, each with the text that one of its values must be.
         optional headers: Named<HeaderName, RawValue>, default "none asked for", only "http";
+        /// All of these: names of cookies, each with the text that its value must be.
+        optional cookies: Named<CookieName, RawValue>, default "none asked for", only "http";
         /// All of these: names of query parameters, each with the text that its decoded value must be.
         optional query: Named<QueryName, RawValue>, default "none asked for", only "http";
-        /// The cluster that serves it.
-        required to: Label;
+        /// The cluster that serves it; or a list of clusters and their weights, each of which gets its share of the requests. TLS that is passed through goes to one cluster.
+        optional to: RawTo;
+        /// Send clients elsewhere.
+        optional redirect: RawRedirect, only "http";
         /// From the end of the request's headers to the end of the response's; then 504.
         optional timeout: Positive, default "no limit", only "http";
+        /// When a request is sent again. `off`: never, but where a kept connection turns out to be closed.
+        optional retry: RawRetry, default "another endpoint, twice at most, on connect_failure and reset", only "http";
+        /// Who gets a copy of requests. At most 4.
+        optional mirror: OneOrMany<RawMirror>, default "nobody", only "http";
+        /// What is changed of the headers that the endpoint gets.
+        optional request_headers: RawHeaderChanges, default "nothing", only "http";
+        /// What is changed of the headers of an endpoint's response. Those that Steelyard makes itself stay as they are.
+        optional response_headers: RawHeaderChanges, default "nothing", only "http";
+        /// What the endpoint is asked for.
+        optional rewrite: RawRewrite, default "what the client asked for", only "http";
+        /// How much one client may ask.
+        optional rate_limit: RawRateLimit, default "no limit", only "http";
         /// One of these is the name that the client asks for in its first message: `vault.example.com`, or `*.example.com` for one label or more in front.
         optional sni: OneOrMany<HostText>, default "every name, and none", only "tls_passthrough";
     }
@@ -218,6 +234,8 @@ keys! {
         required endpoints: Many<RawEndpoint>;
         /// How an endpoint is chosen.
         optional balance: RawBalance, default word(&CLUSTER.algorithm);
+        /// Clients come back to the endpoint that served them first. HTTP only.
+        optional sticky: RawSticky, default "not done";
         /// An active probe of each endpoint.
         optional health_check: RawHealthCheck, default "none: endpoints are thought healthy";
         /// What real requests say about an endpoint. `off`: nothing.
@@ -364,8 +382,13 @@ macro_rules! text_or_object {
     };
 }
 
+mod policy;
 mod vip;
 
+pub use policy::{
+    RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawShare,
+    RawSticky, RawTo,
+};
 pub use vip::{ModeName, RawFlowTimeouts, RawKernelPlane, RawSourceRate, RawVip, RawVipEndpoint};
 
 text_or_object! {
@@ -498,7 +521,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 25);
+        assert_eq!(found.len(), 34);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

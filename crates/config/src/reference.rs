@@ -77,7 +77,7 @@ fn type_of(kind: &Kind) -> String {
         Kind::Object(object) => format!("[{}](#{})", object.name(), object.slug()),
         // One or many: the type of the one is told once.
         Kind::Either(kinds) => match kinds.as_slice() {
-            [one, Kind::List(_)] => format!("one or a list of: {}", type_of(one)),
+            [one, Kind::List(item)] if type_of(one) == type_of(item) => format!("one or a list of: {}", type_of(one)),
             _ => kinds.iter().map(type_of).collect::<Vec<_>>().join("; or "),
         },
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{ClusterTls, ProxyProtocol};
+use crate::{ClusterTls, ProxyProtocol, Sticky};
 
 /// The place of a cluster in [`crate::Snapshot::clusters`]. Valid in the snapshot that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +18,8 @@ pub struct Cluster {
     pub endpoints: Vec<Endpoint>,
     /// How one is chosen.
     pub algorithm: Algorithm,
+    /// Which endpoint a client comes back to, where it has been before; `None`: the algorithm chooses each time. HTTP only.
+    pub sticky: Option<Sticky>,
     /// `None`: an endpoint is thought healthy.
     pub health_check: Option<HealthCheck>,
     /// What real requests say about an endpoint; `None`: they say nothing.
@@ -157,6 +159,7 @@ impl Cluster {
             name: name.into(),
             endpoints,
             algorithm: Algorithm::RoundRobin,
+            sticky: None,
             health_check: None,
             outlier: Some(Outlier::default()),
             panic_threshold: 0.3,

@@ -9,7 +9,10 @@
 //! | downstream | the side of the client (an adjective: downstream connection) |
 //! | upstream | the side of the endpoint (an adjective: upstream connection) |
 //! | listener | an address on which downstream connections are accepted, and the protocol spoken there |
-//! | route | conditions on a request, and the cluster that serves what meets them |
+//! | route | conditions on a request, and what becomes of those that meet them |
+//! | split | a route's requests dealt over several clusters by weight |
+//! | mirror | a cluster that gets a copy of requests, and whose answers nobody sees |
+//! | sticky | said of a cluster that sends a client back to the endpoint that served it first |
 //! | cluster | a set of endpoints that serve the same thing, and the policy for choosing among them |
 //! | endpoint | one address of a cluster |
 //! | health check | an active probe |
@@ -28,6 +31,7 @@
 mod cluster;
 mod listener;
 mod matcher;
+mod policy;
 mod route;
 mod tls;
 mod vip;
@@ -44,6 +48,10 @@ pub use listener::{
     TcpListener,
 };
 pub use matcher::{HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
+pub use policy::{
+    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RoutePolicy, Scheme, Sticky,
+    Target, WeightedCluster,
+};
 pub use route::Route;
 pub use tls::{CertificateFiles, ClientCa, ClusterTls, ListenerTls, TlsVersion};
 pub use vip::{FlowTimeouts, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};

@@ -32,12 +32,12 @@ pub enum PathMatcher {
     Regex(Regex),
 }
 
-/// A condition on a named value: a header (its name compared without case) or a query parameter.
+/// A condition on a named value: a header (its name compared without case), a cookie or a query parameter.
 #[derive(Clone, Debug)]
 pub struct ValueMatcher {
     /// Lower case for headers.
     pub name: String,
-    /// What its value must be. Several headers of the name: one of them.
+    /// What its value must be. Several headers or cookies of the name: one of them.
     pub value: TextMatcher,
 }
 

@@ -1,8 +1,8 @@
-//! Conditions on a request, and the cluster that serves what meets them.
+//! Conditions on a request, and what becomes of those that meet them.
 
 use std::time::Duration;
 
-use crate::{ClusterId, HostMatcher, PathMatcher, ValueMatcher};
+use crate::{HostMatcher, PathMatcher, RoutePolicy, Target, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list of a kind always does.
 #[derive(Clone, Debug)]
@@ -17,10 +17,14 @@ pub struct Route {
     pub methods: Vec<String>,
     /// All of these.
     pub headers: Vec<ValueMatcher>,
+    /// All of these; case matters in the names of cookies.
+    pub cookies: Vec<ValueMatcher>,
     /// All of these, against the decoded query parameters.
     pub query: Vec<ValueMatcher>,
     /// Who serves it.
-    pub to: ClusterId,
+    pub to: Target,
     /// From the end of the request's headers to the end of the response's; then 504. `None`: no limit.
     pub timeout: Option<Duration>,
+    /// What else is done.
+    pub policy: RoutePolicy,
 }

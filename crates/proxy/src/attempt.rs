@@ -6,7 +6,6 @@ use std::task::Poll;
 use balance::Outcome;
 use model::ListenerLimits;
 use net::clock;
-use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::message::{Body, Version};
 
@@ -17,76 +16,79 @@ use crate::error::{Error, Side};
 use crate::exchange::{Answered, Downstream, Routed, Work};
 use crate::headers;
 use crate::log::Entry;
+use crate::policy::headers::ResponseEdits;
+use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
-
-/// Endpoints that are tried for one request, the first included.
-const ATTEMPTS_MAX: usize = 3;
 
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 const INTERIM_MAX: usize = 16;
 
 /// Sends the request until an endpoint has begun its final answer, whose head is then in `work.response`.
 ///
-/// A request goes to another endpoint where the first cannot have acted on it (no connection was made), or where acting twice is the
-/// same as acting once (the method is idempotent) and not a byte of an answer came, or where the endpoint closed a connection from the
-/// pool without having read the request. What a connection from the pool does when its
-/// endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one.
+/// Without a policy of the route's own a request goes to another endpoint where the first cannot have acted on it (no connection was made),
+/// or where acting twice is the same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the
+/// pool does when its endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one, where that
+/// is safe.
 pub(crate) async fn until_answered(
     routed: &Routed<'_>,
     downstream: &mut Downstream,
     work: &mut Work,
     entry: &mut Entry,
 ) -> Result<Answered, Error> {
-    let Routed { listener, cluster, key, deadline_ms, .. } = routed;
-    let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
-    let mut fresh = false;
+    let mut tries = Tries::default();
     let mut now_ms = entry.begun_us / 1000;
-    let mut failed = None;
-    cluster.budget.borrow_mut().on_request(now_ms);
+    routed.cluster.budget.borrow_mut().on_request(now_ms);
     loop {
-        let lease = match cluster.lease(now_ms, *deadline_ms, *key, &tried, &downstream.timer).await {
+        let lease = match tries.lease(routed, now_ms, &downstream.timer).await {
             Ok(lease) => lease,
             // That there is no other endpoint is not what went wrong.
-            Err(error) => return Err(failed.unwrap_or(error)),
+            Err(error) => return Err(tries.failed.unwrap_or(error)),
         };
         now_ms = lease.at_ms;
+        let index = lease.endpoint.index;
         lease.endpoint.counters.requests.inc();
         entry.attempts += 1;
         entry.endpoint = Some(lease.endpoint.clone());
-        let mut attempt = Attempt::new(routed, lease);
-        let error = match attempt.run(downstream, work, entry, fresh, now_ms).await {
+        let mut attempt = Attempt::new(routed, lease, now_ms);
+        let error = match attempt.run(downstream, work, entry, tries.fresh, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = clock::now_us();
                 attempt.judge_head(work, entry, at_us);
-                return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
+                // Once a 1xx was passed on, the client has heard of this try.
+                let setback = if attempt.was_heard { Setback::Other } else { Setback::Status(work.response.status) };
+                if !tries.again(routed, setback, index, work, at_us / 1000) {
+                    return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
+                }
+                now_ms = at_us / 1000;
+                tries.failed = None;
+                continue;
             }
-            Err(error) => error,
+            Err(error) => routed.name(error),
         };
-        let is_unanswered = matches!(error.reason, Reason::UpstreamReset | Reason::UpstreamEof) && !attempt.was_heard;
-        let was_stale = attempt.was_reused && is_unanswered;
+        let setback = attempt.setback(&error);
+        let was_stale = attempt.was_reused && matches!(setback, Setback::Unseen | Setback::Reset);
         attempt.judge_failure(&error, was_stale);
-
-        let is_safe = !attempt.was_sent || attempt.is_unseen || (is_unanswered && work.request.method.is_idempotent());
-        if error.side != Side::Upstream || error.reason == Reason::RequestTimeout || !is_safe || !work.upload.rewind() {
+        if error.side != Side::Upstream || error.reason == Reason::RequestTimeout {
             return Err(error);
         }
         now_ms = clock::now_ms();
         if was_stale {
-            cluster.counters.stale_reuse.inc();
-            // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
-            fresh = true;
+            if !tries.again_fresh(routed, setback, work) {
+                return Err(error);
+            }
+        } else if tries.again(routed, setback, index, work, now_ms) {
+            tries.failed = Some(error);
         } else {
-            tried.push(attempt.lease.endpoint.index);
-            if tried.len() >= ATTEMPTS_MAX.min(cluster.endpoints.len()) {
-                return Err(error);
-            }
-            if !cluster.budget.borrow_mut().try_retry(now_ms) {
-                listener.count(Reason::RetryBudget);
-                return Err(error);
-            }
-            cluster.counters.retries.inc();
-            failed = Some(error);
+            return Err(error);
         }
+    }
+}
+
+impl Routed<'_> {
+    /// A try that ran out of its own time, before the route's is over, says so.
+    fn name(&self, error: Error) -> Error {
+        let is_of_try = error.reason == Reason::RequestTimeout && clock::now_ms() < self.deadline_ms;
+        if is_of_try { Error::upstream(Reason::PerTryTimeout) } else { error }
     }
 }
 
@@ -94,6 +96,7 @@ pub(crate) async fn until_answered(
 struct Attempt<'a> {
     limits: &'a ListenerLimits,
     cluster: &'a Cluster,
+    /// The route's, or that of this try.
     deadline_ms: u64,
     lease: Lease,
     was_reused: bool,
@@ -109,11 +112,13 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(routed: &'a Routed<'_>, lease: Lease) -> Self {
+    fn new(routed: &'a Routed<'_>, lease: Lease, now_ms: u64) -> Self {
+        let per_try = routed.policy.retry.per_try_timeout;
+        let try_ends_ms = per_try.map_or(u64::MAX, |timeout| now_ms.saturating_add(crate::millis(timeout)));
         Self {
             limits: &routed.http.limits,
             cluster: &routed.cluster,
-            deadline_ms: routed.deadline_ms,
+            deadline_ms: routed.deadline_ms.min(try_ends_ms),
             lease,
             was_reused: false,
             was_sent: false,
@@ -246,7 +251,7 @@ impl<'a> Attempt<'a> {
         head_bytes: usize,
     ) -> Result<(), Error> {
         work.scratch.clear();
-        headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled());
+        headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled(), &ResponseEdits::NONE);
         upstream.input.consume(head_bytes);
         if work.request.version == Version::Http10 {
             return Ok(());
@@ -266,6 +271,18 @@ impl<'a> Attempt<'a> {
         if self.cluster.plan.policy.algorithm == model::Algorithm::PeakEwma {
             let latency_us = at_us.saturating_sub(work.upload.head_sent_us.max(entry.connected_us));
             self.lease.endpoint.state.observe_latency(at_us / 1000, latency_us);
+        }
+    }
+
+    /// How it went wrong, as far as another try depends on it.
+    fn setback(&self, error: &Error) -> Setback {
+        match error.reason {
+            _ if !self.was_sent => Setback::Connect,
+            _ if self.was_heard => Setback::Other,
+            Reason::UpstreamReset | Reason::UpstreamEof if self.is_unseen => Setback::Unseen,
+            Reason::UpstreamReset | Reason::UpstreamEof => Setback::Reset,
+            Reason::ResponseTimeout | Reason::PerTryTimeout => Setback::Timeout,
+            _ => Setback::Other,
         }
     }
 
@@ -289,7 +306,7 @@ pub(crate) fn outcome(error: &Error) -> Outcome {
         Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed | Reason::UpstreamTls => {
             Outcome::ConnectFailure
         }
-        Reason::ResponseTimeout | Reason::RequestTimeout => Outcome::Timeout,
+        Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => Outcome::Timeout,
         _ => Outcome::Reset,
     }
 }

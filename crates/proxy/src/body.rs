@@ -42,6 +42,16 @@ pub(crate) struct Pump {
     is_forgotten: bool,
     /// Something was written that the receiver's stream may still hold.
     is_unflushed: bool,
+    /// What of the body was taken, where somebody else wants it too.
+    copy: Option<Box<Copy>>,
+}
+
+/// A body kept for another than its receiver: `data.len() <= bytes_max`.
+struct Copy {
+    data: Vec<u8>,
+    bytes_max: usize,
+    /// The body is longer.
+    is_over: bool,
 }
 
 #[derive(Default)]
@@ -86,8 +96,32 @@ impl Pump {
         self.head_sent_us = 0;
         self.is_forgotten = false;
         self.is_unflushed = false;
+        self.copy = None;
         self.out.clear();
         &mut self.out
+    }
+
+    /// Keeps the body, as the sender means it and without its framing, up to so many bytes. Asked before anything of it is taken.
+    pub(crate) fn keep_copy(&mut self, bytes_max: usize) {
+        self.copy = Some(Box::new(Copy { data: Vec::new(), bytes_max, is_over: false }));
+    }
+
+    /// The body that was to be kept; `None`: it is longer than that.
+    pub(crate) fn take_copy(&mut self) -> Option<Vec<u8>> {
+        match self.copy.take() {
+            Some(copy) if copy.is_over => None,
+            copy => Some(copy.map_or_else(Vec::new, |copy| copy.data)),
+        }
+    }
+
+    fn copy(&mut self, piece: &[u8]) {
+        let Some(copy) = &mut self.copy else { return };
+        if copy.is_over || copy.data.len() + piece.len() > copy.bytes_max {
+            copy.is_over = true;
+            copy.data = Vec::new();
+        } else {
+            copy.data.extend_from_slice(piece);
+        }
     }
 
     /// Nothing is left to read from the sender.
@@ -105,10 +139,15 @@ impl Pump {
         self.written == self.out.len() && !self.is_unflushed && input.is_empty()
     }
 
+    /// Whether all that was sent is still there to be sent again.
+    pub(crate) fn can_rewind(&self) -> bool {
+        !self.is_forgotten
+    }
+
     /// Makes the pump send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
     /// it comes.
     pub(crate) fn rewind(&mut self) -> bool {
-        let possible = !self.is_forgotten;
+        let possible = self.can_rewind();
         if possible {
             self.written = 0;
             self.head_sent_us = 0;
@@ -203,6 +242,7 @@ impl Pump {
             self.sent += count as u64;
             count
         };
+        self.copy(piece.get(..count).unwrap_or(piece));
         input.consume(count);
         self.count(count)?;
         if let Source::Length(remaining) = &mut self.source {
@@ -227,6 +267,7 @@ impl Pump {
                     at = range.end;
                     let data = bytes.get(range).unwrap_or_default();
                     put(&mut self.out, self.framing, data);
+                    self.copy(data);
                     self.count(data.len())?;
                 }
                 Decoded::End(end) => break Some(end),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use balance::{EndpointState, Outcome, Picker, RetryBudget};
+use balance::{EndpointState, EndpointStatus, Outcome, Picker, RetryBudget};
 use model::HashKey;
 use net::clock;
 use net::timer::Timer;
@@ -92,7 +92,7 @@ impl Cluster {
         timer: &Timer,
     ) -> Result<Lease, Error> {
         // Whoever waits came first.
-        if self.plan.breaker.pending() == 0 || self.plan.policy.limits.connections_max.is_none() {
+        if !self.has_queue() {
             match self.try_lease(now_ms, key, tried) {
                 Ok(lease) => return Ok(lease),
                 Err(Full::NoEndpoint) => return Err(Error::internal(Reason::NoEndpoint)),
@@ -100,6 +100,36 @@ impl Cluster {
             }
         }
         self.wait_for_lease(now_ms, deadline_ms, key, tried, timer).await
+    }
+
+    /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
+    ///
+    /// # Errors
+    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`].
+    pub(crate) fn lease_at_once(&self, now_ms: u64, key: u64) -> Result<Lease, Error> {
+        if self.has_queue() {
+            return Err(Error::internal(Reason::PendingFull));
+        }
+        self.try_lease(now_ms, key, &[]).map_err(|full| match full {
+            Full::NoEndpoint => Error::internal(Reason::NoEndpoint),
+            Full::NoRoom => Error::internal(Reason::PendingFull),
+        })
+    }
+
+    /// The same at one endpoint, for a client that comes back to it. One that drains, or has the weight 0, takes no new clients and still
+    /// serves those it has.
+    pub(crate) fn lease_of(&self, index: usize, now_ms: u64) -> Option<Lease> {
+        let state = &self.plan.state;
+        let is_usable = match state.status(index, now_ms)? {
+            EndpointStatus::Healthy | EndpointStatus::Draining => true,
+            EndpointStatus::Unhealthy | EndpointStatus::Ejected { .. } => state.panicking(now_ms),
+        };
+        if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
+    }
+
+    /// Whether somebody waits for room, and so came first.
+    fn has_queue(&self) -> bool {
+        self.plan.breaker.pending() > 0 && self.plan.policy.limits.connections_max.is_some()
     }
 
     fn try_lease(&self, now_ms: u64, key: u64, tried: &[usize]) -> Result<Lease, Full> {
@@ -272,7 +302,7 @@ mod tests {
         });
         let endpoints = endpoints.collect();
         let state = Arc::new(ClusterState::new(&policy, states));
-        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default(), tls: None });
+        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default(), tls: None, sticky: None });
         Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
     }
 

@@ -13,6 +13,8 @@ pub(crate) struct Error {
     pub(crate) side: Side,
     /// What the operating system said, where it did.
     pub(crate) source: Option<io::Error>,
+    /// In so many seconds the client may come again.
+    pub(crate) retry_after_s: Option<u64>,
 }
 
 /// Where it went wrong.
@@ -28,19 +30,24 @@ pub(crate) enum Side {
 
 impl Error {
     pub(crate) fn downstream(reason: Reason) -> Self {
-        Self { reason, side: Side::Downstream, source: None }
+        Self { reason, side: Side::Downstream, source: None, retry_after_s: None }
     }
 
     pub(crate) fn upstream(reason: Reason) -> Self {
-        Self { reason, side: Side::Upstream, source: None }
+        Self { reason, side: Side::Upstream, source: None, retry_after_s: None }
     }
 
     pub(crate) fn internal(reason: Reason) -> Self {
-        Self { reason, side: Side::Internal, source: None }
+        Self { reason, side: Side::Internal, source: None, retry_after_s: None }
     }
 
     pub(crate) fn because(mut self, source: io::Error) -> Self {
         self.source = Some(source);
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
         self
     }
 

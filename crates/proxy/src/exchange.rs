@@ -1,13 +1,14 @@
 //! One request, from its head to the last byte of its response: every stage in order.
 //!
-//! receive -> route -> cluster (choose) -> connect -> send and wait -> respond (relay) -> log; any failure goes to `fail`.
+//! receive -> route -> policy (rate limit, redirect, split) -> cluster (choose) -> connect -> send and wait -> respond (relay) -> log; any
+//! failure goes to `fail`.
 
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
 use balance::Outcome;
-use model::{HttpListener, Protocol};
+use model::{HttpListener, Protocol, Route, RoutePolicy, Scheme};
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
@@ -17,15 +18,18 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use crate::attempt;
 use crate::body::{Failure, Pump};
-use crate::cluster::{Cluster, Lease};
+use crate::cluster::{Cluster, Endpoint, Lease};
 use crate::connect::{OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
 use crate::headers::{self, Client};
 use crate::listener::Slot;
 use crate::log::Entry;
+use crate::policy::headers::{RequestEdits, ResponseEdits};
+use crate::policy::mirror::{Copies, MIRROR_BODY_BYTES_MAX, Means};
+use crate::policy::{self, Asked, Way};
 use crate::receive::{self, Watch};
 use crate::relay::{self, End, Moved};
-use crate::respond;
+use crate::respond::{self, Own};
 use crate::route::HostText;
 use crate::stream::Stream;
 use crate::tls::Secured;
@@ -72,6 +76,8 @@ pub(crate) struct Work {
     pub(crate) upload: Pump,
     pub(crate) download: Pump,
     pub(crate) scratch: Vec<u8>,
+    /// Copies for mirrors that wait for the request's body.
+    mirror: Option<Box<Copies>>,
 }
 
 /// Serves the next request of a connection.
@@ -92,6 +98,9 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
             fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay).await
         }
     };
+    work.mirror();
+    // What still waits waits for a body that will not be whole.
+    work.mirror = None;
     if entry.is_begun() {
         entry.bytes_out += work.download.sent;
         entry.bytes_in += work.upload.received;
@@ -107,6 +116,13 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
     next
 }
 
+impl Work {
+    /// Sends the copies for mirrors on their way, if the request's body is whole.
+    fn mirror(&mut self) {
+        self.mirror = self.mirror.take().and_then(|copies| copies.send_if_whole(&mut self.upload));
+    }
+}
+
 async fn run(
     worker: &Worker,
     slot: &Slot,
@@ -119,6 +135,7 @@ async fn run(
     // Until the head is there, nothing is known of the last request any more.
     work.upload.start(Body::None, Body::None, None);
     work.download.start(Body::None, Body::None, None);
+    work.mirror = None;
     work.request.version = Version::Http11;
     work.request.method = Method::Get;
     let head_bytes = receive::request_head(downstream, &http.limits, &mut work.request).await?;
@@ -136,24 +153,41 @@ async fn run(
         return Err(Error::internal(Reason::Misdirected));
     }
     let route = listener.plan.router.route(&work.request, downstream.input.filled());
-    let Some((policy, cluster)) = route.and_then(|route| listener.target(http, route)) else {
-        // The connection goes on behind this request, if it has no body to be skipped.
-        work.upload.start(work.request.body, Body::None, None);
-        downstream.input.consume(head_bytes);
-        return Err(Error::internal(Reason::NoRoute));
+    let way = match route.and_then(|number| Some((number, http.routes.get(number)?))) {
+        Some((number, route)) => {
+            entry.route = Some(number);
+            let client = client(http, downstream);
+            let asked = Asked { head: &work.request, buffer: downstream.input.filled(), client: &client };
+            policy::way(listener, number, route, &asked, entry.begun_us).map(|way| (number, route, way))
+        }
+        None => Err(Error::internal(Reason::NoRoute)),
     };
-    entry.route = route;
+    let (number, route, cluster) = match way {
+        Ok((number, route, Way::Cluster(cluster))) => (number, route, cluster),
+        other => {
+            // The connection goes on behind this request, if it has no body to be skipped.
+            work.upload.start(work.request.body, Body::None, None);
+            downstream.input.consume(head_bytes);
+            let (.., Way::Redirect(status, location)) = other? else { return Err(Error::internal(Reason::Internal)) };
+            let own = Own { status, word: "redirect", field: Some(("location", &location)) };
+            let may_stay = may_stay(http, downstream, slot.is_ending(worker));
+            return Ok(answer(http, downstream, work, entry, &own, may_stay).await);
+        }
+    };
     entry.cluster = Some(cluster.clone());
     cluster.counters.requests.inc();
 
-    let key = prepare(http, &cluster, downstream, work, head_bytes)?;
+    let chosen = Chosen { worker, listener, http, number, route, cluster: &cluster };
+    let prepared = prepare(&chosen, downstream, work, head_bytes)?;
+    work.mirror();
     if downstream.input.is_empty() {
         // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
         downstream.input = Buffer::none();
     }
     let deadline_ms =
-        policy.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
-    let routed = Routed { listener, http, cluster, key, deadline_ms };
+        route.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
+    let Prepared { key, preferred, is_https } = prepared;
+    let routed = Routed { listener, http, policy: &route.policy, cluster, key, preferred, is_https, deadline_ms };
     let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if work.response.status == 101 {
         return tunnel(&routed, downstream, answered, work, entry).await;
@@ -181,16 +215,9 @@ fn may_stay(http: &HttpListener, downstream: &Downstream, is_ending: bool) -> bo
     !is_ending && http.limits.requests_per_connection_max.is_none_or(|max| downstream.requests < max)
 }
 
-/// Writes the request as the endpoint gets it, and takes its head off the input. Gives the key for the choice of an endpoint.
-fn prepare(
-    http: &HttpListener,
-    cluster: &Cluster,
-    downstream: &mut Downstream,
-    work: &mut Work,
-    head_bytes: usize,
-) -> Result<u64, Error> {
-    let Work { request, upload, .. } = work;
-    let client = Client {
+/// What is known of the client of the request that is in the input.
+fn client<'c>(http: &'c HttpListener, downstream: &'c Downstream) -> Client<'c> {
+    Client {
         address: downstream.who.client,
         ip_text: &downstream.ip_text,
         local: downstream.who.local,
@@ -198,29 +225,87 @@ fn prepare(
         forwarded: http.forwarded,
         is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
         trusted_proxies: &http.trusted_proxies,
-    };
+    }
+}
+
+/// The route that a request takes, and the cluster that is to serve it.
+struct Chosen<'r> {
+    worker: &'r Worker,
+    listener: &'r Rc<ListenerView>,
+    http: &'r HttpListener,
+    /// The route's place in the listener.
+    number: usize,
+    route: &'r Route,
+    cluster: &'r Cluster,
+}
+
+/// What the choice of an endpoint and the response need of a head that is gone.
+struct Prepared {
+    key: u64,
+    preferred: Option<usize>,
+    is_https: bool,
+}
+
+/// Writes the request as the endpoint gets it, and takes its head off the input.
+fn prepare(
+    chosen: &Chosen<'_>,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    head_bytes: usize,
+) -> Result<Prepared, Error> {
+    let Chosen { worker, listener, http, number, route, cluster } = chosen;
+    let Work { request, upload, mirror, .. } = work;
+    let client = client(http, downstream);
     let buffer = downstream.input.filled();
-    let key = cluster.hash_key().map_or(0, |key| crate::hash::key(key, request, buffer, &client));
+    let asked = Asked { head: request, buffer, client: &client };
+    let prepared = Prepared {
+        key: cluster.hash_key().map_or(0, |key| crate::hash::key(key, request, buffer, &client)),
+        preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(request, buffer)),
+        is_https: cluster.plan.sticky.is_some() && policy::scheme(&asked) == Scheme::Https,
+    };
     if let (Body::Length(length), Some(max)) = (request.body, http.limits.body_bytes_max)
         && length > max
     {
         return Err(Error::downstream(Reason::BodyTooLarge));
     }
+    let model::RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
+    let target = policy::rewrite::target(rewrite.path.as_ref(), &route.path, request.path.get(buffer));
+    let edits = RequestEdits { target: target.as_deref(), host: rewrite.host.as_deref(), headers: request_headers };
     let out = upload.start(request.body, request.body, http.limits.body_bytes_max);
-    headers::write_request(out, request, buffer, &client);
+    headers::write_request(out, request, buffer, &client, &edits);
+    if let Some(dealer) = listener.dealer(*number) {
+        let means = Means { timers: &worker.timers, in_flight: &worker.mirrors };
+        *mirror = Copies::begin(listener, mirrors, dealer, &asked, out, downstream.who, &means);
+        if mirror.is_some() {
+            upload.keep_copy(MIRROR_BODY_BYTES_MAX);
+        }
+    }
     downstream.input.consume(head_bytes);
-    Ok(key)
+    Ok(prepared)
 }
 
 /// A request that knows where it goes.
 pub(crate) struct Routed<'r> {
     pub(crate) listener: &'r ListenerView,
     pub(crate) http: &'r HttpListener,
+    pub(crate) policy: &'r RoutePolicy,
     pub(crate) cluster: Rc<Cluster>,
     /// For consistent hashing.
     pub(crate) key: u64,
+    /// The endpoint that the client comes back to.
+    pub(crate) preferred: Option<usize>,
+    /// The client asked within TLS, here or at a proxy whose word is taken. Known where the cluster is sticky.
+    is_https: bool,
     /// When the route's timeout is over, in milliseconds; `u64::MAX`: never.
     pub(crate) deadline_ms: u64,
+}
+
+impl Routed<'_> {
+    /// The cookie for a client that another endpoint has served than it came back to, or that came for the first time.
+    fn cookie(&self, endpoint: &Endpoint) -> Option<Vec<u8>> {
+        let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
+        sticky.set(endpoint.index, self.is_https)
+    }
 }
 
 /// An endpoint that has begun to answer.
@@ -252,7 +337,10 @@ async fn respond(
     let is_early_refusal = response.status >= 300 && (upload_failed || !upload.is_done());
     let may_stay = may_stay && request.keep_alive && !is_early_refusal && framing != Body::UntilClose;
     let to = headers::Downstream { method: request.method, version: request.version, keep_alive: may_stay };
-    headers::write_response(download.start(response.body, framing, None), response, upstream.input.filled(), &to);
+    let cookie = routed.cookie(&lease.endpoint);
+    let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
+    let out = download.start(response.body, framing, None);
+    headers::write_response(out, response, upstream.input.filled(), &to, &edits);
     upstream.input.consume(head_bytes);
     entry.status = response.status;
 
@@ -306,7 +394,7 @@ async fn respond(
     let keep_alive = request.keep_alive;
     let is_uploaded = upload.is_done() && !upload_failed;
     if is_uploaded && response.keep_alive && upstream.input.is_empty() {
-        give_back(cluster, &lease, upstream, work, download_sent_ms);
+        give_back(cluster, &lease, upstream, request.method, response, download_sent_ms);
     }
     Ok(match (may_stay, is_uploaded) {
         (true, true) => Next::KeepAlive,
@@ -326,19 +414,26 @@ fn response_error(failure: Failure) -> Error {
 }
 
 /// Keeps an upstream connection for the next request.
-fn give_back(cluster: &Cluster, lease: &Lease, upstream: Upstream, work: &Work, now_ms: u64) {
+pub(crate) fn give_back(
+    cluster: &Cluster,
+    lease: &Lease,
+    upstream: Upstream,
+    method: Method,
+    response: &ResponseHead,
+    now_ms: u64,
+) {
     let policy = &cluster.plan.policy;
     // Announced to the endpoint as one client's: nobody else's requests may go there.
     if policy.send_proxy_protocol.is_some() {
         return;
     }
     let mut idle_ms = crate::millis(policy.idle_timeout);
-    if let Some(seconds) = work.response.keep_alive_timeout_s {
+    if let Some(seconds) = response.keep_alive_timeout_s {
         // A second before the endpoint closes it, so that no request meets it closing.
         idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
     }
     let (pool, expires_ms) = (&lease.endpoint.pool, now_ms.saturating_add(idle_ms));
-    if work.request.method == Method::Head || matches!(work.response.status, 204 | 304) {
+    if method == Method::Head || matches!(response.status, 204 | 304) {
         pool.put_aside(upstream.stream, expires_ms, policy.idle_connections_max);
     } else {
         pool.put(upstream.stream, expires_ms, policy.idle_connections_max);
@@ -354,10 +449,12 @@ async fn tunnel(
     entry: &mut Entry,
 ) -> Result<Next, Error> {
     let Routed { listener, http, .. } = routed;
-    let Answered { lease: _lease, mut upstream, head_bytes, at_us, .. } = answered;
+    let Answered { lease, mut upstream, head_bytes, at_us, .. } = answered;
     entry.status = 101;
     work.scratch.clear();
-    headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled());
+    let cookie = routed.cookie(&lease.endpoint);
+    let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
+    headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled(), &edits);
     upstream.input.consume(head_bytes);
     let stall_ms = crate::millis(http.limits.stall_timeout);
     downstream.timer.set(clock::now_ms().saturating_add(stall_ms));
@@ -402,12 +499,26 @@ async fn fail(
     listener.count(error.reason);
     tracing::debug!(listener = listener.plan.policy.name, client = %downstream.who.client, %error, "request failed");
     let Some(status) = respond::status(error).filter(|_| work.download.sent == 0) else { return Next::Reset };
+    let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
+    let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
+    let own = Own { status, word: error.reason.name(), field };
+    answer(http, downstream, work, entry, &own, may_stay && error.side != Side::Downstream).await
+}
 
-    entry.status = status;
-    let is_read = error.side != Side::Downstream && work.upload.is_read();
-    let keep_alive = is_read && work.request.keep_alive && may_stay;
+/// Sends a response that is made here.
+async fn answer(
+    http: &HttpListener,
+    downstream: &mut Downstream,
+    work: &mut Work,
+    entry: &mut Entry,
+    own: &Own<'_>,
+    may_stay: bool,
+) -> Next {
+    entry.status = own.status;
+    let keep_alive = may_stay && work.upload.is_read() && work.request.keep_alive;
+    let to = headers::Downstream { method: work.request.method, version: work.request.version, keep_alive };
     work.scratch.clear();
-    respond::write(&mut work.scratch, status, error.reason, work.request.method, keep_alive, work.request.version);
+    respond::write(&mut work.scratch, own, &to);
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
     match downstream.timer.guard(downstream.stream.send(&work.scratch)).await {
         Ok(Ok(())) => {}

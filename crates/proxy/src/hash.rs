@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use balance::hash_key;
 use model::HashKey;
-use wire::message::{FieldId, RequestHead};
+use wire::message::RequestHead;
 
+use crate::cookie;
 use crate::headers::{self, Client};
 
 /// The key of a request. Where the header or cookie is missing, the client's address stands in: such a client still stays put.
@@ -17,12 +18,7 @@ pub(crate) fn key(key: &HashKey, head: &RequestHead, buffer: &[u8], client: &Cli
                 |field: &&wire::message::Field| field.name.get(buffer).eq_ignore_ascii_case(name.as_bytes());
             head.fields.iter().find(is_wanted).map(|field| field.value.get(buffer))
         }
-        HashKey::Cookie(name) => {
-            let cookies = head.fields.iter().filter(|field| field.id == FieldId::Cookie);
-            cookies
-                .flat_map(|field| field.value.get(buffer).split(|byte| *byte == b';'))
-                .find_map(|pair| pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        }
+        HashKey::Cookie(name) => cookie::values(&head.fields, buffer, name.as_bytes()).next(),
     };
     value.map_or_else(|| ip(headers::client_ip(head, buffer, client)), hash_key)
 }

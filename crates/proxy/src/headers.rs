@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use wire::h1;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Version, find, list};
 
+use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};
+
 /// What is known of a client besides its request.
 pub(crate) struct Client<'c> {
     /// Of the connection, or as its PROXY protocol header says.
@@ -50,9 +52,15 @@ fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
 }
 
 /// Writes the head that an endpoint gets.
-pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
-    h1::request_line(out, head.method_name.get(buffer), head.path.get(buffer));
-    let authority = head.authority.get(buffer);
+pub(crate) fn write_request(
+    out: &mut Vec<u8>,
+    head: &RequestHead,
+    buffer: &[u8],
+    client: &Client<'_>,
+    edits: &RequestEdits<'_>,
+) {
+    h1::request_line(out, head.method_name.get(buffer), edits.target.unwrap_or(head.path.get(buffer)));
+    let authority = edits.host.map_or(head.authority.get(buffer), str::as_bytes);
     out.extend_from_slice(b"host: ");
     if authority.is_empty() {
         // HTTP/1.0 without Host: the endpoint speaks 1.1 and must get one; the address that was asked is what we know.
@@ -65,14 +73,18 @@ pub(crate) fn write_request(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8]
     let named = named_in_connection(&head.fields, buffer);
     for field in &head.fields {
         match field.id {
-            FieldId::Other | FieldId::Cookie if named.is_empty() || !is_named(&named, field.name.get(buffer)) => {
-                h1::field(out, field.name.get(buffer), field.value.get(buffer));
+            FieldId::Other | FieldId::Cookie => {
+                let name = field.name.get(buffer);
+                if (named.is_empty() || !is_named(&named, name)) && !drops(edits.headers, name) {
+                    h1::field(out, name, field.value.get(buffer));
+                }
             }
             FieldId::ContentLength if head.body == Body::None => out.extend_from_slice(b"content-length: 0\r\n"),
             FieldId::Expect if head.expect_continue => out.extend_from_slice(b"expect: 100-continue\r\n"),
             _ => {}
         }
     }
+    puts(edits.headers).for_each(|(name, value)| h1::field(out, name, value));
     write_framing(out, head.body);
     write_forwarded(out, head, buffer, client);
     if let Some(upgrade) = head.upgrade {
@@ -207,9 +219,15 @@ pub(crate) fn response_framing(head: &ResponseHead, version: Version) -> Body {
 }
 
 /// Writes the head that a client gets.
-pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], to: &Downstream) {
+pub(crate) fn write_response(
+    out: &mut Vec<u8>,
+    head: &ResponseHead,
+    buffer: &[u8],
+    to: &Downstream,
+    edits: &ResponseEdits<'_>,
+) {
     h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer);
+    write_response_fields(out, head, buffer, edits);
     let describes_body = to.method == Method::Head || head.status == 304;
     if describes_body {
         // There is no body, but these fields say what it would be (RFC 9110 section 8.6).
@@ -234,9 +252,9 @@ pub(crate) fn write_response(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u
 }
 
 /// Writes an interim response (1xx), or the 101 that opens a tunnel to `upgrade`.
-pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8]) {
+pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
     h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer);
+    write_response_fields(out, head, buffer, edits);
     if head.status == 101 {
         out.extend_from_slice(b"connection: upgrade\r\n");
         if let Some(field) = find(&head.fields, FieldId::Upgrade) {
@@ -246,9 +264,10 @@ pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8]) {
+fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
     let named = named_in_connection(&head.fields, buffer);
     for field in &head.fields {
+        let name = field.name.get(buffer);
         let is_end_to_end = match field.id {
             FieldId::Connection
             | FieldId::KeepAlive
@@ -257,11 +276,15 @@ fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8]) 
             | FieldId::ContentLength
             | FieldId::Te
             | FieldId::Upgrade => false,
-            _ => named.is_empty() || !is_named(&named, field.name.get(buffer)),
+            _ => named.is_empty() || !is_named(&named, name),
         };
-        if is_end_to_end {
-            h1::field(out, field.name.get(buffer), field.value.get(buffer));
+        if is_end_to_end && !drops(edits.headers, name) {
+            h1::field(out, name, field.value.get(buffer));
         }
+    }
+    puts(edits.headers).for_each(|(name, value)| h1::field(out, name, value));
+    if let Some(cookie) = edits.cookie {
+        h1::field(out, b"set-cookie", cookie);
     }
 }
 
@@ -281,6 +304,7 @@ pub(crate) fn write_trailers(out: &mut Vec<u8>, fields: &[Field], section: &[u8]
 
 #[cfg(test)]
 mod tests {
+    use model::HeaderChanges;
     use wire::h1::{Parsed, parse_request, parse_response};
 
     use super::*;
@@ -307,7 +331,8 @@ mod tests {
     fn check_request(lines: &str, is_trusted: bool, forwarded: ForwardedHeaders, expect: &str) {
         let text = format!("{lines}\r\n");
         let mut out = Vec::new();
-        write_request(&mut out, &request(&text), text.as_bytes(), &client(is_trusted, forwarded, &[]));
+        let client = client(is_trusted, forwarded, &[]);
+        write_request(&mut out, &request(&text), text.as_bytes(), &client, &RequestEdits::NONE);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"));
     }
 
@@ -395,7 +420,8 @@ mod tests {
         let mut head = ResponseHead::default();
         parse_response(text.as_bytes(), 100, method, &mut head).unwrap();
         let mut out = Vec::new();
-        write_response(&mut out, &head, text.as_bytes(), &Downstream { method, version, keep_alive });
+        let to = Downstream { method, version, keep_alive };
+        write_response(&mut out, &head, text.as_bytes(), &to, &ResponseEdits::NONE);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"), "{text}");
     }
 
@@ -435,6 +461,48 @@ mod tests {
             &format!("{ok}content-length: 9\r\n"),
         );
         check_response(&format!("{ok}\r\n"), Method::Head, new, true, ok);
+    }
+
+    fn changes() -> HeaderChanges {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        HeaderChanges {
+            set: vec![pair("x-edge", "steelyard")],
+            add: vec![pair("x-tag", "b")],
+            remove: vec!["x-internal".to_owned(), "cookie".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_route_changes_what_the_endpoint_gets() {
+        let text = "GET /old?x HTTP/1.1\r\nHost: a\r\nX-Internal: 1\r\nX-EDGE: me\r\nx-edge: too\r\nX-Tag: a\r\n\
+                    Cookie: c\r\nContent-Length: 3\r\n\r\n";
+        let changes = changes();
+        let edits = RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes };
+        let mut out = Vec::new();
+        let client = client(false, ForwardedHeaders::XForwarded, &[]);
+        write_request(&mut out, &request(text), text.as_bytes(), &client, &edits);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "GET /new?x HTTP/1.1\r\nhost: b:81\r\nX-Tag: a\r\nx-edge: steelyard\r\nx-tag: b\r\ncontent-length: 3\r\n\
+             x-forwarded-for: 10.0.0.9\r\nx-forwarded-proto: http\r\nx-forwarded-host: a\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_route_changes_what_the_client_gets() {
+        let text = "HTTP/1.1 200 OK\r\nX-Internal: 1\r\nX-Edge: me\r\nSet-Cookie: a=b\r\nContent-Length: 3\r\n\r\n";
+        let mut head = ResponseHead::default();
+        parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
+        let changes = changes();
+        let edits = ResponseEdits { headers: &changes, cookie: Some(b"shop=1; Path=/") };
+        let mut out = Vec::new();
+        let to = Downstream { method: Method::Get, version: Version::Http11, keep_alive: true };
+        write_response(&mut out, &head, text.as_bytes(), &to, &edits);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nx-edge: steelyard\r\nx-tag: b\r\nset-cookie: shop=1; Path=/\r\n\
+             content-length: 3\r\n\r\n"
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | one request, head to trailers | `exchange` |
 //! | heads as they arrive | `receive` |
 //! | which route | `route` |
+//! | what its route does besides | `policy` |
 //! | heads as they leave | `headers` |
 //! | choose, connect, send, retry | `attempt`, `cluster`, `hash`, `connect`, `pool` |
 //! | bodies with backpressure | `body` |
@@ -27,6 +28,7 @@ mod attempt;
 mod body;
 mod cluster;
 mod connect;
+mod cookie;
 mod error;
 mod exchange;
 mod hash;
@@ -35,6 +37,7 @@ mod listener;
 mod log;
 mod passthrough;
 mod plane;
+mod policy;
 mod pool;
 mod receive;
 mod relay;

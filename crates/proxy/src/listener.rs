@@ -24,7 +24,7 @@ use crate::connect::OnBehalfOf;
 use crate::error::Error;
 use crate::stream::Stream;
 use crate::worker::{ListenerView, Worker};
-use crate::{passthrough, respond, session, tcp, tls};
+use crate::{headers, passthrough, respond, session, tcp, tls};
 
 /// The longest a PROXY protocol header may take: the proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
@@ -153,7 +153,9 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream) {
         (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))
     {
         let mut out = Vec::new();
-        respond::write(&mut out, status, error.reason, Method::Get, false, Version::Http11);
+        let own = respond::Own { status, word: error.reason.name(), field: None };
+        let to = headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false };
+        respond::write(&mut out, &own, &to);
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
     }

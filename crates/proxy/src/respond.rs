@@ -5,6 +5,7 @@ use wire::h1;
 use wire::message::{Method, Version};
 
 use crate::error::Error;
+use crate::headers::Downstream;
 
 /// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
 pub(crate) fn status(error: &Error) -> Option<u16> {
@@ -15,6 +16,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
         Reason::BodyTooLarge => 413,
+        // RFC 6585 section 4.
+        Reason::RateLimited => 429,
         Reason::HeaderTimeout | Reason::BodyTimeout => 408,
         Reason::ExpectationFailed => 417,
         Reason::NoRoute => 404,
@@ -38,7 +41,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::UpstreamHeadTooLarge
         | Reason::RetryBudget => 502,
         // RFC 9110 section 15.6.5: no answer in time.
-        Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout => 504,
+        Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,
         Reason::ClientReset
         | Reason::ClientEof
         | Reason::SlowRead
@@ -47,7 +50,11 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::BadProxyProtocol
         | Reason::ProxyProtocolTimeout
         | Reason::TlsHandshake
-        | Reason::TlsHandshakeTimeout => return None,
+        | Reason::TlsHandshakeTimeout
+        // A copy has no client.
+        | Reason::MirrorTooLarge
+        | Reason::MirrorFull
+        | Reason::MirrorFailed => return None,
         Reason::Internal => 500,
     })
 }
@@ -55,6 +62,11 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
 /// The standard's phrase for a status that this program makes itself.
 pub(crate) fn phrase(status: u16) -> &'static str {
     match status {
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         404 => "Not Found",
         408 => "Request Timeout",
@@ -62,6 +74,7 @@ pub(crate) fn phrase(status: u16) -> &'static str {
         414 => "URI Too Long",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
@@ -73,28 +86,34 @@ pub(crate) fn phrase(status: u16) -> &'static str {
     }
 }
 
-/// Writes a whole response: the status, and the reason as one line of text that names no endpoint and no cluster.
-pub(crate) fn write(
-    out: &mut Vec<u8>,
-    status: u16,
-    reason: Reason,
-    method: Method,
-    keep_alive: bool,
-    version: Version,
-) {
-    let body = format!("{status} {}: {}\n", phrase(status), reason.name());
-    h1::status_line(out, Version::Http11, status, phrase(status).as_bytes());
+/// A response that is made here: the status, and a word as one line of text that names no endpoint and no cluster.
+pub(crate) struct Own<'o> {
+    pub(crate) status: u16,
+    /// The reason, or what it is.
+    pub(crate) word: &'static str,
+    /// A field that belongs to this status: its name and value.
+    pub(crate) field: Option<(&'static str, &'o [u8])>,
+}
+
+/// Writes a whole response.
+pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &Downstream) {
+    let Own { status, word, field } = own;
+    let body = format!("{status} {}: {word}\n", phrase(*status));
+    h1::status_line(out, Version::Http11, *status, phrase(*status).as_bytes());
     h1::field(out, b"content-type", b"text/plain; charset=utf-8");
+    if let Some((name, value)) = field {
+        h1::field(out, name.as_bytes(), value);
+    }
     out.extend_from_slice(b"content-length: ");
     h1::decimal(out, body.len() as u64);
     out.extend_from_slice(b"\r\n");
-    match (keep_alive, version) {
+    match (to.keep_alive, to.version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),
         (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         (true, Version::Http11 | Version::Http2) => {}
     }
     out.extend_from_slice(b"\r\n");
-    if method != Method::Head {
+    if to.method != Method::Head {
         out.extend_from_slice(body.as_bytes());
     }
 }
@@ -105,12 +124,24 @@ mod tests {
 
     #[test]
     fn a_response_says_status_and_reason() {
-        let mut out = Vec::new();
-        write(&mut out, 404, Reason::NoRoute, Method::Get, false, Version::Http11);
-        assert_eq!(
-            String::from_utf8(out).unwrap(),
+        let check = |own: Own<'_>, method, keep_alive, expect: &str| {
+            let mut out = Vec::new();
+            write(&mut out, &own, &Downstream { method, version: Version::Http11, keep_alive });
+            assert_eq!(String::from_utf8(out).unwrap(), expect);
+        };
+        check(
+            Own { status: 404, word: Reason::NoRoute.name(), field: None },
+            Method::Get,
+            false,
             "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 24\r\nconnection: close\r\n\r\n\
-             404 Not Found: no_route\n"
+             404 Not Found: no_route\n",
+        );
+        check(
+            Own { status: 308, word: "redirect", field: Some(("location", b"https://a/")) },
+            Method::Head,
+            true,
+            "HTTP/1.1 308 Permanent Redirect\r\ncontent-type: text/plain; charset=utf-8\r\nlocation: https://a/\r\n\
+             content-length: 33\r\n\r\n",
         );
     }
 
@@ -120,6 +151,9 @@ mod tests {
             if let Some(status) = status(&Error::internal(*reason)) {
                 assert_ne!(phrase(status), "Error", "{status} of {}", reason.name());
             }
+        }
+        for status in [301, 302, 303, 307, 308] {
+            assert_ne!(phrase(status), "Error", "{status}");
         }
     }
 }

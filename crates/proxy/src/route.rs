@@ -11,6 +11,8 @@ use regex::RegexSet;
 use smallvec::SmallVec;
 use wire::message::{Field, RequestHead};
 
+use crate::cookie;
+
 /// The compiled routes of a listener.
 pub(crate) struct Router {
     /// By whole host, lower case.
@@ -25,6 +27,7 @@ pub(crate) struct Router {
 struct Conditions {
     methods: Vec<String>,
     headers: Vec<ValueMatcher>,
+    cookies: Vec<ValueMatcher>,
     query: Vec<ValueMatcher>,
 }
 
@@ -227,12 +230,18 @@ struct Request<'r> {
 
 impl Conditions {
     fn new(route: &Route) -> Self {
-        Self { methods: route.methods.clone(), headers: route.headers.clone(), query: route.query.clone() }
+        Self {
+            methods: route.methods.clone(),
+            headers: route.headers.clone(),
+            cookies: route.cookies.clone(),
+            query: route.query.clone(),
+        }
     }
 
     fn accept(&self, request: &Request<'_>) -> bool {
         (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method))
             && self.headers.iter().all(|matcher| matches_header(matcher, request))
+            && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
             && self.query.iter().all(|matcher| matches_query(matcher, request.query))
     }
 }
@@ -242,6 +251,11 @@ fn matches_header(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
         field.name.get(request.buffer).eq_ignore_ascii_case(matcher.name.as_bytes())
             && matches_text(&matcher.value, field.value.get(request.buffer))
     })
+}
+
+fn matches_cookie(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
+    let mut values = cookie::values(request.fields, request.buffer, matcher.name.as_bytes());
+    values.any(|value| matches_text(&matcher.value, value))
 }
 
 /// The first parameter of the name decides, as it does for most servers.
@@ -288,7 +302,7 @@ fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use model::ClusterId;
+    use model::{ClusterId, RoutePolicy};
     use regex::Regex;
     use wire::h1::{Parsed, parse_request};
 
@@ -301,9 +315,11 @@ mod tests {
             path,
             methods: Vec::new(),
             headers: Vec::new(),
+            cookies: Vec::new(),
             query: Vec::new(),
-            to: ClusterId(0),
+            to: ClusterId(0).into(),
             timeout: None,
+            policy: RoutePolicy::default(),
         }
     }
 
@@ -413,7 +429,9 @@ mod tests {
             value("q", TextMatcher::Regex(Regex::new("^(?:a b|c.*)$").unwrap())),
             value("debug", TextMatcher::Present),
         ];
-        let routes = [by_method, by_header, by_query];
+        let mut by_cookie = prefix("/");
+        by_cookie.cookies = vec![value("group", TextMatcher::Exact("beta".into())), value("id", TextMatcher::Present)];
+        let routes = [by_method, by_header, by_query, by_cookie];
         check_with(&routes, "PUT /", "a", "", Some(0));
         check_with(&routes, "put /", "a", "", None);
         check_with(&routes, "GET /", "a", "X-Canary: never\r\nX-CANARY: always\r\n", Some(1));
@@ -422,6 +440,10 @@ mod tests {
         check_with(&routes, "GET /?debug=1&%71=a%20b", "a", "", Some(2));
         check_with(&routes, "GET /?q=cx", "a", "", None);
         check_with(&routes, "GET /?q=x&q=cx&debug", "a", "", None);
+        check_with(&routes, "GET /", "a", "Cookie: id=1; group=beta\r\n", Some(3));
+        check_with(&routes, "GET /", "a", "Cookie: group=alpha; group=beta\r\nCookie: id=\r\n", Some(3));
+        check_with(&routes, "GET /", "a", "Cookie: group=beta; ID=1\r\n", None);
+        check_with(&routes, "GET /", "a", "Cookie: group=betas; id=1\r\n", None);
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use balance::{ClusterState, EndpointState};
-use model::{Cluster, EndpointAddress, Listener, Protocol, Snapshot};
+use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
 
 use crate::cluster::Breaker;
+use crate::policy::rate_limit::{Clients, Limiter};
+use crate::policy::sticky::StickyCookie;
 use crate::route::Router;
 use crate::tls::{ClientKeys, Keys, ServerKeys};
 
@@ -20,6 +22,8 @@ pub struct Compiled {
     pub listeners: Vec<Arc<ListenerPlan>>,
     /// Indexed by `ClusterId`.
     pub clusters: Vec<Arc<ClusterPlan>>,
+    /// Those that rate limits remember; `None`: there are no rate limits.
+    clients: Option<Arc<Clients>>,
 }
 
 /// A listener, ready for use.
@@ -29,6 +33,8 @@ pub struct ListenerPlan {
     pub(crate) router: Router,
     /// `None`: in the clear.
     pub(crate) tls: Option<Arc<ServerKeys>>,
+    /// Of the routes that have a rate limit, by their number.
+    pub(crate) limiters: HashMap<usize, Limiter>,
     /// Open downstream connections of all workers.
     pub(crate) open: Arc<AtomicUsize>,
 }
@@ -42,6 +48,8 @@ pub struct ClusterPlan {
     pub(crate) breaker: Arc<Breaker>,
     /// `None`: in the clear.
     pub(crate) tls: Option<Arc<ClientKeys>>,
+    /// `None`: clients are not kept where they were.
+    pub(crate) sticky: Option<StickyCookie>,
 }
 
 impl ClusterPlan {
@@ -63,29 +71,40 @@ impl Compiled {
     ///
     /// Names among the endpoints must have been resolved; one that is left counts as having no address. `keys` are those of this snapshot.
     pub fn new(snapshot: Arc<Snapshot>, keys: &Keys, previous: Option<&Self>, now_ms: u64) -> Self {
+        let is_limited = |listener: &Listener| routes(listener).iter().any(|route| route.policy.rate_limit.is_some());
+        let clients = snapshot.listeners.iter().any(is_limited).then(|| {
+            let known = previous.and_then(|previous| previous.clients.clone());
+            known.unwrap_or_default()
+        });
         let listeners = snapshot.listeners.iter().map(|listener| {
             let old = previous.and_then(|previous| previous.listener(&listener.name));
-            let routes = match &listener.protocol {
-                Protocol::Http(http) => http.routes.as_slice(),
-                Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
-            };
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
-                router: Router::new(routes),
+                router: Router::new(routes(listener)),
                 tls: keys.listener(&listener.name),
+                limiters: limiters(listener, clients.as_ref()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
         let clusters = snapshot.clusters.iter().map(|cluster| {
             let old = previous.and_then(|previous| previous.cluster(&cluster.name));
+            let state = ClusterState::new(cluster, endpoints(cluster, old, now_ms));
+            let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
+            let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
                 policy: cluster.clone(),
-                state: Arc::new(ClusterState::new(cluster, endpoints(cluster, old, now_ms))),
+                state: Arc::new(state),
                 breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
                 tls: keys.cluster(&cluster.name),
+                sticky,
             })
         });
-        Self { listeners: listeners.collect(), clusters: clusters.collect(), snapshot }
+        Self { listeners: listeners.collect(), clusters: clusters.collect(), clients, snapshot }
+    }
+
+    /// Clients that lost their place in the table of rate limits to others before their allowance was whole again.
+    pub fn rate_limit_forgotten(&self) -> u64 {
+        self.clients.as_ref().map_or(0, |clients| clients.forgotten())
     }
 
     fn listener(&self, name: &str) -> Option<&Arc<ListenerPlan>> {
@@ -95,6 +114,21 @@ impl Compiled {
     fn cluster(&self, name: &str) -> Option<&Arc<ClusterPlan>> {
         self.clusters.iter().find(|cluster| cluster.policy.name == name)
     }
+}
+
+fn routes(listener: &Listener) -> &[Route] {
+    match &listener.protocol {
+        Protocol::Http(http) => &http.routes,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
+    }
+}
+
+fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
+    let limiter = |(number, route): (usize, &Route)| {
+        let limit = route.policy.rate_limit.as_ref()?;
+        Some((number, Limiter::new(limit, &listener.name, &route.name, clients?)))
+    };
+    routes(listener).iter().enumerate().filter_map(limiter).collect()
 }
 
 /// Each with its weight. Nothing is written to states that are in use: the snapshot may yet be refused.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::RetryBudget;
-use model::{ClusterId, HttpListener, Route};
+use model::Route;
 use net::clock;
 use net::timer::{Timer, Timers};
 use telemetry::{ListenerCounters, Logger, Reason, Registry, RouteCounters};
@@ -19,6 +19,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::cluster::{Cluster, Endpoint};
 use crate::exchange::Work;
 use crate::listener::{self, Slot};
+use crate::policy::Dealer;
+use crate::policy::mirror::InFlight;
 use crate::pool::Pool;
 use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
 use crate::tls::ClientKeys;
@@ -55,6 +57,7 @@ pub(crate) struct Worker {
         reason = "taken out and put back in its box: an exchange holds a pointer, not the heads and pumps"
     )]
     spare_work: RefCell<Vec<Box<Work>>>,
+    pub(crate) mirrors: InFlight,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
     /// The drain has taken too long: whatever is left ends now.
@@ -71,14 +74,14 @@ pub(crate) struct ListenerView {
     pub(crate) counters: Arc<ListenerCounters>,
     /// Made on the first request: of ten thousand routes most are never taken.
     routes: Vec<OnceCell<Arc<RouteCounters>>>,
+    /// As long as `routes`.
+    dealers: Vec<Option<Box<Dealer>>>,
 }
 
 impl ListenerView {
-    /// The route at this place, and its cluster.
-    pub(crate) fn target<'h>(&self, http: &'h HttpListener, route: usize) -> Option<(&'h Route, Rc<Cluster>)> {
-        let route = http.routes.get(route)?;
-        let ClusterId(cluster) = route.to;
-        Some((route, self.clusters.get(cluster)?.clone()))
+    /// What deals out the requests of the route at this place; `None`: there is nothing to deal.
+    pub(crate) fn dealer(&self, route: usize) -> Option<&Dealer> {
+        self.dealers.get(route)?.as_deref()
     }
 
     /// Counts something refused, failed or closed.
@@ -119,6 +122,7 @@ impl Worker {
             slots: RefCell::default(),
             clusters: RefCell::default(),
             spare_work: RefCell::default(),
+            mirrors: InFlight::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
             cut: Cell::new(false),
@@ -184,6 +188,7 @@ impl Worker {
                 clusters: clusters.clone(),
                 counters: self.registry.listener(self.index, &plan.policy.name),
                 routes: plan.routes().iter().map(|_| OnceCell::new()).collect(),
+                dealers: plan.routes().iter().map(|route| Dealer::new(route, self.index)).collect(),
             });
             match slots.get(&plan.policy.name) {
                 Some(slot) => slot.update(view),

@@ -97,6 +97,8 @@ group! {
         panic_picks: Counter => u64,
         /// Connections turned into tunnels, and TCP connections.
         tunnels: Counter => u64,
+        /// Copies of requests that it has answered. They are none of its requests.
+        mirrored: Counter => u64,
     }
 }
 

@@ -137,6 +137,9 @@ fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
     family("steelyard_cluster_tunnels_total", Counter, "Upgraded connections and TCP connections.", |total| {
         total.tunnels
     });
+    family("steelyard_cluster_mirrored_total", Counter, "Copies of requests that were answered.", |total| {
+        total.mirrored
+    });
 }
 
 fn endpoints(text: &mut Text, totals: &BTreeMap<(String, std::net::SocketAddr), EndpointTotals>) {

@@ -79,6 +79,11 @@ reasons! {
     40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection that is passed through, was not complete in time.";
     41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: another certificate, or another demand on the client's, holds there.";
     42 UpstreamTls "upstream_tls" Upstream "The endpoint's certificate was not believed, or the TLS handshake with it failed.";
+    60 RateLimited "rate_limited" Downstream "The client has made as many requests of the route as the route's rate limit grants.";
+    61 PerTryTimeout "per_try_timeout" Upstream "The endpoint did not begin its response within the route's per_try_timeout.";
+    62 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored: its body is larger than what is kept for a copy.";
+    63 MirrorFull "mirror_full" Cluster "A request was not mirrored: as many copies as may be are under way.";
+    64 MirrorFailed "mirror_failed" Cluster "A copy of a request was not answered: no endpoint took it, the connection failed, or the answer took too long.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use model::{Algorithm, Cluster, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe};
 
-use super::{count, positive, tls};
+use super::{count, policy, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, ticked};
 use crate::raw::{
@@ -16,9 +16,11 @@ use crate::read::{Keyed, Many, Placed};
 /// `None` where it has no endpoints that could be read; the report says why.
 pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
+    let sticky = raw.sticky.and_then(|sticky| policy::sticky(&sticky.value, report));
     let endpoints = endpoints(raw.endpoints?, name, report);
     let mut cluster = Cluster::new(name, endpoints);
     cluster.health_check = health_check.flatten();
+    cluster.sticky = sticky;
     if let Some(balance) = raw.balance {
         cluster.algorithm = algorithm(balance.value);
     }

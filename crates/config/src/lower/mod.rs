@@ -2,6 +2,7 @@
 
 mod cluster;
 mod listener;
+mod policy;
 mod reachable;
 mod route;
 mod tls;

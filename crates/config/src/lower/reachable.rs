@@ -89,6 +89,7 @@ fn covers(earlier: &Seen<'_>, later: &Route) -> bool {
     methods
         && later.hosts.iter().all(|host| earlier.hosts.contains(host))
         && within(&earlier.route.headers, &later.headers, same)
+        && within(&earlier.route.cookies, &later.cookies, same)
         && within(&earlier.route.query, &later.query, same)
 }
 

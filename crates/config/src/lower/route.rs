@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use model::{ClusterId, HostMatcher, PassthroughRoute, PathMatcher, Route, TextMatcher, ValueMatcher};
+use model::{
+    ClusterId, HostMatcher, PassthroughRoute, PathMatcher, Route, RoutePolicy, Target, TextMatcher, ValueMatcher,
+};
 
-use super::{ClusterIds, reachable};
+use super::{ClusterIds, policy, reachable};
 use crate::diagnostic::{Place, Report, Wrong, ticked};
-use crate::raw::{RawPath, RawRoute, RawValue};
-use crate::read::{Entry, Many, OneOrMany, Placed};
-use crate::text::{HeaderName, Pattern, QueryName, RouteName};
+use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
+use crate::read::{Entry, Many, Named, OneOrMany, Placed};
+use crate::text::{CookieName, HeaderName, Pattern, QueryName, RouteName};
 
 /// Characters of a name made from conditions: it is the label of metrics.
 const NAME_CHARS_MAX: usize = 128;
@@ -34,7 +36,13 @@ pub fn routes(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Repor
 /// The routes of a listener that opens nothing: names, and who serves them.
 pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
     let route = |raw: &Placed<RawRoute>, report: &mut Report| {
-        let to = raw.value.to.as_ref().and_then(|to| ids.find(to, report))?;
+        let to = raw.value.to.as_ref()?;
+        let RawTo::One(name) = &to.value else {
+            let wrong = Wrong::new("TLS that is passed through is not split").hint("name one cluster in `to`");
+            report.add(to.place, wrong);
+            return None;
+        };
+        let to = ids.find(&Placed { place: to.place, value: name.clone() }, report)?;
         Some(PassthroughRoute { sni: listed(&raw.value.sni, |host| host.0.clone()), to })
     };
     raw.value.0.iter().filter_map(|raw| route(raw, report)).collect()
@@ -42,30 +50,38 @@ pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut 
 
 /// The route that takes every request.
 pub fn catch_all(to: ClusterId) -> Route {
+    everything(Target::from(to))
+}
+
+fn everything(to: Target) -> Route {
     Route {
         name: "/".to_owned(),
         hosts: Vec::new(),
         path: PathMatcher::Prefix("/".to_owned()),
         methods: Vec::new(),
         headers: Vec::new(),
+        cookies: Vec::new(),
         query: Vec::new(),
         to,
         timeout: None,
+        policy: RoutePolicy::default(),
     }
 }
 
 fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
-    let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
-    let headers = raw.headers.as_ref().map_or(&[][..], |headers| &headers.value.0);
-    let query = raw.query.as_ref().map_or(&[][..], |query| &query.value.0);
-    let mut route = catch_all(to?);
+    let to = policy::target(raw, ids, report);
+    // Where it leads is not known to be right, yet all else that is wrong is worth telling.
+    let mut route = everything(to.clone().unwrap_or(Target::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
     if let Some(path) = &raw.path {
         route.path = path_matcher(&path.value)?;
     }
+    route.policy = policy::policy(raw, &route, ids, report);
+    to?;
     route.methods = listed(&raw.methods, |method| method.0.clone());
-    route.headers = headers.iter().filter_map(|entry| condition(entry, |HeaderName(name)| name)).collect();
-    route.query = query.iter().filter_map(|entry| condition(entry, |QueryName(name)| name)).collect();
+    route.headers = matchers(&raw.headers, |HeaderName(name)| name);
+    route.cookies = matchers(&raw.cookies, |CookieName(name)| name);
+    route.query = matchers(&raw.query, |QueryName(name)| name);
     route.timeout = raw.timeout.as_ref().map(|timeout| timeout.value.0);
     route.name = match &raw.name {
         Some(name) => name.value.0.clone(),
@@ -88,6 +104,10 @@ fn path_matcher(raw: &RawPath) -> Option<PathMatcher> {
             (None, None) => None,
         },
     }
+}
+
+fn matchers<K>(raw: &Option<Placed<Named<K, RawValue>>>, name: impl Fn(&K) -> &String) -> Vec<ValueMatcher> {
+    raw.iter().flat_map(|named| &named.value.0).filter_map(|entry| condition(entry, &name)).collect()
 }
 
 fn condition<K>(entry: &Entry<K, RawValue>, name: impl Fn(&K) -> &String) -> Option<ValueMatcher> {
@@ -161,7 +181,7 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
             (None, None) => {}
         },
     }
-    for (prefix, matchers) in [(" ", &route.headers), (" ?", &route.query)] {
+    for (prefix, matchers) in [(" ", &route.headers), (" cookie:", &route.cookies), (" ?", &route.query)] {
         for matcher in matchers {
             let value = match &matcher.value {
                 TextMatcher::Exact(text) => format!("={text}"),

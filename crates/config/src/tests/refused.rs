@@ -24,7 +24,7 @@ fn listener(keys: &str, expect: &str) {
 }
 
 /// Routes of the only listener, one a line: the first in line 7, each from column 6.
-fn routes(routes: &[&str], expect: &str) {
+pub(super) fn routes(routes: &[&str], expect: &str) {
     let routes: String = routes.iter().map(|route| format!("   - {{{route}}}\n")).collect();
     let head = "clusters: {web: {endpoints: [\"a:1\"]}}\nlisteners:\n l:\n  bind: :1\n  protocol: http\n  routes:\n";
     check(&format!("{head}{routes}"), expect);
@@ -278,7 +278,7 @@ fn routes_and_their_conditions() {
 9:23: `hosts` is empty; give at least one entry
 10:22: `path` must be a path such as /api/ or a mapping with `exact` or `regex`, not a list"#,
     );
-    routes(&["to: []"], "7:11: `to` must be a name such as web, not a list");
+    routes(&["to: []"], "7:11: `to` is empty; give at least one entry");
     routes(
         &["to: web, headers: {x: {exact: y}}"],
         r#"7:29: a condition needs `regex` or `present`

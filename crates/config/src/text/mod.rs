@@ -2,6 +2,7 @@
 
 mod address;
 mod http;
+mod policy;
 mod units;
 mod vip;
 
@@ -10,5 +11,6 @@ pub use http::{
     CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,
     RouteName, StatusRange, Text,
 };
+pub use policy::{ChangedHeader, HeaderValue, PlainHost, RedirectStatus, RedirectUrl, RetryOn};
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

@@ -181,6 +181,13 @@ impl Control {
             reloads("good", &self.reloads_good),
             reloads("refused", &self.reloads_refused),
         ];
+        samples.push(Sample {
+            name: "steelyard_rate_limit_forgotten_total",
+            help: "Clients that rate limits forgot too soon, more of them being busy at once than are remembered.",
+            kind: Kind::Counter,
+            labels: Vec::new(),
+            value: state.compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
+        });
         samples.extend(state.access_log.iter().flat_map(|log| log.samples()));
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         samples.extend(endpoint_samples(plans));

@@ -32,9 +32,11 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         path: PathMatcher::Prefix("/".into()),
         methods: Vec::new(),
         headers: Vec::new(),
+        cookies: Vec::new(),
         query: Vec::new(),
-        to: ClusterId(0),
+        to: ClusterId(0).into(),
         timeout: None,
+        policy: model::RoutePolicy::default(),
     };
     let protocol = Protocol::Http(HttpListener {
         routes: routes.iter().map(route).collect(),

@@ -1,0 +1,267 @@
+//! What routes do besides choosing who serves them, and clients that come back.
+
+use std::collections::HashMap;
+
+use model::{
+    HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RoutePolicy,
+    Sticky, Target, WeightedCluster,
+};
+
+use super::ClusterIds;
+use crate::defaults;
+use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::raw::{
+    RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute,
+    RawShare, RawSticky, RawTo,
+};
+use crate::read::{Entry, Keyed, Named, Placed};
+use crate::text::{ChangedHeader, HeaderValue, HttpPath, Label, RetryOn, duration_text};
+
+/// Clusters of one split. Gateway API has 16.
+const SHARES_MAX: usize = 32;
+
+/// Mirrors of one route. Each is one more copy of every request.
+const MIRRORS_MAX: usize = 4;
+
+/// What becomes of a route's requests. `None`: the report says why.
+pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<Target> {
+    if let Some(redirect) = &raw.redirect {
+        refuse_what_no_endpoint_gets(raw, report);
+        return self::redirect(redirect, report).map(Target::Redirect);
+    }
+    let to = raw.to.as_ref()?;
+    match &to.value {
+        RawTo::One(name) => ids.find(&Placed { place: to.place, value: name.clone() }, report).map(Target::from),
+        RawTo::Split(shares) => split(&shares.0, to.place, ids, report).map(Target::Clusters),
+    }
+}
+
+fn split(
+    raw: &[Placed<RawShare>],
+    place: Place,
+    ids: &ClusterIds,
+    report: &mut Report,
+) -> Option<Vec<WeightedCluster>> {
+    if raw.len() > SHARES_MAX {
+        report.add(place, Wrong::new(format!("`to` has {} clusters, at most {SHARES_MAX} are possible", raw.len())));
+    }
+    let mut first: HashMap<&str, Place> = HashMap::new();
+    let mut shares = Vec::with_capacity(raw.len());
+    for raw in raw {
+        let Some(name) = &raw.value.cluster else { continue };
+        let Label(text) = &name.value;
+        if let Some(first) = first.insert(text, name.place) {
+            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            report.add(name.place, Wrong::new(format!("{} is given twice in `to`", ticked(text))).hint(hint));
+        }
+        let weight = raw.value.weight.as_ref().map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
+        if let Some(cluster) = ids.find(name, report) {
+            shares.push(WeightedCluster { cluster, weight: weight.unwrap_or(defaults::WEIGHT) });
+        }
+    }
+    if shares.len() == raw.len() && shares.iter().all(|share| share.weight == 0) {
+        let hint = "none of them gets a request; give at least one a weight above 0";
+        report.add(place, Wrong::new("every cluster of `to` has the weight 0").hint(hint));
+    }
+    (shares.len() == raw.len()).then_some(shares)
+}
+
+/// Keys that speak of an endpoint, beside a redirect, which has none.
+fn refuse_what_no_endpoint_gets(raw: &RawRoute, report: &mut Report) {
+    let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
+    for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
+        let wrong = Wrong::new(format!("`{}` has no meaning beside `redirect`", written.key));
+        report.add(written.place, wrong.hint("a redirect is answered at once, and no endpoint sees the request"));
+    }
+}
+
+fn redirect(raw: &Placed<RawRedirect>, report: &mut Report) -> Option<Redirect> {
+    let Placed { place, value: raw } = raw;
+    let parts = ["scheme", "host", "port", "path", "path_prefix"];
+    let is_written = |key: &str| raw.written().iter().any(|written| written.key == key);
+    if !is_written("to") && !parts.iter().any(|part| is_written(part)) {
+        let wrong = Wrong::new("a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`");
+        report.add(*place, wrong.hint("without any of them it leads back to where it came from"));
+        return None;
+    }
+    for written in raw.written().iter().filter(|written| is_written("to") && parts.contains(&written.key)) {
+        let wrong = Wrong::new(format!("a redirect has `{}` beside `to`", written.key));
+        report.add(written.place, wrong.hint("say it in `to`, or take `to` apart"));
+    }
+    let status = raw.status.as_ref().map_or(defaults::REDIRECT_STATUS, |status| status.value.0);
+    if let Some(to) = &raw.to {
+        let url = &to.value;
+        return Some(Redirect {
+            scheme: Some(url.scheme),
+            host: Some(url.host.clone()),
+            port: url.port,
+            path: url.path.clone().map(PathRewrite::Full),
+            status,
+        });
+    }
+    Some(Redirect {
+        scheme: raw.scheme.as_ref().map(|scheme| scheme.value.0),
+        host: raw.host.as_ref().map(|host| host.value.0.clone()),
+        port: raw.port.as_ref().and_then(|port| u16::try_from(port.value.0).ok()),
+        path: path(&raw.path, &raw.path_prefix, "a redirect", report),
+        status,
+    })
+}
+
+/// What else a route does. `route` has its conditions.
+pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
+    let changes = |raw: &Option<Placed<RawHeaderChanges>>, report: &mut Report| {
+        raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
+    };
+    let redirect_prefix = raw.redirect.as_ref().and_then(|redirect| redirect.value.path_prefix.as_ref());
+    let rewrite_prefix = raw.rewrite.as_ref().and_then(|rewrite| rewrite.value.path_prefix.as_ref());
+    for prefix in [redirect_prefix, rewrite_prefix].into_iter().flatten() {
+        if !matches!(route.path, PathMatcher::Prefix(_)) {
+            let wrong = Wrong::new(
+                "`path_prefix` takes the place of the prefix that a route matches, and this one matches none",
+            );
+            report.add(prefix.place, wrong.hint("write `path`, or give the route a prefix: `path: /api/`"));
+        }
+    }
+    RoutePolicy {
+        mirrors: mirrors(raw, ids, report),
+        retry: raw.retry.as_ref().map_or_else(Retry::default, |retry| self::retry(&retry.value, raw, report)),
+        request_headers: changes(&raw.request_headers, report),
+        response_headers: changes(&raw.response_headers, report),
+        rewrite: raw.rewrite.as_ref().map_or_else(Rewrite::default, |rewrite| self::rewrite(rewrite, report)),
+        rate_limit: raw.rate_limit.as_ref().and_then(|limit| rate_limit(&limit.value)),
+    }
+}
+
+fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror> {
+    let Some(written) = &raw.mirror else { return Vec::new() };
+    let mirrors = &written.value.0;
+    if mirrors.len() > MIRRORS_MAX {
+        let message = format!("a route has {} mirrors, at most {MIRRORS_MAX} are possible", mirrors.len());
+        report.add(written.place, Wrong::new(message));
+    }
+    let mirror = |raw: &Placed<RawMirror>, report: &mut Report| {
+        let to = ids.find(raw.value.to.as_ref()?, report)?;
+        let percent = raw.value.percent.as_ref().map_or(100, |percent| percent.value.0);
+        Some(Mirror { to, share: percent as f64 / 100.0 })
+    };
+    mirrors.iter().filter_map(|raw| mirror(raw, report)).collect()
+}
+
+fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
+    let raw: &RawRetryObject = match raw {
+        RawRetry::Text(_off) => return Retry::off(),
+        RawRetry::Object(object) => object,
+    };
+    // Who asks for a retry asks for one where there is a single endpoint, too.
+    let mut retry = Retry { same_endpoint: true, ..Retry::default() };
+    if let Some(attempts) = &raw.attempts {
+        retry.attempts = u32::try_from(attempts.value.0).unwrap_or(u32::MAX);
+    }
+    if let Some(on) = &raw.on {
+        retry.on_connect_failure = false;
+        retry.on_reset = false;
+        for on in &on.value.0 {
+            match on.value {
+                RetryOn::ConnectFailure => retry.on_connect_failure = true,
+                RetryOn::Reset => retry.on_reset = true,
+                RetryOn::Timeout => retry.on_timeout = true,
+                RetryOn::Statuses(first, last) => retry.on_statuses.push((first, last)),
+            }
+        }
+    }
+    retry.non_idempotent = raw.non_idempotent.as_ref().is_some_and(|flag| flag.value.0);
+    if let Some(budget) = &raw.budget {
+        retry.budget = budget.value.0;
+    }
+    retry.per_try_timeout = raw.per_try_timeout.as_ref().map(|timeout| timeout.value.0);
+    if let (Some(per_try), Some(timeout)) = (&raw.per_try_timeout, &route.timeout)
+        && per_try.value.0 >= timeout.value.0
+    {
+        let message =
+            format!("`per_try_timeout` is not below the route's `timeout` ({})", duration_text(timeout.value.0));
+        report.add(per_try.place, Wrong::new(message).hint("no time would be left for another try"));
+    }
+    retry
+}
+
+fn header_changes(raw: &Placed<RawHeaderChanges>, report: &mut Report) -> HeaderChanges {
+    let pairs = |named: &Option<Placed<Named<ChangedHeader, HeaderValue>>>| -> Vec<(String, String)> {
+        let entries = named.iter().flat_map(|named| &named.value.0);
+        let pair =
+            |entry: &Entry<ChangedHeader, HeaderValue>| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()));
+        entries.filter_map(pair).collect()
+    };
+    let changes = HeaderChanges {
+        set: pairs(&raw.value.set),
+        add: pairs(&raw.value.add),
+        remove: super::route::listed(&raw.value.remove, |name| name.0.clone()),
+    };
+    if raw.value.written().is_empty() {
+        report.add(raw.place, Wrong::new("a change of headers needs `set`, `add` or `remove`"));
+    }
+    let mut names: Vec<&String> = changes.set.iter().chain(&changes.add).map(|(name, _)| name).collect();
+    names.extend(&changes.remove);
+    names.sort_unstable();
+    // Which of two changes comes first nobody should have to know.
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let hint = "`set` takes the place of all fields of the name, `add` is one more, `remove` takes all away";
+        report.add(raw.place, Wrong::new(format!("the header {} is changed twice", ticked(pair[0]))).hint(hint));
+    }
+    changes
+}
+
+fn rewrite(raw: &Placed<RawRewrite>, report: &mut Report) -> Rewrite {
+    if raw.value.written().is_empty() {
+        report.add(raw.place, Wrong::new("a rewrite needs `host`, `path` or `path_prefix`"));
+    }
+    Rewrite {
+        host: raw.value.host.as_ref().map(|host| host.value.0.clone()),
+        path: path(&raw.value.path, &raw.value.path_prefix, "a rewrite", report),
+    }
+}
+
+fn path(
+    full: &Option<Placed<HttpPath>>,
+    prefix: &Option<Placed<HttpPath>>,
+    noun: &str,
+    report: &mut Report,
+) -> Option<PathRewrite> {
+    match (full, prefix) {
+        (Some(_), Some(prefix)) => {
+            let wrong = Wrong::new(format!("{noun} has `path_prefix` beside `path`"));
+            report.add(prefix.place, wrong.hint("write one of them"));
+            None
+        }
+        (Some(full), None) => Some(PathRewrite::Full(full.value.0.clone())),
+        (None, Some(prefix)) => Some(PathRewrite::Prefix(prefix.value.0.clone())),
+        (None, None) => None,
+    }
+}
+
+/// `None` where something that it needs is missing; the report says so.
+fn rate_limit(raw: &RawRateLimit) -> Option<RateLimit> {
+    let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let requests = number(raw.requests.as_ref()?.value.0);
+    let by = match raw.by.as_ref().map(|by| &by.value) {
+        Some(RawRateKey::Object(object)) => RateKey::Header(object.header.as_ref()?.value.0.clone()),
+        Some(RawRateKey::Text(_)) | None => RateKey::ClientIp,
+    };
+    let burst = raw.burst.as_ref().map_or(requests, |burst| number(burst.value.0));
+    Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst })
+}
+
+/// `None` where it has no cookie that could be read; the report says why.
+pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
+    if let Some(ttl) = &raw.ttl
+        && ttl.value.0.as_secs() == 0
+    {
+        let wrong = Wrong::new(format!("`ttl` ({}) is less than a second", duration_text(ttl.value.0)));
+        report.add(ttl.place, wrong.hint("the age of a cookie is told in whole seconds"));
+    }
+    Some(Sticky {
+        cookie: raw.cookie.as_ref()?.value.0.clone(),
+        ttl: raw.ttl.as_ref().map(|ttl| ttl.value.0),
+        secret: raw.secret.as_ref().map(|secret| secret.value.0.clone()),
+    })
+}

@@ -1,0 +1,180 @@
+//! What routes do besides choosing who serves them: every key, and every refusal at its place.
+
+use std::time::Duration;
+
+use model::{
+    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, Scheme, Target,
+    TextMatcher,
+};
+
+use super::refused::{check, routes};
+use super::{ClusterId, http, load};
+
+/// The only route of a file, with these keys; the cluster `web` is there, and `other`.
+fn route(keys: &str) -> Route {
+    let text = format!(
+        "listeners: {{l: {{bind: :1, protocol: http, routes: [{{{keys}}}]}}}}\n\
+         clusters: {{web: {{endpoints: [a:1]}}, other: {{endpoints: [b:1]}}}}"
+    );
+    http(&load(&text)).routes[0].clone()
+}
+
+#[test]
+fn a_split() {
+    let check = |to: &str, expect: &[(usize, u32)]| {
+        let Target::Clusters(shares) = route(&format!("to: {to}")).to else { panic!("{to}") };
+        let shares: Vec<_> = shares.iter().map(|share| (share.cluster.0, share.weight)).collect();
+        assert_eq!(shares, expect, "{to}");
+    };
+    check("web", &[(0, 1)]);
+    check("[{cluster: other}]", &[(1, 1)]);
+    check("[{cluster: web, weight: 0}, {cluster: other, weight: 1000000}]", &[(0, 0), (1, 1_000_000)]);
+    assert_eq!(route("to: web").to.clusters().collect::<Vec<_>>(), [ClusterId(0)]);
+}
+
+#[test]
+fn cookies_are_conditions() {
+    let route = route("to: web, cookies: {group: beta, Id: {present: true}}");
+    assert_eq!(route.name, "/ cookie:group=beta cookie:Id");
+    assert_eq!(route.cookies.iter().map(|cookie| cookie.name.as_str()).collect::<Vec<_>>(), ["group", "Id"]);
+    assert!(matches!(&route.cookies[0].value, TextMatcher::Exact(text) if text == "beta"));
+}
+
+#[test]
+fn redirects() {
+    let check = |keys: &str, expect: Redirect| {
+        assert_eq!(route(&format!("redirect: {{{keys}}}")).to, Target::Redirect(expect), "{keys}");
+    };
+    let kept = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
+    let full = |path: &str| Some(PathRewrite::Full(path.to_owned()));
+    check("port: 8443", Redirect { port: Some(8443), ..kept.clone() });
+    check("scheme: https, status: 301", Redirect { scheme: Some(Scheme::Https), status: 301, ..kept.clone() });
+    check("path: /new", Redirect { path: full("/new"), ..kept.clone() });
+    let prefix = Some(PathRewrite::Prefix("/new".to_owned()));
+    check(
+        "host: B.example.com, path_prefix: /new",
+        Redirect { host: Some("b.example.com".to_owned()), path: prefix, ..kept },
+    );
+    check(
+        "to: 'http://[::1]:81/x', status: 307",
+        Redirect {
+            scheme: Some(Scheme::Http),
+            host: Some("[::1]".to_owned()),
+            port: Some(81),
+            path: full("/x"),
+            status: 307,
+        },
+    );
+}
+
+#[test]
+fn every_other_policy() {
+    let policy = |keys: &str| route(&format!("to: web, {keys}")).policy;
+    let asked = Retry { same_endpoint: true, ..Retry::default() };
+    assert_eq!(policy("retry: {}").retry, asked);
+    assert_eq!(policy("retry: off").retry.attempts, 0);
+    let expect = Retry {
+        attempts: 5,
+        on_connect_failure: false,
+        on_reset: false,
+        on_timeout: true,
+        on_statuses: vec![(500, 599), (429, 429)],
+        non_idempotent: true,
+        budget: 0.5,
+        per_try_timeout: Some(Duration::from_secs(1)),
+        ..asked
+    };
+    let keys = "attempts: 5, on: [timeout, 5xx, 429], non_idempotent: true, budget: 50%, per_try_timeout: 1s";
+    assert_eq!(policy(&format!("retry: {{{keys}}}")).retry, expect);
+
+    assert_eq!(policy("mirror: {to: other}").mirrors, [Mirror { to: ClusterId(1), share: 1.0 }]);
+    assert_eq!(policy("mirror: [{to: other, percent: 1}, {to: web}]").mirrors.len(), 2);
+
+    let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let changes = policy("response_headers: {set: {X-A: '1'}, add: {x-b: b c}, remove: Server}").response_headers;
+    let remove = vec!["server".to_owned()];
+    assert_eq!(changes, HeaderChanges { set: pair("x-a", "1"), add: pair("x-b", "b c"), remove });
+
+    let rewrite = policy("path: /api, rewrite: {host: 'b:81', path_prefix: /}").rewrite;
+    assert_eq!(rewrite, Rewrite { host: Some("b:81".to_owned()), path: Some(PathRewrite::Prefix("/".to_owned())) });
+
+    let limit = policy("rate_limit: {requests: 3, per: 1m, by: {header: X-Key}}").rate_limit;
+    let by = RateKey::Header("x-key".to_owned());
+    assert_eq!(limit, Some(RateLimit { requests: 3, per: Duration::from_secs(60), by, burst: 3 }));
+}
+
+#[test]
+fn splits_and_redirects_are_refused() {
+    routes(
+        &["to: [{cluster: wbe, weight: 1}, {cluster: web, weight: 2000000}], path: /a", "to: [], path: /b", "to: {}"],
+        r#"7:22: `to` names the cluster `wbe`, which `clusters` does not have; did you mean `web`?
+7:62: `weight`: "2000000" is not a whole number from 0 to 1000000
+8:11: `to` is empty; give at least one entry
+9:11: `to` must be a name such as web or a list, not a mapping"#,
+    );
+    routes(
+        &["to: [{cluster: web, weight: 0}, {cluster: web, weight: 0}]"],
+        r#"7:11: every cluster of `to` has the weight 0; none of them gets a request; give at least one a weight above 0
+7:49: `web` is given twice in `to`; the first is at line 7; for more traffic raise its weight"#,
+    );
+    routes(&["path: /x"], "7:6: a route needs `to` or `redirect`");
+    routes(
+        &["to: web, redirect: {to: 'https://a'}, path: /a", "redirect: {}, timeout: 1s, path: /b"],
+        r#"7:16: a route has `redirect` beside `to`; write one of them
+8:17: a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`; without any of them it leads back to where it came from
+8:21: `timeout` has no meaning beside `redirect`; a redirect is answered at once, and no endpoint sees the request"#,
+    );
+    routes(
+        &[
+            "redirect: {to: 'https://a', port: 1}, path: /a",
+            "redirect: {path: /x, path_prefix: /y, status: 300}, path: {exact: /b}",
+        ],
+        r#"7:35: a redirect has `port` beside `to`; say it in `to`, or take `to` apart
+8:41: `path_prefix` takes the place of the prefix that a route matches, and this one matches none; write `path`, or give the route a prefix: `path: /api/`
+8:41: a redirect has `path_prefix` beside `path`; write one of them
+8:53: `status`: "300" is not the status of a redirect; write 308 or 301 for good, 307 or 302 for now (301 and 302 may turn a POST into a GET), or 303 for the answer to a POST"#,
+    );
+    let passthrough = "listeners: {l: {bind: :1, protocol: tls_passthrough, routes: [{to: [{cluster: web}]}]}}\n";
+    check(
+        &format!("{passthrough}clusters: {{web: {{endpoints: [\"a:1\"]}}}}"),
+        "1:68: TLS that is passed through is not split; name one cluster in `to`",
+    );
+}
+
+#[test]
+fn other_policies_are_refused() {
+    routes(
+        &["to: web, request_headers: {set: {Host: a}, remove: [te, x]}, response_headers: {}, path: /a"],
+        r#"7:40: a name in `set`: "Host" cannot be changed; `rewrite: {host: ...}` says which host the endpoint is asked for
+7:59: an entry of `remove`: "te" cannot be changed; it belongs to one hop and ends here
+7:86: a change of headers needs `set`, `add` or `remove`"#,
+    );
+    routes(
+        &["to: web, request_headers: {set: {x-a: 1}, remove: X-A}"],
+        "7:33: the header `x-a` is changed twice; `set` takes the place of all fields of the name, `add` is one more, `remove` takes all away",
+    );
+    routes(
+        &[
+            "to: web, retry: {attempts: 0, on: [resets]}, path: /a",
+            "to: web, timeout: 1s, retry: {per_try_timeout: 1s}",
+        ],
+        r#"7:34: `attempts`: "0" is not a whole number from 1 to 10
+7:42: an entry of `on`: "resets" is nothing that a request is retried on; did you mean reset?
+8:54: `per_try_timeout` is not below the route's `timeout` (1s); no time would be left for another try"#,
+    );
+    routes(
+        &["to: web, mirror: {to: shadow, percent: 0}, rewrite: {}, rate_limit: {requests: 1, by: ip}"],
+        r#"7:29: `to` names the cluster `shadow`, which `clusters` does not have; it has only `web`
+7:46: `percent`: "0" is not a whole number from 1 to 100
+7:59: a rewrite needs `host`, `path` or `path_prefix`
+7:75: a rate limit needs `per`; it must be a duration such as 30s
+7:93: `by`: "ip" is not known; it is client_ip; it can also be a mapping with `header`"#,
+    );
+    let five = ["{to: web}"; 5].join(", ");
+    routes(&[&format!("to: web, mirror: [{five}]")], "7:24: a route has 5 mirrors, at most 4 are possible");
+    check(
+        "listeners: {l: {bind: :1, protocol: http, to: c}}\nclusters: {c: {endpoints: [\"a:1\"], sticky: {cookie: 'a b', ttl: 10ms}}}",
+        r#"2:53: `cookie`: "a b" is not the name of a cookie; it has letters, digits and !#$%&'*+-.^_`|~
+2:65: `ttl` (10ms) is less than a second; the age of a cookie is told in whole seconds"#,
+    );
+}

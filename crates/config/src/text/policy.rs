@@ -1,0 +1,273 @@
+//! What the policies of a route are written with: places to redirect to, statuses, the failures that are retried, header fields.
+
+use model::{HostMatcher, Scheme};
+
+use super::http::{HeaderName, HostText, HttpPath, Text};
+use crate::define::Form;
+use crate::diagnostic::{Wrong, nearest, quoted};
+use crate::read::Formed;
+
+/// Where a redirect leads: `https://shop.example.com`, with a port and a path after it where they change too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedirectUrl {
+    pub scheme: Scheme,
+    pub host: String,
+    pub port: Option<u16>,
+    pub path: Option<String>,
+}
+
+/// A host without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainHost(pub String);
+
+/// The status of a redirect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedirectStatus(pub u16);
+
+/// What makes a request be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryOn {
+    ConnectFailure,
+    Reset,
+    Timeout,
+    /// The first and the last.
+    Statuses(u16, u16),
+}
+
+/// The name of a header that may be changed, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedHeader(pub String);
+
+/// The value of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderValue(pub String);
+
+impl Formed for RedirectUrl {
+    const FORM: Form =
+        Form { noun: "a URL", example: "https://shop.example.com", pattern: Some(r"^https?://[^/?#\s]+(/[^?#\s]*)?$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let wrong = || Wrong::new(format!("{} is not a URL to redirect to", quoted(text)));
+        let (scheme, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (Scheme::Http, rest),
+            Some(("https", rest)) => (Scheme::Https, rest),
+            _ if text.starts_with('/') => return Err(wrong().hint("for another path on the same host write `path`")),
+            _ => return Err(wrong().hint("it begins with http:// or https://")),
+        };
+        if rest.contains(['?', '#']) {
+            return Err(wrong().hint("the client's query is kept; leave `?` and `#` out"));
+        }
+        let (authority, path) = match rest.find('/') {
+            Some(at) => (&rest[..at], Some(HttpPath::parse(&rest[at..])?.0)),
+            None => (rest, None),
+        };
+        let (host, port) = match authority.rsplit_once(':') {
+            // Within brackets it is a part of the address.
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+            _ => (authority, None),
+        };
+        let port = port.map(|port| match port.parse::<u16>() {
+            Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => Ok(number),
+            _ => Err(wrong().hint("a port is a number from 1 to 65535")),
+        });
+        let PlainHost(host) = PlainHost::parse(host)?;
+        Ok(Self { scheme, host, port: port.transpose()?, path })
+    }
+}
+
+impl Formed for PlainHost {
+    const FORM: Form =
+        Form { noun: "a host", example: "shop.example.com", pattern: Some(r"^[A-Za-z0-9_.-]+$|^\[[0-9A-Fa-f:.]+\]$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match HostText::parse(text)?.0 {
+            HostMatcher::Exact(host) => Ok(Self(host)),
+            HostMatcher::Suffix(_) => Err(Wrong::new(format!("{} is many hosts", quoted(text))).hint("write one")),
+        }
+    }
+}
+
+impl Formed for RedirectStatus {
+    const FORM: Form = Form { noun: "the status of a redirect", example: "308", pattern: Some("^30[12378]$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        match text {
+            "301" | "302" | "303" | "307" | "308" => Ok(Self(text.parse().unwrap_or(302))),
+            _ => Err(Wrong::new(format!("{} is not the status of a redirect", quoted(text))).hint(
+                "write 308 or 301 for good, 307 or 302 for now (301 and 302 may turn a POST into a GET), or 303 for the answer to a POST",
+            )),
+        }
+    }
+}
+
+/// The words for failures that have no status.
+const RETRY_WORDS: &[(&str, RetryOn)] = &[
+    ("connect_failure", RetryOn::ConnectFailure),
+    ("reset", RetryOn::Reset),
+    ("timeout", RetryOn::Timeout),
+    ("5xx", RetryOn::Statuses(500, 599)),
+];
+
+impl Formed for RetryOn {
+    const FORM: Form = Form {
+        noun: "a failure",
+        example: "503",
+        pattern: Some("^(connect_failure|reset|timeout|5xx|[45][0-9][0-9])$"),
+    };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if let Some((_, on)) = RETRY_WORDS.iter().find(|(word, _)| *word == text) {
+            return Ok(*on);
+        }
+        let digits = text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text.parse::<u16>() {
+            Ok(status) if digits && (400..=599).contains(&status) => Ok(Self::Statuses(status, status)),
+            _ => {
+                let wrong = Wrong::new(format!("{} is nothing that a request is retried on", quoted(text)));
+                let words = "connect_failure, reset, timeout, 5xx, or a status from 400 to 599";
+                Err(wrong.hint(match nearest(text, RETRY_WORDS.iter().map(|(word, _)| *word)) {
+                    Some(word) => format!("did you mean {word}?"),
+                    None => format!("it can be {words}"),
+                }))
+            }
+        }
+    }
+}
+
+impl Formed for ChangedHeader {
+    const FORM: Form = HeaderName::FORM;
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let HeaderName(name) = HeaderName::parse(text)?;
+        match refused(&name.replace('_', "-")) {
+            Some(why) => Err(Wrong::new(format!("{} cannot be changed", quoted(text))).hint(why)),
+            None => Ok(Self(name)),
+        }
+    }
+}
+
+/// Why no route may change a field: what would be believed of it is decided elsewhere.
+fn refused(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "host" => "`rewrite: {host: ...}` says which host the endpoint is asked for",
+        "content-length" | "transfer-encoding" => "Steelyard frames each message anew",
+        "connection"
+        | "keep-alive"
+        | "proxy-connection"
+        | "te"
+        | "trailer"
+        | "upgrade"
+        | "http2-settings"
+        | "proxy-authorization"
+        | "proxy-authenticate" => "it belongs to one hop and ends here",
+        "expect" => "it is between the client and the endpoint",
+        "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => {
+            "`forwarded` of the listener says which of them are sent"
+        }
+        _ => return None,
+    })
+}
+
+impl Formed for HeaderValue {
+    const FORM: Form = Form { noun: "text", example: "steelyard", pattern: None };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let Text(value) = Text::parse(text)?;
+        // RFC 9110 section 5.5: visible ASCII and spaces, none of them at the ends.
+        if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+            let wrong = Wrong::new(format!("{} is not the value of a header", quoted(text)));
+            return Err(wrong.hint("it has letters, digits, signs and spaces of ASCII"));
+        }
+        if value.trim() != value {
+            let wrong = Wrong::new(format!("{} begins or ends with a space", quoted(text)));
+            return Err(wrong.hint("such a space is not a part of a value"));
+        }
+        Ok(Self(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parsed value, or the error in one line.
+    fn check<T: Formed>(text: &str, expect: &str, show: impl Fn(T) -> String) {
+        let found = T::parse(text).map_or_else(|wrong| wrong.to_string(), show);
+        assert_eq!(found, expect, "{text:?}");
+    }
+
+    #[test]
+    fn places_to_redirect_to() {
+        let check = |text, expect| {
+            check(text, expect, |url: RedirectUrl| {
+                format!("{} {} {:?} {:?}", url.scheme.name(), url.host, url.port, url.path)
+            });
+        };
+        check("https://Shop.example.com", "https shop.example.com None None");
+        check("http://[::1]:8080/x/y", r#"http [::1] Some(8080) Some("/x/y")"#);
+        check("https://[::1]/", r#"https [::1] None Some("/")"#);
+        check("/x", r#""/x" is not a URL to redirect to; for another path on the same host write `path`"#);
+        check(
+            "shop.example.com",
+            r#""shop.example.com" is not a URL to redirect to; it begins with http:// or https://"#,
+        );
+        check("ftp://a", r#""ftp://a" is not a URL to redirect to; it begins with http:// or https://"#);
+        check(
+            "https://a/x?y",
+            r#""https://a/x?y" is not a URL to redirect to; the client's query is kept; leave `?` and `#` out"#,
+        );
+        check("https://a:0", r#""https://a:0" is not a URL to redirect to; a port is a number from 1 to 65535"#);
+        check("https://*.a.com", r#""*.a.com" is many hosts; write one"#);
+        check(
+            "https://joe@a.com",
+            r#""joe@a.com" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends"#,
+        );
+    }
+
+    #[test]
+    fn statuses_of_redirects() {
+        for status in ["301", "302", "303", "307", "308"] {
+            check(status, status, |RedirectStatus(status)| status.to_string());
+        }
+        for status in ["300", "304", "200", "3xx", ""] {
+            assert!(RedirectStatus::parse(status).is_err(), "{status}");
+        }
+    }
+
+    #[test]
+    fn what_is_retried() {
+        let check = |text, expect| check(text, expect, |on: RetryOn| format!("{on:?}"));
+        check("connect_failure", "ConnectFailure");
+        check("5xx", "Statuses(500, 599)");
+        check("503", "Statuses(503, 503)");
+        check(
+            "200",
+            r#""200" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, or a status from 400 to 599"#,
+        );
+        check("resets", r#""resets" is nothing that a request is retried on; did you mean reset?"#);
+        check(
+            "+503",
+            r#""+503" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, or a status from 400 to 599"#,
+        );
+    }
+
+    #[test]
+    fn headers_that_may_be_changed() {
+        let name = |text, expect| check(text, expect, |ChangedHeader(name)| name);
+        name("X-Edge", "x-edge");
+        name("Host", r#""Host" cannot be changed; `rewrite: {host: ...}` says which host the endpoint is asked for"#);
+        name("Content_Length", r#""Content_Length" cannot be changed; Steelyard frames each message anew"#);
+        name("te", r#""te" cannot be changed; it belongs to one hop and ends here"#);
+        name(
+            "X-Forwarded-For",
+            r#""X-Forwarded-For" cannot be changed; `forwarded` of the listener says which of them are sent"#,
+        );
+        name(":path", r#"":path" is not the name of a header; it has letters, digits and !#$%&'*+-.^_`|~"#);
+        let value = |text, expect| check(text, expect, |HeaderValue(value)| value);
+        value("max-age=1, x", "max-age=1, x");
+        value("", "");
+        value("a\r\nb", r#""a\r\nb" has a control character"#);
+        value(" a", r#"" a" begins or ends with a space; such a space is not a part of a value"#);
+        value("ü", r#""ü" is not the value of a header; it has letters, digits, signs and spaces of ASCII"#);
+    }
+}

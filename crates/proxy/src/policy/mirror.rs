@@ -1,0 +1,336 @@
+//! Copies of requests for other clusters, whose answers nobody sees.
+//!
+//! A copy is the request as the route's own endpoint gets it: path, headers and `Host` are not changed (Envoy's `-shadow` behind the host is
+//! left out on purpose: a name that the mirror does not serve, or has no certificate for, tests nothing). It is sent when its body is
+//! whole: at once where there is none, else when the exchange is over. From there on it is a task of its own: the client's exchange waits for
+//! nothing of it. What the mirror's endpoints do counts for their own ejection, since they would do the same to a client.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use balance::Outcome;
+use net::buffer::SMALL_BYTES;
+use net::clock;
+use net::timer::{Timer, Timers};
+use smallvec::SmallVec;
+use telemetry::Reason;
+use wire::h1::{self, ChunkedDecoder, Decoded};
+use wire::message::{Body, Method, ResponseHead};
+
+use super::{Asked, Dealer};
+use crate::attempt;
+use crate::body::Pump;
+use crate::cluster::{Cluster, Lease};
+use crate::connect::{self, OnBehalfOf, Upstream};
+use crate::error::{Error, Side};
+use crate::exchange;
+use crate::receive;
+use crate::worker::ListenerView;
+
+/// Bytes of a body that are kept for a copy; a request with a longer one is not mirrored.
+pub(crate) const MIRROR_BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Copies under way on one worker, those that wait for their body included.
+const MIRRORS_MAX: usize = 128;
+
+/// From the sending of a copy to the end of its answer.
+const MIRROR_MS_MAX: u64 = 10_000;
+
+/// Bytes of an answer that are read so that its connection can be used again; past it the connection is closed.
+const ANSWER_BYTES_MAX: u64 = 256 * 1024;
+
+/// Interim answers that are read past.
+const INTERIM_MAX: usize = 16;
+
+/// The copies of one worker that are under way.
+#[derive(Clone, Default)]
+pub(crate) struct InFlight(Rc<Cell<usize>>);
+
+/// The right to one of them.
+struct Ticket(Rc<Cell<usize>>);
+
+impl InFlight {
+    fn take(&self) -> Option<Ticket> {
+        let count = self.0.get();
+        (count < MIRRORS_MAX).then(|| {
+            self.0.set(count + 1);
+            Ticket(self.0.clone())
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+/// The copies of one request, until its body is whole.
+pub(crate) struct Copies {
+    listener: Rc<ListenerView>,
+    /// As on the wire.
+    head: Vec<u8>,
+    method: Method,
+    body: Body,
+    who: OnBehalfOf,
+    timers: Timers,
+    targets: SmallVec<[Target; 1]>,
+}
+
+struct Target {
+    cluster: Rc<Cluster>,
+    /// For consistent hashing.
+    key: u64,
+    ticket: Ticket,
+}
+
+/// What a worker has to do with mirrors.
+pub(crate) struct Means<'m> {
+    pub(crate) timers: &'m Timers,
+    pub(crate) in_flight: &'m InFlight,
+}
+
+impl Copies {
+    /// The copies that the route asks for of this request, whose `head` is as its endpoint gets it; `None`: there are none to be made.
+    pub(crate) fn begin(
+        listener: &Rc<ListenerView>,
+        mirrors: &[model::Mirror],
+        dealer: &Dealer,
+        asked: &Asked<'_>,
+        head: &[u8],
+        who: OnBehalfOf,
+        means: &Means<'_>,
+    ) -> Option<Box<Self>> {
+        // What follows an upgrade is no request, and cannot be had twice.
+        if asked.head.upgrade.is_some() {
+            return None;
+        }
+        let mut targets = SmallVec::new();
+        for (number, mirror) in mirrors.iter().enumerate().filter(|(number, _)| dealer.is_mirrored(*number)) {
+            let Some(cluster) = listener.clusters.get(mirror.to.0) else { continue };
+            let is_too_large = matches!(asked.head.body, Body::Length(length) if length > MIRROR_BODY_BYTES_MAX as u64);
+            match means.in_flight.take() {
+                _ if is_too_large => listener.count(Reason::MirrorTooLarge),
+                None => listener.count(Reason::MirrorFull),
+                Some(ticket) => {
+                    tracing::trace!(number, cluster = cluster.plan.policy.name, "mirrored");
+                    let key = cluster.hash_key();
+                    let key = key.map_or(0, |key| crate::hash::key(key, asked.head, asked.buffer, asked.client));
+                    targets.push(Target { cluster: cluster.clone(), key, ticket });
+                }
+            }
+        }
+        if targets.is_empty() {
+            return None;
+        }
+        Some(Box::new(Self {
+            listener: listener.clone(),
+            head: head.to_vec(),
+            method: asked.head.method,
+            body: asked.head.body,
+            who,
+            timers: means.timers.clone(),
+            targets,
+        }))
+    }
+
+    /// Sends the copies on their way where the request's body has been read whole; gives them back where it has not.
+    pub(crate) fn send_if_whole(self: Box<Self>, upload: &mut Pump) -> Option<Box<Self>> {
+        if !upload.is_read() {
+            return Some(self);
+        }
+        let Self { listener, head, method, body, who, timers, targets } = *self;
+        let Some(data) = upload.take_copy() else {
+            targets.iter().for_each(|_| listener.count(Reason::MirrorTooLarge));
+            return None;
+        };
+        let message: Rc<[u8]> = framed(head, body, &data).into();
+        for Target { cluster, key, ticket } in targets {
+            let (listener, message, timer) = (listener.clone(), message.clone(), Timer::new(&timers));
+            tokio::task::spawn_local(async move {
+                let _ticket = ticket;
+                match deliver(&cluster, key, &message, method, who, &timer).await {
+                    Ok(()) => cluster.counters.mirrored.inc(),
+                    Err(error) => {
+                        listener.count(Reason::MirrorFailed);
+                        tracing::debug!(cluster = cluster.plan.policy.name, %error, "mirror failed");
+                    }
+                }
+            });
+        }
+        None
+    }
+}
+
+/// The whole request. A body that came in chunks goes as one.
+fn framed(mut message: Vec<u8>, body: Body, data: &[u8]) -> Vec<u8> {
+    if body != Body::Chunked {
+        message.extend_from_slice(data);
+        return message;
+    }
+    if !data.is_empty() {
+        h1::chunk_start(&mut message, data.len());
+        message.extend_from_slice(data);
+        h1::chunk_end(&mut message);
+    }
+    message.extend_from_slice(h1::LAST_CHUNK);
+    message
+}
+
+/// Sends one copy, and reads its answer.
+async fn deliver(
+    cluster: &Cluster,
+    key: u64,
+    message: &[u8],
+    method: Method,
+    who: OnBehalfOf,
+    timer: &Timer,
+) -> Result<(), Error> {
+    let now_ms = clock::now_ms();
+    let deadline_ms = now_ms.saturating_add(MIRROR_MS_MAX);
+    let lease = cluster.lease_at_once(now_ms, key)?;
+    lease.endpoint.counters.requests.inc();
+    let mut fresh = false;
+    let outcome = loop {
+        let upstream = connect::checkout(cluster, &lease.endpoint, who, fresh, timer, now_ms, deadline_ms).await;
+        let is_reused = upstream.as_ref().is_ok_and(|upstream| upstream.is_reused);
+        let answered = match upstream {
+            Ok(upstream) => answer(cluster, &lease, upstream, message, method, timer, deadline_ms).await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            // The endpoint closed a kept connection just then. Twice would not do harm either: a mirror's answers go nowhere.
+            Err(error) if is_reused && error.reason != Reason::ResponseTimeout => fresh = true,
+            answered => break answered,
+        }
+    };
+    match &outcome {
+        Ok(status) if *status >= 500 => cluster.record(&lease.endpoint, Outcome::Failure5xx),
+        Ok(_) => cluster.record(&lease.endpoint, Outcome::Success),
+        Err(error) if error.side == Side::Upstream => cluster.record(&lease.endpoint, attempt::outcome(error)),
+        Err(_) => {}
+    }
+    outcome.map(drop)
+}
+
+/// Gives the status of the answer once it has been read, as far as that is worth it.
+async fn answer(
+    cluster: &Cluster,
+    lease: &Lease,
+    mut upstream: Upstream,
+    message: &[u8],
+    method: Method,
+    timer: &Timer,
+    deadline_ms: u64,
+) -> Result<u16, Error> {
+    timer.set(deadline_ms);
+    let mut head = ResponseHead::default();
+    let exchanged = timer.guard(async {
+        upstream.stream.send(message).await.map_err(Error::endpoint_io)?;
+        final_head(&mut upstream, method, &mut head).await?;
+        is_read_whole(&mut upstream, &head).await
+    });
+    let is_whole = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))??;
+    if is_whole && head.keep_alive && upstream.input.is_empty() {
+        exchange::give_back(cluster, lease, upstream, method, &head, clock::now_ms());
+    }
+    Ok(head.status)
+}
+
+/// Reads past interim answers to the head of the final one.
+async fn final_head(upstream: &mut Upstream, method: Method, head: &mut ResponseHead) -> Result<(), Error> {
+    for _ in 0..=INTERIM_MAX {
+        let Upstream { stream, input, .. } = upstream;
+        let mut scanned = 0;
+        let bytes = poll_fn(|cx| receive::poll_response_head(cx, stream, input, &mut scanned, method, head)).await?;
+        input.consume(bytes);
+        match head.status {
+            101 => break,
+            100..=199 => {}
+            _ => return Ok(()),
+        }
+    }
+    Err(Error::upstream(Reason::UpstreamBadHead))
+}
+
+/// Reads the body and throws it away. False: it is too long for that, or ends with the connection.
+async fn is_read_whole(upstream: &mut Upstream, head: &ResponseHead) -> Result<bool, Error> {
+    let mut left = match head.body {
+        Body::None => return Ok(true),
+        Body::Length(length) if length <= ANSWER_BYTES_MAX => length,
+        Body::Chunked => ANSWER_BYTES_MAX,
+        Body::Length(_) | Body::UntilClose => return Ok(false),
+    };
+    let mut decoder = (head.body == Body::Chunked).then(ChunkedDecoder::default);
+    let Upstream { stream, input, .. } = upstream;
+    loop {
+        let taken = match &mut decoder {
+            None => usize::try_from(left).unwrap_or(usize::MAX).min(input.len()),
+            Some(decoder) => match skip_chunks(decoder, input.filled())? {
+                (taken, true) => {
+                    input.consume(taken);
+                    return Ok(true);
+                }
+                (taken, false) => taken,
+            },
+        };
+        input.consume(taken);
+        left = left.saturating_sub(taken as u64);
+        if left == 0 {
+            return Ok(decoder.is_none());
+        }
+        input.grow(SMALL_BYTES);
+        if poll_fn(|cx| input.poll_fill(cx, stream)).await.map_err(Error::endpoint_io)? == 0 {
+            return Err(Error::upstream(Reason::UpstreamEof));
+        }
+    }
+}
+
+/// How many bytes belong to the body, and whether it ends with them.
+fn skip_chunks(decoder: &mut ChunkedDecoder, bytes: &[u8]) -> Result<(usize, bool), Error> {
+    let mut at = 0;
+    loop {
+        match decoder.decode(bytes, at).map_err(|_| Error::upstream(Reason::UpstreamBadFraming))? {
+            Decoded::More => return Ok((bytes.len(), false)),
+            Decoded::Data(range) => at = range.end,
+            Decoded::End(end) => return Ok((end, true)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_framed_as_its_head_says() {
+        let check = |body, data: &str, expect: &str| {
+            assert_eq!(String::from_utf8(framed(b"H".to_vec(), body, data.as_bytes())).unwrap(), expect);
+        };
+        check(Body::None, "", "H");
+        check(Body::Length(5), "hello", "Hhello");
+        check(Body::Chunked, "hello", "H5\r\nhello\r\n0\r\n\r\n");
+        check(Body::Chunked, "", "H0\r\n\r\n");
+    }
+
+    #[test]
+    fn copies_under_way_are_bounded() {
+        let in_flight = InFlight::default();
+        let mut tickets: Vec<_> = (0..MIRRORS_MAX).map(|_| in_flight.take().unwrap()).collect();
+        assert!(in_flight.take().is_none());
+        tickets.pop();
+        assert!(in_flight.take().is_some());
+    }
+
+    #[test]
+    fn chunks_are_skipped_to_their_end() {
+        let check = |bytes: &str, expect| {
+            let skipped = skip_chunks(&mut ChunkedDecoder::default(), bytes.as_bytes());
+            assert_eq!(skipped.map_err(|error| error.reason), expect, "{bytes}");
+        };
+        check("2\r\nhe\r\n0\r\n\r\nnext", Ok((12, true)));
+        check("5\r\nhe", Ok((5, false)));
+        check("x\r\n", Err(Reason::UpstreamBadFraming));
+    }
+}

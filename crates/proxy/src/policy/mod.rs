@@ -1,0 +1,156 @@
+//! What a route does with a request besides choosing a cluster for it.
+//!
+//! The stages of `exchange` call these in their order: rate limit, redirect or split, rewrite and changed headers, mirror, retry; and on the
+//! way back changed headers and the sticky cookie. Nothing here but a mirror does any I/O.
+
+pub(crate) mod headers;
+pub(crate) mod mirror;
+pub(crate) mod rate_limit;
+mod redirect;
+pub(crate) mod retry;
+pub(crate) mod rewrite;
+pub(crate) mod sticky;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use balance::Split;
+use model::{Route, Scheme, Target, WeightedCluster};
+use telemetry::Reason;
+use wire::message::{FieldId, RequestHead, find};
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::headers::Client;
+use crate::worker::ListenerView;
+
+/// Of the splits of all workers; each begins elsewhere all the same. Any number will do.
+const SEED: u64 = 0x243f_6a88_85a3_08d3;
+
+/// A share of a mirror is as fine as this.
+const SHARE_PARTS: f64 = 1_000_000.0;
+
+/// A request as policies look at it.
+pub(crate) struct Asked<'a> {
+    pub(crate) head: &'a RequestHead,
+    /// What the head was read from.
+    pub(crate) buffer: &'a [u8],
+    pub(crate) client: &'a Client<'a>,
+}
+
+/// Where a request goes.
+pub(crate) enum Way {
+    /// To an endpoint of this cluster.
+    Cluster(Rc<Cluster>),
+    /// Back to the client, with this status and `Location`.
+    Redirect(u16, Vec<u8>),
+}
+
+/// What one worker keeps for a route that deals its requests out.
+pub(crate) struct Dealer {
+    split: RefCell<Split>,
+    /// Of each mirror: to copy, or not to.
+    mirrors: Vec<RefCell<Split>>,
+}
+
+impl Dealer {
+    /// `None` for a route that has one cluster and no mirror: most of them.
+    pub(crate) fn new(route: &Route, worker: usize) -> Option<Box<Self>> {
+        let clusters = match &route.to {
+            Target::Clusters(clusters) => clusters.as_slice(),
+            Target::Redirect(_) => &[],
+        };
+        if clusters.len() < 2 && route.policy.mirrors.is_empty() {
+            return None;
+        }
+        let split = Split::new(clusters.iter().map(|share| share.weight), worker, SEED);
+        let mirror = |mirror: &model::Mirror| {
+            let parts = (mirror.share.clamp(0.0, 1.0) * SHARE_PARTS).round();
+            RefCell::new(Split::new([parts as u32, (SHARE_PARTS - parts) as u32], worker, SEED))
+        };
+        let mirrors = route.policy.mirrors.iter().map(mirror).collect();
+        Some(Box::new(Self { split: RefCell::new(split), mirrors }))
+    }
+
+    fn pick(&self, clusters: &[WeightedCluster]) -> Option<WeightedCluster> {
+        clusters.get(self.split.borrow_mut().pick()?).copied()
+    }
+
+    /// Whether this request goes to the mirror of this number, too.
+    fn is_mirrored(&self, mirror: usize) -> bool {
+        self.mirrors.get(mirror).is_some_and(|split| split.borrow_mut().pick() == Some(0))
+    }
+}
+
+/// Where a request goes that has taken the route of this number.
+///
+/// # Errors
+/// [`Reason::RateLimited`]; [`Reason::NoEndpoint`] where no cluster of the route has any weight.
+pub(crate) fn way(
+    listener: &ListenerView,
+    number: usize,
+    route: &Route,
+    asked: &Asked<'_>,
+    now_us: u64,
+) -> Result<Way, Error> {
+    if route.policy.rate_limit.is_some()
+        && let Some(limiter) = listener.plan.limiters.get(&number)
+    {
+        limiter.admit(asked, now_us)?;
+    }
+    let clusters = match &route.to {
+        Target::Redirect(redirect) => {
+            return Ok(Way::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
+        }
+        Target::Clusters(clusters) => clusters.as_slice(),
+    };
+    let share = match (clusters, listener.dealer(number)) {
+        ([only], _) => Some(*only).filter(|only| only.weight > 0),
+        (many, dealer) => dealer.and_then(|dealer| dealer.pick(many)),
+    };
+    let cluster = share.and_then(|share| listener.clusters.get(share.cluster.0).cloned());
+    cluster.map(Way::Cluster).ok_or(Error::internal(Reason::NoEndpoint))
+}
+
+/// How the client's request came to the first hop that is trusted.
+pub(crate) fn scheme(asked: &Asked<'_>) -> Scheme {
+    let told = find(&asked.head.fields, FieldId::XForwardedProto).filter(|_| asked.client.is_trusted);
+    let name = told.map_or(asked.client.scheme.as_bytes(), |field| field.value.get(asked.buffer));
+    if name.eq_ignore_ascii_case(b"https") { Scheme::Https } else { Scheme::Http }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use model::ForwardedHeaders;
+    use wire::h1::{Parsed, parse_request};
+
+    use super::*;
+
+    /// What `look` sees of a request of these lines, each with its end, from `10.0.0.9` to port 8080.
+    pub(crate) fn asked<T>(lines: &str, is_trusted: bool, look: impl FnOnce(&Asked<'_>) -> T) -> T {
+        let text = format!("{lines}\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+        let client = Client {
+            address: "10.0.0.9:4711".parse().unwrap(),
+            ip_text: b"10.0.0.9",
+            local: "127.0.0.1:8080".parse().unwrap(),
+            scheme: "http",
+            forwarded: ForwardedHeaders::XForwarded,
+            is_trusted,
+            trusted_proxies: &[],
+        };
+        look(&Asked { head: &head, buffer: text.as_bytes(), client: &client })
+    }
+
+    #[test]
+    fn a_trusted_proxy_tells_the_scheme() {
+        let check = |is_trusted, field: &str, expect| {
+            let lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}");
+            assert_eq!(asked(&lines, is_trusted, scheme), expect, "{field}");
+        };
+        check(true, "X-Forwarded-Proto: https\r\n", Scheme::Https);
+        check(false, "X-Forwarded-Proto: https\r\n", Scheme::Http);
+        check(true, "", Scheme::Http);
+    }
+}

@@ -1,0 +1,140 @@
+//! Rate limits of routes: who a client is, and what it is told that has asked too much.
+//!
+//! `RateLimit` fields are not sent: their form has changed with nearly every draft (draft-ietf-httpapi-ratelimit-headers), while every
+//! client knows `Retry-After`.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use balance::{Rate, RateTable};
+use model::{RateKey, RateLimit};
+use telemetry::Reason;
+
+use super::Asked;
+use crate::error::Error;
+use crate::headers;
+
+/// The clients of all rate limits of the process.
+#[derive(Default)]
+pub(crate) struct Clients {
+    table: RateTable,
+    /// Made anew by each process, so that no client can choose whom it shares a place with.
+    hasher: RandomState,
+}
+
+impl Clients {
+    /// See [`RateTable::forgotten`].
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.table.forgotten()
+    }
+}
+
+/// The rate limit of one route, for all workers.
+pub(crate) struct Limiter {
+    rate: Rate,
+    by: RateKey,
+    /// Of the route and its limit: what a client has used is remembered through a reload that changes neither.
+    id: u64,
+    clients: Arc<Clients>,
+}
+
+impl Limiter {
+    pub(crate) fn new(limit: &RateLimit, listener: &str, route: &str, clients: &Arc<Clients>) -> Self {
+        let RateLimit { requests, per, by, burst } = limit;
+        let header = match by {
+            RateKey::ClientIp => None,
+            RateKey::Header(name) => Some(name),
+        };
+        let id = clients.hasher.hash_one((listener, route, requests, per, header, burst));
+        Self { rate: Rate::new(limit), by: by.clone(), id, clients: clients.clone() }
+    }
+
+    /// Counts a request of a client, or refuses it.
+    ///
+    /// # Errors
+    /// [`Reason::RateLimited`], with the time after which the client may come again.
+    pub(crate) fn admit(&self, asked: &Asked<'_>, now_us: u64) -> Result<(), Error> {
+        let key = match self.header(asked) {
+            Some(value) => self.clients.hasher.hash_one((self.id, value)),
+            None => self
+                .clients
+                .hasher
+                .hash_one((self.id, network(headers::client_ip(asked.head, asked.buffer, asked.client)))),
+        };
+        let refused = self.clients.table.admit(key, self.rate, now_us.saturating_mul(1000));
+        refused.map_err(|wait_ns| Error::internal(Reason::RateLimited).retry_after(wait_ns.div_ceil(1_000_000_000)))
+    }
+
+    fn header<'a>(&self, asked: &Asked<'a>) -> Option<&'a [u8]> {
+        let RateKey::Header(name) = &self.by else { return None };
+        let is_it = |field: &&wire::message::Field| field.name.get(asked.buffer).eq_ignore_ascii_case(name.as_bytes());
+        asked.head.fields.iter().find(is_it).map(|field| field.value.get(asked.buffer))
+    }
+}
+
+/// What a client cannot change about its address: of IPv6 it has the last 64 bits to itself (RFC 7421).
+fn network(ip: IpAddr) -> u64 {
+    match ip.to_canonical() {
+        // Beside all networks of IPv6 in use, which begin with 2 or 3 or are local.
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing;
+    use super::*;
+
+    fn limiter(by: RateKey, route: &str, clients: &Arc<Clients>) -> Limiter {
+        let limit = RateLimit { requests: 1, per: Duration::from_secs(10), by, burst: 2 };
+        Limiter::new(&limit, "web", route, clients)
+    }
+
+    /// How many of three requests are granted.
+    fn granted(limiter: &Limiter, fields: &str, is_trusted: bool) -> usize {
+        let lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}");
+        (0..3).filter(|_| testing::asked(&lines, is_trusted, |asked| limiter.admit(asked, 1)).is_ok()).count()
+    }
+
+    #[test]
+    fn clients_are_told_apart_by_what_the_limit_says() {
+        let clients = Arc::default();
+        let by_ip = limiter(RateKey::ClientIp, "/", &clients);
+        assert_eq!(granted(&by_ip, "", false), 2);
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: 1.1.1.1\r\n", false), 0);
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: 1.1.1.1\r\n", true), 2);
+        // One client has all addresses of its network.
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8::1\r\n", true), 2);
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8::2\r\n", true), 0);
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8:0:1::1\r\n", true), 2);
+        assert_eq!(granted(&by_ip, "X-Forwarded-For: ::ffff:1.1.1.1\r\n", true), 0);
+
+        let by_key = limiter(RateKey::Header("x-key".into()), "/", &clients);
+        assert_eq!(granted(&by_key, "X-Key: joe\r\n", false), 2);
+        assert_eq!(granted(&by_key, "x-KEY: ann\r\n", false), 2);
+        assert_eq!(granted(&by_key, "X-Key: joe\r\n", false), 0);
+        assert_eq!(granted(&by_key, "", false), 2);
+    }
+
+    #[test]
+    fn routes_do_not_share_and_a_reload_forgets_nothing() {
+        let clients = Arc::default();
+        assert_eq!(granted(&limiter(RateKey::ClientIp, "/a", &clients), "", false), 2);
+        assert_eq!(granted(&limiter(RateKey::ClientIp, "/b", &clients), "", false), 2);
+        assert_eq!(granted(&limiter(RateKey::ClientIp, "/a", &clients), "", false), 0);
+    }
+
+    #[test]
+    fn who_is_refused_is_told_when_to_come_again() {
+        let limiter = limiter(RateKey::ClientIp, "/", &Arc::default());
+        let admit =
+            |now_us| testing::asked("GET / HTTP/1.1\r\nHost: a\r\n", false, |asked| limiter.admit(asked, now_us));
+        assert!(admit(0).is_ok() && admit(0).is_ok());
+        let wait = |now_us| admit(now_us).unwrap_err().retry_after_s;
+        assert_eq!([wait(0), wait(1), wait(9_000_001)], [Some(10), Some(10), Some(1)]);
+    }
+}

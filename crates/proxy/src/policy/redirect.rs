@@ -1,0 +1,113 @@
+//! Where a client is sent instead.
+
+use std::io::Write;
+
+use model::{PathMatcher, Redirect};
+
+use super::{Asked, rewrite, scheme};
+
+/// The `Location` of a redirect (RFC 9110 section 10.2.2). Always a whole URL: a path alone that begins with `//` would be read as a host,
+/// and the client chooses its path.
+pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Asked<'_>) -> Vec<u8> {
+    let Asked { head, buffer, client } = asked;
+    let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
+    let mut out = Vec::with_capacity(128);
+    out.extend_from_slice(scheme_to.name().as_bytes());
+    out.extend_from_slice(b"://");
+
+    let authority = head.authority.get(buffer);
+    let (host, port) = split_port(authority);
+    match &redirect.host {
+        Some(host) => out.extend_from_slice(host.as_bytes()),
+        None if host.is_empty() => {
+            // HTTP/1.0 without Host: the address that was asked is what we know. Writing to a Vec does not fail.
+            let address = client.local;
+            let _ = if address.is_ipv6() { write!(out, "[{}]", address.ip()) } else { write!(out, "{}", address.ip()) };
+        }
+        None => out.extend_from_slice(host),
+    }
+    let listener_port = Some(client.local.port());
+    let port_to = match (redirect.port, redirect.scheme, &redirect.host) {
+        (Some(port), ..) => Some(port),
+        // The scheme's own.
+        (None, Some(_), _) => None,
+        (None, None, Some(_)) => listener_port,
+        (None, None, None) if authority.is_empty() => listener_port,
+        (None, None, None) => {
+            out.extend_from_slice(port);
+            None
+        }
+    };
+    if let Some(port) = port_to.filter(|port| *port != scheme_to.port()) {
+        let _ = write!(out, ":{port}");
+    }
+
+    let target = head.path.get(buffer);
+    match rewrite::target(redirect.path.as_ref(), matched, target) {
+        Some(target) => out.extend_from_slice(&target),
+        None if target.is_empty() || target == b"*" => out.push(b'/'),
+        None => out.extend_from_slice(target),
+    }
+    out
+}
+
+/// Host, and the port with its colon where there is one.
+fn split_port(authority: &[u8]) -> (&[u8], &[u8]) {
+    let behind_address = memchr::memrchr(b']', authority).map_or(0, |at| at + 1);
+    let rest = authority.get(behind_address..).unwrap_or_default();
+    let colon = memchr::memchr(b':', rest).map_or(authority.len(), |at| behind_address + at);
+    authority.split_at(colon)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{PathRewrite, Scheme};
+
+    use super::super::testing;
+    use super::*;
+
+    const KEPT: Redirect = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
+
+    fn check(redirect: &Redirect, line: &str, host: &str, expect: &str) {
+        let lines = format!("{line}\r\n{host}");
+        let to = testing::asked(&lines, false, |asked| location(redirect, &PathMatcher::Prefix("/old".into()), asked));
+        assert_eq!(String::from_utf8(to).unwrap(), expect, "{redirect:?} {line} {host}");
+    }
+
+    #[test]
+    fn what_is_not_said_stays() {
+        let host = |name: &str| Some(name.to_owned());
+        let get = "GET /old/x?y=1 HTTP/1.1";
+        let shop = Redirect { scheme: Some(Scheme::Https), host: host("shop.example.com"), ..KEPT };
+        check(&shop, get, "Host: a.test:8080\r\n", "https://shop.example.com/old/x?y=1");
+        check(
+            &Redirect { port: Some(8443), ..shop.clone() },
+            get,
+            "Host: a\r\n",
+            "https://shop.example.com:8443/old/x?y=1",
+        );
+        check(&Redirect { port: Some(443), ..shop.clone() }, get, "Host: a\r\n", "https://shop.example.com/old/x?y=1");
+        let moved = Redirect { path: Some(PathRewrite::Prefix("/new".into())), ..KEPT };
+        check(&moved, get, "Host: a.test:99\r\n", "http://a.test:99/new/x?y=1");
+        check(
+            &Redirect { path: Some(PathRewrite::Full("/".into())), ..shop },
+            get,
+            "Host: a\r\n",
+            "https://shop.example.com/?y=1",
+        );
+        // The scheme's own port, and the listener's where the host alone changes.
+        check(&Redirect { scheme: Some(Scheme::Https), ..KEPT }, get, "Host: [::1]:80\r\n", "https://[::1]/old/x?y=1");
+        check(&Redirect { host: host("b.test"), ..KEPT }, get, "Host: a\r\n", "http://b.test:8080/old/x?y=1");
+        check(&Redirect { port: Some(81), ..KEPT }, get, "Host: [::1]\r\n", "http://[::1]:81/old/x?y=1");
+    }
+
+    #[test]
+    fn no_request_makes_a_strange_place() {
+        let moved = Redirect { port: Some(81), ..KEPT };
+        check(&moved, "GET //evil.test/ HTTP/1.1", "Host: a\r\n", "http://a:81//evil.test/");
+        check(&moved, "GET / HTTP/1.0", "", "http://127.0.0.1:81/");
+        check(&Redirect { status: 301, ..KEPT }, "GET / HTTP/1.0", "", "http://127.0.0.1:8080/");
+        check(&moved, "OPTIONS * HTTP/1.1", "Host: a\r\n", "http://a:81/");
+        check(&moved, "GET http://a HTTP/1.1", "Host: a\r\n", "http://a:81/");
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether, where and how often a request is sent again.
+
+use model::Retry;
+use net::timer::Timer;
+use smallvec::SmallVec;
+use telemetry::Reason;
+use wire::message::Method;
+
+use crate::cluster::Lease;
+use crate::error::Error;
+use crate::exchange::{Routed, Work};
+
+/// How one try went wrong, as far as another one depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setback {
+    /// There was no connection.
+    Connect,
+    /// The connection ended, and the endpoint cannot have read the request whole.
+    Unseen,
+    /// The connection ended before a byte of the response came.
+    Reset,
+    /// The response did not begin in time.
+    Timeout,
+    /// The response has this status, and nothing of it has gone to the client.
+    Status(u16),
+    /// Something of a response came, or it is not the endpoint's fault.
+    Other,
+}
+
+/// Whether the policy asks for another try.
+fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
+    let is_repeatable = method.is_idempotent() || retry.non_idempotent;
+    match setback {
+        Setback::Connect => retry.on_connect_failure,
+        Setback::Unseen => retry.on_reset,
+        Setback::Reset => retry.on_reset && is_repeatable,
+        Setback::Timeout => retry.on_timeout && is_repeatable,
+        Setback::Status(status) => retry.is_on_status(status) && is_repeatable,
+        Setback::Other => false,
+    }
+}
+
+/// The tries of one request.
+#[derive(Default)]
+pub(crate) struct Tries {
+    /// Endpoints that are not asked again as long as there are others.
+    tried: SmallVec<[usize; 3]>,
+    retries: u32,
+    /// The next try opens a connection of its own.
+    pub(crate) fresh: bool,
+    /// What went wrong last, where no response came.
+    pub(crate) failed: Option<Error>,
+}
+
+impl Tries {
+    /// A connection's worth of room for the next try: at the endpoint that the client comes back to, or wherever the cluster chooses.
+    ///
+    /// # Errors
+    /// Those of [`crate::cluster::Cluster::lease`].
+    pub(crate) async fn lease(&mut self, routed: &Routed<'_>, now_ms: u64, timer: &Timer) -> Result<Lease, Error> {
+        let Routed { cluster, policy, key, deadline_ms, .. } = routed;
+        let preferred = routed.preferred.filter(|index| !self.tried.contains(index));
+        if let Some(lease) = preferred.and_then(|index| cluster.lease_of(index, now_ms)) {
+            return Ok(lease);
+        }
+        match cluster.lease(now_ms, *deadline_ms, *key, &self.tried, timer).await {
+            Err(Error { reason: Reason::NoEndpoint, .. }) if policy.retry.same_endpoint && !self.tried.is_empty() => {
+                self.tried.clear();
+                cluster.lease(now_ms, *deadline_ms, *key, &[], timer).await
+            }
+            leased => leased,
+        }
+    }
+
+    /// A connection from the pool was closed by its endpoint just then, which says nothing about the endpoint: whether the request is sent
+    /// once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
+    pub(crate) fn again_fresh(&mut self, routed: &Routed<'_>, setback: Setback, work: &mut Work) -> bool {
+        let is_repeatable = work.request.method.is_idempotent() || routed.policy.retry.non_idempotent;
+        if !(setback == Setback::Unseen || is_repeatable) || !work.upload.rewind() {
+            return false;
+        }
+        routed.cluster.counters.stale_reuse.inc();
+        // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
+        self.fresh = true;
+        true
+    }
+
+    /// Whether the request is sent again after a failure at this endpoint; if so that is counted, and the request made ready.
+    pub(crate) fn again(
+        &mut self,
+        routed: &Routed<'_>,
+        setback: Setback,
+        endpoint: usize,
+        work: &mut Work,
+        now_ms: u64,
+    ) -> bool {
+        let Routed { listener, cluster, policy, .. } = routed;
+        let retry = &policy.retry;
+        if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
+            return false;
+        }
+        self.tried.push(endpoint);
+        let has_another = retry.same_endpoint || self.tried.len() < cluster.endpoints.len();
+        if self.retries >= retry.attempts || !has_another {
+            return false;
+        }
+        if !cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
+            listener.count(Reason::RetryBudget);
+            return false;
+        }
+        self.retries += 1;
+        cluster.counters.retries.inc();
+        work.upload.rewind()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_safe_is_retried_and_what_was_asked_for() {
+        let default = Retry::default();
+        let check = |retry: &Retry, setback, get, post| {
+            assert_eq!(is_wanted(retry, setback, Method::Get), get, "GET {setback:?} {retry:?}");
+            assert_eq!(is_wanted(retry, setback, Method::Post), post, "POST {setback:?} {retry:?}");
+        };
+        check(&default, Setback::Connect, true, true);
+        check(&default, Setback::Unseen, true, true);
+        check(&default, Setback::Reset, true, false);
+        check(&default, Setback::Timeout, false, false);
+        check(&default, Setback::Status(503), false, false);
+        check(&default, Setback::Other, false, false);
+
+        let all = Retry { on_timeout: true, on_statuses: vec![(503, 503), (502, 502)], ..Retry::default() };
+        check(&all, Setback::Timeout, true, false);
+        check(&all, Setback::Status(503), true, false);
+        check(&all, Setback::Status(500), false, false);
+        check(&Retry { non_idempotent: true, ..all.clone() }, Setback::Status(502), true, true);
+        check(&Retry { non_idempotent: true, ..all }, Setback::Other, false, false);
+
+        let none = Retry { on_connect_failure: false, on_reset: false, ..Retry::default() };
+        check(&none, Setback::Connect, false, false);
+        check(&none, Setback::Unseen, false, false);
+    }
+}

@@ -1,0 +1,81 @@
+//! Another path in the place of the client's.
+
+use model::{PathMatcher, PathRewrite};
+
+/// Path and query after the rewrite; `None`: as they are. `matched` is what the route matched, `target` what the client asked for.
+pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, target: &[u8]) -> Option<Vec<u8>> {
+    let rewrite = rewrite?;
+    if target == b"*" {
+        // OPTIONS asks about the whole server: that is no path.
+        return None;
+    }
+    let (path, query) = target.split_at(memchr::memchr(b'?', target).unwrap_or(target.len()));
+    let mut out = Vec::with_capacity(target.len() + 32);
+    match rewrite {
+        PathRewrite::Full(full) => out.extend_from_slice(full.as_bytes()),
+        PathRewrite::Prefix(prefix) => {
+            let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+            out.extend_from_slice(prefix.as_bytes());
+            out.extend_from_slice(behind(matched, path));
+            if out.is_empty() {
+                out.push(b'/');
+            }
+        }
+    }
+    out.extend_from_slice(query);
+    Some(out)
+}
+
+/// What is left of a path behind the prefix that matched: nothing, or something that begins with `/`.
+fn behind<'p>(matched: &PathMatcher, path: &'p [u8]) -> &'p [u8] {
+    let PathMatcher::Prefix(prefix) = matched else { return path };
+    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+    path.strip_prefix(prefix.as_bytes()).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(matched: &str, rewrite: PathRewrite, from: &str, expect: &str) {
+        let to = target(Some(&rewrite), &PathMatcher::Prefix(matched.into()), from.as_bytes());
+        assert_eq!(
+            to.map(|to| String::from_utf8(to).unwrap()).as_deref(),
+            Some(expect),
+            "{matched} {rewrite:?} {from}"
+        );
+    }
+
+    /// The table of Gateway API's HTTPPathModifier, and the query.
+    #[test]
+    fn a_prefix_is_exchanged_on_the_boundary_of_a_segment() {
+        let check = |matched: &str, prefix: &str, from: &str, expect: &str| {
+            check(matched, PathRewrite::Prefix(prefix.into()), from, expect);
+        };
+        check("/foo", "/xyz", "/foo/bar", "/xyz/bar");
+        check("/foo", "/xyz/", "/foo/bar", "/xyz/bar");
+        check("/foo/", "/xyz", "/foo/bar", "/xyz/bar");
+        check("/foo/", "/xyz/", "/foo/bar", "/xyz/bar");
+        check("/foo", "/xyz", "/foo", "/xyz");
+        check("/foo", "/xyz", "/foo/", "/xyz/");
+        check("/foo", "/", "/foo/bar", "/bar");
+        check("/foo", "/", "/foo/", "/");
+        check("/foo", "/", "/foo", "/");
+        check("/", "/v2", "/cart?id=/foo", "/v2/cart?id=/foo");
+        check("/foo", "/xyz", "/foo?a=b", "/xyz?a=b");
+        check("/foo", "/", "/foo?", "/?");
+    }
+
+    #[test]
+    fn a_whole_path_is_exchanged_and_the_query_kept() {
+        check("/", PathRewrite::Full("/one".into()), "/x/y?z", "/one?z");
+        check("/", PathRewrite::Full("/one".into()), "", "/one");
+    }
+
+    #[test]
+    fn what_is_not_rewritten_stays() {
+        let full = PathRewrite::Full("/one".into());
+        assert_eq!(target(None, &PathMatcher::Prefix("/".into()), b"/x"), None);
+        assert_eq!(target(Some(&full), &PathMatcher::Prefix("/".into()), b"*"), None);
+    }
+}
