@@ -1,18 +1,22 @@
 //! The example files, served unchanged. Their ports are fixed, so each runs in a network namespace of its own.
 #![forbid(unsafe_code)]
 
+#[path = "support/grpc.rs"]
+mod grpc_client;
 #[path = "support/tls.rs"]
 mod pki;
 mod support;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use grpc_client::{Called, Caller, SAY_HELLO, STREAM, framed};
 use lab::load::{HttpLoad, LoadReport, Target, Until, run_http};
 use pki::{Pki, Tls};
 use serde_json::Value;
-use support::{Origin, Scratch, local, names, run, skip, status, steelyard};
+use support::{Origin, Scratch, local, names, skip, status, steelyard};
 use testkit::strict::ResponseTo;
 use testkit::{Exit, Program, Signal};
 
@@ -216,6 +220,52 @@ fn canary() {
     end(balancer);
 }
 
+#[test]
+fn grpc() {
+    if !has_own_network("grpc") {
+        return;
+    }
+    // The file as it is, beside a certificate that is made for it.
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("server", &["localhost"]);
+    let file = scratch.path().join("grpc.yaml");
+    std::fs::copy(example("grpc.yaml"), &file).unwrap();
+    let origin = |port: u16| {
+        let (address, name) = (local(port).to_string(), port.to_string());
+        let arguments = ["origin", "grpc", "--listen", &address, "--name", &name];
+        let mut origin = Program::spawn("origin", steelyard().args(arguments)).unwrap();
+        origin.says("listening").unwrap();
+        origin
+    };
+    let [first, second, third] = [50051, 50052, 50053].map(origin);
+    let mut balancer = serve_file(&file.display().to_string());
+
+    // The lab's origin knows another service, and says so: each call has reached one, and has come back with its answer.
+    let origins = |caller: &Caller, path: &str, calls: usize| {
+        let called = caller.calls(calls, path, &[], &framed(b""));
+        let by_endpoint = |call: &Called| call.grpc_message == "only strest.Responder is served here";
+        assert!(called.iter().all(|call| call.grpc_status == Some(12) && by_endpoint(call)), "{called:?}");
+        called.into_iter().map(|call| call.origin).collect::<BTreeSet<_>>()
+    };
+    let all = BTreeSet::from(["50051", "50052", "50053"].map(str::to_owned));
+    let clear = Caller::connect(local(8080));
+    let within_tls = Caller::connect_tls(&pki.client(None), local(8443), "localhost");
+    assert_eq!(origins(&clear, STREAM, 30), all, "one connection, every endpoint");
+    assert_eq!(origins(&clear, SAY_HELLO, 60), all);
+    assert_eq!(origins(&within_tls, SAY_HELLO, 60), all);
+    let other = clear.call("/other.Service/Get", &[], &framed(b""));
+    assert_eq!((other.http_status, other.grpc_status, other.origin.as_str()), (200, Some(12), ""), "{other:?}");
+
+    // The health check takes out the one that is gone.
+    drop(second);
+    let is_out = |status: &Value| state(status, "127.0.0.1:50052") == "unhealthy";
+    balancer.until("unhealthy", || status(local(ADMIN)).filter(is_out)).unwrap();
+    assert!(!origins(&clear, SAY_HELLO, 60).contains("50052"));
+    end(balancer);
+    drop((first, third));
+}
+
 /// Connections one after the other, on each of which an echo comes back whole.
 fn exchange(address: SocketAddr, connections: usize) {
     for number in 0..connections {
@@ -231,16 +281,4 @@ fn exchange(address: SocketAddr, connections: usize) {
 fn end(mut balancer: Program) {
     balancer.signal(Signal::TERM).unwrap();
     assert_eq!(balancer.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.log());
-}
-
-#[test]
-fn what_is_not_there_yet_is_refused_by_its_name() {
-    let check = |name: &str, keys: &[&str]| {
-        let finished = run(&["check", "-c", &example(name)]);
-        assert_eq!(finished.exit, Exit::Code(64), "{name}: {finished:?}");
-        for key in keys {
-            assert!(finished.stderr.contains(key), "{name} does not name {key}:\n{}", finished.stderr);
-        }
-    };
-    check("grpc.yaml", &["`grpc`", "unknown key `protocol` in a cluster"]);
 }

@@ -22,8 +22,8 @@ pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, 
 pub use server::serve;
 pub use show::{render_flows_text, render_status_text, render_trace_text, render_vips_text};
 pub use status::{
-    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, Quantiles, Reload, RouteStatus, STATUS_VERSION,
-    Status, listener_statuses, route_statuses,
+    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, Reload, RouteStatus,
+    STATUS_VERSION, Status, listener_statuses, method_statuses, route_statuses,
 };
 pub use vip::{
     ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, TraceQuestion, TraceReport, TraceStep, VipChange,

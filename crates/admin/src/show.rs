@@ -5,7 +5,7 @@ mod vips;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::status::{
-    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, Quantiles, Reload, RouteStatus, Status,
+    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, Reload, RouteStatus, Status,
 };
 
 pub use vips::{render_flows_text, render_trace_text, render_vips_text};
@@ -38,6 +38,7 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
     for table in [
         listeners(&status.listeners),
         routes(&status.routes),
+        methods(&status.methods),
         clusters(&status.clusters),
         endpoints(&status.clusters),
         vips::vips(&status.vips),
@@ -164,6 +165,25 @@ fn routes(routes: &[RouteStatus]) -> String {
     };
     let head = ["ROUTE", "LISTENER", "CLUSTER", "REQUESTS", "ADDED p50", "p99", "UPSTREAM p50", "p99"];
     table(head, &[3, 4, 5, 6, 7], routes.iter().map(row))
+}
+
+fn methods(methods: &[MethodStatus]) -> String {
+    let calls = |method: &MethodStatus| method.codes.values().sum::<u64>();
+    let mut methods: Vec<&MethodStatus> = methods.iter().collect();
+    methods.sort_by_key(|method| std::cmp::Reverse(calls(method)));
+    let row = |method: &&MethodStatus| {
+        let mut failed: Vec<(&String, &u64)> = method.codes.iter().filter(|(code, _)| *code != "OK").collect();
+        failed.sort_by(|left, right| right.1.cmp(left.1));
+        [
+            format!("{}/{}", method.service, method.method),
+            method.listener.clone(),
+            calls(method).to_string(),
+            quantile(method.duration_us, |quantiles| quantiles.p50),
+            quantile(method.duration_us, |quantiles| quantiles.p99),
+            shortened(failed.iter().map(|(code, count)| format!("{count} {code}")), ", "),
+        ]
+    };
+    table(["METHOD", "LISTENER", "CALLS", "TOOK p50", "p99", "NOT OK"], &[2, 3, 4], methods.iter().map(row))
 }
 
 fn clusters(clusters: &[ClusterStatus]) -> String {

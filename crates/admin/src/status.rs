@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use model::{Algorithm, Protocol, Snapshot, Target, WeightedCluster};
 use serde::{Deserialize, Serialize};
-use telemetry::{Distribution, ListenerTotals, RouteTotals, Totals};
+use telemetry::{Distribution, ListenerTotals, MethodKey, MethodTotals, RouteTotals, Totals};
 
 use crate::vip::{KernelPlaneStatus, VipStatus};
 
@@ -39,6 +39,9 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     /// Routes that were hit, in the order of the file.
     pub routes: Vec<RouteStatus>,
+    /// Methods of gRPC that were called, by listener, service and name.
+    #[serde(default)]
+    pub methods: Vec<MethodStatus>,
     /// In the order of the file.
     pub clusters: Vec<ClusterStatus>,
     /// `None`: there is none, since there are no vips.
@@ -94,6 +97,21 @@ pub struct RouteStatus {
     pub added_us: Option<Quantiles>,
     /// The time until the endpoint's response head; `None`: nothing measured yet.
     pub upstream_us: Option<Quantiles>,
+}
+
+/// A method of gRPC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MethodStatus {
+    /// Its listener's name.
+    pub listener: String,
+    /// With its package: `helloworld.Greeter`.
+    pub service: String,
+    /// `SayHello`; `*` stands for those beyond the number that are counted apart, or that no endpoint knows.
+    pub method: String,
+    /// Calls that ended, by their status; those that did not occur are not there.
+    pub codes: BTreeMap<String, u64>,
+    /// From the head of a call to the end of its response; `None`: nothing measured yet.
+    pub duration_us: Option<Quantiles>,
 }
 
 /// Of durations, in microseconds.
@@ -259,6 +277,18 @@ fn route_status(listener: &str, route: &model::Route, cluster: &str, total: &Rou
     }
 }
 
+/// What counters say about the methods of gRPC that were called.
+pub fn method_statuses(totals: &Totals) -> Vec<MethodStatus> {
+    let status = |(key, total): (&MethodKey, &MethodTotals)| MethodStatus {
+        listener: key.listener.clone(),
+        service: key.service.clone(),
+        method: key.method.clone(),
+        codes: total.codes.counted().map(|(code, count)| (code.to_owned(), count)).collect(),
+        duration_us: quantiles(&total.duration),
+    };
+    totals.methods.iter().map(status).collect()
+}
+
 fn quantiles(distribution: &Distribution) -> Option<Quantiles> {
     Some(Quantiles { p50: distribution.quantile(0.5)?, p99: distribution.quantile(0.99)? })
 }
@@ -284,6 +314,7 @@ mod tests {
             headers: Vec::new(),
             cookies: Vec::new(),
             query: Vec::new(),
+            grpc: None,
             to,
             timeout: None,
             policy: model::RoutePolicy::default(),
@@ -354,6 +385,18 @@ mod tests {
             upstream_us: None,
         };
         assert_eq!(route_statuses(&snapshot, &totals), [hit]);
+
+        let method = registry.method(1, "web", "shop.Cart", "Add");
+        [0, 0, 14].into_iter().for_each(|code| method.codes.inc(code));
+        method.duration.record(8);
+        let add = MethodStatus {
+            listener: "web".into(),
+            service: "shop.Cart".into(),
+            method: "Add".into(),
+            codes: [("OK".to_owned(), 2), ("UNAVAILABLE".to_owned(), 1)].into(),
+            duration_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
+        };
+        assert_eq!(method_statuses(&registry.totals()), [add]);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 
 use model::{
-    AccessLogFormat, Algorithm, Cluster, ClusterLimits, Dns, ForwardedHeaders, HashKey, HealthCheck, ListenerLimits,
-    Outlier, Probe, ProxyProtocol, TlsVersion,
+    AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardedHeaders, HashKey, HealthCheck,
+    ListenerLimits, Outlier, Probe, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -14,9 +14,9 @@ use crate::define::{Kind, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Bind, ByteSize, CookieName, EndpointText, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile,
-    Method, Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange, Text, Wait, duration_text,
-    percent_text, size_text,
+    Bind, ByteSize, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName, HostHeader, HostText,
+    HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange,
+    Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -162,8 +162,10 @@ keys! {
         optional header_count: Int<1, 256>, default LIMITS.header_count_max.to_string(), only "http";
         /// A request body; more is answered 413.
         optional body_bytes: ByteSize<0, { u64::MAX }>, default "no limit", only "http";
-        /// Requests on one connection; the last is answered with `Connection: close`.
+        /// Requests on one connection; the last is answered with `Connection: close`, or followed by GOAWAY.
         optional requests_per_connection: Int<1, 1_000_000_000>, default "no limit", only "http";
+        /// Requests at once on one connection of HTTP/2; clients are told.
+        optional streams_per_connection: Int<1, 10_000>, default LIMITS.streams_per_connection_max.to_string(), only "http";
     }
 }
 
@@ -180,6 +182,8 @@ keys! {
         optional methods: OneOrMany<Method>, default "every method", only "http";
         /// All of these: names of headers, each with the text that one of its values must be.
         optional headers: Named<HeaderName, RawValue>, default "none asked for", only "http";
+        /// Calls of gRPC, and of gRPC-Web: `package.Service` for every method of the service, or `package.Service/Method`. Stands for `path` and `methods`, and for the content type; the cluster speaks HTTP/2.
+        optional grpc: GrpcName, default "not asked for", only "http";
         /// All of these: names of cookies, each with the text that its value must be.
         optional cookies: Named<CookieName, RawValue>, default "none asked for", only "http";
         /// All of these: names of query parameters, each with the text that its decoded value must be.
@@ -188,7 +192,7 @@ keys! {
         optional to: RawTo;
         /// Send clients elsewhere.
         optional redirect: RawRedirect, only "http";
-        /// From the end of the request's headers to the end of the response's; then 504.
+        /// From the end of the request's headers to the end of the response's; then 504, and DEADLINE_EXCEEDED to a client of gRPC, whose own `grpc-timeout` counts where it is shorter.
         optional timeout: Positive, default "no limit", only "http";
         /// When a request is sent again. `off`: never, but where a kept connection turns out to be closed.
         optional retry: RawRetry, default "another endpoint, twice at most, on connect_failure and reset", only "http";
@@ -232,6 +236,8 @@ keys! {
     pub struct RawCluster as "a cluster" {
         /// Where they are: `address:port`, or `name:port` for a name that is resolved at run time. At least one.
         required endpoints: Many<RawEndpoint>;
+        /// What is spoken with them, where listeners speak HTTP. An endpoint of another version fails: nothing is tried out.
+        optional protocol: OneOf<UpstreamName>, default word(&UpstreamName::H1);
         /// How an endpoint is chosen.
         optional balance: RawBalance, default word(&CLUSTER.algorithm);
         /// Clients come back to the endpoint that served them first. HTTP only.
@@ -252,7 +258,7 @@ keys! {
         optional response_timeout: Positive, default duration_text(CLUSTER.response_timeout);
         /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so. HTTP only.
         optional idle_timeout: Positive, default duration_text(CLUSTER.idle_timeout);
-        /// Unused upstream connections kept by each worker for each endpoint; 0: none is used again. HTTP only.
+        /// Unused upstream connections kept by each worker for each endpoint; 0: none is used again. HTTP/1.1 only.
         optional idle_connections: Int<0, 1_000_000>, default CLUSTER.idle_connections_max.to_string();
         /// The version of the PROXY protocol sent at the start of each upstream connection. HTTP connections are then not shared between clients.
         optional proxy_protocol: OneOf<ProxyProtocol>, default "none sent";
@@ -299,12 +305,14 @@ keys! {
 
 keys! {
     /// An active probe.
-    pub struct RawHealthCheck as "a health check", one of [http, tcp] {
-        /// `GET` this path; the status must be in `expect`.
+    pub struct RawHealthCheck as "a health check", one of [http, grpc, tcp] {
+        /// `GET` this path, in the protocol of the cluster, or in HTTP/1.1 from another `port`; the status must be in `expect`.
         optional http: HttpPath;
+        /// Ask `grpc.health.v1.Health/Check` about this service; it must be SERVING. `""` asks about the endpoint as a whole.
+        optional grpc: GrpcService;
         /// The TCP handshake must complete.
         optional tcp: True;
-        /// The `Host` header. With `http`.
+        /// The `Host` header, or `:authority`. With `http` or `grpc`.
         optional host: HostHeader, default "the endpoint's address";
         /// The status that counts as success, or the first and the last of them. With `http`.
         optional expect: StatusRange, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
@@ -342,6 +350,8 @@ keys! {
         optional pending: Int<0, 10_000_000>, default ClusterLimits::default().pending_max.to_string();
         /// How long one waits; then 503.
         optional pending_timeout: Positive, default duration_text(ClusterLimits::default().pending_timeout);
+        /// Requests at once on one connection of HTTP/2, or fewer where the endpoint allows fewer; then another connection is made.
+        optional streams_per_connection: Int<1, 10_000>, default ClusterLimits::default().streams_per_connection_max.to_string();
     }
 }
 
@@ -440,6 +450,33 @@ impl ProtocolName {
     }
 }
 
+/// What is spoken with endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamName {
+    H1,
+    H2c,
+    H2,
+}
+
+impl UpstreamName {
+    pub fn protocol(self) -> ClusterProtocol {
+        match self {
+            Self::H1 => ClusterProtocol::H1,
+            Self::H2c | Self::H2 => ClusterProtocol::H2,
+        }
+    }
+}
+
+impl RawCluster {
+    /// What is spoken with its endpoints; a word that could not be read is not taken for the default.
+    pub fn speaks_h1(&self) -> bool {
+        match &self.protocol {
+            Some(protocol) => protocol.value.0 == UpstreamName::H1,
+            None => !self.written.iter().any(|written| written.key == "protocol"),
+        }
+    }
+}
+
 /// The one word among the hash keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyWord;
@@ -450,14 +487,22 @@ pub struct Off;
 
 impl Choice for ProtocolName {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
-        ("http", Self::Http, "HTTP/1.0 and HTTP/1.1"),
-        ("https", Self::Https, "the same within TLS"),
+        ("http", Self::Http, "HTTP/1.0 and HTTP/1.1, and HTTP/2 by prior knowledge"),
+        ("https", Self::Https, "the same within TLS, where ALPN offers `h2` and `http/1.1`"),
         ("tcp", Self::Tcp, "bytes, whatever they mean"),
         (
             "tls_passthrough",
             Self::TlsPassthrough,
             "TLS that is not opened, routed by the name that the client asks for",
         ),
+    ];
+}
+
+impl Choice for UpstreamName {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("h1", Self::H1, "HTTP/1.1, in the clear or within `tls`"),
+        ("h2c", Self::H2c, "HTTP/2 in the clear, by prior knowledge"),
+        ("h2", Self::H2, "HTTP/2 within `tls`, by ALPN"),
     ];
 }
 

@@ -1,6 +1,6 @@
 //! Active probes: asks endpoints whether they are well, and tells their clusters.
 //!
-//! Job: connect or ask over HTTP at intervals, count the results into verdicts ([`balance::HealthMachine`]), hand the verdicts to the
+//! Job: connect, or ask over HTTP or gRPC, at intervals, count the results into verdicts ([`balance::HealthMachine`]), hand the verdicts to the
 //! [`balance::ClusterState`]s, remember why the last probe failed. Not its job: choosing endpoints, ejecting them for what real requests
 //! meet, resolving names.
 //!
@@ -10,6 +10,10 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod checker;
+mod grpc;
+mod h2;
+#[cfg(test)]
+mod h2_tests;
 mod probe;
 mod way;
 

@@ -1,4 +1,4 @@
-//! One probe: connect, and for HTTP ask and read the status line.
+//! One probe: connect, and for HTTP ask and read the status line; `h2` and `grpc` have what goes over HTTP/2.
 
 use std::fmt;
 use std::io;
@@ -6,16 +6,21 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use model::{HealthCheck, Probe, ProxyProtocol};
+use model::{ClusterProtocol, HealthCheck, Probe, ProxyProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
+use wire::h2::Target;
 use wire::proxy_protocol;
 
 use crate::way::{Stream, Way};
+use crate::{grpc, h2};
 
 /// Bytes read of an answer in search of the end of its status line.
 pub const RESPONSE_BYTES_MAX: usize = 16 * 1024;
+
+/// As servers' logs show probes.
+pub(crate) const USER_AGENT: &str = concat!("steelyard-health/", env!("CARGO_PKG_VERSION"));
 
 /// Why a probe failed, as an operator reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +40,16 @@ pub(crate) enum Failure {
         got: u16,
         expect: (u16, u16),
     },
+    /// The connection or the request failed in the ways of HTTP/2.
+    Http2(String),
+    /// An answer over HTTP/2, of this status, that is not one of gRPC.
+    NotGrpc(u16),
+    /// The call ended so: code, name and message.
+    GrpcStatus(String),
+    /// The answer cannot be read.
+    BadMessage,
+    /// The serving status, which is not SERVING.
+    Serving(u64),
 }
 
 impl fmt::Display for Failure {
@@ -52,6 +67,14 @@ impl fmt::Display for Failure {
                 write!(out, "status {got}, expected {first}")
             }
             Self::Status { got, expect: (first, last) } => write!(out, "status {got}, expected {first}-{last}"),
+            Self::Http2(why) => write!(out, "HTTP/2: {why}"),
+            Self::NotGrpc(status) => write!(out, "status {status} without grpc-status"),
+            Self::GrpcStatus(status) => write!(out, "grpc-status {status}"),
+            Self::BadMessage => out.write_str("the answer is no health check's"),
+            Self::Serving(0) => out.write_str("UNKNOWN"),
+            Self::Serving(2) => out.write_str("NOT_SERVING"),
+            Self::Serving(3) => out.write_str("SERVICE_UNKNOWN"),
+            Self::Serving(other) => write!(out, "a serving status of {other}"),
         }
     }
 }
@@ -82,15 +105,28 @@ pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, way: &Way) -
     let exchange = async {
         let header = header(&tcp, address, way.proxy_protocol).map_err(broken)?;
         tcp.write_all(&header).await.map_err(broken)?;
-        let Probe::Http { path, host, expect } = &check.probe else { return Ok(()) };
+        let host = match &check.probe {
+            Probe::Tcp => return Ok(()),
+            Probe::Http { host, .. } | Probe::Grpc { host, .. } => host,
+        };
+        let authority = host.clone().unwrap_or_else(|| address.to_string());
+        let scheme = if way.tls.is_some() { "https" } else { "http" };
         let mut stream: Box<dyn Stream> = match &way.tls {
             None => Box::new(tcp),
             Some(tls) => tls.handshake(tcp, address, way.host.as_deref()).await.map_err(Failure::tls)?,
         };
-        stream.write_all(&request(path, host.as_deref(), address)).await.map_err(broken)?;
-        stream.flush().await.map_err(broken)?;
-        let got = read_status(&mut stream).await?;
-        if (expect.0..=expect.1).contains(&got) { Ok(()) } else { Err(Failure::Status { got, expect: *expect }) }
+        match &check.probe {
+            Probe::Tcp => Ok(()),
+            Probe::Grpc { service, .. } => grpc::check(&mut stream, service, &authority, scheme, check.timeout).await,
+            Probe::Http { path, expect, .. } => {
+                let got = match way.protocol {
+                    ClusterProtocol::H1 => status(&mut stream, path, &authority).await?,
+                    ClusterProtocol::H2 => status_over_h2(&mut stream, path, &authority, scheme).await?,
+                };
+                let is_expected = (expect.0..=expect.1).contains(&got);
+                if is_expected { Ok(()) } else { Err(Failure::Status { got, expect: *expect }) }
+            }
+        }
     };
     before(deadline, exchange).await.unwrap_or(Err(Failure::AnswerTimeout(check.timeout)))
 }
@@ -104,7 +140,33 @@ async fn before<T>(deadline: Pin<&mut Sleep>, work: impl Future<Output = T>) -> 
     }
 }
 
-fn broken(error: io::Error) -> Failure {
+/// The status of the answer to a `GET` over HTTP/1.1.
+async fn status(stream: &mut (impl Stream + ?Sized), path: &str, authority: &str) -> Result<u16, Failure> {
+    stream.write_all(&request(path, authority)).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    read_status(stream).await
+}
+
+/// The same over HTTP/2.
+async fn status_over_h2(
+    stream: &mut (impl Stream + ?Sized),
+    path: &str,
+    authority: &str,
+    scheme: &str,
+) -> Result<u16, Failure> {
+    let target = Target {
+        method: b"GET",
+        scheme: scheme.as_bytes(),
+        authority: authority.as_bytes(),
+        path: path.as_bytes(),
+        protocol: None,
+    };
+    let fields: &[(&[u8], &[u8])] = &[(b"user-agent", USER_AGENT.as_bytes()), (b"accept", b"*/*")];
+    let request = h2::Request { target, fields, body: b"", wants_body: false };
+    h2::ask(stream, &request).await.map(|answer| answer.status)
+}
+
+pub(crate) fn broken(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Failure::Refused,
         io::ErrorKind::ConnectionReset => Failure::Io("connection reset".to_owned()),
@@ -127,11 +189,9 @@ fn header(stream: &TcpStream, address: SocketAddr, proxy_protocol: Option<ProxyP
     Ok(bytes)
 }
 
-fn request(path: &str, host: Option<&str>, address: SocketAddr) -> Vec<u8> {
-    let host = host.map_or_else(|| address.to_string(), str::to_owned);
-    let version = env!("CARGO_PKG_VERSION");
+fn request(path: &str, authority: &str) -> Vec<u8> {
     format!(
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steelyard-health/{version}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     )
     .into_bytes()
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use model::ProxyProtocol;
+use model::{ClusterProtocol, ProxyProtocol};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -32,6 +32,8 @@ pub trait Handshake: Send + Sync {
 pub struct Way {
     /// The cluster's [`model::Cluster::send_proxy_protocol`]: an endpoint that expects the header expects it of a probe, too.
     pub proxy_protocol: Option<ProxyProtocol>,
+    /// What the cluster speaks, and so a probe over HTTP.
+    pub protocol: ClusterProtocol,
     /// Where the cluster speaks TLS; probes of TCP alone do without.
     pub tls: Option<Arc<dyn Handshake>>,
     /// The name by which the endpoint was found.
@@ -44,13 +46,13 @@ impl PartialEq for Way {
             (Some(one), Some(two)) => one.id() == two.id(),
             (one, two) => one.is_none() && two.is_none(),
         };
-        tls && (self.proxy_protocol, &self.host) == (other.proxy_protocol, &other.host)
+        tls && (self.proxy_protocol, self.protocol, &self.host) == (other.proxy_protocol, other.protocol, &other.host)
     }
 }
 
 impl fmt::Debug for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { proxy_protocol, tls, host } = self;
-        write!(f, "{proxy_protocol:?} tls={} host={host:?}", tls.is_some())
+        let Self { proxy_protocol, protocol, tls, host } = self;
+        write!(f, "{proxy_protocol:?} {protocol:?} tls={} host={host:?}", tls.is_some())
     }
 }

@@ -10,7 +10,7 @@ const TO: &str = "to_endpoint";
 const FROM: &str = "from_endpoint";
 
 /// Grouped by name, as the text format wants it.
-#[cfg_attr(not(kernel_plane), expect(dead_code, reason = "there are no counters to tell"))]
+#[cfg_attr(not(any(kernel_plane, test)), expect(dead_code, reason = "there are no counters to tell"))]
 pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
     let mut samples = Vec::new();
     let mut family = |name, kind, help, rows: Vec<(Vec<(&'static str, String)>, u64)>| {

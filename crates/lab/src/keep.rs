@@ -159,10 +159,10 @@ mod tests {
     fn paths_lose_what_is_the_hosts_own() {
         let check = |text: &str, expect: &str| assert_eq!(without_paths(text), expect, "{text}");
         check(
-            "taskset -c 1 /home/me/steelyard serve -c /data/lab/raw/a-hop0/config.yaml",
+            "taskset -c 1 /opt/me/steelyard serve -c /data/lab/raw/a-hop0/config.yaml",
             "taskset -c 1 steelyard serve -c raw/a-hop0/config.yaml",
         );
-        check("/root/.cache/x/envoy --config=/tmp/x.yaml", "envoy --config=x.yaml");
+        check("/srv/.cache/x/envoy --config=/tmp/x.yaml", "envoy --config=x.yaml");
         check("`/usr/sbin/ipvsadm -Ln` said: no", "`/usr/sbin/ipvsadm -Ln` said: no");
         check("nsenter --net=/run/netns/lb2", "nsenter --net=/run/netns/lb2");
         check("load http http://10.10.1.1:9000/a/b", "load http http://10.10.1.1:9000/a/b");
@@ -188,15 +188,15 @@ mod tests {
     fn a_kept_run_says_the_same_and_nothing_of_the_host() {
         for table in [Table::L4l7Ab, Table::GrpcGateway, Table::L4Matrix, Table::TcpDownstream, Table::CpuScaling] {
             let mut run = sample::raw(table);
-            run.scenario.instances[0].commands = vec!["/home/me/steelyard serve".into()];
-            run.contenders[1].program = "/root/.cache/envoy".into();
+            run.scenario.instances[0].commands = vec!["/opt/me/steelyard serve".into()];
+            run.contenders[1].program = "/srv/.cache/envoy".into();
             run.gaps.push(Gap { what: "x".into(), why: "vm7 said no".into() });
             run.cells[0].measurement = None;
             run.cells[0].failure = Some(Failure { why: "gone".into(), log: vec!["vm7: cannot read /tmp/a/b".into()] });
             report::analyse(&mut run);
             let kept = kept(&run, "vm7").unwrap();
             let text = serde_json::to_string(&kept).unwrap() + &report::markdown(&kept) + &report::readme(&kept);
-            for word in ["vm7", "/home/", "/root/", "/tmp/"] {
+            for word in ["vm7", "/opt/", "/srv/", "/tmp/"] {
                 assert!(!text.contains(word), "{table:?}: {word}");
             }
             assert_eq!(kept.conclusions, run.conclusions, "{table:?}");

@@ -142,7 +142,7 @@ fn expected(scenario: &Scenario, steps: &[Step]) -> Duration {
     FRAME + starting + calibrating + measuring
 }
 
-/// Makes a scenario fit into `budget`: windows and warm-ups first, then rounds, those below [`ROUNDS_SURE`] last of all. Gives the rounds
+/// Makes a scenario fit into `budget`: windows and warm-ups first, then rounds, those below six last of all. Gives the rounds
 /// that are left.
 pub fn shrink(scenario: &mut Scenario, rounds: u32, budget: Duration) -> u32 {
     let sure = (ROUNDS_SURE..=rounds).rev().map(|rounds| (rounds, WINDOW_MS_MIN));

@@ -16,6 +16,8 @@ pub struct Cluster {
     pub name: String,
     /// At least one.
     pub endpoints: Vec<Endpoint>,
+    /// What is spoken with them. Has a meaning for HTTP alone: bytes of TCP go through as they are.
+    pub protocol: ClusterProtocol,
     /// How one is chosen.
     pub algorithm: Algorithm,
     /// Which endpoint a client comes back to, where it has been before; `None`: the algorithm chooses each time. HTTP only.
@@ -36,12 +38,23 @@ pub struct Cluster {
     pub response_timeout: Duration,
     /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so.
     pub idle_timeout: Duration,
-    /// Unused upstream connections kept by each worker for each endpoint; zero: none is reused.
+    /// Unused upstream connections of HTTP/1.1 kept by each worker for each endpoint; zero: none is reused.
     pub idle_connections_max: usize,
     /// Sent at the start of each upstream connection. HTTP connections are then not shared between downstream connections.
     pub send_proxy_protocol: Option<ProxyProtocol>,
     /// Connections to the endpoints are encrypted; `None`: in the clear.
     pub tls: Option<ClusterTls>,
+}
+
+/// The version of HTTP that is spoken with endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClusterProtocol {
+    /// HTTP/1.1: one request at a time on a connection.
+    #[default]
+    H1,
+    /// HTTP/2, many requests at once: by prior knowledge in the clear (RFC 9113 section 3.3), by ALPN where [`Cluster::tls`] is set. An
+    /// endpoint that does not speak it fails; there is no falling back.
+    H2,
 }
 
 /// One address of a cluster.
@@ -119,7 +132,7 @@ pub struct HealthCheck {
 pub enum Probe {
     /// The TCP handshake completes.
     Tcp,
-    /// `GET path` answers with a status in `expect`.
+    /// `GET path` answers with a status in `expect`, in the protocol of the cluster.
     Http {
         /// Begins with `/`.
         path: String,
@@ -127,6 +140,13 @@ pub enum Probe {
         host: Option<String>,
         /// First and last status that count as success.
         expect: (u16, u16),
+    },
+    /// `grpc.health.v1.Health/Check` answers SERVING.
+    Grpc {
+        /// Which service is asked about; empty: the endpoint as a whole.
+        service: String,
+        /// The `:authority`; `None`: the endpoint's address.
+        host: Option<String>,
     },
 }
 
@@ -150,6 +170,8 @@ pub struct ClusterLimits {
     pub pending_max: usize,
     /// How long one waits; then 503.
     pub pending_timeout: Duration,
+    /// Requests at once on one upstream connection of HTTP/2; fewer where the endpoint allows fewer. Then another connection is made.
+    pub streams_per_connection_max: u32,
 }
 
 impl Cluster {
@@ -158,6 +180,7 @@ impl Cluster {
         Self {
             name: name.into(),
             endpoints,
+            protocol: ClusterProtocol::H1,
             algorithm: Algorithm::RoundRobin,
             sticky: None,
             health_check: None,
@@ -185,7 +208,14 @@ impl Default for Outlier {
 
 impl Default for ClusterLimits {
     fn default() -> Self {
-        Self { connections_max: None, pending_max: 1024, pending_timeout: Duration::from_secs(5) }
+        Self {
+            connections_max: None,
+            pending_max: 1024,
+            pending_timeout: Duration::from_secs(5),
+            // What most endpoints allow (RFC 9113 section 6.5.2 asks for no less), and few enough that requests of one connection, which the
+            // loss of one packet stops together, do not wait for each other long.
+            streams_per_connection_max: 100,
+        }
     }
 }
 

@@ -41,13 +41,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use cluster::{
-    Algorithm, Cluster, ClusterId, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe,
+    Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
+    Outlier, Probe,
 };
 pub use listener::{
     ForwardedHeaders, HttpListener, Listener, ListenerLimits, PassthroughListener, PassthroughRoute, Protocol,
     TcpListener,
 };
-pub use matcher::{HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
+pub use matcher::{GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RoutePolicy, Scheme, Sticky,
     Target, WeightedCluster,

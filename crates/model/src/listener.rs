@@ -27,7 +27,7 @@ pub struct Listener {
 /// What is spoken on a listener.
 #[derive(Clone, Debug)]
 pub enum Protocol {
-    /// HTTP/1.0 and HTTP/1.1.
+    /// HTTP/1.0 and HTTP/1.1; HTTP/2 by prior knowledge, or by ALPN within TLS.
     Http(HttpListener),
     /// Bytes.
     Tcp(TcpListener),
@@ -78,8 +78,10 @@ pub struct ListenerLimits {
     pub idle_timeout: Duration,
     /// The longest silence of both sides of a tunnel (after 101); then it is closed.
     pub tunnel_idle_timeout: Duration,
-    /// Requests on one connection; the last one is answered with `Connection: close`. `None`: no limit.
+    /// Requests on one connection; the last one is answered with `Connection: close`, or followed by GOAWAY. `None`: no limit.
     pub requests_per_connection_max: Option<u64>,
+    /// Requests at once on one connection of HTTP/2; announced.
+    pub streams_per_connection_max: u32,
 }
 
 impl Default for ListenerLimits {
@@ -95,6 +97,8 @@ impl Default for ListenerLimits {
             idle_timeout: Duration::from_secs(75),
             tunnel_idle_timeout: Duration::from_secs(3600),
             requests_per_connection_max: None,
+            // What RFC 9113 section 6.5.2 recommends at least, and clients expect: those of gRPC make another connection, or wait.
+            streams_per_connection_max: 100,
         }
     }
 }

@@ -32,6 +32,15 @@ pub enum PathMatcher {
     Regex(Regex),
 }
 
+/// Calls of gRPC, or of gRPC-Web, which is translated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcMatcher {
+    /// With its package: `helloworld.Greeter`.
+    pub service: String,
+    /// `None`: every method of the service.
+    pub method: Option<String>,
+}
+
 /// A condition on a named value: a header (its name compared without case), a cookie or a query parameter.
 #[derive(Clone, Debug)]
 pub struct ValueMatcher {

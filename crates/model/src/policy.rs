@@ -81,6 +81,8 @@ pub struct Retry {
     pub on_timeout: bool,
     /// First and last of ranges of statuses.
     pub on_statuses: Vec<(u16, u16)>,
+    /// Statuses of gRPC that a call has failed with before anything else of its response came: codes 1 to 16.
+    pub on_grpc: Vec<u8>,
     /// Methods that are not idempotent (RFC 9110 section 9.2.2: POST, PATCH, unknown ones) are sent again too, though an endpoint may have
     /// acted on them.
     pub non_idempotent: bool,
@@ -101,6 +103,7 @@ impl Default for Retry {
             on_reset: true,
             on_timeout: false,
             on_statuses: Vec::new(),
+            on_grpc: Vec::new(),
             non_idempotent: false,
             same_endpoint: false,
             // A fifth more load on what still works, should one part of it fail wholly: what Linkerd and Envoy take, too.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{HostMatcher, PathMatcher, RoutePolicy, Target, ValueMatcher};
+use crate::{GrpcMatcher, HostMatcher, PathMatcher, RoutePolicy, Target, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list of a kind always does.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Route {
     pub cookies: Vec<ValueMatcher>,
     /// All of these, against the decoded query parameters.
     pub query: Vec<ValueMatcher>,
+    /// A call of gRPC: its content type says so. `path` and `methods` are then those of the service or method.
+    pub grpc: Option<GrpcMatcher>,
     /// Who serves it.
     pub to: Target,
     /// From the end of the request's headers to the end of the response's; then 504. `None`: no limit.

@@ -111,6 +111,22 @@ impl Buffer {
         *self = larger;
     }
 
+    /// Appends bytes, in a larger room where this one is too small.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let wanted = self.len() + bytes.len();
+        if wanted > self.room.len() {
+            self.grow(if wanted <= SMALL_BYTES { SMALL_BYTES } else { wanted.next_power_of_two().max(LARGE_BYTES) });
+        } else if self.end + bytes.len() > self.room.len() {
+            self.room.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if let Some(room) = self.room.get_mut(self.end..self.end + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.end += bytes.len();
+        }
+    }
+
     /// Reads once. `Ready(Ok(0))` is the end of the stream.
     ///
     /// # Errors
@@ -180,6 +196,22 @@ mod tests {
         assert_eq!((buffer.capacity(), buffer.len()), (LARGE_BYTES, SMALL_BYTES - 90));
         buffer.consume(usize::MAX);
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_in_comes_out_in_order() {
+        let mut buffer = Buffer::none();
+        let mut expect = Vec::new();
+        for round in 0..200_u32 {
+            let bytes: Vec<u8> = (0..round * 37).map(|at| (at ^ round) as u8).collect();
+            buffer.put(&bytes);
+            expect.extend_from_slice(&bytes);
+            let taken = (round as usize * 31).min(expect.len());
+            buffer.consume(taken);
+            expect.drain(..taken);
+            assert_eq!(buffer.filled(), expect, "{round}");
+        }
+        assert!(expect.len() > SMALL_BYTES && buffer.capacity() == LARGE_BYTES);
     }
 
     #[test]

@@ -159,6 +159,11 @@ impl Timer {
         Self { timers: timers.clone(), key }
     }
 
+    /// Another timer of the same worker, without a deadline.
+    pub fn sibling(&self) -> Self {
+        Self::new(&self.timers)
+    }
+
     /// Moves the deadline, in milliseconds of [`clock::now_ms`].
     pub fn set(&self, deadline_ms: u64) {
         self.arm(deadline_ms, false);

@@ -11,14 +11,15 @@ use wire::message::{Body, Version};
 
 use crate::body::Failure;
 use crate::cluster::{Cluster, Lease};
-use crate::connect::{self, Upstream};
+use crate::connect::{self, Upstream, Wanted};
 use crate::error::{Error, Side};
-use crate::exchange::{Answered, Downstream, Routed, Work};
-use crate::headers;
+use crate::exchange::{self, Answered, Downstream, Routed, Work};
+use crate::grpc;
 use crate::log::Entry;
 use crate::policy::headers::ResponseEdits;
 use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
+use crate::respond;
 
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 const INTERIM_MAX: usize = 16;
@@ -48,16 +49,23 @@ pub(crate) async fn until_answered(
         let index = lease.endpoint.index;
         lease.endpoint.counters.requests.inc();
         entry.attempts += 1;
+        if entry.call.is_some() && now_ms > entry.begun_us / 1000 && routed.deadline_ms < u64::MAX {
+            work.upload.retime(routed.deadline_ms.saturating_sub(now_ms));
+        }
         entry.endpoint = Some(lease.endpoint.clone());
         let mut attempt = Attempt::new(routed, lease, now_ms);
-        let error = match attempt.run(downstream, work, entry, tries.fresh, now_ms).await {
+        let error = match attempt.run(downstream, work, entry, tries.fresh_since_ms, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = clock::now_us();
                 attempt.judge_head(work, entry, at_us);
-                // Once a 1xx was passed on, the client has heard of this try.
-                let setback = if attempt.was_heard { Setback::Other } else { Setback::Status(work.response.status) };
+                let setback = attempt.answer(&upstream, work, entry);
                 if !tries.again(routed, setback, index, work, at_us / 1000) {
                     return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
+                }
+                if let Setback::Grpc(status) = setback
+                    && status.is_endpoints_fault()
+                {
+                    routed.cluster.record(&attempt.lease.endpoint, Outcome::Failure5xx);
                 }
                 now_ms = at_us / 1000;
                 tries.failed = None;
@@ -73,7 +81,7 @@ pub(crate) async fn until_answered(
         }
         now_ms = clock::now_ms();
         if was_stale {
-            if !tries.again_fresh(routed, setback, work) {
+            if !tries.again_fresh(routed, setback, work, entry.begun_us / 1000) {
                 return Err(error);
             }
         } else if tries.again(routed, setback, index, work, now_ms) {
@@ -105,7 +113,8 @@ struct Attempt<'a> {
     /// Something of an answer came, be it half a head or a 1xx.
     was_heard: bool,
     /// A connection from the pool ended without an acknowledgement of any byte of the request. An endpoint that has read a request whole
-    /// acknowledges it when it closes; one that leaves something of it unread resets, and has not got the whole of it to act on.
+    /// acknowledges it when it closes; one that leaves something of it unread resets, and has not got the whole of it to act on. Or the endpoint
+    /// said itself that it did not look at the request (RFC 9113 section 8.7).
     is_unseen: bool,
     /// The client was told to go on and send its body.
     was_continued: bool,
@@ -134,13 +143,17 @@ impl<'a> Attempt<'a> {
         downstream: &mut Downstream,
         work: &mut Work,
         entry: &mut Entry,
-        fresh: bool,
+        fresh_since_ms: Option<u64>,
         now_ms: u64,
     ) -> Result<(Upstream, usize, bool), Error> {
-        let Self { cluster, lease, deadline_ms, .. } = self;
-        let timer = &downstream.timer;
-        let checked_out =
-            connect::checkout(cluster, &lease.endpoint, downstream.who, fresh, timer, now_ms, *deadline_ms).await;
+        let wanted = Wanted {
+            who: downstream.who,
+            begun_ms: entry.begun_us / 1000,
+            fresh_since_ms,
+            now_ms,
+            deadline_ms: self.deadline_ms,
+        };
+        let checked_out = connect::checkout(self.cluster, &self.lease.endpoint, &wanted, &downstream.timer).await;
         let mut upstream = checked_out?;
         self.was_reused = upstream.is_reused;
         self.was_sent = true;
@@ -149,7 +162,8 @@ impl<'a> Attempt<'a> {
 
         // Asked only where it can matter: an idempotent request is sent again in any case, and a new connection is not stale.
         let is_doubtful = upstream.is_reused && !work.request.method.is_idempotent();
-        let acked_before = if is_doubtful { net::socket::bytes_acked(upstream.stream.tcp()) } else { None };
+        let acked = |upstream: &Upstream| upstream.stream.tcp().and_then(net::socket::bytes_acked);
+        let acked_before = if is_doubtful { acked(&upstream) } else { None };
         let mut upload_failed = false;
         for interims in 0..=INTERIM_MAX {
             let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
@@ -157,14 +171,19 @@ impl<'a> Attempt<'a> {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
-                    self.is_unseen = matches!(error.reason, Reason::UpstreamEof | Reason::UpstreamReset)
-                        && !self.was_heard
-                        && acked_before.is_some()
-                        && acked_before == net::socket::bytes_acked(upstream.stream.tcp());
+                    self.is_unseen = !self.was_heard
+                        && match error.reason {
+                            Reason::UpstreamRefused => true,
+                            Reason::UpstreamEof | Reason::UpstreamReset => {
+                                acked_before.is_some() && acked_before == acked(&upstream)
+                            }
+                            _ => false,
+                        };
                     return Err(error);
                 }
             };
             match work.response.status {
+                // HTTP/2 has none: `wire::h2` refuses it.
                 101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
                 101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
@@ -189,7 +208,7 @@ impl<'a> Attempt<'a> {
         is_first: bool,
     ) -> Result<usize, Error> {
         let Downstream { stream, input, timer, .. } = downstream;
-        let Work { request, response, upload, .. } = work;
+        let Work { request, response, response_bytes, upload, .. } = work;
         let stall_ms = crate::millis(self.limits.stall_timeout);
         let response_ms = crate::millis(self.cluster.plan.policy.response_timeout);
         let mut scanned = 0;
@@ -204,19 +223,18 @@ impl<'a> Attempt<'a> {
                     _ => {}
                 }
             }
-            let head = receive::poll_response_head(
-                cx,
-                &mut upstream.stream,
-                &mut upstream.input,
-                &mut scanned,
-                request.method,
-                response,
-            );
+            let head = match upstream.stream.h2() {
+                Some(handle) => handle.poll_response(cx, response, response_bytes).map_ok(|()| 0),
+                None => {
+                    let Upstream { stream, input, .. } = &mut *upstream;
+                    receive::poll_response_head(cx, stream, input, &mut scanned, request.method, response)
+                }
+            };
             if let Poll::Ready(outcome) = head {
                 return Poll::Ready(outcome);
             }
             if *upload_failed || upload.is_done() {
-                watch.check(cx, stream.tcp())?;
+                watch.check(cx, stream)?;
             }
             // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
             let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
@@ -250,15 +268,15 @@ impl<'a> Attempt<'a> {
         work: &mut Work,
         head_bytes: usize,
     ) -> Result<(), Error> {
-        work.scratch.clear();
-        headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled(), &ResponseEdits::NONE);
-        upstream.input.consume(head_bytes);
         if work.request.version == Version::Http10 {
+            upstream.input.consume(head_bytes);
             return Ok(());
         }
         downstream.timer.set(clock::now_ms().saturating_add(crate::millis(self.limits.stall_timeout)));
-        let written = downstream.timer.guard(downstream.stream.send(&work.scratch)).await;
-        written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)
+        let passed_on = respond::interim(&mut downstream.stream, upstream, work, &ResponseEdits::NONE);
+        let written = downstream.timer.guard(passed_on).await;
+        upstream.input.consume(head_bytes);
+        written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io).map(drop)
     }
 
     /// Tells the cluster what the head of an answer says. That all is well is said when the answer is complete.
@@ -274,11 +292,28 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// What the head of a response means for another try. Once a 1xx was passed on, the client has heard of this one.
+    fn answer(&self, upstream: &Upstream, work: &Work, entry: &mut Entry) -> Setback {
+        if self.was_heard {
+            return Setback::Other;
+        }
+        if let Some(call) = &mut entry.call
+            && work.response.body == Body::None
+        {
+            call.take_head(&work.response, exchange::head_of_response(upstream, &work.response_bytes));
+            if let Some(status) = call.status.filter(|status| *status != grpc::Status::Ok) {
+                return Setback::Grpc(status);
+            }
+        }
+        Setback::Status(work.response.status)
+    }
+
     /// How it went wrong, as far as another try depends on it.
     fn setback(&self, error: &Error) -> Setback {
         match error.reason {
             _ if !self.was_sent => Setback::Connect,
             _ if self.was_heard => Setback::Other,
+            Reason::UpstreamRefused => Setback::Unseen,
             Reason::UpstreamReset | Reason::UpstreamEof if self.is_unseen => Setback::Unseen,
             Reason::UpstreamReset | Reason::UpstreamEof => Setback::Reset,
             Reason::ResponseTimeout | Reason::PerTryTimeout => Setback::Timeout,
@@ -303,9 +338,11 @@ impl<'a> Attempt<'a> {
 /// What a failure of an endpoint counts as.
 pub(crate) fn outcome(error: &Error) -> Outcome {
     match error.reason {
-        Reason::ConnectRefused | Reason::ConnectTimeout | Reason::ConnectFailed | Reason::UpstreamTls => {
-            Outcome::ConnectFailure
-        }
+        Reason::ConnectRefused
+        | Reason::ConnectTimeout
+        | Reason::ConnectFailed
+        | Reason::UpstreamTls
+        | Reason::UpstreamH2 => Outcome::ConnectFailure,
         Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => Outcome::Timeout,
         _ => Outcome::Reset,
     }

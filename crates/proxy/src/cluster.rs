@@ -127,6 +127,11 @@ impl Cluster {
         if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
     }
 
+    /// What its endpoints are reached by, as their requests say it.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.plan.tls.is_some() { "https" } else { "http" }
+    }
+
     /// Whether somebody waits for room, and so came first.
     fn has_queue(&self) -> bool {
         self.plan.breaker.pending() > 0 && self.plan.policy.limits.connections_max.is_some()

@@ -1,9 +1,10 @@
-//! An upstream connection: one from the pool, or a new one.
+//! An upstream connection: one from the pool, a stream of one that is shared, or a new one.
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use model::ProxyProtocol;
+use model::{ClusterProtocol, ProxyProtocol};
 use net::buffer::Buffer;
 use net::timer::Timer;
 use telemetry::Reason;
@@ -11,7 +12,8 @@ use tokio::io::AsyncWriteExt;
 use wire::proxy_protocol;
 
 use crate::cluster::{Cluster, Endpoint};
-use crate::error::Error;
+use crate::error::{Error, Side};
+use crate::snapshot::ClusterPlan;
 use crate::stream::Stream;
 use crate::tls;
 
@@ -31,53 +33,87 @@ pub(crate) struct OnBehalfOf {
     pub(crate) local: SocketAddr,
 }
 
-/// Gives a pooled connection, or opens one. `fresh` asks for a new one.
+/// What kind of connection is wanted, and by when.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) who: OnBehalfOf,
+    /// When the request began, in milliseconds.
+    pub(crate) begun_ms: u64,
+    /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
+    pub(crate) fresh_since_ms: Option<u64>,
+    pub(crate) now_ms: u64,
+    /// When the request's time is over; `u64::MAX`: never.
+    pub(crate) deadline_ms: u64,
+}
+
+/// Gives a pooled connection, a stream of one that is shared, or opens one.
 ///
 /// # Errors
-/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], each of the upstream side; for any of them nothing
-/// was sent.
+/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`], [`Reason::UpstreamH2`], each of
+/// the upstream side; [`Reason::NoLocalResources`]. For any of them nothing was sent.
 pub(crate) async fn checkout(
     cluster: &Cluster,
-    endpoint: &Endpoint,
-    who: OnBehalfOf,
-    fresh: bool,
+    endpoint: &Rc<Endpoint>,
+    wanted: &Wanted,
     timer: &Timer,
-    now_ms: u64,
-    deadline_ms: u64,
 ) -> Result<Upstream, Error> {
-    if !fresh && let Some(stream) = endpoint.pool.take(now_ms) {
+    if cluster.plan.policy.protocol == ClusterProtocol::H2 {
+        let (handle, is_reused) = match endpoint.pool.mux().try_place(wanted) {
+            Some(placed) => placed,
+            // In a box: who does not wait for a connection does not pay for the room that it takes.
+            None => Box::pin(endpoint.pool.mux().place(cluster, endpoint, wanted, timer)).await?,
+        };
+        if is_reused {
+            cluster.counters.reused.inc();
+        }
+        return Ok(Upstream { stream: Stream::H2(handle), input: Buffer::none(), is_reused });
+    }
+    if wanted.fresh_since_ms.is_none()
+        && let Some(stream) = endpoint.pool.take(wanted.now_ms)
+    {
         cluster.counters.reused.inc();
         return Ok(Upstream { stream, input: Buffer::none(), is_reused: true });
     }
-    connect(cluster, endpoint, who, timer, now_ms, deadline_ms).await
+    connect(cluster, endpoint, wanted, timer).await
 }
 
-async fn connect(
+/// Opens a connection for one alone, whatever the cluster speaks.
+///
+/// # Errors
+/// As [`checkout`].
+pub(crate) async fn connect(
     cluster: &Cluster,
     endpoint: &Endpoint,
-    who: OnBehalfOf,
+    wanted: &Wanted,
     timer: &Timer,
-    now_ms: u64,
-    deadline_ms: u64,
 ) -> Result<Upstream, Error> {
-    let policy = &cluster.plan.policy;
+    let Wanted { who, now_ms, deadline_ms, .. } = *wanted;
     cluster.counters.connects.inc();
-    timer.set(now_ms.saturating_add(crate::millis(policy.connect_timeout)).min(deadline_ms));
-    let opened = timer.guard(open(cluster, endpoint, who)).await;
-    let error = match opened {
+    timer.set(now_ms.saturating_add(crate::millis(cluster.plan.policy.connect_timeout)).min(deadline_ms));
+    let error = match timer.guard(open(&cluster.plan, endpoint, who)).await {
         Ok(Ok(stream)) => return Ok(Upstream { stream, input: Buffer::none(), is_reused: false }),
         Err(_) if net::clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
         Err(_) => Error::upstream(Reason::ConnectTimeout),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Error::upstream(Reason::ConnectRefused).because(error)
-        }
-        // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
-        Ok(Err(error)) if is_local(&error) => return Err(Error::internal(Reason::NoLocalResources).because(error)),
-        Ok(Err(error)) if tls::is_of_tls(&error) => Error::upstream(Reason::UpstreamTls).because(error),
-        Ok(Err(error)) => Error::upstream(Reason::ConnectFailed).because(error),
+        Ok(Err(error)) => failure(error),
     };
-    cluster.counters.connect_failures.inc();
+    if error.side == Side::Upstream {
+        cluster.counters.connect_failures.inc();
+    }
     Err(error)
+}
+
+/// Whose doing it is that a connection could not be opened.
+pub(crate) fn failure(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        Error::upstream(Reason::ConnectRefused).because(error)
+    } else if is_local(&error) {
+        // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
+        Error::internal(Reason::NoLocalResources).because(error)
+    } else if tls::is_of_tls(&error) {
+        Error::upstream(Reason::UpstreamTls).because(error)
+    } else {
+        Error::upstream(Reason::ConnectFailed).because(error)
+    }
 }
 
 /// Out of descriptors, buffers, memory, or ports for the address.
@@ -87,10 +123,14 @@ fn is_local(error: &io::Error) -> bool {
     local.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-async fn open(cluster: &Cluster, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
+/// Connects, and does the handshakes.
+///
+/// # Errors
+/// What [`failure`] tells apart.
+pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
     let address = endpoint.state.address();
     let mut stream = net::socket::connect(address).await?;
-    if let Some(version) = cluster.plan.policy.send_proxy_protocol {
+    if let Some(version) = plan.policy.send_proxy_protocol {
         let version = match version {
             ProxyProtocol::V1 => proxy_protocol::Version::V1,
             ProxyProtocol::V2 => proxy_protocol::Version::V2,
@@ -99,7 +139,7 @@ async fn open(cluster: &Cluster, endpoint: &Endpoint, who: OnBehalfOf) -> io::Re
         proxy_protocol::encode(version, who.client, who.local, &mut bytes);
         stream.write_all(&bytes).await?;
     }
-    match &cluster.plan.tls {
+    match &plan.tls {
         None => Ok(Stream::Plain(stream)),
         // In a box: connections in the clear do not pay for the room that a handshake takes.
         Some(keys) => {

@@ -4,6 +4,7 @@ use std::io;
 
 use telemetry::Reason;
 
+use crate::h2::{self, Cut};
 use crate::tls;
 
 /// One failure. Its place and reason decide the status, the log and whether the request may be sent again.
@@ -53,13 +54,24 @@ impl Error {
 
     /// Reading from or writing to the client failed.
     pub(crate) fn client_io(source: io::Error) -> Self {
-        Self::downstream(Reason::ClientReset).because(source)
+        let reason = match Cut::within(&source) {
+            Some(Cut::Broken(reason)) => h2::reason(reason),
+            _ => Reason::ClientReset,
+        };
+        Self::downstream(reason).because(source)
     }
 
     /// Reading from or writing to an endpoint failed.
     pub(crate) fn endpoint_io(source: io::Error) -> Self {
-        // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
-        let reason = if tls::is_of_tls(&source) { Reason::UpstreamTls } else { Reason::UpstreamReset };
+        let reason = match Cut::within(&source) {
+            Some(Cut::Refused) => Reason::UpstreamRefused,
+            Some(Cut::Broken(_)) => Reason::UpstreamH2,
+            Some(Cut::Gone) => Reason::UpstreamEof,
+            Some(Cut::Reset(_) | Cut::Lost) => Reason::UpstreamReset,
+            // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
+            None if tls::is_of_tls(&source) => Reason::UpstreamTls,
+            None => Reason::UpstreamReset,
+        };
         Self::upstream(reason).because(source)
     }
 }

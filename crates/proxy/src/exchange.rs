@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use balance::Outcome;
-use model::{HttpListener, Protocol, Route, RoutePolicy, Scheme};
+use model::{ClusterProtocol, HttpListener, Protocol, Route, RoutePolicy, Scheme};
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
@@ -17,10 +17,12 @@ use telemetry::Reason;
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use crate::attempt;
-use crate::body::{Failure, Pump};
+use crate::body::{Failure, Framing, Pump};
 use crate::cluster::{Cluster, Endpoint, Lease};
 use crate::connect::{OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
+use crate::grpc::{Answer, Ongoing};
+use crate::h2;
 use crate::headers::{self, Client};
 use crate::listener::Slot;
 use crate::log::Entry;
@@ -38,7 +40,7 @@ use crate::worker::{ListenerView, Worker};
 /// Room for the longest IP address.
 pub(crate) type IpText = SmallVec<[u8; 45]>;
 
-/// A downstream HTTP connection.
+/// A downstream HTTP connection; of HTTP/2, one stream of it.
 pub(crate) struct Downstream {
     pub(crate) stream: Stream,
     /// What the client sent and nobody took yet.
@@ -48,7 +50,7 @@ pub(crate) struct Downstream {
     /// The client's IP address as text.
     pub(crate) ip_text: IpText,
     /// For whom the connection was made; `None`: it is in the clear.
-    pub(crate) secured: Option<Box<Secured>>,
+    pub(crate) secured: Option<Rc<Secured>>,
     /// Requests begun on this connection.
     pub(crate) requests: u64,
     /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
@@ -72,7 +74,11 @@ pub(crate) enum Next {
 #[derive(Default)]
 pub(crate) struct Work {
     pub(crate) request: RequestHead,
+    /// What the request's head points into, if it came over HTTP/2. Of HTTP/1 that is the connection's input.
+    pub(crate) request_bytes: Vec<u8>,
     pub(crate) response: ResponseHead,
+    /// Likewise.
+    pub(crate) response_bytes: Vec<u8>,
     pub(crate) upload: Pump,
     pub(crate) download: Pump,
     pub(crate) scratch: Vec<u8>,
@@ -80,11 +86,10 @@ pub(crate) struct Work {
     mirror: Option<Box<Copies>>,
 }
 
-/// Serves the next request of a connection.
-pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstream) -> Next {
+/// Serves the next request of a connection, or the one of a stream, whose head is in `work` already.
+pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstream, mut work: Box<Work>) -> Next {
     let listener = &slot.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
-    let mut work = worker.take_work();
     let mut entry = Entry::http(downstream.who.client);
     let outcome = run(worker, slot, listener, http, downstream, &mut work, &mut entry).await;
     let next = match outcome {
@@ -95,7 +100,11 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
                 error = Error::internal(Reason::Draining);
             }
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
-            fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay).await
+            let next = fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay).await;
+            if let (Next::Reset, Some(handle)) = (next, downstream.stream.h2()) {
+                handle.reset(h2::code(&error));
+            }
+            next
         }
     };
     work.mirror();
@@ -132,41 +141,24 @@ async fn run(
     work: &mut Work,
     entry: &mut Entry,
 ) -> Result<Next, Error> {
-    // Until the head is there, nothing is known of the last request any more.
-    work.upload.start(Body::None, Body::None, None);
-    work.download.start(Body::None, Body::None, None);
+    // Nothing of the last request is left.
+    work.upload.leave(Framing::H1(Body::None));
+    work.download.leave(Framing::H1(Body::None));
     work.mirror = None;
-    work.request.version = Version::Http11;
-    work.request.method = Method::Get;
-    let head_bytes = receive::request_head(downstream, &http.limits, &mut work.request).await?;
+    let head_bytes = receive::request_head(downstream, &http.limits, work).await?;
     entry.begin(clock::now_us());
     downstream.requests += 1;
-    entry.bytes_in = head_bytes as u64;
+    let head = head_of_request(downstream, work);
+    entry.call = Ongoing::of(&work.request, head);
+    entry.bytes_in = if head_bytes == 0 { head.len() } else { head_bytes } as u64;
     if worker.logs_requests() {
-        entry.remember(&work.request, downstream.input.filled());
+        entry.remember(&work.request, head);
     }
-    if let Some(secured) = &downstream.secured
-        && !is_for(secured, &work.request, downstream.input.filled())
-    {
-        work.upload.start(work.request.body, Body::None, None);
-        downstream.input.consume(head_bytes);
-        return Err(Error::internal(Reason::Misdirected));
-    }
-    let route = listener.plan.router.route(&work.request, downstream.input.filled());
-    let way = match route.and_then(|number| Some((number, http.routes.get(number)?))) {
-        Some((number, route)) => {
-            entry.route = Some(number);
-            let client = client(http, downstream);
-            let asked = Asked { head: &work.request, buffer: downstream.input.filled(), client: &client };
-            policy::way(listener, number, route, &asked, entry.begun_us).map(|way| (number, route, way))
-        }
-        None => Err(Error::internal(Reason::NoRoute)),
-    };
-    let (number, route, cluster) = match way {
+    let (number, route, cluster) = match way(listener, http, downstream, work, entry) {
         Ok((number, route, Way::Cluster(cluster))) => (number, route, cluster),
         other => {
             // The connection goes on behind this request, if it has no body to be skipped.
-            work.upload.start(work.request.body, Body::None, None);
+            work.upload.leave(Framing::on(&downstream.stream, work.request.body));
             downstream.input.consume(head_bytes);
             let (.., Way::Redirect(status, location)) = other? else { return Err(Error::internal(Reason::Internal)) };
             let own = Own { status, word: "redirect", field: Some(("location", &location)) };
@@ -177,31 +169,95 @@ async fn run(
     entry.cluster = Some(cluster.clone());
     cluster.counters.requests.inc();
 
-    let chosen = Chosen { worker, listener, http, number, route, cluster: &cluster };
-    let prepared = prepare(&chosen, downstream, work, head_bytes)?;
+    let mut timeout = route.timeout;
+    if let Some(call) = &mut entry.call {
+        let head = head_of_request(downstream, work);
+        call.route(listener.methods(number), work.request.path.get(head), cluster.plan.policy.protocol);
+        timeout = timeout.into_iter().chain(call.timeout).min();
+    }
+    let timeout_ms = timeout.map(crate::millis);
+    let chosen = Chosen { worker, listener, http, number, route, cluster: &cluster, timeout_ms };
+    let prepared = prepare(&chosen, downstream, work, entry.call.as_ref(), head_bytes)?;
     work.mirror();
     if downstream.input.is_empty() {
         // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
         downstream.input = Buffer::none();
     }
-    let deadline_ms =
-        route.timeout.map_or(u64::MAX, |timeout| (entry.begun_us / 1000).saturating_add(crate::millis(timeout)));
+    let deadline_ms = timeout_ms.map_or(u64::MAX, |timeout_ms| (entry.begun_us / 1000).saturating_add(timeout_ms));
     let Prepared { key, preferred, is_https } = prepared;
     let routed = Routed { listener, http, policy: &route.policy, cluster, key, preferred, is_https, deadline_ms };
     let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
-    if work.response.status == 101 {
+    if is_tunnel(&answered, work) {
         return tunnel(&routed, downstream, answered, work, entry).await;
+    }
+    if let Some(call) = &mut entry.call
+        && !call.take_head(&work.response, head_of_response(&answered.upstream, &work.response_bytes))
+    {
+        return Err(Error::upstream(Reason::UpstreamNotGrpc));
     }
     let may_stay = may_stay(http, downstream, slot.is_ending(worker));
     let endpoint = answered.lease.endpoint.clone();
     let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
-    match &outcome {
+    judge(&routed, &endpoint, work.response.status, entry, &outcome);
+    outcome
+}
+
+/// Where the request goes: the number of its route, the route, and what that does with it.
+///
+/// # Errors
+/// [`Reason::Misdirected`], [`Reason::NoRoute`], and those of [`policy::way`].
+fn way<'r>(
+    listener: &Rc<ListenerView>,
+    http: &'r HttpListener,
+    downstream: &Downstream,
+    work: &Work,
+    entry: &mut Entry,
+) -> Result<(usize, &'r Route, Way), Error> {
+    let head = head_of_request(downstream, work);
+    if let Some(secured) = &downstream.secured
+        && !is_for(secured, &work.request, head)
+    {
+        return Err(Error::internal(Reason::Misdirected));
+    }
+    let number = listener.plan.router.route(&work.request, head);
+    let (number, route) =
+        number.and_then(|number| Some((number, http.routes.get(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
+    entry.route = Some(number);
+    let client = client(http, downstream);
+    let asked = Asked { head: &work.request, buffer: head, client: &client };
+    Ok((number, route, policy::way(listener, number, route, &asked, entry.begun_us)?))
+}
+
+/// Tells the cluster how the endpoint did.
+fn judge(routed: &Routed<'_>, endpoint: &Endpoint, status: u16, entry: &Entry, outcome: &Result<Next, Error>) {
+    match outcome {
+        Ok(_) if entry.call.as_ref().is_some_and(Ongoing::is_endpoints_fault) => {
+            routed.cluster.record(endpoint, Outcome::Failure5xx);
+        }
         // A 5xx was judged when it came, and is no success now.
-        Ok(_) if work.response.status < 500 => routed.cluster.record(&endpoint, Outcome::Success),
-        Err(error) if error.side == Side::Upstream => routed.cluster.record(&endpoint, attempt::outcome(error)),
+        Ok(_) if status < 500 => routed.cluster.record(endpoint, Outcome::Success),
+        Err(error) if error.side == Side::Upstream => routed.cluster.record(endpoint, attempt::outcome(error)),
         _ => {}
     }
-    outcome
+}
+
+/// What the spans of the request's head point into.
+fn head_of_request<'h>(downstream: &'h Downstream, work: &'h Work) -> &'h [u8] {
+    if downstream.stream.h2().is_some() { &work.request_bytes } else { downstream.input.filled() }
+}
+
+/// Likewise of the response's head.
+pub(crate) fn head_of_response<'h>(upstream: &'h Upstream, bytes: &'h [u8]) -> &'h [u8] {
+    if upstream.stream.h2().is_some() { bytes } else { upstream.input.filled() }
+}
+
+/// The endpoint has opened the tunnel that was asked for: by 101, or by any success over HTTP/2 (RFC 8441 section 4).
+fn is_tunnel(answered: &Answered, work: &Work) -> bool {
+    match work.response.status {
+        101 => true,
+        200..=299 => work.request.upgrade.is_some() && answered.upstream.stream.h2().is_some(),
+        _ => false,
+    }
 }
 
 /// Whether the request may come over its connection. One that names no host can mean only the one that the connection was made for.
@@ -225,6 +281,7 @@ fn client<'c>(http: &'c HttpListener, downstream: &'c Downstream) -> Client<'c> 
         forwarded: http.forwarded,
         is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
         trusted_proxies: &http.trusted_proxies,
+        call: None,
     }
 }
 
@@ -237,6 +294,8 @@ struct Chosen<'r> {
     number: usize,
     route: &'r Route,
     cluster: &'r Cluster,
+    /// What is left of the request's time.
+    timeout_ms: Option<u64>,
 }
 
 /// What the choice of an endpoint and the response need of a head that is gone.
@@ -251,12 +310,14 @@ fn prepare(
     chosen: &Chosen<'_>,
     downstream: &mut Downstream,
     work: &mut Work,
+    call: Option<&Ongoing>,
     head_bytes: usize,
 ) -> Result<Prepared, Error> {
-    let Chosen { worker, listener, http, number, route, cluster } = chosen;
-    let Work { request, upload, mirror, .. } = work;
-    let client = client(http, downstream);
-    let buffer = downstream.input.filled();
+    let Chosen { worker, listener, http, number, route, cluster, timeout_ms } = chosen;
+    let Work { request, request_bytes, upload, mirror, .. } = work;
+    let client = Client { call: call.map(|call| call.outgoing(*timeout_ms)), ..client(http, downstream) };
+    let from = Framing::on(&downstream.stream, request.body);
+    let buffer = if let Framing::H2(_) = from { request_bytes } else { downstream.input.filled() };
     let asked = Asked { head: request, buffer, client: &client };
     let prepared = Prepared {
         key: cluster.hash_key().map_or(0, |key| crate::hash::key(key, request, buffer, &client)),
@@ -268,17 +329,35 @@ fn prepare(
     {
         return Err(Error::downstream(Reason::BodyTooLarge));
     }
-    let model::RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
+    let RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
     let target = policy::rewrite::target(rewrite.path.as_ref(), &route.path, request.path.get(buffer));
     let edits = RequestEdits { target: target.as_deref(), host: rewrite.host.as_deref(), headers: request_headers };
-    let out = upload.start(request.body, request.body, http.limits.body_bytes_max);
-    headers::write_request(out, request, buffer, &client, &edits);
-    if let Some(dealer) = listener.dealer(*number) {
+    let translation = call.and_then(Ongoing::request_translation);
+    // What a call of gRPC-Web is translated to is not what would be copied.
+    if let Some(dealer) = listener.dealer(*number).filter(|_| translation.is_none()) {
         let means = Means { timers: &worker.timers, in_flight: &worker.mirrors };
-        *mirror = Copies::begin(listener, mirrors, dealer, &asked, out, downstream.who, &means);
-        if mirror.is_some() {
-            upload.keep_copy(MIRROR_BODY_BYTES_MAX);
+        *mirror = Copies::begin(listener, mirrors, dealer, &asked, &edits, downstream.who, &means);
+    }
+    if translation.is_some() && request.body != Body::None {
+        request.body = Body::Chunked;
+    }
+    let to = match (cluster.plan.policy.protocol, request.upgrade, request.version) {
+        (ClusterProtocol::H1, ..) => Framing::H1(request.body),
+        (ClusterProtocol::H2, Some(_), Version::Http2) => Framing::Tunnel,
+        (ClusterProtocol::H2, ..) => {
+            // `Upgrade` belongs to one connection of HTTP/1.1; what it asks for is optional (RFC 9110 section 7.8).
+            request.upgrade = None;
+            Framing::H2(request.body)
         }
+    };
+    let scheme = cluster.scheme();
+    let out = upload.start(from, to, http.limits.body_bytes_max);
+    headers::write_request(out, request, buffer, &client, scheme, &edits);
+    if translation.is_some() {
+        upload.is_of_call(translation);
+    }
+    if mirror.is_some() {
+        upload.keep_copy(MIRROR_BODY_BYTES_MAX);
     }
     downstream.input.consume(head_bytes);
     Ok(prepared)
@@ -331,23 +410,22 @@ async fn respond(
 ) -> Result<Next, Error> {
     let Routed { http, cluster, deadline_ms, .. } = routed;
     let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
-    let Work { request, response, upload, download, .. } = work;
-    let framing = headers::response_framing(response, request.version);
     // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
-    let is_early_refusal = response.status >= 300 && (upload_failed || !upload.is_done());
-    let may_stay = may_stay && request.keep_alive && !is_early_refusal && framing != Body::UntilClose;
-    let to = headers::Downstream { method: request.method, version: request.version, keep_alive: may_stay };
+    let is_early_refusal = work.response.status >= 300 && (upload_failed || !work.upload.is_done());
     let cookie = routed.cookie(&lease.endpoint);
     let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
-    let out = download.start(response.body, framing, None);
-    headers::write_response(out, response, upstream.input.filled(), &to, &edits);
+    let call = entry.call.as_ref();
+    let may_stay = begin_response(downstream, &upstream, work, call, &edits, may_stay && !is_early_refusal);
     upstream.input.consume(head_bytes);
-    entry.status = response.status;
+    entry.status = work.response.status;
+    // A call is over with its status, whatever its client still has to say.
+    let ends_with_response = is_early_refusal || entry.call.is_some();
 
+    let Work { request, response, upload, download, .. } = work;
     let Downstream { stream, input, timer, .. } = downstream;
     let stall_ms = crate::millis(http.limits.stall_timeout);
     let response_ms = crate::millis(cluster.plan.policy.response_timeout);
-    let mut seen = u64::MAX;
+    let mut seen = None;
     let mut watch = Watch::default();
     poll_fn(|cx| {
         if !upload_failed && !upload.is_done() {
@@ -363,16 +441,17 @@ async fn respond(
             }
         }
         // An endpoint may answer well before it has heard all, and go on listening.
-        if download.is_done() && (upload_failed || is_early_refusal || upload.is_done()) {
+        if download.is_done() && (upload_failed || ends_with_response || upload.is_done()) {
             return Poll::Ready(Ok(()));
         }
         if upload_failed || upload.is_done() {
-            watch.check(cx, stream.tcp())?;
+            watch.check(cx, stream)?;
         }
-        let progress = upload.received + download.received + download.sent;
+        // Whom it waits for may change without progress: bytes have come, and the client does not take them.
+        let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
+        let progress = Some((upload.received + download.received + download.sent, waits_for_endpoint));
         if progress != seen {
             seen = progress;
-            let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
             let wait_ms = if waits_for_endpoint { response_ms } else { stall_ms };
             timer.set(clock::now_ms().saturating_add(wait_ms).min(*deadline_ms));
         }
@@ -390,6 +469,9 @@ async fn respond(
     .await?;
 
     entry.finish(upload.head_sent_us, at_us, download.head_sent_us);
+    if let Some(call) = &mut entry.call {
+        call.status = download.grpc_status().or(call.status);
+    }
     let download_sent_ms = download.head_sent_us / 1000;
     let keep_alive = request.keep_alive;
     let is_uploaded = upload.is_done() && !upload_failed;
@@ -402,6 +484,41 @@ async fn respond(
         (false, true) if !keep_alive => Next::Close,
         _ => Next::Linger,
     })
+}
+
+/// Writes the response's head as the client gets it, and settles how its body goes on. Gives whether the connection can carry another
+/// request behind it.
+fn begin_response(
+    downstream: &Downstream,
+    upstream: &Upstream,
+    work: &mut Work,
+    call: Option<&Ongoing>,
+    edits: &ResponseEdits<'_>,
+    may_stay: bool,
+) -> bool {
+    let Work { request, response, response_bytes, download, .. } = work;
+    let from = Framing::on(&upstream.stream, response.body);
+    let translation = call.and_then(Ongoing::response_translation);
+    if translation.is_some() && response.body != Body::None {
+        // It grows by the trailers.
+        (response.body, response.content_length) = (Body::Chunked, None);
+    }
+    let framing = headers::response_framing(response, request.version);
+    let keep_alive = may_stay && request.keep_alive && framing != Body::UntilClose;
+    let to = headers::Downstream {
+        method: request.method,
+        version: request.version,
+        keep_alive,
+        web: call.filter(|call| call.is_translated).map(|call| call.call),
+    };
+    let head = head_of_response(upstream, response_bytes);
+    let out = download.start(from, Framing::on(&downstream.stream, framing), None);
+    headers::write_response(out, response, head, &to, edits);
+    download.is_final();
+    if call.is_some() {
+        download.is_of_call(translation);
+    }
+    keep_alive
 }
 
 fn response_error(failure: Failure) -> Error {
@@ -423,8 +540,8 @@ pub(crate) fn give_back(
     now_ms: u64,
 ) {
     let policy = &cluster.plan.policy;
-    // Announced to the endpoint as one client's: nobody else's requests may go there.
-    if policy.send_proxy_protocol.is_some() {
+    // Announced to the endpoint as one client's: nobody else's requests may go there. And a stream has had its request.
+    if policy.send_proxy_protocol.is_some() || upstream.stream.h2().is_some() {
         return;
     }
     let mut idle_ms = crate::millis(policy.idle_timeout);
@@ -450,17 +567,16 @@ async fn tunnel(
 ) -> Result<Next, Error> {
     let Routed { listener, http, .. } = routed;
     let Answered { lease, mut upstream, head_bytes, at_us, .. } = answered;
-    entry.status = 101;
-    work.scratch.clear();
+    entry.status = if downstream.stream.h2().is_some() { 200 } else { 101 };
     let cookie = routed.cookie(&lease.endpoint);
     let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
-    headers::write_interim(&mut work.scratch, &work.response, upstream.input.filled(), &edits);
-    upstream.input.consume(head_bytes);
     let stall_ms = crate::millis(http.limits.stall_timeout);
     downstream.timer.set(clock::now_ms().saturating_add(stall_ms));
-    let written = downstream.timer.guard(downstream.stream.send(&work.scratch)).await;
-    written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)?;
-    entry.bytes_out += work.scratch.len() as u64;
+    let opened = respond::interim(&mut downstream.stream, &upstream, work, &edits);
+    let written = downstream.timer.guard(opened).await;
+    let written = written.map_err(|_| Error::downstream(Reason::SlowRead))?.map_err(Error::client_io)?;
+    upstream.input.consume(head_bytes);
+    entry.bytes_out += written as u64;
     entry.finish(work.upload.head_sent_us, at_us, clock::now_us());
 
     let mut moved = Moved::default();
@@ -477,7 +593,7 @@ async fn tunnel(
         // The response was complete with its head: what ends a tunnel is logged, not answered.
         entry.reason = Some(error.reason);
         listener.count(error.reason);
-        net::socket::reset_on_close(upstream.stream.tcp());
+        upstream.stream.reset_on_close();
         return Ok(Next::Reset);
     }
     Ok(Next::Close)
@@ -498,11 +614,29 @@ async fn fail(
     entry.reason = Some(error.reason);
     listener.count(error.reason);
     tracing::debug!(listener = listener.plan.policy.name, client = %downstream.who.client, %error, "request failed");
-    let Some(status) = respond::status(error).filter(|_| work.download.sent == 0) else { return Next::Reset };
+    let status = respond::status(error);
+    let call = entry.call.as_mut().map(|call| call.fail(error.reason, status, work.response.status));
+    downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
+    if let (Some(call), true) = (&call, work.download.sent > 0 && error.side != Side::Downstream) {
+        return cut_short(downstream, work, call).await;
+    }
+    if error.reason == Reason::NotHttp {
+        // Nothing that was said is cut off: it is only not answered.
+        return Next::Linger;
+    }
+    let Some(status) = status.filter(|_| work.download.sent == 0) else { return Next::Reset };
+    let may_stay = may_stay && error.side != Side::Downstream;
+    if let Some(call) = call {
+        entry.status = 200;
+        let keep_alive = may_stay && work.upload.is_read() && work.request.keep_alive;
+        let Work { request, scratch, .. } = work;
+        let sent = respond::send_call(&mut downstream.stream, scratch, &call, request, keep_alive);
+        return answered(entry, downstream.timer.guard(sent).await, keep_alive);
+    }
     let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
     let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
     let own = Own { status, word: error.reason.name(), field };
-    answer(http, downstream, work, entry, &own, may_stay && error.side != Side::Downstream).await
+    answer(http, downstream, work, entry, &own, may_stay).await
 }
 
 /// Sends a response that is made here.
@@ -516,14 +650,32 @@ async fn answer(
 ) -> Next {
     entry.status = own.status;
     let keep_alive = may_stay && work.upload.is_read() && work.request.keep_alive;
-    let to = headers::Downstream { method: work.request.method, version: work.request.version, keep_alive };
-    work.scratch.clear();
-    respond::write(&mut work.scratch, own, &to);
+    let Work { request, scratch, .. } = work;
+    let to = headers::Downstream { method: request.method, version: request.version, keep_alive, web: None };
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
-    match downstream.timer.guard(downstream.stream.send(&work.scratch)).await {
-        Ok(Ok(())) => {}
+    let sent = respond::send(&mut downstream.stream, scratch, own, &to);
+    answered(entry, downstream.timer.guard(sent).await, keep_alive)
+}
+
+/// What comes after a response of our own, or after the attempt to send it.
+fn answered<E>(entry: &mut Entry, sent: Result<std::io::Result<usize>, E>, keep_alive: bool) -> Next {
+    match sent {
+        Ok(Ok(sent)) => entry.bytes_out += sent as u64,
         _ => return Next::Reset,
     }
-    entry.bytes_out += work.scratch.len() as u64;
     if keep_alive { Next::KeepAlive } else { Next::Linger }
+}
+
+/// Ends the response of a call that has broken off within its body as a call ends: its client reads the messages that came, and then why
+/// there are no more.
+async fn cut_short(downstream: &mut Downstream, work: &mut Work, answer: &Answer) -> Next {
+    let Work { download, .. } = work;
+    if !download.cut_short(answer) {
+        return Next::Reset;
+    }
+    let stream = &mut downstream.stream;
+    match downstream.timer.guard(poll_fn(|cx| download.poll_flush(cx, stream))).await {
+        Ok(Ok(())) => Next::Linger,
+        _ => Next::Reset,
+    }
 }

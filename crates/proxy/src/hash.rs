@@ -52,6 +52,7 @@ mod tests {
                 forwarded: ForwardedHeaders::Off,
                 is_trusted: false,
                 trusted_proxies: &[],
+                call: None,
             };
             assert_eq!(key(&by, &head, text.as_bytes(), &client), expect, "{by:?} {lines}");
         };

@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use wire::h1;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Version, find, list};
 
+use crate::body::Head;
+use crate::grpc::{Call, Outgoing};
+use crate::h2::Block;
 use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};
 
 /// What is known of a client besides its request.
@@ -27,6 +30,8 @@ pub(crate) struct Client<'c> {
     /// The connection comes from a proxy whose word is taken.
     pub(crate) is_trusted: bool,
     pub(crate) trusted_proxies: &'c [IpNet],
+    /// The request is a call of gRPC.
+    pub(crate) call: Option<Outgoing>,
 }
 
 /// Options that `Connection` may name without losing them: they are end-to-end, and taking them away would change who the request
@@ -51,8 +56,37 @@ fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
     named.iter().any(|option| option.eq_ignore_ascii_case(name))
 }
 
-/// Writes the head that an endpoint gets.
+/// What a head is written to, field by field: the bytes of HTTP/1.1, or a list for HTTP/2.
+pub(crate) trait Out {
+    /// Begins a field; its value goes into what this gives.
+    fn value(&mut self, name: &[u8]) -> &mut Vec<u8>;
+
+    /// Ends the field. `never_indexed`: no hop may keep it in a table (RFC 7541 section 6.2.3).
+    fn end(&mut self, never_indexed: bool);
+
+    /// A whole field.
+    fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
+        self.value(name).extend_from_slice(value);
+        self.end(never_indexed);
+    }
+}
+
+/// Writes the head that an endpoint gets. `scheme`: how it is reached.
 pub(crate) fn write_request(
+    out: Head<'_>,
+    head: &RequestHead,
+    buffer: &[u8],
+    client: &Client<'_>,
+    scheme: &'static str,
+    edits: &RequestEdits<'_>,
+) {
+    match out {
+        Head::H1(out) => write_h1_request(out, head, buffer, client, edits),
+        Head::H2(out) => write_h2_request(out, head, buffer, client, scheme, edits),
+    }
+}
+
+fn write_h1_request(
     out: &mut Vec<u8>,
     head: &RequestHead,
     buffer: &[u8],
@@ -60,50 +94,100 @@ pub(crate) fn write_request(
     edits: &RequestEdits<'_>,
 ) {
     h1::request_line(out, head.method_name.get(buffer), edits.target.unwrap_or(head.path.get(buffer)));
-    let authority = edits.host.map_or(head.authority.get(buffer), str::as_bytes);
-    out.extend_from_slice(b"host: ");
-    if authority.is_empty() {
-        // HTTP/1.0 without Host: the endpoint speaks 1.1 and must get one; the address that was asked is what we know.
-        write_display(out, client.local);
-    } else {
-        out.extend_from_slice(authority);
-    }
-    out.extend_from_slice(b"\r\n");
-
-    let named = named_in_connection(&head.fields, buffer);
-    for field in &head.fields {
-        match field.id {
-            FieldId::Other | FieldId::Cookie => {
-                let name = field.name.get(buffer);
-                if (named.is_empty() || !is_named(&named, name)) && !drops(edits.headers, name) {
-                    h1::field(out, name, field.value.get(buffer));
-                }
-            }
-            FieldId::ContentLength if head.body == Body::None => out.extend_from_slice(b"content-length: 0\r\n"),
-            FieldId::Expect if head.expect_continue => out.extend_from_slice(b"expect: 100-continue\r\n"),
-            _ => {}
-        }
-    }
-    puts(edits.headers).for_each(|(name, value)| h1::field(out, name, value));
+    write_authority(out.value(b"host"), head, buffer, client, edits);
+    out.end(false);
+    write_request_fields(out, head, buffer, client.call, edits);
     write_framing(out, head.body);
+    if head.body == Body::Chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    }
     write_forwarded(out, head, buffer, client);
     if let Some(upgrade) = head.upgrade {
-        out.extend_from_slice(b"connection: upgrade\r\nupgrade: ");
-        out.extend_from_slice(upgrade.get(buffer));
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(b"connection: upgrade\r\n");
+        h1::field(out, b"upgrade", upgrade.get(buffer));
+        if head.version == Version::Http2 && upgrade.get(buffer).eq_ignore_ascii_case(b"websocket") {
+            // Extended CONNECT has none (RFC 8441 section 5), and HTTP/1.1 asks for one (RFC 6455 section 4.1). It proves that the endpoint speaks
+            // WebSocket and not that we do: the example of the standard is as good as any.
+            h1::field(out, b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ==");
+        }
     }
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_framing(out: &mut Vec<u8>, body: Body) {
-    match body {
-        Body::Length(length) => {
-            out.extend_from_slice(b"content-length: ");
-            h1::decimal(out, length);
-            out.extend_from_slice(b"\r\n");
+/// RFC 9113 section 8.3.1, and RFC 8441 section 4 where the client asks for another protocol.
+fn write_h2_request(
+    out: &mut Block,
+    head: &RequestHead,
+    buffer: &[u8],
+    client: &Client<'_>,
+    scheme: &'static str,
+    edits: &RequestEdits<'_>,
+) {
+    let (method, protocol) = match head.upgrade {
+        Some(protocol) => (&b"CONNECT"[..], Some(protocol.get(buffer))),
+        None => (head.method_name.get(buffer), None),
+    };
+    let target = edits.target.unwrap_or(head.path.get(buffer));
+    out.target(method, scheme.as_bytes(), target, protocol, |out| write_authority(out, head, buffer, client, edits));
+    write_request_fields(out, head, buffer, client.call, edits);
+    write_framing(out, head.body);
+    let te = head.fields.iter().filter(|field| field.id == FieldId::Te).flat_map(|field| list(field.value.get(buffer)));
+    if te.into_iter().any(|coding| coding.eq_ignore_ascii_case(b"trailers")) {
+        // The only value that it may have (RFC 9113 section 8.2.2). Endpoints of gRPC refuse calls without it.
+        out.field(b"te", b"trailers", false);
+    }
+    write_forwarded(out, head, buffer, client);
+}
+
+fn write_authority(
+    out: &mut Vec<u8>,
+    head: &RequestHead,
+    buffer: &[u8],
+    client: &Client<'_>,
+    edits: &RequestEdits<'_>,
+) {
+    let authority = edits.host.map_or(head.authority.get(buffer), str::as_bytes);
+    if authority.is_empty() {
+        // HTTP/1.0 without Host: the endpoint must get one; the address that was asked is what we know.
+        write_display(out, client.local);
+    } else {
+        out.extend_from_slice(authority);
+    }
+}
+
+fn write_request_fields(
+    out: &mut impl Out,
+    head: &RequestHead,
+    buffer: &[u8],
+    call: Option<Outgoing>,
+    edits: &RequestEdits<'_>,
+) {
+    let named = named_in_connection(&head.fields, buffer);
+    for field in &head.fields {
+        match field.id {
+            FieldId::Other if call.is_some_and(|call| call.replaces(field.name.get(buffer))) => {}
+            FieldId::Other | FieldId::Cookie => {
+                let name = field.name.get(buffer);
+                if (named.is_empty() || !is_named(&named, name)) && !drops(edits.headers, name) {
+                    out.field(name, field.value.get(buffer), field.never_indexed);
+                }
+            }
+            FieldId::ContentLength if head.body == Body::None => out.field(b"content-length", b"0", false),
+            FieldId::Expect if head.expect_continue => out.field(b"expect", b"100-continue", false),
+            _ => {}
         }
-        Body::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Body::None | Body::UntilClose => {}
+    }
+    puts(edits.headers).for_each(|(name, value)| out.field(name, value, false));
+    if let Some(call) = call {
+        call.write(out, head, buffer);
+    }
+}
+
+/// `content-length`, where there is one.
+fn write_framing(out: &mut impl Out, body: Body) {
+    if let Body::Length(length) = body {
+        h1::decimal(out.value(b"content-length"), length);
+        out.end(false);
     }
 }
 
@@ -114,7 +198,7 @@ fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
 }
 
 /// `X-Forwarded-*` and `Forwarded` (RFC 7239): extended when they come from a trusted proxy, else made anew.
-fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
+fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
     let (ip, scheme) = (client.address.ip(), client.scheme);
     let (x_forwarded, rfc7239) = match client.forwarded {
         ForwardedHeaders::XForwarded => (true, false),
@@ -129,14 +213,13 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
     let authority = head.authority.get(buffer);
 
     let mut extend = |name: &[u8], id, own: &dyn Fn(&mut Vec<u8>)| {
-        out.extend_from_slice(name);
-        out.extend_from_slice(b": ");
+        let text = out.value(name);
         for value in received(id) {
-            out.extend_from_slice(value);
-            out.extend_from_slice(b", ");
+            text.extend_from_slice(value);
+            text.extend_from_slice(b", ");
         }
-        own(out);
-        out.extend_from_slice(b"\r\n");
+        own(text);
+        out.end(false);
     };
     if x_forwarded {
         extend(b"x-forwarded-for", FieldId::XForwardedFor, &|out| out.extend_from_slice(client.ip_text));
@@ -159,7 +242,7 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
         // The first hop knows best, if the way from it is trusted.
         let value = received(id).next().unwrap_or(own);
         if !value.is_empty() {
-            h1::field(out, name, value);
+            out.field(name, value, false);
         }
     };
     let own = |value| if x_forwarded { value } else { &b""[..] };
@@ -167,12 +250,12 @@ fn write_forwarded(out: &mut Vec<u8>, head: &RequestHead, buffer: &[u8], client:
     keep(b"x-forwarded-host", FieldId::XForwardedHost, own(authority));
     if !x_forwarded {
         for value in received(FieldId::XForwardedFor) {
-            h1::field(out, b"x-forwarded-for", value);
+            out.field(b"x-forwarded-for", value, false);
         }
     }
     if !rfc7239 {
         for value in received(FieldId::Forwarded) {
-            h1::field(out, b"forwarded", value);
+            out.field(b"forwarded", value, false);
         }
     }
 }
@@ -206,6 +289,8 @@ pub(crate) struct Downstream {
     pub(crate) version: Version,
     /// The connection stays open after this response.
     pub(crate) keep_alive: bool,
+    /// The response is one of gRPC, and this client speaks gRPC-Web.
+    pub(crate) web: Option<Call>,
 }
 
 /// How a response body is framed on its way to the client.
@@ -213,13 +298,26 @@ pub(crate) fn response_framing(head: &ResponseHead, version: Version) -> Body {
     match (head.body, version) {
         // Not every client that speaks 1.0 knows chunks; for it the connection ends with the body.
         (Body::Chunked | Body::UntilClose, Version::Http10) => Body::UntilClose,
-        (Body::UntilClose, Version::Http11) => Body::Chunked,
+        (Body::UntilClose, Version::Http11 | Version::Http2) => Body::Chunked,
         (body, _) => body,
     }
 }
 
 /// Writes the head that a client gets.
 pub(crate) fn write_response(
+    out: Head<'_>,
+    head: &ResponseHead,
+    buffer: &[u8],
+    to: &Downstream,
+    edits: &ResponseEdits<'_>,
+) {
+    match out {
+        Head::H1(out) => write_h1_response(out, head, buffer, to, edits),
+        Head::H2(out) => write_h2_response(out, head, buffer, to, edits),
+    }
+}
+
+fn write_h1_response(
     out: &mut Vec<u8>,
     head: &ResponseHead,
     buffer: &[u8],
@@ -227,21 +325,13 @@ pub(crate) fn write_response(
     edits: &ResponseEdits<'_>,
 ) {
     h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer, edits);
-    let describes_body = to.method == Method::Head || head.status == 304;
-    if describes_body {
-        // There is no body, but these fields say what it would be (RFC 9110 section 8.6).
-        match head.content_length {
-            Some(length) => write_framing(out, Body::Length(length)),
-            None if find(&head.fields, FieldId::TransferEncoding).is_some() && to.version == Version::Http11 => {
-                write_framing(out, Body::Chunked);
-            }
-            None => {}
-        }
-    } else if head.body == Body::None && head.status != 204 {
+    write_response_fields(out, head, buffer, to.web, edits);
+    let framing = described_framing(head, to);
+    write_framing(out, framing);
+    if framing == Body::Chunked {
+        out.extend_from_slice(b"transfer-encoding: chunked\r\n");
+    } else if framing == Body::None && !describes_body(head, to) && head.status != 204 {
         out.extend_from_slice(b"content-length: 0\r\n");
-    } else {
-        write_framing(out, response_framing(head, to.version));
     }
     match (to.keep_alive, to.version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),
@@ -251,10 +341,37 @@ pub(crate) fn write_response(
     out.extend_from_slice(b"\r\n");
 }
 
+fn write_h2_response(out: &mut Block, head: &ResponseHead, buffer: &[u8], to: &Downstream, edits: &ResponseEdits<'_>) {
+    out.status = head.status;
+    write_response_fields(out, head, buffer, to.web, edits);
+    write_framing(out, described_framing(head, to));
+    if head.body == Body::None && head.content_length == Some(0) && !describes_body(head, to) && head.status != 204 {
+        out.field(b"content-length", b"0", false);
+    }
+}
+
+/// There is no body, but fields say what it would be (RFC 9110 section 8.6).
+fn describes_body(head: &ResponseHead, to: &Downstream) -> bool {
+    to.method == Method::Head || head.status == 304
+}
+
+fn described_framing(head: &ResponseHead, to: &Downstream) -> Body {
+    if !describes_body(head, to) {
+        return response_framing(head, to.version);
+    }
+    match head.content_length {
+        Some(length) => Body::Length(length),
+        None if find(&head.fields, FieldId::TransferEncoding).is_some() && to.version == Version::Http11 => {
+            Body::Chunked
+        }
+        None => Body::None,
+    }
+}
+
 /// Writes an interim response (1xx), or the 101 that opens a tunnel to `upgrade`.
 pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
     h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer, edits);
+    write_response_fields(out, head, buffer, None, edits);
     if head.status == 101 {
         out.extend_from_slice(b"connection: upgrade\r\n");
         if let Some(field) = find(&head.fields, FieldId::Upgrade) {
@@ -264,7 +381,20 @@ pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
+/// Writes an interim response to a stream of HTTP/2; or the 200 that opens a tunnel there, in place of a 101 (RFC 8441 section 5).
+pub(crate) fn write_h2_interim(out: &mut Block, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
+    out.clear();
+    out.status = if head.status == 101 { 200 } else { head.status };
+    write_response_fields(out, head, buffer, None, edits);
+}
+
+fn write_response_fields(
+    out: &mut impl Out,
+    head: &ResponseHead,
+    buffer: &[u8],
+    web: Option<Call>,
+    edits: &ResponseEdits<'_>,
+) {
     let named = named_in_connection(&head.fields, buffer);
     for field in &head.fields {
         let name = field.name.get(buffer);
@@ -278,28 +408,33 @@ fn write_response_fields(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], 
             | FieldId::Upgrade => false,
             _ => named.is_empty() || !is_named(&named, name),
         };
-        if is_end_to_end && !drops(edits.headers, name) {
-            h1::field(out, name, field.value.get(buffer));
+        let value = field.value.get(buffer);
+        match web {
+            _ if !is_end_to_end || drops(edits.headers, name) => {}
+            Some(web) if name.eq_ignore_ascii_case(b"content-type") => {
+                web.write_content_type(value, out.value(name));
+                out.end(false);
+            }
+            _ => out.field(name, value, field.never_indexed),
         }
     }
-    puts(edits.headers).for_each(|(name, value)| h1::field(out, name, value));
+    puts(edits.headers).for_each(|(name, value)| out.field(name, value, false));
     if let Some(cookie) = edits.cookie {
-        h1::field(out, b"set-cookie", cookie);
+        out.field(b"set-cookie", cookie, true);
     }
 }
 
 /// Writes a trailer section without the fields that must not stand in one (RFC 9110 section 6.5.1): those that frame, route or
 /// authenticate, which a hop that merges trailers into headers would believe.
-pub(crate) fn write_trailers(out: &mut Vec<u8>, fields: &[Field], section: &[u8]) {
+pub(crate) fn write_trailers(out: &mut impl Out, fields: &[Field], section: &[u8]) {
     const FORBIDDEN: [&[u8]; 6] =
         [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
     for field in fields.iter().filter(|field| field.id == FieldId::Other) {
         let name = field.name.get(section);
         if !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden)) {
-            h1::field(out, name, field.value.get(section));
+            out.field(name, field.value.get(section), field.never_indexed);
         }
     }
-    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -318,6 +453,7 @@ mod tests {
             forwarded,
             is_trusted,
             trusted_proxies,
+            call: None,
         }
     }
 
@@ -332,7 +468,7 @@ mod tests {
         let text = format!("{lines}\r\n");
         let mut out = Vec::new();
         let client = client(is_trusted, forwarded, &[]);
-        write_request(&mut out, &request(&text), text.as_bytes(), &client, &RequestEdits::NONE);
+        write_request(Head::H1(&mut out), &request(&text), text.as_bytes(), &client, "http", &RequestEdits::NONE);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"));
     }
 
@@ -420,8 +556,8 @@ mod tests {
         let mut head = ResponseHead::default();
         parse_response(text.as_bytes(), 100, method, &mut head).unwrap();
         let mut out = Vec::new();
-        let to = Downstream { method, version, keep_alive };
-        write_response(&mut out, &head, text.as_bytes(), &to, &ResponseEdits::NONE);
+        let to = Downstream { method, version, keep_alive, web: None };
+        write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &ResponseEdits::NONE);
         assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"), "{text}");
     }
 
@@ -480,7 +616,7 @@ mod tests {
         let edits = RequestEdits { target: Some(b"/new?x"), host: Some("b:81"), headers: &changes };
         let mut out = Vec::new();
         let client = client(false, ForwardedHeaders::XForwarded, &[]);
-        write_request(&mut out, &request(text), text.as_bytes(), &client, &edits);
+        write_request(Head::H1(&mut out), &request(text), text.as_bytes(), &client, "http", &edits);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "GET /new?x HTTP/1.1\r\nhost: b:81\r\nX-Tag: a\r\nx-edge: steelyard\r\nx-tag: b\r\ncontent-length: 3\r\n\
@@ -496,8 +632,8 @@ mod tests {
         let changes = changes();
         let edits = ResponseEdits { headers: &changes, cookie: Some(b"shop=1; Path=/") };
         let mut out = Vec::new();
-        let to = Downstream { method: Method::Get, version: Version::Http11, keep_alive: true };
-        write_response(&mut out, &head, text.as_bytes(), &to, &edits);
+        let to = Downstream { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
+        write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nx-edge: steelyard\r\nx-tag: b\r\nset-cookie: shop=1; Path=/\r\n\
@@ -512,6 +648,6 @@ mod tests {
         h1::parse_trailers(section, &mut fields).unwrap();
         let mut out = Vec::new();
         write_trailers(&mut out, &fields, section);
-        assert_eq!(out, b"X-Sum: 1\r\n\r\n");
+        assert_eq!(out, b"X-Sum: 1\r\n");
     }
 }

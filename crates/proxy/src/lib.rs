@@ -1,4 +1,4 @@
-//! The proxy plane: HTTP/1 and TCP, from the listener to the endpoint and back.
+//! The proxy plane: HTTP/1, HTTP/2 and TCP, from the listener to the endpoint and back.
 //!
 //! A request has one way, and `exchange` names its stages in order; each stage is a file. A downstream connection and the upstream
 //! connections that it uses live on one worker, a thread with a runtime of its own: nothing on the way is shared with another thread
@@ -6,8 +6,8 @@
 //!
 //! | stage | file |
 //! |---|---|
-//! | accept, PROXY protocol | `listener` |
-//! | one downstream connection | `session` (HTTP), `tcp` |
+//! | accept, PROXY protocol | `listener`, `share` |
+//! | one downstream connection | `session` (HTTP/1), `h2`, `tcp` |
 //! | one request, head to trailers | `exchange` |
 //! | heads as they arrive | `receive` |
 //! | which route | `route` |
@@ -18,6 +18,7 @@
 //! | bytes both ways | `relay` |
 //! | connections, in the clear or within TLS | `stream`, `tls` |
 //! | failures | `error`, `respond` |
+//! | calls of gRPC: how they end, how long they may take, gRPC-Web | `grpc` |
 //! | access log and counters | `log` |
 //!
 //! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
@@ -31,6 +32,10 @@ mod connect;
 mod cookie;
 mod error;
 mod exchange;
+#[doc(hidden)]
+pub mod fuzzing;
+mod grpc;
+mod h2;
 mod hash;
 mod headers;
 mod listener;
@@ -44,6 +49,7 @@ mod relay;
 mod respond;
 mod route;
 mod session;
+mod share;
 mod snapshot;
 mod stream;
 mod tcp;

@@ -22,6 +22,7 @@ use wire::proxy_protocol::{self, Parsed};
 
 use crate::connect::OnBehalfOf;
 use crate::error::Error;
+use crate::share::Handed;
 use crate::stream::Stream;
 use crate::worker::{ListenerView, Worker};
 use crate::{headers, passthrough, respond, session, tcp, tls};
@@ -75,7 +76,7 @@ pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListen
             () = slot.stop.notified() => break,
         };
         match accepted {
-            Ok((stream, address)) => begin(&worker, &slot, stream, address),
+            Ok((stream, address)) => share_out(&worker, &slot, stream, address),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(listener = slot.view().plan.policy.name, %error, "cannot accept");
@@ -88,15 +89,15 @@ pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListen
     let Ok(socket) = socket.into_std() else { return };
     loop {
         match socket.accept().and_then(|(stream, address)| Ok((own(stream)?, address))) {
-            Ok((stream, address)) => begin(&worker, &slot, stream, address),
+            Ok((stream, address)) => keep(&worker, &slot, stream, address),
             Err(error) if is_of_one_connection(&error) => {}
             Err(_) => return,
         }
     }
 }
 
-/// A connection that std accepted, on this worker's runtime.
-fn own(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+/// A connection that was accepted outside of this worker's runtime.
+pub(crate) fn own(stream: std::net::TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     TcpStream::from_std(stream)
 }
@@ -107,7 +108,27 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, address: SocketAddr) {
+/// Serves a new connection here, or lets a worker do it that has fewer.
+fn share_out(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, address: SocketAddr) {
+    let better = worker.workers.better_than(worker.index).filter(|_| !slot.is_ending(worker));
+    let Some(better) = better else { return keep(worker, slot, stream, address) };
+    // Off this worker's epoll, or the connection would wake it.
+    let Ok(stream) = stream.into_std() else { return };
+    let handed = Handed { listener: slot.view().plan.policy.name.clone(), stream, address };
+    if let Err(Handed { stream, address, .. }) = worker.workers.hand(better, handed)
+        && let Ok(stream) = TcpStream::from_std(stream)
+    {
+        keep(worker, slot, stream, address);
+    }
+}
+
+fn keep(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, address: SocketAddr) {
+    worker.workers.opened(worker.index);
+    begin(worker, slot, stream, address);
+}
+
+/// Serves a connection that is counted as this worker's.
+pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, address: SocketAddr) {
     let view = slot.view();
     view.counters.connections.inc();
     let place = Place::take(&view, worker.connection());
@@ -154,7 +175,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream) {
     {
         let mut out = Vec::new();
         let own = respond::Own { status, word: error.reason.name(), field: None };
-        let to = headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false };
+        let to = headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false, web: None };
         respond::write(&mut out, &own, &to);
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
@@ -204,7 +225,7 @@ async fn tls_handshake(
     keys: Arc<tls::ServerKeys>,
     socket: tls::Socket,
     timeout_ms: u64,
-) -> Result<(Stream, Box<tls::Secured>), Error> {
+) -> Result<(Stream, Rc<tls::Secured>), Error> {
     let timer = Timer::new(&worker.timers);
     timer.set(clock::now_ms().saturating_add(timeout_ms));
     match timer.guard(tls::accept(keys, socket)).await {

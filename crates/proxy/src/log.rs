@@ -8,6 +8,7 @@ use telemetry::{HttpRecord, Reason, Record};
 use wire::message::{RequestHead, Version};
 
 use crate::cluster::{Cluster, Endpoint};
+use crate::grpc::{Ongoing, Status};
 use crate::worker::{ListenerView, Worker};
 
 /// One line of the access log in the making.
@@ -31,6 +32,8 @@ pub(crate) struct Entry {
     /// From the request's head sent to the response's head received.
     pub(crate) upstream_us: Option<u64>,
     pub(crate) reason: Option<Reason>,
+    /// The request is a call of gRPC.
+    pub(crate) call: Option<Ongoing>,
     /// Kept only where an access log is written: the bytes they came in are gone by then.
     text: Option<Box<Text>>,
 }
@@ -40,7 +43,7 @@ struct Text {
     method: Vec<u8>,
     target: Vec<u8>,
     host: Vec<u8>,
-    minor_version: u8,
+    version: Version,
 }
 
 impl Entry {
@@ -59,6 +62,7 @@ impl Entry {
             added_us: 0,
             upstream_us: None,
             reason: None,
+            call: None,
             text: None,
         }
     }
@@ -83,7 +87,7 @@ impl Entry {
             method: head.method_name.get(buffer).to_vec(),
             target: head.path.get(buffer).to_vec(),
             host: head.authority.get(buffer).to_vec(),
-            minor_version: u8::from(head.version == Version::Http11),
+            version: head.version,
         }));
     }
 
@@ -141,6 +145,12 @@ impl Worker {
                 counters.upstream.record(upstream_us);
             }
         }
+        // A response that ended without a status was taken for one of an unknown status.
+        let ended = |call: &Ongoing| call.status.unwrap_or(Status::Unknown);
+        if let (Some(call), Some(route)) = (&entry.call, entry.route) {
+            let took_us = clock::now_us().saturating_sub(entry.begun_us);
+            listener.count_call(self, route, call.method.as_ref(), ended(call), entry.reason.is_none(), took_us);
+        }
         if !self.logs_requests() {
             return;
         }
@@ -149,9 +159,14 @@ impl Worker {
         let http = HttpRecord {
             method: bytes(|text| &text.method),
             target: bytes(|text| &text.target),
-            minor_version: text.map_or(1, |text| text.minor_version),
+            version: match text.map_or(Version::Http11, |text| text.version) {
+                Version::Http10 => "1.0",
+                Version::Http11 => "1.1",
+                Version::Http2 => "2",
+            },
             host: bytes(|text| &text.host),
             status: entry.status,
+            grpc_status: entry.call.as_ref().map(|call| ended(call) as u8),
             route: route.map_or("", |(_, name)| name),
             added_us: entry.added_us,
             upstream_us: entry.upstream_us,

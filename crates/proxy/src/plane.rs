@@ -13,6 +13,7 @@ use telemetry::{Logger, Registry};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::share::Workers;
 use crate::snapshot::Compiled;
 use crate::worker::{self, Command};
 
@@ -74,15 +75,17 @@ impl Plane {
     /// A thread cannot be started.
     pub fn start(workers: usize, registry: Arc<Registry>) -> io::Result<Self> {
         let cpus = net::worker::allowed_cpus();
-        let start = |index: usize| {
-            let (commands, receiver) = unbounded_channel();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| unbounded_channel()).unzip();
+        let all = Arc::new(Workers::new(senders.clone()));
+        let start = |(index, (commands, receiver))| {
             // With more workers than CPUs, which to pin where is the scheduler's business.
             let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
-            let registry = registry.clone();
-            let main = move || worker::run(index, workers, registry, receiver);
+            let (registry, all) = (registry.clone(), all.clone());
+            let main = move || worker::run(index, all, registry, receiver);
             Ok(Handle { commands, thread: net::worker::spawn(format!("worker-{index}"), cpu, main)? })
         };
-        let workers = (0..workers).map(start).collect::<io::Result<Vec<_>>>()?;
+        let channels = senders.into_iter().zip(receivers).enumerate();
+        let workers = channels.map(start).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { workers, registry, sockets: HashMap::new(), served: HashSet::new() })
     }
 

@@ -6,11 +6,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use crate::h2::Mux;
 use crate::stream::Stream;
 
-/// The idle connections of one worker to one endpoint. Cheap to clone: all clones are the same pool.
+/// The connections of one worker to one endpoint that no request owns: those of HTTP/1 that are idle, and those of HTTP/2, which are shared.
+/// Cheap to clone: all clones are the same pool.
 #[derive(Clone, Default)]
-pub(crate) struct Pool(Rc<RefCell<Idles>>);
+pub(crate) struct Pool {
+    idles: Rc<RefCell<Idles>>,
+    mux: Mux,
+}
 
 #[derive(Default)]
 struct Idles {
@@ -30,7 +35,7 @@ struct Idle {
 impl Pool {
     /// The connection used last that is neither too old nor closed by the endpoint, as far as can be told without a system call.
     pub(crate) fn take(&self, now_ms: u64) -> Option<Stream> {
-        let idle = &mut self.0.borrow_mut().ready;
+        let idle = &mut self.idles.borrow_mut().ready;
         while let Some(mut connection) = idle.pop() {
             if connection.expires_ms > now_ms && is_silent(&mut connection.stream) {
                 return Some(connection.stream);
@@ -41,7 +46,7 @@ impl Pool {
 
     /// Keeps a connection on which nothing is outstanding.
     pub(crate) fn put(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
-        let mut idles = self.0.borrow_mut();
+        let mut idles = self.idles.borrow_mut();
         if !idles.closed && idles.ready.len() < connections_max {
             idles.ready.push(Idle { stream, expires_ms });
         }
@@ -50,7 +55,7 @@ impl Pool {
     /// Keeps a connection whose last response had no body by rule (to HEAD; 204; 304). Endpoints exist that send one all the same, a
     /// moment later, and it would be taken for the next response: the connection is used again only if it is silent at the next sweep.
     pub(crate) fn put_aside(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
-        let mut idles = self.0.borrow_mut();
+        let mut idles = self.idles.borrow_mut();
         if !idles.closed && idles.ready.len() + idles.aside.len() < connections_max {
             idles.aside.push(Idle { stream, expires_ms });
         }
@@ -58,7 +63,7 @@ impl Pool {
 
     /// Closes what is too old or was closed by the endpoint, and takes in what was put aside.
     pub(crate) fn sweep(&self, now_ms: u64) {
-        let idles = &mut *self.0.borrow_mut();
+        let idles = &mut *self.idles.borrow_mut();
         // In front: on top of the stack lies what was used last.
         idles.ready.splice(0..0, idles.aside.drain(..));
         idles.ready.retain_mut(|connection| connection.expires_ms > now_ms && is_silent(&mut connection.stream));
@@ -66,12 +71,18 @@ impl Pool {
 
     /// Whether both are the same pool.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Rc::ptr_eq(&self.0, &other.0)
+        Rc::ptr_eq(&self.idles, &other.idles)
     }
 
-    /// Closes all, now and what comes back later.
+    /// The connections of HTTP/2.
+    pub(crate) fn mux(&self) -> &Mux {
+        &self.mux
+    }
+
+    /// Closes all, now and what comes back later. Shared ones end with the last request on them.
     pub(crate) fn close(&self) {
-        *self.0.borrow_mut() = Idles { closed: true, ..Idles::default() };
+        self.mux.close();
+        *self.idles.borrow_mut() = Idles { closed: true, ..Idles::default() };
     }
 }
 
@@ -97,11 +108,11 @@ mod tests {
     async fn the_last_used_comes_first_and_old_ones_go() {
         let pool = Pool::default();
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let last = b.tcp().local_addr().unwrap();
+        let last = b.tcp().unwrap().local_addr().unwrap();
         pool.put(a, 10, 2);
         pool.put(b, 20, 2);
         pool.put(c, 20, 2);
-        assert_eq!(pool.take(15).unwrap().tcp().local_addr().unwrap(), last);
+        assert_eq!(pool.take(15).unwrap().tcp().unwrap().local_addr().unwrap(), last);
         assert!(pool.take(15).is_none(), "one has expired, one was too many");
     }
 
@@ -114,7 +125,7 @@ mod tests {
         pool.sweep(0);
         assert!(pool.take(0).is_some());
         talker.write_all(b"a body that HEAD must not have").await.unwrap();
-        spoken.tcp().readable().await.unwrap();
+        spoken.tcp().unwrap().readable().await.unwrap();
         pool.put_aside(spoken, 10, 9);
         pool.sweep(0);
         assert!(pool.take(0).is_none());
@@ -136,8 +147,8 @@ mod tests {
         let ((closed, far), (spoken, mut talker)) = (pair().await, pair().await);
         drop(far);
         talker.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
-        closed.tcp().readable().await.unwrap();
-        spoken.tcp().readable().await.unwrap();
+        closed.tcp().unwrap().readable().await.unwrap();
+        spoken.tcp().unwrap().readable().await.unwrap();
         pool.put(closed, 10, 9);
         pool.put(spoken, 10, 9);
         assert!(pool.take(0).is_none());

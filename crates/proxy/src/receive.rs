@@ -8,27 +8,36 @@ use net::buffer::{Buffer, SMALL_BYTES};
 use net::clock;
 use telemetry::Reason;
 use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 use wire::h1::{self, HeadError, Parsed};
-use wire::message::{Method, RequestHead, ResponseHead};
+use wire::message::{Body, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::error::Error;
-use crate::exchange::Downstream;
+use crate::exchange::{Downstream, Work};
+use crate::h2::Handle;
 use crate::stream::Stream;
 
 /// A response head larger than this is refused, whatever the listener allows its clients.
 pub(crate) const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads the rest of a request head, of which the first bytes are in `downstream.input`; gives its length in bytes.
+/// Reads the rest of a request head, of which the first bytes are in `downstream.input`; gives its length in bytes. Of a stream of HTTP/2 it
+/// came whole, and stands in `work` already.
 ///
 /// # Errors
 /// Of the downstream side: the head is malformed, too large or too slow.
 pub(crate) async fn request_head(
     downstream: &mut Downstream,
     limits: &ListenerLimits,
-    head: &mut RequestHead,
+    work: &mut Work,
 ) -> Result<usize, Error> {
+    if let Some(handle) = downstream.stream.h2() {
+        return h2_request_head(handle, work).map(|()| 0);
+    }
+    // Until the head is there, nothing is known of the last request any more.
+    work.request.version = Version::Http11;
+    work.request.method = Method::Get;
+    let is_first = downstream.requests == 0;
     let Downstream { stream, input, timer, .. } = downstream;
+    let head = &mut work.request;
     // Set only when the first read does not bring the whole head, which it nearly always does.
     let mut has_deadline = false;
     let mut scanned = 0;
@@ -40,6 +49,7 @@ pub(crate) async fn request_head(
                 }
                 Ok(Parsed::Complete(length)) => return Ok(length),
                 Ok(Parsed::Partial) => {}
+                Err(_) if is_first && is_foreign(input.filled()) => return Err(Error::downstream(Reason::NotHttp)),
                 Err(error) => return Err(Error::downstream(request_reason(error))),
             }
         }
@@ -62,6 +72,38 @@ pub(crate) async fn request_head(
             Err(_) => return Err(Error::downstream(Reason::HeaderTimeout)),
         }
     }
+}
+
+/// What `wire::h2` leaves to be said of a request.
+fn h2_request_head(handle: &Handle, work: &mut Work) -> Result<(), Error> {
+    let Work { request, request_bytes, .. } = work;
+    if handle.is_too_large() {
+        *request = RequestHead { version: Version::Http2, keep_alive: true, ..RequestHead::default() };
+        return Err(Error::downstream(Reason::HeaderTooLarge));
+    }
+    if let Some(protocol) = request.upgrade {
+        if protocol.get(request_bytes).eq_ignore_ascii_case(b"h2c") {
+            return Err(Error::downstream(Reason::BadHeader));
+        }
+        // Extended CONNECT asks for what GET with `Upgrade` asks for in HTTP/1.1 (RFC 8441 section 4), and is routed and sent on as such. What
+        // comes behind the head is for the tunnel.
+        let start = request_bytes.len() as u32;
+        request_bytes.extend_from_slice(b"GET");
+        request.method_name = Span { start, end: start + 3 };
+        request.method = Method::Get;
+        request.body = Body::None;
+        request.expect_continue = false;
+    } else if request.method == Method::Connect {
+        return Err(Error::downstream(Reason::MethodNotSupported));
+    }
+    Ok(())
+}
+
+/// Whether a connection begins with a line of three words of which none is a path or a version: whoever sends that speaks neither HTTP/1 nor
+/// HTTP/2, and an answer in either would only be a riddle to it (RFC 9113 section 3.4 asks to close the connection).
+fn is_foreign(input: &[u8]) -> bool {
+    let line = input.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).count() == 3 && !line.contains(&b'/')
 }
 
 /// A request line that alone is too long is told apart: 414 says what to shorten.
@@ -145,12 +187,16 @@ impl Watch {
     ///
     /// # Errors
     /// The client is gone.
-    pub(crate) fn check(&mut self, cx: &mut Context<'_>, stream: &TcpStream) -> Result<(), Error> {
+    pub(crate) fn check(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Result<(), Error> {
         if self.is_over {
             return Ok(());
         }
+        let Some(tcp) = stream.tcp() else {
+            let gone = stream.h2().map_or(Poll::Pending, |handle| handle.poll_cut(cx));
+            return if let Poll::Ready(error) = gone { Err(Error::client_io(error)) } else { Ok(()) };
+        };
         let mut byte = [0];
-        match stream.poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
+        match tcp.poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
             Poll::Pending => Ok(()),
             Poll::Ready(Ok(_)) => {
                 self.is_over = true;
@@ -158,5 +204,24 @@ impl Watch {
             }
             Poll::Ready(Err(error)) => Err(Error::client_io(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_claims_to_be_no_http_is_told_apart() {
+        let check = |line: &str, expect| assert_eq!(is_foreign(line.as_bytes()), expect, "{line}");
+        check("INVALID CONNECTION PREFACE\r\n\r\n", true);
+        check("EHLO mail example\r\n", true);
+        check("GET / HTTP/3.0\r\n", false);
+        check("GET / HTTP\r\n", false);
+        check("PROXY TCP4 1.2.3.4 5.6.7.8 9 80\r\n", false);
+        check("GET /\r\n", false);
+        check("GET /a b HTTP/1.1\r\n", false);
+        check("HELO mail\r\n", false);
+        check("", false);
     }
 }

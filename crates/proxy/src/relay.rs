@@ -155,10 +155,10 @@ impl Direction {
             self.input.consume(count);
             self.moved += count as u64;
         }
-        if let Some(pipe) = &mut self.pipe {
+        if let (Some(pipe), Some(socket)) = (&mut self.pipe, writer.plain()) {
             // The kernel moves bytes from socket to socket: there is a pipe only where neither is read or written otherwise.
             while !pipe.is_empty() {
-                self.moved += ready!(pipe.poll_drain(cx, writer.tcp()))? as u64;
+                self.moved += ready!(pipe.poll_drain(cx, socket))? as u64;
             }
             if self.pace != Pace::Bulk {
                 self.pipe = None;
@@ -200,12 +200,12 @@ impl Direction {
         if self.pipe.is_none() {
             self.pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a stream")).ok();
         }
-        let Some(pipe) = &mut self.pipe else {
+        let (Some(pipe), Some(socket)) = (&mut self.pipe, reader.plain()) else {
             self.pace = Pace::BulkWithoutPipe;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        let count = ready!(pipe.poll_fill(cx, reader.tcp()))?;
+        let count = ready!(pipe.poll_fill(cx, socket))?;
         if count <= SMALL_BYTES {
             // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
             self.pace = Pace::Calm;

@@ -1,13 +1,23 @@
 //! What a client is told when no endpoint's answer can be had: one place that turns reasons into statuses.
 
+use std::future::poll_fn;
+use std::io;
+
 use telemetry::Reason;
 use wire::h1;
-use wire::message::{Method, Version};
+use wire::message::{Method, RequestHead, Version};
 
+use crate::connect::Upstream;
 use crate::error::Error;
-use crate::headers::Downstream;
+use crate::exchange::Work;
+use crate::grpc::Answer;
+use crate::h2::Block;
+use crate::headers::{self, Out};
+use crate::policy::headers::ResponseEdits;
+use crate::stream::Stream;
 
 /// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
+#[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
 pub(crate) fn status(error: &Error) -> Option<u16> {
     Some(match error.reason {
         Reason::BadRequestLine | Reason::BadHeader | Reason::BadFraming | Reason::BadHost => 400,
@@ -16,8 +26,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
         Reason::BodyTooLarge => 413,
-        // RFC 6585 section 4.
-        Reason::RateLimited => 429,
+        Reason::RateLimited => 429, // RFC 6585 section 4
         Reason::HeaderTimeout | Reason::BodyTimeout => 408,
         Reason::ExpectationFailed => 417,
         Reason::NoRoute => 404,
@@ -39,6 +48,9 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::UpstreamBadHead
         | Reason::UpstreamBadFraming
         | Reason::UpstreamHeadTooLarge
+        | Reason::UpstreamNotGrpc
+        | Reason::UpstreamH2
+        | Reason::UpstreamRefused
         | Reason::RetryBudget => 502,
         // RFC 9110 section 15.6.5: no answer in time.
         Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,
@@ -51,7 +63,33 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::ProxyProtocolTimeout
         | Reason::TlsHandshake
         | Reason::TlsHandshakeTimeout
-        // A copy has no client.
+        // Whoever breaks the protocol is told in its words: RST_STREAM or GOAWAY.
+        | Reason::NotHttp
+        | Reason::H2Preface
+        | Reason::H2FrameSize
+        | Reason::H2StreamId
+        | Reason::H2StreamClosed
+        | Reason::H2Padding
+        | Reason::H2Continuation
+        | Reason::H2Push
+        | Reason::H2Setting
+        | Reason::H2Priority
+        | Reason::H2WindowUpdate
+        | Reason::H2FlowControl
+        | Reason::H2Compression
+        | Reason::H2Field
+        | Reason::H2ConnectionField
+        | Reason::H2PseudoHeader
+        | Reason::H2Authority
+        | Reason::H2ContentLength
+        | Reason::H2Response
+        | Reason::H2Trailers
+        | Reason::H2HeadTooLarge
+        | Reason::H2HeadFlood
+        | Reason::H2StreamLimit
+        | Reason::H2Glitches
+        | Reason::H2OutputFlood
+        | Reason::H2SettingsTimeout
         | Reason::MirrorTooLarge
         | Reason::MirrorFull
         | Reason::MirrorFailed => return None,
@@ -95,10 +133,107 @@ pub(crate) struct Own<'o> {
     pub(crate) field: Option<(&'static str, &'o [u8])>,
 }
 
-/// Writes a whole response.
-pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &Downstream) {
-    let Own { status, word, field } = own;
-    let body = format!("{status} {}: {word}\n", phrase(*status));
+impl Own<'_> {
+    fn body(&self) -> String {
+        format!("{} {}: {}\n", self.status, phrase(self.status), self.word)
+    }
+}
+
+/// Sends a whole response. Gives its length in bytes.
+///
+/// # Errors
+/// The client cannot be told.
+pub(crate) async fn send(
+    stream: &mut Stream,
+    scratch: &mut Vec<u8>,
+    own: &Own<'_>,
+    to: &headers::Downstream,
+) -> io::Result<usize> {
+    scratch.clear();
+    let Stream::H2(handle) = stream else {
+        write(scratch, own, to);
+        stream.send(scratch).await?;
+        return Ok(scratch.len());
+    };
+    let body = own.body();
+    let mut head = Block::default();
+    head.status = own.status;
+    head.field(b"content-type", b"text/plain; charset=utf-8", false);
+    if let Some((name, value)) = own.field {
+        head.field(name.as_bytes(), value, false);
+    }
+    h1::decimal(head.value(b"content-length"), body.len() as u64);
+    head.end(false);
+    let has_body = to.method != Method::Head;
+    poll_fn(|cx| handle.poll_send_head(cx, &head, !has_body)).await?;
+    let mut rest = if has_body { body.as_bytes() } else { &[] };
+    while !rest.is_empty() {
+        let taken = poll_fn(|cx| handle.poll_send(cx, rest, true)).await?;
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    Ok(head.len() + body.len())
+}
+
+/// Sends the response to a call, whose trailers are in its head. Gives its length in bytes.
+///
+/// # Errors
+/// The client cannot be told.
+pub(crate) async fn send_call(
+    stream: &mut Stream,
+    scratch: &mut Vec<u8>,
+    answer: &Answer,
+    request: &RequestHead,
+    keep_alive: bool,
+) -> io::Result<usize> {
+    let Stream::H2(handle) = stream else {
+        scratch.clear();
+        h1::status_line(scratch, Version::Http11, 200, b"OK");
+        for (name, value) in answer.head() {
+            h1::field(scratch, name, value);
+        }
+        h1::field(scratch, b"content-length", b"0");
+        write_persistence(scratch, keep_alive, request.version);
+        scratch.extend_from_slice(b"\r\n");
+        stream.send(scratch).await?;
+        return Ok(scratch.len());
+    };
+    let mut head = Block::default();
+    head.status = 200;
+    for (name, value) in answer.head() {
+        head.field(name, value, false);
+    }
+    poll_fn(|cx| handle.poll_send_head(cx, &head, true)).await?;
+    Ok(head.len())
+}
+
+/// Passes on an interim response, or the 101 that opens a tunnel, whose head is in `work` and `upstream`. Gives its length in bytes.
+///
+/// # Errors
+/// The client cannot be told.
+pub(crate) async fn interim(
+    stream: &mut Stream,
+    upstream: &Upstream,
+    work: &mut Work,
+    edits: &ResponseEdits<'_>,
+) -> io::Result<usize> {
+    let Work { response, response_bytes, scratch, .. } = work;
+    let buffer = if upstream.stream.h2().is_some() { response_bytes.as_slice() } else { upstream.input.filled() };
+    let Stream::H2(handle) = stream else {
+        scratch.clear();
+        headers::write_interim(scratch, response, buffer, edits);
+        stream.send(scratch).await?;
+        return Ok(scratch.len());
+    };
+    let mut head = Block::default();
+    headers::write_h2_interim(&mut head, response, buffer, edits);
+    poll_fn(|cx| handle.poll_send_head(cx, &head, false)).await?;
+    Ok(head.len())
+}
+
+/// The same in the bytes of HTTP/1.
+pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::Downstream) {
+    let Own { status, field, .. } = own;
+    let body = own.body();
     h1::status_line(out, Version::Http11, *status, phrase(*status).as_bytes());
     h1::field(out, b"content-type", b"text/plain; charset=utf-8");
     if let Some((name, value)) = field {
@@ -107,14 +242,18 @@ pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &Downstream) {
     out.extend_from_slice(b"content-length: ");
     h1::decimal(out, body.len() as u64);
     out.extend_from_slice(b"\r\n");
-    match (to.keep_alive, to.version) {
-        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
-        (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
-        (true, Version::Http11 | Version::Http2) => {}
-    }
+    write_persistence(out, to.keep_alive, to.version);
     out.extend_from_slice(b"\r\n");
     if to.method != Method::Head {
         out.extend_from_slice(body.as_bytes());
+    }
+}
+
+fn write_persistence(out: &mut Vec<u8>, keep_alive: bool, version: Version) {
+    match (keep_alive, version) {
+        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+        (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (true, Version::Http11 | Version::Http2) => {}
     }
 }
 
@@ -126,7 +265,8 @@ mod tests {
     fn a_response_says_status_and_reason() {
         let check = |own: Own<'_>, method, keep_alive, expect: &str| {
             let mut out = Vec::new();
-            write(&mut out, &own, &Downstream { method, version: Version::Http11, keep_alive });
+            let to = headers::Downstream { method, version: Version::Http11, keep_alive, web: None };
+            write(&mut out, &own, &to);
             assert_eq!(String::from_utf8(out).unwrap(), expect);
         };
         check(

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use wire::message::{Field, RequestHead};
 
 use crate::cookie;
+use crate::grpc::Call;
 
 /// The compiled routes of a listener.
 pub(crate) struct Router {
@@ -29,6 +30,8 @@ struct Conditions {
     headers: Vec<ValueMatcher>,
     cookies: Vec<ValueMatcher>,
     query: Vec<ValueMatcher>,
+    /// The content type is one of gRPC or gRPC-Web.
+    is_grpc: bool,
 }
 
 /// The routes of one host. Lists hold places in the file, ascending.
@@ -235,6 +238,7 @@ impl Conditions {
             headers: route.headers.clone(),
             cookies: route.cookies.clone(),
             query: route.query.clone(),
+            is_grpc: route.grpc.is_some(),
         }
     }
 
@@ -243,6 +247,7 @@ impl Conditions {
             && self.headers.iter().all(|matcher| matches_header(matcher, request))
             && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
             && self.query.iter().all(|matcher| matches_query(matcher, request.query))
+            && (!self.is_grpc || Call::of_fields(request.fields, request.buffer).is_some())
     }
 }
 
@@ -302,7 +307,7 @@ fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use model::{ClusterId, RoutePolicy};
+    use model::{ClusterId, GrpcMatcher, RoutePolicy};
     use regex::Regex;
     use wire::h1::{Parsed, parse_request};
 
@@ -317,6 +322,7 @@ mod tests {
             headers: Vec::new(),
             cookies: Vec::new(),
             query: Vec::new(),
+            grpc: None,
             to: ClusterId(0).into(),
             timeout: None,
             policy: RoutePolicy::default(),
@@ -444,6 +450,26 @@ mod tests {
         check_with(&routes, "GET /", "a", "Cookie: group=alpha; group=beta\r\nCookie: id=\r\n", Some(3));
         check_with(&routes, "GET /", "a", "Cookie: group=beta; ID=1\r\n", None);
         check_with(&routes, "GET /", "a", "Cookie: group=betas; id=1\r\n", None);
+    }
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        let call = |mut route: Route| {
+            route.methods = vec!["POST".into()];
+            route.grpc = Some(GrpcMatcher { service: "a.B".into(), method: None });
+            route
+        };
+        let routes = [call(exact("/a.B/Stream")), call(prefix("/a.B/")), prefix("/")];
+        let check = |line: &str, content_type: &str, expect| {
+            check_with(&routes, line, "a", &format!("Content-Type: {content_type}\r\n"), expect);
+        };
+        check("POST /a.B/Stream", "application/grpc", Some(0));
+        check("POST /a.B/Other", "application/grpc+proto", Some(1));
+        check("POST /a.B/Other", "application/grpc-web-text", Some(1));
+        check("POST /a.C/Other", "application/grpc", Some(2));
+        check("POST /a.B/Other", "application/json", Some(2));
+        check("GET /a.B/Other", "application/grpc", Some(2));
+        check_with(&routes, "POST /a.B/Other", "a", "", Some(2));
     }
 
     #[test]

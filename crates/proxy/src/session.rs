@@ -13,17 +13,18 @@ use tokio::io::AsyncWriteExt;
 
 use crate::connect::OnBehalfOf;
 use crate::exchange::{self, Downstream, Next};
+use crate::h2;
 use crate::listener::Slot;
 use crate::stream::Stream;
 use crate::tls::Secured;
 use crate::worker::{ListenerView, Worker};
 
 /// How long an idle connection may stay when its worker drains: long enough for a request that is on its way.
-const DRAIN_IDLE_MS: u64 = 2_000;
+pub(crate) const DRAIN_IDLE_MS: u64 = 2_000;
 
 /// What is read and thrown away from a client that is still talking after its last answer, and for how long.
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
-const LINGER_MS: u64 = 2_000;
+pub(crate) const LINGER_MS: u64 = 2_000;
 
 /// Serves a connection to its end. `input` holds what came behind a PROXY protocol header.
 ///
@@ -35,7 +36,7 @@ pub(crate) fn serve<'c>(
     stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
-    secured: Option<Box<Secured>>,
+    secured: Option<Rc<Secured>>,
 ) -> impl Future<Output = ()> + 'c {
     let mut downstream = Downstream {
         stream,
@@ -57,13 +58,55 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
         if downstream.input.is_empty() && !wait_for_request(worker, slot, &listener, downstream).await {
             return;
         }
+        if downstream.requests == 0 && speaks_h2(&listener, downstream).await {
+            drop(listener);
+            return Box::pin(h2::serve(worker, slot, downstream)).await;
+        }
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
-        let next = Box::pin(exchange::serve(worker, slot, downstream)).await;
+        let next = Box::pin(exchange::serve(worker, slot, downstream, worker.take_work())).await;
         match next {
             Next::KeepAlive => {}
             Next::Close => return close(downstream).await,
-            Next::Linger => return linger(downstream).await,
-            Next::Reset => return net::socket::reset_on_close(downstream.stream.tcp()),
+            Next::Linger => return linger(&mut downstream.stream, &downstream.timer).await,
+            Next::Reset => return downstream.stream.reset_on_close(),
+        }
+    }
+}
+
+/// Whether it is HTTP/2 that is spoken: as agreed upon within TLS (RFC 9113 section 3.2); in the clear as the first bytes say (section 3.3), of
+/// which those that make the difference are waited for.
+async fn speaks_h2(listener: &ListenerView, downstream: &mut Downstream) -> bool {
+    if let Some(secured) = &downstream.secured {
+        return secured.is_h2();
+    }
+    match begins_as_h2(downstream.input.filled()) {
+        Some(is_h2) => is_h2,
+        // Hardly ever: in a box.
+        None => Box::pin(read_beginning(listener, downstream)).await,
+    }
+}
+
+/// `None`: it cannot be told yet.
+fn begins_as_h2(input: &[u8]) -> Option<bool> {
+    /// No request of HTTP/1 begins so: the method is kept for this (RFC 9113 section 11.5).
+    const BEGINNING: &[u8] = b"PRI ";
+    let count = input.len().min(BEGINNING.len());
+    let is_alike = input.get(..count) == BEGINNING.get(..count);
+    if is_alike && count < BEGINNING.len() { None } else { Some(is_alike) }
+}
+
+async fn read_beginning(listener: &ListenerView, downstream: &mut Downstream) -> bool {
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return false };
+    let Downstream { stream, input, timer, .. } = downstream;
+    timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.header_timeout)));
+    loop {
+        if let Some(is_h2) = begins_as_h2(input.filled()) {
+            return is_h2;
+        }
+        match timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await {
+            Ok(Ok(count)) if count > 0 => {}
+            // What is wrong with it is said where the rest of the head is read.
+            _ => return false,
         }
     }
 }
@@ -126,14 +169,13 @@ async fn close(downstream: &mut Downstream) {
 }
 
 /// Ends our side and reads on for a while: closing with unread bytes makes the kernel send a reset, which can overtake the answer.
-async fn linger(downstream: &mut Downstream) {
-    if downstream.stream.shutdown().await.is_err() {
+pub(crate) async fn linger(stream: &mut Stream, timer: &Timer) {
+    if stream.shutdown().await.is_err() {
         return;
     }
-    let Downstream { stream, input, timer, .. } = downstream;
     timer.set(clock::now_ms() + LINGER_MS);
     let mut read = 0;
-    input.grow(net::buffer::SMALL_BYTES);
+    let mut input = Buffer::small();
     let drained = poll_fn(|cx| {
         loop {
             input.consume(usize::MAX);
@@ -155,7 +197,7 @@ mod tests {
     #[test]
     fn a_connection_that_waits_is_small() {
         type Serve<F> =
-            fn(&'static Rc<Worker>, &'static Rc<Slot>, Stream, Buffer, OnBehalfOf, Option<Box<Secured>>) -> F;
+            fn(&'static Rc<Worker>, &'static Rc<Slot>, Stream, Buffer, OnBehalfOf, Option<Rc<Secured>>) -> F;
         fn size<F: Future>(_: Serve<F>) -> usize {
             size_of::<F>()
         }

@@ -1,4 +1,4 @@
-//! A connection, in the clear or within TLS: what the stages read from and write to.
+//! A connection, in the clear or within TLS, or one stream of a connection of HTTP/2: what the stages read from and write to.
 
 use std::io;
 use std::pin::Pin;
@@ -7,22 +7,56 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
+use wire::h2::ErrorCode;
 
+use crate::h2::Handle;
 use crate::tls::Socket;
 
-/// A connection whose handshakes are done.
+/// A connection whose handshakes are done, or a stream of one.
 pub(crate) enum Stream {
     Plain(TcpStream),
     /// In a box: a connection in the clear does not pay for the room that the state of TLS takes.
     Tls(Box<TlsStream<Socket>>),
+    /// Read and written as bytes, it is a tunnel. Messages have heads and trailers besides, which go through the handle.
+    H2(Handle),
 }
 
 impl Stream {
-    /// The TCP connection underneath. What is read from it or written to it is not what this stream carries, unless it is plain.
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    /// The TCP connection underneath, if it is this stream's alone. What is read from it or written to it is not what this stream carries,
+    /// unless it is plain.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => &stream.get_ref().0.tcp,
+            Self::Plain(stream) => Some(stream),
+            Self::Tls(stream) => Some(&stream.get_ref().0.tcp),
+            Self::H2(_) => None,
+        }
+    }
+
+    /// The stream of HTTP/2, if it is one.
+    pub(crate) fn h2(&self) -> Option<&Handle> {
+        match self {
+            Self::H2(handle) => Some(handle),
+            Self::Plain(_) | Self::Tls(_) => None,
+        }
+    }
+
+    /// What was written may not have left: it has to be flushed.
+    pub(crate) fn is_buffering(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// So many bytes that were read are passed on. Where there are windows, the sender may send as many more.
+    pub(crate) fn release(&self, count: usize) {
+        if let Self::H2(handle) = self {
+            handle.release(count);
+        }
+    }
+
+    /// Closing it will look like the failure that it is.
+    pub(crate) fn reset_on_close(&self) {
+        match self {
+            Self::H2(handle) => handle.reset(ErrorCode::INTERNAL_ERROR),
+            stream => stream.tcp().map(net::socket::reset_on_close).unwrap_or_default(),
         }
     }
 
@@ -30,7 +64,7 @@ impl Stream {
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Plain(stream) => Some(stream),
-            Self::Tls(_) => None,
+            Self::Tls(_) | Self::H2(_) => None,
         }
     }
 
@@ -38,6 +72,7 @@ impl Stream {
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_read_ready(cx),
+            Self::H2(handle) => handle.poll_readable(cx),
             Self::Tls(stream) => {
                 let (socket, state) = match stream.as_mut() {
                     TlsStream::Client(stream) => {
@@ -73,6 +108,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::H2(handle) => handle.poll_read(cx, buf),
         }
     }
 }
@@ -83,6 +119,7 @@ impl AsyncWrite for Stream {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             // What was taken is sealed, and has left only once it is flushed.
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::H2(handle) => handle.poll_send(cx, buf, false),
         }
     }
 
@@ -90,6 +127,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            // What was taken leaves with the frames of other streams.
+            Self::H2(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -97,6 +136,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::H2(handle) => handle.poll_send(cx, &[], true).map_ok(|_| ()),
         }
     }
 }

@@ -14,7 +14,7 @@ use telemetry::Reason;
 use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, Lease};
-use crate::connect::{self, OnBehalfOf, Upstream};
+use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::log::Entry;
 use crate::relay::{self, End, Moved};
@@ -64,13 +64,13 @@ pub(crate) async fn relay(
             }
             if outcome.is_err() {
                 // What ends in failure on one side must not look complete on the other.
-                net::socket::reset_on_close(stream.tcp());
-                net::socket::reset_on_close(upstream.stream.tcp());
+                stream.reset_on_close();
+                upstream.stream.reset_on_close();
             }
             outcome
         }
         Err(error) => {
-            net::socket::reset_on_close(stream.tcp());
+            stream.reset_on_close();
             Err(error)
         }
     };
@@ -104,7 +104,8 @@ async fn open(
         entry.attempts += 1;
         entry.endpoint = Some(lease.endpoint.clone());
         lease.endpoint.counters.requests.inc();
-        match connect::checkout(cluster, &lease.endpoint, who, true, timer, now_ms, u64::MAX).await {
+        let wanted = Wanted { who, begun_ms: now_ms, fresh_since_ms: Some(now_ms), now_ms, deadline_ms: u64::MAX };
+        match connect::connect(cluster, &lease.endpoint, &wanted, timer).await {
             Ok(upstream) => {
                 cluster.record(&lease.endpoint, Outcome::Success);
                 return Ok((lease, upstream));

@@ -18,10 +18,12 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::cluster::{Cluster, Endpoint};
 use crate::exchange::Work;
+use crate::grpc::{self, Methods, Source};
 use crate::listener::{self, Slot};
 use crate::policy::Dealer;
 use crate::policy::mirror::InFlight;
 use crate::pool::Pool;
+use crate::share::{Handed, Workers};
 use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
 use crate::tls::ClientKeys;
 
@@ -38,6 +40,8 @@ const SPARE_WORK_MAX: usize = 128;
 pub(crate) enum Command {
     /// Use this snapshot; listen on these sockets from now on. Done when the answer is sent.
     Apply { compiled: Arc<Compiled>, sockets: Vec<(String, std::net::TcpListener)>, done: oneshot::Sender<()> },
+    /// Serve a connection that another worker has accepted.
+    Adopt(Handed),
     /// Write the access log here from now on.
     Log(Option<Logger>),
     /// Take no new connections, let the old ones finish until then (in milliseconds), and end.
@@ -47,7 +51,8 @@ pub(crate) enum Command {
 /// What lives on one worker.
 pub(crate) struct Worker {
     pub(crate) index: usize,
-    pub(crate) workers: usize,
+    /// All of them, this one included.
+    pub(crate) workers: Arc<Workers>,
     pub(crate) timers: Timers,
     registry: Arc<Registry>,
     slots: RefCell<HashMap<String, Rc<Slot>>>,
@@ -74,6 +79,8 @@ pub(crate) struct ListenerView {
     pub(crate) counters: Arc<ListenerCounters>,
     /// Made on the first request: of ten thousand routes most are never taken.
     routes: Vec<OnceCell<Arc<RouteCounters>>>,
+    /// Of routes by gRPC; indexed as they are.
+    methods: Vec<Option<Box<Methods>>>,
     /// As long as `routes`.
     dealers: Vec<Option<Box<Dealer>>>,
 }
@@ -93,17 +100,39 @@ impl ListenerView {
         self.plan.routes().get(route).map(|route| route.name.as_str())
     }
 
+    /// The methods that are called over a route by gRPC.
+    pub(crate) fn methods(&self, route: usize) -> Option<&Methods> {
+        self.methods.get(route)?.as_deref()
+    }
+
+    /// Counts a call that has ended.
+    pub(crate) fn count_call(
+        &self,
+        worker: &Worker,
+        route: usize,
+        method: Option<&grpc::Method>,
+        status: grpc::Status,
+        by_endpoint: bool,
+        took_us: u64,
+    ) {
+        if let (Some(methods), Some(method)) = (self.methods(route), method) {
+            let source = Source { registry: &worker.registry, worker: worker.index, listener: &self.plan.policy.name };
+            methods.count(&source, method, status, by_endpoint, took_us);
+        }
+    }
+
     pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&RouteCounters> {
         let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
         self.routes.get(route).map(|cell| cell.get_or_init(make).as_ref())
     }
 }
 
-/// A downstream connection, as far as the end of a drain depends on it.
+/// A downstream connection, as far as the end of a drain and the shares of workers depend on it.
 pub(crate) struct Connection(Rc<Worker>);
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.0.workers.closed(self.0.index);
         let left = self.0.connections.get().saturating_sub(1);
         self.0.connections.set(left);
         if left == 0 {
@@ -113,7 +142,7 @@ impl Drop for Connection {
 }
 
 impl Worker {
-    fn new(index: usize, workers: usize, registry: Arc<Registry>) -> Self {
+    fn new(index: usize, workers: Arc<Workers>, registry: Arc<Registry>) -> Self {
         Self {
             index,
             workers,
@@ -131,6 +160,7 @@ impl Worker {
         }
     }
 
+    /// One that is this worker's, and counted as such among [`Workers`].
     pub(crate) fn connection(self: &Rc<Self>) -> Connection {
         self.connections.set(self.connections.get() + 1);
         Connection(self.clone())
@@ -188,6 +218,7 @@ impl Worker {
                 clusters: clusters.clone(),
                 counters: self.registry.listener(self.index, &plan.policy.name),
                 routes: plan.routes().iter().map(|_| OnceCell::new()).collect(),
+                methods: plan.routes().iter().map(|route| Some(Box::new(Methods::new(route.grpc.as_ref()?)))).collect(),
                 dealers: plan.routes().iter().map(|route| Dealer::new(route, self.index)).collect(),
             });
             match slots.get(&plan.policy.name) {
@@ -205,6 +236,7 @@ impl Worker {
         let old = old.iter().find(|old| {
             old.plan.policy.name == plan.policy.name
                 && old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
+                && old.plan.policy.protocol == plan.policy.protocol
                 && is_same(old.plan.tls.as_ref(), plan.tls.as_ref())
         });
         let name = plan.policy.name.as_str();
@@ -221,7 +253,7 @@ impl Worker {
         });
         let counters = self.registry.cluster(self.index, name);
         let budget = old.map_or_else(|| Rc::new(RefCell::new(RetryBudget::new())), |old| old.budget.clone());
-        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers, budget))
+        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers.count(), budget))
     }
 
     fn listen(self: &Rc<Self>, sockets: Vec<(String, std::net::TcpListener)>) {
@@ -230,6 +262,21 @@ impl Worker {
             match TcpListener::from_std(socket) {
                 Ok(socket) => drop(tokio::task::spawn_local(listener::accept(self.clone(), slot, socket))),
                 Err(error) => tracing::error!(listener = name, %error, "cannot listen"),
+            }
+        }
+    }
+
+    fn adopt(self: &Rc<Self>, handed: Handed) {
+        let slot = self.slots.borrow().get(&handed.listener).cloned();
+        match slot.ok_or_else(|| std::io::ErrorKind::NotFound.into()).and_then(|slot| {
+            let stream = listener::own(handed.stream)?;
+            Ok::<_, std::io::Error>((slot, stream))
+        }) {
+            Ok((slot, stream)) => listener::begin(self, &slot, stream, handed.address),
+            Err(error) => {
+                // The listener has just left the configuration, or there are no descriptors.
+                self.workers.closed(self.index);
+                tracing::debug!(listener = handed.listener, %error, "a connection that was handed on is dropped");
             }
         }
     }
@@ -294,7 +341,7 @@ fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
 /// Runs a worker until it has drained.
 pub(crate) async fn run(
     index: usize,
-    workers: usize,
+    workers: Arc<Workers>,
     registry: Arc<Registry>,
     mut commands: UnboundedReceiver<Command>,
 ) {
@@ -312,12 +359,20 @@ pub(crate) async fn run(
                 // Nobody may be waiting any more; the order is carried out all the same.
                 let _ = done.send(());
             }
+            Command::Adopt(handed) => worker.adopt(handed),
             Command::Log(logger) => {
                 worker.with_logger(Logger::flush);
                 *worker.logger.borrow_mut() = logger;
             }
             Command::Drain { deadline_ms } => {
                 worker.draining.set(true);
+                // What others hand on from now on comes back to them; what they have is taken.
+                commands.close();
+                while let Ok(command) = commands.try_recv() {
+                    if let Command::Adopt(handed) = command {
+                        worker.adopt(handed);
+                    }
+                }
                 worker.close_all();
                 worker.timers.interrupt();
                 // Lets the accept loops empty the kernel's queues before connections are counted.

@@ -210,6 +210,7 @@ fn targets(plan: &Arc<ClusterPlan>) -> Vec<health::Target> {
         check: check.clone(),
         way: Way {
             proxy_protocol: plan.policy.send_proxy_protocol,
+            protocol: plan.policy.protocol,
             tls: tls.clone(),
             host: plan.host(endpoint.address()).map(str::to_owned),
         },

@@ -3,6 +3,7 @@
 use std::array;
 
 use crate::counter::{Counter, Gauge};
+use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram};
 use crate::reason::Reason;
 
@@ -73,6 +74,16 @@ group! {
         added: Histogram => Distribution,
         /// From the end of the request's head going upstream to the end of the response's head, microseconds.
         upstream: Histogram => Distribution,
+    }
+}
+
+group! {
+    /// What is counted about a method of gRPC.
+    MethodCounters MethodTotals {
+        /// Calls that ended, by their code; those that Steelyard ended itself among them.
+        codes: CodeCounters => CodeTotals,
+        /// From the end of the request's head to the end of the response, microseconds: of a stream, all of it.
+        duration: Histogram => Distribution,
     }
 }
 
@@ -209,6 +220,14 @@ impl Summed for ReasonCounters {
 
     fn add_to(&self, total: &mut ReasonTotals) {
         self.0.iter().zip(&mut total.0).for_each(|(counter, total)| counter.add_to(total));
+    }
+}
+
+impl Summed for CodeCounters {
+    type Total = CodeTotals;
+
+    fn add_to(&self, total: &mut CodeTotals) {
+        CodeCounters::add_to(self, total);
     }
 }
 

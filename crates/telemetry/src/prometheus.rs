@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
 
-use crate::groups::{ClusterTotals, EndpointTotals, ListenerTotals, RouteTotals};
+use crate::groups::{ClusterTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals};
+use crate::grpc::{CODE_NAMES, MethodKey};
 use crate::histogram::Distribution;
 use crate::reason::Reason;
 use crate::registry::Totals;
@@ -45,6 +46,7 @@ pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
     let mut text = Text(String::with_capacity(16 * 1024));
     listeners(&mut text, &totals.listeners);
     routes(&mut text, &totals.routes);
+    methods(&mut text, &totals.methods);
     clusters(&mut text, &totals.clusters);
     endpoints(&mut text, &totals.endpoints);
     let mut last = "";
@@ -106,6 +108,27 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
         "Time from sending a request's head to having its response's head.",
         |total| &total.upstream,
     );
+}
+
+fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {
+    let labels = |key: &'_ MethodKey| {
+        [("listener", key.listener.clone()), ("service", key.service.clone()), ("method", key.method.clone())]
+    };
+    let help = "Calls of gRPC that ended, by their status.";
+    text.family("steelyard_grpc_calls_total", Kind::Counter, help, totals, |key, total, emit| {
+        let of_method = labels(key);
+        let [listener, service, method] = of_method.each_ref().map(|(name, value)| (*name, value.as_str()));
+        for (code, count) in CODE_NAMES.into_iter().zip(total.codes.0) {
+            emit(&[listener, service, method, ("status", code)], count);
+        }
+    });
+    let name = "steelyard_grpc_call_seconds";
+    text.head(name, "Time from a call's head to the end of its response.", "histogram");
+    for (key, total) in totals {
+        let of_method = labels(key);
+        let of_method = of_method.each_ref().map(|(name, value)| (*name, value.as_str()));
+        text.histogram(name, &of_method, &total.duration, UPSTREAM_BOUNDS);
+    }
 }
 
 fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {

@@ -38,7 +38,7 @@ macro_rules! reasons {
 reasons! {
     0 BadRequestLine "bad_request_line" Downstream "The request line is not one, or could be read in two ways.";
     1 BadHeader "bad_header" Downstream "A header field of the request is malformed: its name, its value, its line ending, or folded over lines.";
-    2 BadFraming "bad_framing" Downstream "Where the request's body ends is unclear or contradicted, or a chunk is malformed.";
+    2 BadFraming "bad_framing" Downstream "Where the request's body ends is unclear or contradicted, a chunk is malformed, or the text of a gRPC-Web body is no base64.";
     3 BadHost "bad_host" Downstream "The request has no Host where one is due, several, or one that is not a host.";
     4 BadVersion "bad_version" Downstream "The request is not HTTP/1.0 or HTTP/1.1.";
     5 HeaderTooLarge "header_too_large" Downstream "Request line and header fields together are longer than the listener's limit.";
@@ -48,7 +48,7 @@ reasons! {
     9 HeaderTimeout "header_timeout" Downstream "The request's head was not complete in time.";
     10 BodyTimeout "body_timeout" Downstream "The client fell silent within the request's body.";
     11 SlowRead "slow_read" Downstream "The client did not read its response for too long.";
-    12 ClientReset "client_reset" Downstream "The client's connection was reset, or could not be written to.";
+    12 ClientReset "client_reset" Downstream "The client's connection was reset, or its stream of HTTP/2, or it could not be written to.";
     13 ClientEof "client_eof" Downstream "The client ended its side in the middle of a request.";
     14 ConnectionsFull "connections_full" Downstream "The listener has as many connections open as it may.";
     15 BadProxyProtocol "bad_proxy_protocol" Downstream "The connection did not begin with a valid PROXY protocol header where the listener asks for one.";
@@ -79,11 +79,40 @@ reasons! {
     40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection that is passed through, was not complete in time.";
     41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: another certificate, or another demand on the client's, holds there.";
     42 UpstreamTls "upstream_tls" Upstream "The endpoint's certificate was not believed, or the TLS handshake with it failed.";
-    60 RateLimited "rate_limited" Downstream "The client has made as many requests of the route as the route's rate limit grants.";
-    61 PerTryTimeout "per_try_timeout" Upstream "The endpoint did not begin its response within the route's per_try_timeout.";
-    62 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored: its body is larger than what is kept for a copy.";
-    63 MirrorFull "mirror_full" Cluster "A request was not mirrored: as many copies as may be are under way.";
-    64 MirrorFailed "mirror_failed" Cluster "A copy of a request was not answered: no endpoint took it, the connection failed, or the answer took too long.";
+    43 H2Preface "h2_preface" Downstream "The connection does not begin as HTTP/2 does: another preface, or no SETTINGS behind it.";
+    44 H2FrameSize "h2_frame_size" Downstream "A frame of HTTP/2 has a size that its type cannot have, or is longer than allowed.";
+    45 H2StreamId "h2_stream_id" Downstream "A frame of HTTP/2 came on a stream that it has no place on.";
+    46 H2StreamClosed "h2_stream_closed" Downstream "A frame of HTTP/2 came on a stream that its sender had ended.";
+    47 H2Padding "h2_padding" Downstream "A frame of HTTP/2 has more padding than it is long.";
+    48 H2Continuation "h2_continuation" Downstream "Something stood between the pieces of a head in HTTP/2, or a piece without a head.";
+    49 H2Push "h2_push" Downstream "A client of HTTP/2 sent PUSH_PROMISE.";
+    50 H2Setting "h2_setting" Downstream "A setting of HTTP/2 has a value that it cannot have.";
+    51 H2Priority "h2_priority" Downstream "A stream of HTTP/2 was said to depend on itself.";
+    52 H2WindowUpdate "h2_window_update" Downstream "A window of HTTP/2 was opened by nothing, or too far.";
+    53 H2FlowControl "h2_flow_control" Downstream "More DATA came over HTTP/2 than its window allowed.";
+    54 H2Compression "h2_compression" Downstream "A head in HTTP/2 could not be decoded.";
+    55 H2Field "h2_field" Downstream "A field of a request in HTTP/2 has a malformed name or value.";
+    56 H2ConnectionField "h2_connection_field" Downstream "A request in HTTP/2 has a field that belongs to a connection of HTTP/1: `connection`, `transfer-encoding` and the like.";
+    57 H2PseudoHeader "h2_pseudo_header" Downstream "The pseudo-header fields of a request in HTTP/2 are missing, repeated, unknown, out of place, or malformed.";
+    58 H2Authority "h2_authority" Downstream "A request in HTTP/2 has no authority, a malformed one, or a Host that says something else.";
+    59 H2ContentLength "h2_content_length" Downstream "The content-length of a request in HTTP/2 is malformed, repeated, or not what came as DATA.";
+    60 H2Response "h2_response" Downstream "A response in HTTP/2 came out of order.";
+    61 H2Trailers "h2_trailers" Downstream "The trailers of a request in HTTP/2 do not end it, or hold what must not stand there.";
+    62 H2HeadTooLarge "h2_head_too_large" Downstream "Trailers in HTTP/2 are beyond the limits of the listener.";
+    63 H2HeadFlood "h2_head_flood" Downstream "A head in HTTP/2 is far beyond the limits, or came in too many pieces; the connection was closed.";
+    64 H2StreamLimit "h2_stream_limit" Downstream "A client of HTTP/2 had more requests under way than it was told it may.";
+    65 H2Glitches "h2_glitches" Downstream "A client of HTTP/2 sent too much that costs work and leads nowhere (resets, PING, SETTINGS, empty frames); the connection was closed.";
+    66 H2OutputFlood "h2_output_flood" Downstream "A client of HTTP/2 asked for answers (PING, SETTINGS) and did not read them; the connection was closed.";
+    67 H2SettingsTimeout "h2_settings_timeout" Downstream "A client of HTTP/2 did not acknowledge the settings in time.";
+    68 UpstreamH2 "upstream_h2" Upstream "The endpoint broke the rules of HTTP/2, or does not speak it.";
+    69 UpstreamRefused "upstream_refused" Upstream "The endpoint refused the request without looking at it: REFUSED_STREAM, or it was going away.";
+    70 UpstreamNotGrpc "upstream_not_grpc" Upstream "A call of gRPC was answered in plain HTTP: by a server in front of the endpoint, or by one that does not speak gRPC.";
+    71 NotHttp "not_http" Downstream "The connection begins neither as HTTP/1 does nor as HTTP/2; it was closed.";
+    72 RateLimited "rate_limited" Downstream "The client has made as many requests of the route as the route's rate limit grants.";
+    73 PerTryTimeout "per_try_timeout" Upstream "The endpoint did not begin its response within the route's per_try_timeout.";
+    74 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored: its body is larger than what is kept for a copy.";
+    75 MirrorFull "mirror_full" Cluster "A request was not mirrored: as many copies as may be are under way.";
+    76 MirrorFailed "mirror_failed" Cluster "A copy of a request was not answered: no endpoint took it, the connection failed, or the answer took too long.";
 }
 
 /// Where a [`Reason`] belongs.
@@ -163,7 +192,9 @@ mod tests {
         }
         let mut names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
         assert!(
-            names.iter().all(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')),
+            names.iter().all(|name| name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')),
             "{names:?}"
         );
         names.sort_unstable();

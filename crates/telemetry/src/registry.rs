@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{EndpointAddress, Protocol, Snapshot};
+use model::{EndpointAddress, Protocol, Route, Snapshot};
 
 use crate::groups::{
-    ClusterCounters, ClusterTotals, EndpointCounters, EndpointTotals, ListenerCounters, ListenerTotals, RouteCounters,
-    RouteTotals, Summed,
+    ClusterCounters, ClusterTotals, EndpointCounters, EndpointTotals, ListenerCounters, ListenerTotals, MethodCounters,
+    MethodTotals, RouteCounters, RouteTotals, Summed,
 };
+use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
 use crate::process;
 use crate::prometheus::{self, Sample};
 
@@ -29,6 +30,8 @@ pub struct Totals {
     pub listeners: BTreeMap<String, ListenerTotals>,
     /// By the names of listener and route. A route that was never hit is not there.
     pub routes: BTreeMap<(String, String), RouteTotals>,
+    /// Methods of gRPC that were called.
+    pub methods: BTreeMap<MethodKey, MethodTotals>,
     /// By the name of the cluster.
     pub clusters: BTreeMap<String, ClusterTotals>,
     /// By the name of the cluster and the address.
@@ -39,6 +42,7 @@ pub struct Totals {
 struct Series {
     listeners: Family<String, ListenerCounters>,
     routes: Family<(String, String), RouteCounters>,
+    methods: Family<MethodKey, MethodCounters>,
     clusters: Family<String, ClusterCounters>,
     endpoints: Family<(String, SocketAddr), EndpointCounters>,
 }
@@ -58,6 +62,23 @@ impl Registry {
         self.lock().routes.counters(worker, (listener.to_owned(), route.to_owned()))
     }
 
+    /// The counters of a method of gRPC for one worker; made when they are not there, so ask at the first call. Those of [`OTHER_METHODS`] once
+    /// [`METHODS_MAX`] methods of the service have their own. `service` has to come from the configuration.
+    pub fn method(&self, worker: usize, listener: &str, service: &str, method: &str) -> Arc<MethodCounters> {
+        let key = |method: &str| MethodKey {
+            listener: listener.to_owned(),
+            service: service.to_owned(),
+            method: method.to_owned(),
+        };
+        let mut series = self.lock();
+        let wanted = key(method);
+        let is_of_service = |key: &&MethodKey| key.listener == listener && key.service == service;
+        let has_room =
+            || series.methods.0.range(key("")..).map(|(key, _)| key).take_while(is_of_service).count() < METHODS_MAX;
+        let has_own = series.methods.0.contains_key(&wanted) || has_room();
+        series.methods.counters(worker, if has_own { wanted } else { key(OTHER_METHODS) })
+    }
+
     /// The counters of a cluster for one worker; made when they are not there.
     pub fn cluster(&self, worker: usize, name: &str) -> Arc<ClusterCounters> {
         self.lock().clusters.counters(worker, name.to_owned())
@@ -74,12 +95,17 @@ impl Registry {
     /// change of resolved addresses, too, when the workers have taken it. Counters that a worker still holds go on counting unseen.
     pub fn retain(&self, snapshot: &Snapshot) {
         let listeners: BTreeSet<&str> = snapshot.listeners.iter().map(|listener| listener.name.as_str()).collect();
-        let routes: BTreeSet<(&str, &str)> = routes(snapshot).collect();
+        let routes: BTreeSet<(&str, &str)> =
+            self::routes(snapshot).map(|(name, route)| (name, route.name.as_str())).collect();
+        let services =
+            self::routes(snapshot).filter_map(|(name, route)| Some((name, route.grpc.as_ref()?.service.as_str())));
+        let services: BTreeSet<(&str, &str)> = services.collect();
         let clusters: BTreeMap<&str, &model::Cluster> =
             snapshot.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
         let mut series = self.lock();
         series.listeners.0.retain(|name, _| listeners.contains(name.as_str()));
         series.routes.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
+        series.methods.0.retain(|key, _| services.contains(&(key.listener.as_str(), key.service.as_str())));
         series.clusters.0.retain(|name, _| clusters.contains_key(name.as_str()));
         series.endpoints.0.retain(|(name, address), workers| {
             clusters.get(name.as_str()).is_some_and(|cluster| {
@@ -95,6 +121,7 @@ impl Registry {
         Totals {
             listeners: series.listeners.totals(),
             routes: series.routes.totals(),
+            methods: series.methods.totals(),
             clusters: series.clusters.totals(),
             endpoints: series.endpoints.totals(),
         }
@@ -114,13 +141,14 @@ impl Registry {
     }
 }
 
-fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str)> {
+/// Each with the name of its listener.
+fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &Route)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
             Protocol::Http(http) => http.routes.as_slice(),
             Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
         };
-        routes.iter().map(|route| (listener.name.as_str(), route.name.as_str()))
+        routes.iter().map(|route| (listener.name.as_str(), route))
     })
 }
 

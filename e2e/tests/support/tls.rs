@@ -85,6 +85,13 @@ impl Pki {
         self.origin_at(SocketAddr::from(([127, 0, 0, 1], 0)), name, clients)
     }
 
+    /// What an origin shows that serves by the certificate of this name.
+    pub fn server(&self, name: &str) -> ServerConfig {
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_no_client_auth();
+        builder.with_single_cert(vec![self.certificate(name)], self.key(name)).unwrap()
+    }
+
     /// The same at this address.
     pub fn origin_at(&self, address: SocketAddr, name: &str, clients: Option<&Pki>) -> SocketAddr {
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();

@@ -59,6 +59,7 @@ fn status() -> Status {
         last_reload: Some(Reload { unix_seconds: 1_795_241_000, ok: true, errors: Vec::new() }),
         listeners: vec![listener],
         routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],
+        methods: Vec::new(),
         clusters: vec![cluster],
         kernel_plane: None,
         vips: Vec::new(),
@@ -89,6 +90,32 @@ fn a_good_day() {
         render_status_text(&status(), true),
         format!("\x1b[1m{title}\x1b[0m\n\n\x1b[32mNothing is wrong.\x1b[0m\n{TABLES}")
     );
+}
+
+#[test]
+fn methods_of_grpc() {
+    let method = |name: &str, codes: &[(&str, u64)], duration_us| MethodStatus {
+        listener: "web".into(),
+        service: "shop.Cart".into(),
+        method: name.into(),
+        codes: codes.iter().map(|(code, count)| ((*code).to_owned(), *count)).collect(),
+        duration_us,
+    };
+    let took = Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 });
+    let status = Status {
+        methods: vec![
+            method("*", &[("UNIMPLEMENTED", 1)], None),
+            method("Add", &[("OK", 90), ("UNAVAILABLE", 3), ("DEADLINE_EXCEEDED", 7)], took),
+        ],
+        ..status()
+    };
+    let expect = "
+METHOD         LISTENER  CALLS  TOOK p50    p99  NOT OK
+shop.Cart/Add  web         100    2.3 ms  1.5 s  7 DEADLINE_EXCEEDED, 3 UNAVAILABLE
+shop.Cart/*    web           1         -      -  1 UNIMPLEMENTED
+";
+    let text = render_status_text(&status, false);
+    assert!(text.contains(expect), "{text}");
 }
 
 #[test]

@@ -3,22 +3,27 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use model::{Algorithm, Cluster, ClusterLimits, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe};
+use model::{
+    Algorithm, Cluster, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck, Outlier, Probe,
+};
 
 use super::{count, policy, positive, tls};
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, ticked};
 use crate::raw::{
     RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier, RawOutlierObject,
+    UpstreamName,
 };
 use crate::read::{Keyed, Many, Placed};
 
 /// `None` where it has no endpoints that could be read; the report says why.
 pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
+    let protocol = protocol(&raw, report);
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
     let sticky = raw.sticky.and_then(|sticky| policy::sticky(&sticky.value, report));
     let endpoints = endpoints(raw.endpoints?, name, report);
     let mut cluster = Cluster::new(name, endpoints);
+    cluster.protocol = protocol;
     cluster.health_check = health_check.flatten();
     cluster.sticky = sticky;
     if let Some(balance) = raw.balance {
@@ -48,6 +53,37 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
     cluster.send_proxy_protocol = raw.proxy_protocol.map(|version| version.value.0);
     cluster.tls = raw.tls.map(|tls| tls::cluster(&tls.value, base));
     Some(cluster)
+}
+
+/// HTTP/2 is one thing in the clear and another within TLS, and what is written says which is meant.
+fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
+    let name = raw.protocol.as_ref().map_or(UpstreamName::H1, |name| name.value.0);
+    if let Some(written) = &raw.protocol {
+        match (name, &raw.tls) {
+            (UpstreamName::H2c, Some(_)) => {
+                let wrong = Wrong::new("protocol h2c is HTTP/2 in the clear, and this cluster has `tls`");
+                report.add(written.place, wrong.hint("write `protocol: h2`, or remove `tls`"));
+            }
+            (UpstreamName::H2, None) => {
+                let wrong = Wrong::new("protocol h2 is HTTP/2 within TLS, and this cluster has no `tls`");
+                report.add(written.place, wrong.hint("write `protocol: h2c`, or add `tls: {}`"));
+            }
+            _ => {}
+        }
+    }
+    let protocol = name.protocol();
+    if let (ClusterProtocol::H2, Some(proxy_protocol)) = (protocol, &raw.proxy_protocol) {
+        let wrong =
+            Wrong::new("`proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many");
+        let hint = "remove it: `X-Forwarded-For` tells the endpoint of each request's client";
+        report.add(proxy_protocol.place, wrong.hint(hint));
+    }
+    let asks_grpc = raw.health_check.as_ref().and_then(|check| check.value.grpc.as_ref());
+    if let (Some(asked), Some(_), ClusterProtocol::H1) = (asks_grpc, &raw.tls, protocol) {
+        let wrong = Wrong::new("a health check over gRPC is HTTP/2, and this cluster speaks h1 within TLS");
+        report.add(asked.place, wrong.hint("add `protocol: h2` to the cluster"));
+    }
+    protocol
 }
 
 fn endpoints(raw: Placed<Many<RawEndpoint>>, name: &str, report: &mut Report) -> Vec<Endpoint> {
@@ -92,20 +128,17 @@ fn algorithm(raw: RawBalance) -> Algorithm {
 
 /// `None` where it does not say what is asked; the report says so.
 pub fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCheck> {
-    if raw.tcp.is_some() {
-        for key in raw.written().iter().filter(|written| matches!(written.key, "host" | "expect")) {
-            let wrong = Wrong::new(format!("`{}` has no meaning in a health check over tcp", key.key));
-            report.add(key.place, wrong.hint("it belongs to `http`"));
-        }
-    }
-    let probe = match (raw.http, raw.tcp) {
-        (Some(path), _) => Probe::Http {
+    refuse_keys_of_other_checks(&raw, report);
+    let host = raw.host.map(|host| host.value.0);
+    let probe = match (raw.http, raw.grpc, raw.tcp) {
+        (Some(path), ..) => Probe::Http {
             path: path.value.0,
-            host: raw.host.map(|host| host.value.0),
+            host,
             expect: raw.expect.map_or(defaults::EXPECTED_STATUSES, |range| (range.value.0, range.value.1)),
         },
-        (None, Some(_)) => Probe::Tcp,
-        (None, None) => return None,
+        (None, Some(service), _) => Probe::Grpc { service: service.value.0, host },
+        (None, None, Some(_)) => Probe::Tcp,
+        (None, None, None) => return None,
     };
     let mut check = HealthCheck::new(probe);
     check.interval = positive(&raw.interval, check.interval);
@@ -118,6 +151,23 @@ pub fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCh
     }
     check.port = raw.port.and_then(|port| u16::try_from(port.value.0).ok());
     Some(check)
+}
+
+fn refuse_keys_of_other_checks(raw: &RawHealthCheck, report: &mut Report) {
+    let over = match (&raw.tcp, &raw.grpc) {
+        (Some(_), _) => "tcp",
+        (None, Some(_)) => "grpc",
+        (None, None) => return,
+    };
+    for key in raw.written() {
+        let hint = match key.key {
+            "expect" => "it belongs to `http`",
+            "host" if over == "tcp" => "it belongs to `http` and `grpc`",
+            _ => continue,
+        };
+        let wrong = Wrong::new(format!("`{}` has no meaning in a health check over {over}", key.key));
+        report.add(key.place, wrong.hint(hint));
+    }
 }
 
 fn outlier(raw: RawOutlierObject) -> Outlier {
@@ -139,5 +189,8 @@ fn limits(raw: RawClusterLimits) -> ClusterLimits {
         limits.pending_max = count(pending.value.0);
     }
     limits.pending_timeout = positive(&raw.pending_timeout, limits.pending_timeout);
+    if let Some(streams) = raw.streams_per_connection {
+        limits.streams_per_connection_max = u32::try_from(streams.value.0).unwrap_or(u32::MAX);
+    }
     limits
 }

@@ -128,6 +128,9 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
     limits.body_bytes_max = raw.body_bytes.as_ref().map(|bytes| bytes.value.0).or(limits.body_bytes_max);
     let requests = raw.requests_per_connection.as_ref().map(|requests| requests.value.0);
     limits.requests_per_connection_max = requests.or(limits.requests_per_connection_max);
+    if let Some(streams) = &raw.streams_per_connection {
+        limits.streams_per_connection_max = u32::try_from(streams.value.0).unwrap_or(u32::MAX);
+    }
     http
 }
 

@@ -153,19 +153,34 @@ impl Binds {
 }
 
 /// The clusters of the file by name. Those that could not be read have their id too: a `to` that names one is no second error.
-struct ClusterIds(HashMap<String, ClusterId>);
+struct ClusterIds(HashMap<String, KnownCluster>);
+
+/// What routes have to know of a cluster.
+struct KnownCluster {
+    id: ClusterId,
+    speaks_h1: bool,
+}
 
 impl ClusterIds {
     fn of(clusters: Option<&Placed<Named<Label, RawCluster>>>) -> Self {
         let entries = clusters.iter().flat_map(|clusters| &clusters.value.0);
-        let ids = entries.enumerate().map(|(index, entry)| (entry.name.0.clone(), ClusterId(index)));
-        Self(ids.collect())
+        let known = entries.enumerate().map(|(index, entry)| {
+            // One that could not be read may speak anything.
+            let speaks_h1 = entry.value.as_ref().is_some_and(RawCluster::speaks_h1);
+            (entry.name.0.clone(), KnownCluster { id: ClusterId(index), speaks_h1 })
+        });
+        Self(known.collect())
+    }
+
+    /// Whether it is there, and speaks HTTP/1.1 with its endpoints.
+    fn speaks_h1(&self, to: &Label) -> bool {
+        self.0.get(to.0.as_str()).is_some_and(|known| known.speaks_h1)
     }
 
     fn find(&self, to: &Placed<Label>, report: &mut Report) -> Option<ClusterId> {
         let name = to.value.0.as_str();
-        if let Some(id) = self.0.get(name) {
-            return Some(*id);
+        if let Some(known) = self.0.get(name) {
+            return Some(known.id);
         }
         let wrong = Wrong::new(format!("`to` names the cluster {}, which `clusters` does not have", ticked(name)));
         let mut known: Vec<&str> = self.0.keys().map(String::as_str).collect();

@@ -167,6 +167,7 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
                 RetryOn::Reset => retry.on_reset = true,
                 RetryOn::Timeout => retry.on_timeout = true,
                 RetryOn::Statuses(first, last) => retry.on_statuses.push((first, last)),
+                RetryOn::Grpc(code) => retry.on_grpc.push(code),
             }
         }
     }

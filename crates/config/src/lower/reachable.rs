@@ -87,6 +87,7 @@ fn covers(earlier: &Seen<'_>, later: &Route) -> bool {
     let methods = earlier.route.methods.is_empty()
         || (!later.methods.is_empty() && within(&later.methods, &earlier.route.methods, String::eq));
     methods
+        && (earlier.route.grpc.is_none() || later.grpc.is_some())
         && later.hosts.iter().all(|host| earlier.hosts.contains(host))
         && within(&earlier.route.headers, &later.headers, same)
         && within(&earlier.route.cookies, &later.cookies, same)

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 use model::{
-    ClusterId, HostMatcher, PassthroughRoute, PathMatcher, Route, RoutePolicy, Target, TextMatcher, ValueMatcher,
+    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, RoutePolicy, Target, TextMatcher,
+    ValueMatcher,
 };
 
 use super::{ClusterIds, policy, reachable};
 use crate::diagnostic::{Place, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
-use crate::read::{Entry, Many, Named, OneOrMany, Placed};
-use crate::text::{CookieName, HeaderName, Pattern, QueryName, RouteName};
+use crate::read::{Entry, Keyed, Many, Named, OneOrMany, Placed};
+use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, RouteName};
 
 /// Characters of a name made from conditions: it is the label of metrics.
 const NAME_CHARS_MAX: usize = 128;
@@ -62,6 +63,7 @@ fn everything(to: Target) -> Route {
         headers: Vec::new(),
         cookies: Vec::new(),
         query: Vec::new(),
+        grpc: None,
         to,
         timeout: None,
         policy: RoutePolicy::default(),
@@ -70,6 +72,9 @@ fn everything(to: Target) -> Route {
 
 fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
     let to = policy::target(raw, ids, report);
+    if let Some(grpc) = &raw.grpc {
+        check_grpc(raw, grpc, ids, report);
+    }
     // Where it leads is not known to be right, yet all else that is wrong is worth telling.
     let mut route = everything(to.clone().unwrap_or(Target::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
@@ -79,6 +84,12 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
     route.policy = policy::policy(raw, &route, ids, report);
     to?;
     route.methods = listed(&raw.methods, |method| method.0.clone());
+    if let Some(grpc) = &raw.grpc {
+        let GrpcName(grpc) = &grpc.value;
+        route.path = grpc_path(grpc);
+        route.methods = vec!["POST".to_owned()];
+        route.grpc = Some(grpc.clone());
+    }
     route.headers = matchers(&raw.headers, |HeaderName(name)| name);
     route.cookies = matchers(&raw.cookies, |CookieName(name)| name);
     route.query = matchers(&raw.query, |QueryName(name)| name);
@@ -88,6 +99,40 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
         None => names.make(&route, raw.path.as_ref().map(|path| &path.value)),
     };
     Some(route)
+}
+
+/// A route by gRPC says all there is to say of path and method, and leads to where gRPC can be spoken.
+fn check_grpc(raw: &RawRoute, grpc: &Placed<GrpcName>, ids: &ClusterIds, report: &mut Report) {
+    for key in raw.written() {
+        let wrong = match key.key {
+            "path" | "methods" => {
+                Wrong::new(format!("`grpc` stands for the path and the method, and here is `{}`", key.key))
+            }
+            "query" => Wrong::new("a call of gRPC has no query"),
+            _ => continue,
+        };
+        report.add(key.place, wrong.hint("remove it"));
+    }
+    let to: Vec<&Label> = match raw.to.as_ref().map(|to| &to.value) {
+        None => Vec::new(),
+        Some(RawTo::One(name)) => vec![name],
+        Some(RawTo::Split(shares)) => {
+            shares.0.iter().filter_map(|share| Some(&share.value.cluster.as_ref()?.value)).collect()
+        }
+    };
+    for Label(name) in to.into_iter().filter(|name| ids.speaks_h1(name)) {
+        let name = ticked(name);
+        let wrong = Wrong::new(format!("gRPC is HTTP/2, and the cluster {name} speaks h1"));
+        report.add(grpc.place, wrong.hint(format!("give {name} `protocol: h2c`, or `h2` within TLS")));
+    }
+}
+
+/// The path of a call (gRPC over HTTP2, section "Requests"): `/package.Service/Method`.
+fn grpc_path(grpc: &GrpcMatcher) -> PathMatcher {
+    match &grpc.method {
+        Some(method) => PathMatcher::Exact(format!("/{}/{method}", grpc.service)),
+        None => PathMatcher::Prefix(format!("/{}/", grpc.service)),
+    }
 }
 
 /// What was written as one or as a list; empty where nothing was.
@@ -158,10 +203,12 @@ impl Names {
     }
 }
 
-/// `GET shop.example.com/api/ x-canary=always ?v=2`; `/` where there are none.
+/// `GET shop.example.com/api/ x-canary=always ?v=2`; `grpc shop.example.com/shop.Cart/Add`; `/` where there are none.
 fn conditions(route: &Route, path: Option<&RawPath>) -> String {
     let mut name = String::new();
-    if !route.methods.is_empty() {
+    if route.grpc.is_some() {
+        name.push_str("grpc ");
+    } else if !route.methods.is_empty() {
         name = format!("{} ", route.methods.join(","));
     }
     match route.hosts.first() {
@@ -173,7 +220,11 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
         name.push_str(&format!("+{}", route.hosts.len() - 1));
     }
     match path {
-        None => name.push('/'),
+        None => match &route.grpc {
+            Some(GrpcMatcher { service, method: Some(method) }) => name.push_str(&format!("/{service}/{method}")),
+            Some(GrpcMatcher { service, method: None }) => name.push_str(&format!("/{service}/")),
+            None => name.push('/'),
+        },
         Some(RawPath::Text(prefix)) => name.push_str(&prefix.0),
         Some(RawPath::Object(object)) => match (&object.exact, &object.regex) {
             (Some(exact), _) => name.push_str(&format!("={}", exact.value.0)),

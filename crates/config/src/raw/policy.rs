@@ -76,7 +76,7 @@ keys! {
     pub struct RawRetryObject as "a retry" {
         /// How often a request is sent again, at most.
         optional attempts: Int<1, 10>, default RETRY.attempts.to_string();
-        /// `connect_failure`: no connection came about. `reset`: it ended before a byte of the response came. `timeout`: the response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the endpoint answered so; the last such answer is the client's.
+        /// `connect_failure`: no connection came about. `reset`: it ended before a byte of the response came. `timeout`: the response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the endpoint answered so; the last such answer is the client's. `cancelled`, `deadline_exceeded`, `resource_exhausted`, `internal`, `unavailable`: a call of gRPC failed so before its first message.
         optional on: OneOrMany<RetryOn>, default "[connect_failure, reset]";
         /// Send POST, PATCH and unknown methods again too, though an endpoint may have acted on them already. Without it that is done only where no endpoint can have.
         optional non_idempotent: Flag, default "false";

@@ -9,10 +9,10 @@ mod values;
 use std::time::Duration;
 
 use model::{
-    Algorithm, ClusterId, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, Generation, HeaderChanges,
-    HostMatcher, HttpListener, Mirror, Outlier, PortRange, Probe, Protocol, RateKey, RateLimit, Redirect, Retry,
-    RoutePolicy, Scheme, Snapshot, Sticky, Target, TcpListener, TlsVersion, Transport, VipAlgorithm, VipMode,
-    WeightedCluster,
+    Algorithm, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, Generation,
+    GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe, Protocol,
+    RateKey, RateLimit, Redirect, Retry, RoutePolicy, Scheme, Snapshot, Sticky, Target, TcpListener, TlsVersion,
+    Transport, VipAlgorithm, VipMode, WeightedCluster,
 };
 
 use proptest::test_runner::{Config, RngSeed};
@@ -182,24 +182,29 @@ fn the_vip_example_means_what_it_says() {
     assert_eq!(dns.timeouts, FlowTimeouts::new(Transport::Udp));
 }
 
-/// Each of these files asks for something that is not there yet; each such key must be named, not ignored.
 #[test]
-fn the_examples_of_features_to_come_are_refused_by_name() {
-    let check = |name: &str, expect: &[&str]| {
-        let errors = parse(name, &example(name), Generation(1)).unwrap_err();
-        let found: Vec<_> = errors.0.iter().map(|d| format!("{}:{}: {}", d.line, d.column, d.message)).collect();
-        assert_eq!(found, expect, "{name}");
+fn the_grpc_example_means_what_it_says() {
+    let snapshot = parse("grpc.yaml", &example("grpc.yaml"), Generation(1)).unwrap();
+    let [streams, greeter] = http(&snapshot).routes.as_slice() else { panic!("two routes") };
+    let matcher = |method: Option<&str>| {
+        Some(GrpcMatcher { service: "helloworld.Greeter".to_owned(), method: method.map(str::to_owned) })
     };
-    check(
-        "grpc.yaml",
-        &[
-            "9:9: unknown key `grpc` in a route",
-            "11:9: unknown key `grpc` in a route",
-            "19:9: unknown key `grpc` in a route",
-            "24:5: unknown key `protocol` in a cluster",
-            "27:19: a health check needs `http` or `tcp`",
-            "27:20: unknown key `grpc` in a health check",
-            "29:5: unknown key `protocol` in a cluster",
-        ],
+    assert_eq!(
+        (streams.name.as_str(), &streams.grpc),
+        ("grpc /helloworld.Greeter/SayHelloStream", &matcher(Some("SayHelloStream")))
     );
+    assert!(matches!(&streams.path, PathMatcher::Exact(path) if path == "/helloworld.Greeter/SayHelloStream"));
+    assert_eq!((&streams.to, streams.timeout), (&ClusterId(1).into(), None));
+    assert_eq!((greeter.name.as_str(), &greeter.grpc), ("grpc /helloworld.Greeter/", &matcher(None)));
+    assert!(matches!(&greeter.path, PathMatcher::Prefix(path) if path == "/helloworld.Greeter/"));
+    assert_eq!(greeter.methods, ["POST"]);
+    assert_eq!((&greeter.to, greeter.timeout), (&ClusterId(0).into(), Some(Duration::from_secs(2))));
+    assert!(snapshot.listeners[0].tls.is_none() && snapshot.listeners[1].tls.is_some());
+
+    let [unary, streaming] = snapshot.clusters.as_slice() else { panic!("two clusters") };
+    assert_eq!((unary.protocol, streaming.protocol), (ClusterProtocol::H2, ClusterProtocol::H2));
+    assert!(unary.tls.is_none());
+    let check = unary.health_check.as_ref().unwrap();
+    assert_eq!(check.probe, Probe::Grpc { service: "helloworld.Greeter".to_owned(), host: None });
+    assert_eq!(check.interval, Duration::from_secs(1));
 }

@@ -66,11 +66,13 @@ fn the_schema_holds_for_the_examples_that_load() {
     assert!(holds(&example("tls.yaml")));
     assert!(holds(&example("canary.yaml")));
     assert!(holds(&example("vip.yaml")));
+    assert!(holds(&example("grpc.yaml")));
 }
 
 #[test]
 fn the_schema_holds_for_nothing_that_is_refused() {
-    assert!(!holds(&example("grpc.yaml")));
+    assert!(!holds(&example("grpc.yaml").replace("grpc: helloworld.Greeter ", "grpc: /helloworld.Greeter ")));
+    assert!(!holds(&example("grpc.yaml").replace("protocol: h2c", "protocol: http2")));
     assert!(!holds(&example("canary.yaml").replace("status: 308", "status: 304")));
     assert!(!holds(&example("canary.yaml").replace("connect_failure", "connect")));
     assert!(!holds(&example("http.yaml").replace("interval: 2s", "interval: 2")));

@@ -209,7 +209,7 @@ fn listeners() {
         "bind: ':1', protocol: http, to: web, proxy_protocol: 'true', health_check: 3, limits: [1]",
         r#"2:70: `proxy_protocol` must be true or false, not "true"; write true, without quotes
 2:78: unknown key `health_check` in a listener; it is a key of a cluster
-2:103: `limits` must be a mapping with `connections`, `header_bytes`, `header_count`, `body_bytes` or `requests_per_connection`, not a list"#,
+2:103: `limits` must be a mapping with `connections`, `header_bytes`, `header_count`, `body_bytes`, `requests_per_connection` or `streams_per_connection`, not a list"#,
     );
     listener(
         "bind: ':1', protocol: htps, to: wob",
@@ -363,7 +363,7 @@ fn clusters_and_their_endpoints() {
     cluster(
         "endpoints: ['a:1'], health_check: {tcp: true, expect: 200, host: a}",
         r#"2:64: `expect` has no meaning in a health check over tcp; it belongs to `http`
-2:77: `host` has no meaning in a health check over tcp; it belongs to `http`"#,
+2:77: `host` has no meaning in a health check over tcp; it belongs to `http` and `grpc`"#,
     );
     cluster(
         "endpoints: ['a:1'], health_check: {http: x, expect: 2xx, interval: 0s, port: 0}",
@@ -378,6 +378,75 @@ fn clusters_and_their_endpoints() {
 2:72: `pending`: "-1" is not a whole number from 0 to 10000000
 2:93: `proxy_protocol`: "v3" is not known; it is v1 or v2
 2:97: unknown key `health_chek` in a cluster; did you mean `health_check`?"#,
+    );
+}
+
+#[test]
+fn protocols_of_clusters() {
+    cluster("endpoints: ['a:1'], protocol: http2", r#"2:48: `protocol`: "http2" is not known; it is h1, h2c or h2"#);
+    cluster(
+        "endpoints: ['a:1'], protocol: h2c, tls: {}",
+        "2:48: protocol h2c is HTTP/2 in the clear, and this cluster has `tls`; write `protocol: h2`, or remove `tls`",
+    );
+    cluster(
+        "endpoints: ['a:1'], protocol: h2",
+        "2:48: protocol h2 is HTTP/2 within TLS, and this cluster has no `tls`; write `protocol: h2c`, or add `tls: {}`",
+    );
+    cluster(
+        "endpoints: ['a:1'], protocol: h2c, proxy_protocol: v2, limits: {streams_per_connection: 0}",
+        r#"2:69: `proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many; remove it: `X-Forwarded-For` tells the endpoint of each request's client
+2:106: `streams_per_connection`: "0" is not a whole number from 1 to 10000"#,
+    );
+}
+
+#[test]
+fn health_checks_over_grpc() {
+    cluster(
+        "endpoints: ['a:1'], health_check: {grpc: a.B, expect: 200, host: b}",
+        "2:64: `expect` has no meaning in a health check over grpc; it belongs to `http`",
+    );
+    cluster(
+        "endpoints: ['a:1'], health_check: {grpc: a.B/C, http: /}",
+        r#"2:59: `grpc`: "a.B/C" is not the name of a service; a health check asks about a service, not a method: write helloworld.Greeter
+2:66: a health check has `http` beside `grpc`; write one of them"#,
+    );
+    cluster(
+        "endpoints: ['a:1'], tls: {}, health_check: {grpc: a.B}",
+        "2:68: a health check over gRPC is HTTP/2, and this cluster speaks h1 within TLS; add `protocol: h2` to the cluster",
+    );
+    cluster("endpoints: ['a:1'], health_check: {grpc: ''}", "no error");
+}
+
+#[test]
+fn routes_by_grpc() {
+    // From column 6 of line 7; the cluster `web` speaks HTTP/2 here.
+    let routes = |routes: &[&str], expect: &str| {
+        let routes: String = routes.iter().map(|route| format!("   - {{{route}}}\n")).collect();
+        let head = "clusters: {web: {protocol: h2c, endpoints: [\"a:1\"]}}\nlisteners:\n l:\n  bind: :1\n  protocol: http\n  routes:\n";
+        check(&format!("{head}{routes}"), expect);
+    };
+    routes(&["to: web, grpc: a.B/C", "to: web, grpc: a.B", "to: web, path: /a.B/C", "to: web"], "no error");
+    routes(
+        &["to: web, grpc: /a.B, path: /, methods: GET, query: {a: b}"],
+        r#"7:22: `grpc`: "/a.B" is not a service of gRPC; write it without the `/` in front: a.B"#,
+    );
+    routes(
+        &["to: web, grpc: a.B, path: /, methods: GET, query: {a: b}"],
+        r#"7:27: `grpc` stands for the path and the method, and here is `path`; remove it
+7:36: `grpc` stands for the path and the method, and here is `methods`; remove it
+7:50: a call of gRPC has no query; remove it"#,
+    );
+    routes(
+        &["to: web, grpc: a.B", "to: web, grpc: a.B/C"],
+        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+    );
+    routes(
+        &["to: web, path: /a.B/", "to: web, grpc: a.B/C"],
+        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+    );
+    self::routes(
+        &["to: web, grpc: a.B"],
+        "7:22: gRPC is HTTP/2, and the cluster `web` speaks h1; give `web` `protocol: h2c`, or `h2` within TLS",
     );
 }
 
@@ -477,7 +546,7 @@ proptest! {
 
     #[test]
     fn an_example_with_a_part_replaced_is_answered(
-        name in prop::sample::select(&["http.yaml", "tcp.yaml", "vip.yaml", "canary.yaml"][..]),
+        name in prop::sample::select(&["http.yaml", "tcp.yaml", "vip.yaml", "grpc.yaml", "canary.yaml"][..]),
         from in any::<prop::sample::Index>(),
         length in 0usize..20,
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..4),

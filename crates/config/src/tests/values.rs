@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use model::{
-    AccessLog, AccessLogFormat, Algorithm, Cluster, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, HashKey,
-    HostMatcher, Outlier, PathMatcher, PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport,
-    VipAlgorithm, VipMode,
+    AccessLog, AccessLogFormat, Algorithm, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
+    ForwardedHeaders, HashKey, HostMatcher, Outlier, PathMatcher, PortRange, Probe, Protocol, ProxyProtocol,
+    SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -27,7 +27,7 @@ listeners:
     stall_timeout: 2s
     idle_timeout: 3s
     tunnel_idle_timeout: 4s
-    limits: {connections: 10, header_bytes: 64KiB, header_count: 50, body_bytes: 5GiB, requests_per_connection: 1000}
+    limits: {connections: 10, header_bytes: 64KiB, header_count: 50, body_bytes: 5GiB, requests_per_connection: 1000, streams_per_connection: 250}
     routes:
       - name: everything
         hosts: [Shop.Example.com, "*.example.com"]
@@ -46,7 +46,7 @@ clusters:
     outlier: {consecutive_5xx: 7, eject_for: 20s, max_ejected: 10%}
     panic_threshold: 0%
     slow_start: 30s
-    limits: {connections: 100, pending: 20, pending_timeout: 1s}
+    limits: {connections: 100, pending: 20, pending_timeout: 1s, streams_per_connection: 50}
     connect_timeout: 250ms
     response_timeout: 1m
     idle_timeout: 10s
@@ -76,6 +76,7 @@ fn every_key_of_the_file_and_the_listener() {
     assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_secs));
     assert_eq!((limits.header_bytes_max, limits.header_count_max), (64 * 1024, 50));
     assert_eq!((limits.body_bytes_max, limits.requests_per_connection_max), (Some(5 << 30), Some(1000)));
+    assert_eq!(limits.streams_per_connection_max, 250);
 }
 
 #[test]
@@ -127,6 +128,7 @@ fn every_key_of_a_cluster() {
         (limits.connections_max, limits.pending_max, limits.pending_timeout),
         (Some(100), 20, Duration::from_secs(1))
     );
+    assert_eq!((limits.streams_per_connection_max, cluster.protocol), (50, ClusterProtocol::H1));
     let timeouts = [cluster.connect_timeout, cluster.response_timeout, cluster.idle_timeout];
     assert_eq!(timeouts, [250, 60_000, 10_000].map(Duration::from_millis));
     assert_eq!((cluster.idle_connections_max, cluster.send_proxy_protocol), (0, Some(ProxyProtocol::V2)));
@@ -143,6 +145,14 @@ fn cluster(keys: &str) -> Cluster {
 fn other_ways_to_write_a_cluster() {
     assert_eq!(cluster("outlier: off").outlier, None);
     assert_eq!(cluster("outlier: {}").outlier, Some(Outlier::default()));
+    let protocol = |keys: &str| cluster(keys).protocol;
+    assert_eq!(protocol("protocol: h1, tls: {}"), ClusterProtocol::H1);
+    assert_eq!(protocol("protocol: h2c"), ClusterProtocol::H2);
+    assert_eq!(protocol("protocol: h2, tls: {}"), ClusterProtocol::H2);
+    let probe = |keys: &str| cluster(&format!("health_check: {keys}")).health_check.unwrap().probe;
+    assert_eq!(probe("{grpc: ''}"), Probe::Grpc { service: String::new(), host: None });
+    let host = Some("greeter.example.com".to_owned());
+    assert_eq!(probe("{grpc: a.B, host: greeter.example.com}"), Probe::Grpc { service: "a.B".to_owned(), host });
     let check =
         |balance: &str, expect| assert_eq!(cluster(&format!("balance: {balance}")).algorithm, expect, "{balance}");
     check("random", Algorithm::Random);

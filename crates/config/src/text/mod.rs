@@ -1,12 +1,14 @@
 //! What is written as one piece of text: numbers with units, addresses, the parts of a request.
 
 mod address;
+mod grpc;
 mod http;
 mod policy;
 mod units;
 mod vip;
 
 pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, parse_endpoint};
+pub use grpc::{GrpcName, GrpcService};
 pub use http::{
     CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,
     RouteName, StatusRange, Text,

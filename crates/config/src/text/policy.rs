@@ -32,6 +32,8 @@ pub enum RetryOn {
     Timeout,
     /// The first and the last.
     Statuses(u16, u16),
+    /// A status of gRPC.
+    Grpc(u8),
 }
 
 /// The name of a header that may be changed, in lower case.
@@ -100,19 +102,26 @@ impl Formed for RedirectStatus {
     }
 }
 
-/// The words for failures that have no status.
+/// The words for failures that have no status of HTTP.
 const RETRY_WORDS: &[(&str, RetryOn)] = &[
     ("connect_failure", RetryOn::ConnectFailure),
     ("reset", RetryOn::Reset),
     ("timeout", RetryOn::Timeout),
     ("5xx", RetryOn::Statuses(500, 599)),
+    ("cancelled", RetryOn::Grpc(1)),
+    ("deadline_exceeded", RetryOn::Grpc(4)),
+    ("resource_exhausted", RetryOn::Grpc(8)),
+    ("internal", RetryOn::Grpc(13)),
+    ("unavailable", RetryOn::Grpc(14)),
 ];
 
 impl Formed for RetryOn {
     const FORM: Form = Form {
         noun: "a failure",
         example: "503",
-        pattern: Some("^(connect_failure|reset|timeout|5xx|[45][0-9][0-9])$"),
+        pattern: Some(
+            "^(connect_failure|reset|timeout|5xx|[45][0-9][0-9]|cancelled|deadline_exceeded|resource_exhausted|internal|unavailable)$",
+        ),
     };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
@@ -124,7 +133,8 @@ impl Formed for RetryOn {
             Ok(status) if digits && (400..=599).contains(&status) => Ok(Self::Statuses(status, status)),
             _ => {
                 let wrong = Wrong::new(format!("{} is nothing that a request is retried on", quoted(text)));
-                let words = "connect_failure, reset, timeout, 5xx, or a status from 400 to 599";
+                let words = "connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, \
+                             deadline_exceeded, resource_exhausted, internal, unavailable";
                 Err(wrong.hint(match nearest(text, RETRY_WORDS.iter().map(|(word, _)| *word)) {
                     Some(word) => format!("did you mean {word}?"),
                     None => format!("it can be {words}"),
@@ -242,12 +252,12 @@ mod tests {
         check("503", "Statuses(503, 503)");
         check(
             "200",
-            r#""200" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, or a status from 400 to 599"#,
+            r#""200" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
         );
         check("resets", r#""resets" is nothing that a request is retried on; did you mean reset?"#);
         check(
             "+503",
-            r#""+503" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, or a status from 400 to 599"#,
+            r#""+503" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
         );
     }
 

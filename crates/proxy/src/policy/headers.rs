@@ -25,7 +25,6 @@ impl ResponseEdits<'static> {
     pub(crate) const NONE: Self = Self { headers: &UNCHANGED, cookie: None };
 }
 
-#[cfg(test)]
 impl RequestEdits<'static> {
     /// Nothing changes.
     pub(crate) const NONE: Self = Self { target: None, host: None, headers: &UNCHANGED };

@@ -10,6 +10,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 
 use balance::Outcome;
+use model::ClusterProtocol;
+use net::buffer::Buffer;
 use net::buffer::SMALL_BYTES;
 use net::clock;
 use net::timer::{Timer, Timers};
@@ -18,14 +20,18 @@ use telemetry::Reason;
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Method, ResponseHead};
 
+use super::headers::RequestEdits;
 use super::{Asked, Dealer};
 use crate::attempt;
-use crate::body::Pump;
+use crate::body::{Head, Pump};
 use crate::cluster::{Cluster, Lease};
-use crate::connect::{self, OnBehalfOf, Upstream};
+use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::exchange;
+use crate::h2::{Block, Handle};
+use crate::headers;
 use crate::receive;
+use crate::stream::Stream;
 use crate::worker::ListenerView;
 
 /// Bytes of a body that are kept for a copy; a request with a longer one is not mirrored.
@@ -69,8 +75,6 @@ impl Drop for Ticket {
 /// The copies of one request, until its body is whole.
 pub(crate) struct Copies {
     listener: Rc<ListenerView>,
-    /// As on the wire.
-    head: Vec<u8>,
     method: Method,
     body: Body,
     who: OnBehalfOf,
@@ -80,9 +84,41 @@ pub(crate) struct Copies {
 
 struct Target {
     cluster: Rc<Cluster>,
+    head: Written,
     /// For consistent hashing.
     key: u64,
     ticket: Ticket,
+}
+
+/// The head of a copy, as its endpoint gets it.
+enum Written {
+    H1(Vec<u8>),
+    H2(Box<Block>),
+}
+
+impl Written {
+    fn new(cluster: &Cluster, asked: &Asked<'_>, edits: &RequestEdits<'_>) -> Self {
+        let mut written = match cluster.plan.policy.protocol {
+            ClusterProtocol::H1 => Self::H1(Vec::new()),
+            ClusterProtocol::H2 => Self::H2(Box::default()),
+        };
+        let out = match &mut written {
+            Self::H1(bytes) => Head::H1(bytes),
+            Self::H2(block) => Head::H2(block),
+        };
+        headers::write_request(out, asked.head, asked.buffer, asked.client, cluster.scheme(), edits);
+        written
+    }
+}
+
+/// A copy.
+enum Message {
+    /// As on the wire.
+    H1(Vec<u8>),
+    H2 {
+        head: Box<Block>,
+        body: Rc<[u8]>,
+    },
 }
 
 /// What a worker has to do with mirrors.
@@ -92,13 +128,13 @@ pub(crate) struct Means<'m> {
 }
 
 impl Copies {
-    /// The copies that the route asks for of this request, whose `head` is as its endpoint gets it; `None`: there are none to be made.
+    /// The copies that the route asks for of this request, changed by `edits` as it is; `None`: there are none to be made.
     pub(crate) fn begin(
         listener: &Rc<ListenerView>,
         mirrors: &[model::Mirror],
         dealer: &Dealer,
         asked: &Asked<'_>,
-        head: &[u8],
+        edits: &RequestEdits<'_>,
         who: OnBehalfOf,
         means: &Means<'_>,
     ) -> Option<Box<Self>> {
@@ -117,7 +153,8 @@ impl Copies {
                     tracing::trace!(number, cluster = cluster.plan.policy.name, "mirrored");
                     let key = cluster.hash_key();
                     let key = key.map_or(0, |key| crate::hash::key(key, asked.head, asked.buffer, asked.client));
-                    targets.push(Target { cluster: cluster.clone(), key, ticket });
+                    let head = Written::new(cluster, asked, edits);
+                    targets.push(Target { cluster: cluster.clone(), head, key, ticket });
                 }
             }
         }
@@ -126,7 +163,6 @@ impl Copies {
         }
         Some(Box::new(Self {
             listener: listener.clone(),
-            head: head.to_vec(),
             method: asked.head.method,
             body: asked.head.body,
             who,
@@ -140,14 +176,18 @@ impl Copies {
         if !upload.is_read() {
             return Some(self);
         }
-        let Self { listener, head, method, body, who, timers, targets } = *self;
+        let Self { listener, method, body, who, timers, targets } = *self;
         let Some(data) = upload.take_copy() else {
             targets.iter().for_each(|_| listener.count(Reason::MirrorTooLarge));
             return None;
         };
-        let message: Rc<[u8]> = framed(head, body, &data).into();
-        for Target { cluster, key, ticket } in targets {
-            let (listener, message, timer) = (listener.clone(), message.clone(), Timer::new(&timers));
+        let data: Rc<[u8]> = data.into();
+        for Target { cluster, head, key, ticket } in targets {
+            let message = match head {
+                Written::H1(head) => Message::H1(framed(head, body, &data)),
+                Written::H2(head) => Message::H2 { head, body: data.clone() },
+            };
+            let (listener, timer) = (listener.clone(), Timer::new(&timers));
             tokio::task::spawn_local(async move {
                 let _ticket = ticket;
                 match deliver(&cluster, key, &message, method, who, &timer).await {
@@ -182,7 +222,7 @@ fn framed(mut message: Vec<u8>, body: Body, data: &[u8]) -> Vec<u8> {
 async fn deliver(
     cluster: &Cluster,
     key: u64,
-    message: &[u8],
+    message: &Message,
     method: Method,
     who: OnBehalfOf,
     timer: &Timer,
@@ -191,9 +231,9 @@ async fn deliver(
     let deadline_ms = now_ms.saturating_add(MIRROR_MS_MAX);
     let lease = cluster.lease_at_once(now_ms, key)?;
     lease.endpoint.counters.requests.inc();
-    let mut fresh = false;
+    let mut wanted = Wanted { who, begun_ms: now_ms, fresh_since_ms: None, now_ms, deadline_ms };
     let outcome = loop {
-        let upstream = connect::checkout(cluster, &lease.endpoint, who, fresh, timer, now_ms, deadline_ms).await;
+        let upstream = connect::checkout(cluster, &lease.endpoint, &wanted, timer).await;
         let is_reused = upstream.as_ref().is_ok_and(|upstream| upstream.is_reused);
         let answered = match upstream {
             Ok(upstream) => answer(cluster, &lease, upstream, message, method, timer, deadline_ms).await,
@@ -201,7 +241,9 @@ async fn deliver(
         };
         match answered {
             // The endpoint closed a kept connection just then. Twice would not do harm either: a mirror's answers go nowhere.
-            Err(error) if is_reused && error.reason != Reason::ResponseTimeout => fresh = true,
+            Err(error) if is_reused && error.reason != Reason::ResponseTimeout => {
+                wanted.fresh_since_ms = Some(now_ms);
+            }
             answered => break answered,
         }
     };
@@ -219,7 +261,7 @@ async fn answer(
     cluster: &Cluster,
     lease: &Lease,
     mut upstream: Upstream,
-    message: &[u8],
+    message: &Message,
     method: Method,
     timer: &Timer,
     deadline_ms: u64,
@@ -227,9 +269,19 @@ async fn answer(
     timer.set(deadline_ms);
     let mut head = ResponseHead::default();
     let exchanged = timer.guard(async {
-        upstream.stream.send(message).await.map_err(Error::endpoint_io)?;
-        final_head(&mut upstream, method, &mut head).await?;
-        is_read_whole(&mut upstream, &head).await
+        match (message, &mut upstream.stream) {
+            (Message::H2 { head: request, body }, Stream::H2(handle)) => {
+                send_frames(handle, request, body).await.map_err(Error::endpoint_io)?;
+                final_head(&mut upstream, method, &mut head).await?;
+                skip_frames(&upstream).await.map(|()| true)
+            }
+            (Message::H1(bytes), stream) => {
+                stream.send(bytes).await.map_err(Error::endpoint_io)?;
+                final_head(&mut upstream, method, &mut head).await?;
+                is_read_whole(&mut upstream, &head).await
+            }
+            (Message::H2 { .. }, _) => Err(Error::internal(Reason::Internal)),
+        }
     });
     let is_whole = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))??;
     if is_whole && head.keep_alive && upstream.input.is_empty() {
@@ -238,13 +290,42 @@ async fn answer(
     Ok(head.status)
 }
 
+async fn send_frames(handle: &mut Handle, head: &Block, body: &[u8]) -> std::io::Result<()> {
+    poll_fn(|cx| handle.poll_send_head(cx, head, body.is_empty())).await?;
+    let mut rest = body;
+    while !rest.is_empty() {
+        let taken = poll_fn(|cx| handle.poll_send(cx, rest, true)).await?;
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Reads an answer in frames, as far as it is worth it: a stream that is cut short costs no connection.
+async fn skip_frames(upstream: &Upstream) -> Result<(), Error> {
+    let Some(handle) = upstream.stream.h2() else { return Ok(()) };
+    let (mut input, mut read) = (Buffer::none(), 0);
+    while read <= ANSWER_BYTES_MAX
+        && poll_fn(|cx| handle.poll_data(cx, &mut input)).await.map_err(Error::endpoint_io)?
+    {
+        handle.release(input.len());
+        read += input.len() as u64;
+    }
+    Ok(())
+}
+
 /// Reads past interim answers to the head of the final one.
 async fn final_head(upstream: &mut Upstream, method: Method, head: &mut ResponseHead) -> Result<(), Error> {
+    let mut room = Vec::new();
     for _ in 0..=INTERIM_MAX {
         let Upstream { stream, input, .. } = upstream;
-        let mut scanned = 0;
-        let bytes = poll_fn(|cx| receive::poll_response_head(cx, stream, input, &mut scanned, method, head)).await?;
-        input.consume(bytes);
+        if let Some(handle) = stream.h2() {
+            poll_fn(|cx| handle.poll_response(cx, head, &mut room)).await?;
+        } else {
+            let mut scanned = 0;
+            let bytes =
+                poll_fn(|cx| receive::poll_response_head(cx, stream, input, &mut scanned, method, head)).await?;
+            input.consume(bytes);
+        }
         match head.status {
             101 => break,
             100..=199 => {}

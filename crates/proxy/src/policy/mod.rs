@@ -139,6 +139,7 @@ pub(crate) mod testing {
             forwarded: ForwardedHeaders::XForwarded,
             is_trusted,
             trusted_proxies: &[],
+            call: None,
         };
         look(&Asked { head: &head, buffer: text.as_bytes(), client: &client })
     }

@@ -9,6 +9,7 @@ use wire::message::Method;
 use crate::cluster::Lease;
 use crate::error::Error;
 use crate::exchange::{Routed, Work};
+use crate::grpc::Status;
 
 /// How one try went wrong, as far as another one depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) enum Setback {
     Timeout,
     /// The response has this status, and nothing of it has gone to the client.
     Status(u16),
+    /// A call of gRPC has failed with this status, and that is all that there is of its response.
+    Grpc(Status),
     /// Something of a response came, or it is not the endpoint's fault.
     Other,
 }
@@ -36,6 +39,8 @@ fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
         Setback::Reset => retry.on_reset && is_repeatable,
         Setback::Timeout => retry.on_timeout && is_repeatable,
         Setback::Status(status) => retry.is_on_status(status) && is_repeatable,
+        // Every call is a POST: to name a status is to say that the service bears it twice.
+        Setback::Grpc(status) => retry.on_grpc.contains(&(status as u8)),
         Setback::Other => false,
     }
 }
@@ -46,8 +51,8 @@ pub(crate) struct Tries {
     /// Endpoints that are not asked again as long as there are others.
     tried: SmallVec<[usize; 3]>,
     retries: u32,
-    /// The next try opens a connection of its own.
-    pub(crate) fresh: bool,
+    /// The next try takes a connection that was made since then, in milliseconds.
+    pub(crate) fresh_since_ms: Option<u64>,
     /// What went wrong last, where no response came.
     pub(crate) failed: Option<Error>,
 }
@@ -74,14 +79,20 @@ impl Tries {
 
     /// A connection from the pool was closed by its endpoint just then, which says nothing about the endpoint: whether the request is sent
     /// once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
-    pub(crate) fn again_fresh(&mut self, routed: &Routed<'_>, setback: Setback, work: &mut Work) -> bool {
+    pub(crate) fn again_fresh(
+        &mut self,
+        routed: &Routed<'_>,
+        setback: Setback,
+        work: &mut Work,
+        begun_ms: u64,
+    ) -> bool {
         let is_repeatable = work.request.method.is_idempotent() || routed.policy.retry.non_idempotent;
         if !(setback == Setback::Unseen || is_repeatable) || !work.upload.rewind() {
             return false;
         }
         routed.cluster.counters.stale_reuse.inc();
         // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
-        self.fresh = true;
+        self.fresh_since_ms = Some(begun_ms);
         true
     }
 
@@ -138,6 +149,9 @@ mod tests {
         check(&all, Setback::Status(500), false, false);
         check(&Retry { non_idempotent: true, ..all.clone() }, Setback::Status(502), true, true);
         check(&Retry { non_idempotent: true, ..all }, Setback::Other, false, false);
+        let grpc = Retry { on_grpc: vec![14], ..Retry::default() };
+        check(&grpc, Setback::Grpc(Status::Unavailable), true, true);
+        check(&grpc, Setback::Grpc(Status::Internal), false, false);
 
         let none = Retry { on_connect_failure: false, on_reset: false, ..Retry::default() };
         check(&none, Setback::Connect, false, false);

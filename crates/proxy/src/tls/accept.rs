@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use model::{HostMatcher, ListenerTls};
@@ -13,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use tokio_rustls::LazyConfigAcceptor;
 
 use super::files::{self, Contents};
-use super::{Provider, Socket, alpn, versions};
+use super::{H1, H2, Provider, Socket, versions};
 use crate::stream::Stream;
 
 /// What a listener shows and asks for.
@@ -66,7 +67,7 @@ impl ServerKeys {
                 }
             };
             let mut config = builder.with_cert_resolver(certificates.clone());
-            config.alpn_protocols = alpn();
+            config.alpn_protocols = vec![H2.to_vec(), H1.to_vec()];
             // A session is resumed by a ticket, which costs no memory here, and only under the settings that it was made under: one that was made
             // without a certificate of the client is worth nothing where one is asked for.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -112,9 +113,15 @@ pub(crate) struct Secured {
     /// The name that the client asked for, in lower case.
     sni: Option<Box<str>>,
     is_mutual: bool,
+    is_h2: bool,
 }
 
 impl Secured {
+    /// HTTP/2 was agreed upon.
+    pub(crate) fn is_h2(&self) -> bool {
+        self.is_h2
+    }
+
     /// Whether a request for this host may come over the connection (RFC 9110 section 7.4): it was made for that very name, or what was
     /// shown and asked for holds for it too. `host` is in lower case and has no port.
     pub(crate) fn serves(&self, host: &str) -> bool {
@@ -131,13 +138,14 @@ impl Secured {
 ///
 /// # Errors
 /// The client broke it off, or offers nothing that is spoken here, or shows no certificate that is believed. It has been told by an alert.
-pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<(Stream, Box<Secured>)> {
+pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<(Stream, Rc<Secured>)> {
     let started = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
     let sni = started.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
     let is_mutual = keys.is_mutual(sni.as_deref());
     let config = keys.config(is_mutual).ok_or_else(|| io::Error::other("no configuration for the name"))?.clone();
     let stream = started.into_stream(config).await?;
-    Ok((Stream::Tls(Box::new(stream.into())), Box::new(Secured { keys, sni, is_mutual })))
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+    Ok((Stream::Tls(Box::new(stream.into())), Rc::new(Secured { keys, sni, is_mutual, is_h2 })))
 }
 
 /// The certificates of a listener, by the names in them.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use model::ClusterTls;
+use model::{ClusterProtocol, ClusterTls};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -14,11 +14,12 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::files::{self, Contents};
-use super::{Provider, Socket, alpn, versions};
+use super::{H1, H2, Provider, Socket, versions};
 
 /// What a cluster believes and shows.
 pub struct ClientKeys {
     settings: ClusterTls,
+    protocol: ClusterProtocol,
     contents: Contents,
     /// The name that every endpoint must carry; `None`: each its own.
     name: Option<ServerName<'static>>,
@@ -32,6 +33,7 @@ impl ClientKeys {
     /// What is wrong, a line each.
     pub(super) fn load(
         settings: &ClusterTls,
+        protocol: ClusterProtocol,
         old: Option<&Arc<Self>>,
         provider: &Provider,
     ) -> Result<Arc<Self>, String> {
@@ -53,24 +55,26 @@ impl ClientKeys {
                 builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
             }
         };
-        config.alpn_protocols = alpn();
+        config.alpn_protocols = vec![alpn(protocol).to_vec()];
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| format!("server_name: {name} is not a name or an address"))
         });
         let name = name.transpose()?;
-        Ok(match old.filter(|old| old.settings == *settings && old.contents == contents) {
+        let is_same =
+            |old: &&Arc<Self>| old.settings == *settings && old.protocol == protocol && old.contents == contents;
+        Ok(match old.filter(is_same) {
             Some(old) => old.clone(),
             None => {
                 let (settings, connector) = (settings.clone(), TlsConnector::from(Arc::new(config)));
-                Arc::new(Self { settings, contents, name, connector })
+                Arc::new(Self { settings, protocol, contents, name, connector })
             }
         })
     }
 
-    /// Does the handshake with an endpoint, whose name is `host` where it was found by one.
+    /// Does the handshake with an endpoint, whose name is `host` where it was found by one. The protocol of the cluster is spoken then.
     ///
     /// # Errors
-    /// The endpoint broke it off, or its certificate is not believed.
+    /// The endpoint broke it off, or its certificate is not believed, or it does not speak the protocol.
     pub async fn secure(
         &self,
         tcp: TcpStream,
@@ -93,7 +97,20 @@ impl ClientKeys {
         };
         let name = self.name.clone().unwrap_or_else(own);
         let socket = Socket::new(tcp, net::buffer::Buffer::none());
-        Ok(self.connector.connect(name, socket).await?.into())
+        let stream = self.connector.connect(name, socket).await?;
+        // Many endpoints of HTTP/1.1 know nothing of ALPN; HTTP/2 needs it (RFC 9113 section 3.2).
+        let agreed = stream.get_ref().1.alpn_protocol();
+        if self.protocol == ClusterProtocol::H2 && agreed != Some(alpn(self.protocol)) {
+            return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
+        }
+        Ok(stream.into())
+    }
+}
+
+fn alpn(protocol: ClusterProtocol) -> &'static [u8] {
+    match protocol {
+        ClusterProtocol::H1 => H1,
+        ClusterProtocol::H2 => H2,
     }
 }
 

@@ -46,7 +46,7 @@ impl Keys {
         for cluster in &snapshot.clusters {
             let Some(tls) = &cluster.tls else { continue };
             let old = previous.and_then(|previous| previous.clusters.get(&cluster.name));
-            match ClientKeys::load(tls, old, &provider) {
+            match ClientKeys::load(tls, cluster.protocol, old, &provider) {
                 Ok(made) => drop(keys.clusters.insert(cluster.name.clone(), made)),
                 Err(error) => errors.extend(error.lines().map(|line| format!("cluster {}: {line}", cluster.name))),
             }
@@ -80,7 +80,6 @@ fn versions(min: model::TlsVersion) -> &'static [&'static rustls::SupportedProto
 /// What all configurations are made with: nothing of the process is global.
 type Provider = Arc<CryptoProvider>;
 
-/// The one protocol that is spoken within TLS (RFC 7301).
-fn alpn() -> Vec<Vec<u8>> {
-    vec![b"http/1.1".to_vec()]
-}
+/// What is spoken within TLS (RFC 7301).
+const H1: &[u8] = b"http/1.1";
+const H2: &[u8] = b"h2";

@@ -44,6 +44,7 @@ impl admin::Control for Control {
             last_reload: state.last_reload.clone(),
             listeners: snapshot.iter().flat_map(|snapshot| admin::listener_statuses(snapshot, &totals)).collect(),
             routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals)).collect(),
+            methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &failures)).collect(),
             kernel_plane,
             vips,

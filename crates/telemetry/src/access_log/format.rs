@@ -47,11 +47,14 @@ fn text_request(out: &mut Vec<u8>, http: &HttpRecord<'_>) {
         escape::quoted(out, http.method);
         out.push(b' ');
         escape::quoted(out, http.target);
-        put(out, format_args!(" HTTP/1.{}", http.minor_version));
+        put(out, format_args!(" HTTP/{}", http.version));
     }
     out.extend_from_slice(b"\" host=");
     escape::value(out, http.host);
     put(out, format_args!(" status={}", dash(Some(http.status).filter(|status| *status != 0))));
+    if let Some(code) = http.grpc_status {
+        put(out, format_args!(" grpc_status={code}"));
+    }
 }
 
 fn json(out: &mut Vec<u8>, record: &Record<'_>) {
@@ -61,9 +64,12 @@ fn json(out: &mut Vec<u8>, record: &Record<'_>) {
     if let Some(http) = &record.http {
         json_text(out, "method", http.method);
         json_text(out, "target", http.target);
-        put(out, format_args!(",\"version\":\"1.{}\"", http.minor_version));
+        put(out, format_args!(",\"version\":\"{}\"", http.version));
         json_text(out, "host", http.host);
         put(out, format_args!(",\"status\":{}", null(Some(http.status).filter(|status| *status != 0))));
+        if let Some(code) = http.grpc_status {
+            put(out, format_args!(",\"grpc_status\":{code}"));
+        }
     }
     put(out, format_args!(",\"bytes_in\":{},\"bytes_out\":{}", record.bytes_in, record.bytes_out));
     if let Some(http) = &record.http {

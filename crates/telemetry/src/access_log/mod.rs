@@ -67,10 +67,12 @@ pub struct HttpRecord<'a> {
     pub method: &'a [u8],
     /// The request target.
     pub target: &'a [u8],
-    /// The minor version of HTTP/1.
-    pub minor_version: u8,
+    /// The version of HTTP that the client spoke: `1.0`, `1.1` or `2`.
+    pub version: &'static str,
     /// The Host.
     pub host: &'a [u8],
+    /// The code that a call of gRPC ended with; `None`: the request was none.
+    pub grpc_status: Option<u8>,
     /// Of the final response; 0: the connection was closed without one.
     pub status: u16,
     /// The route's name; empty: none matched.

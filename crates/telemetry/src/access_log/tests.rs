@@ -62,8 +62,9 @@ fn request() -> Record<'static> {
         http: Some(HttpRecord {
             method: b"GET",
             target: b"/x?q=1",
-            minor_version: 1,
+            version: "1.1",
             host: b"shop.example.com",
+            grpc_status: None,
             status: 200,
             route: "shop.example.com/",
             added_us: 41,
@@ -131,6 +132,18 @@ fn lines_of_text() {
         "2026-11-21T06:07:15.123Z client=192.0.2.7 listener=web \"-\" host=- status=400 bytes_in=78 bytes_out=1204 route=- \
          cluster=- endpoint=- total_ms=2.500 added_us=41 upstream_ms=- attempts=0 reason=bad_request_line",
     );
+}
+
+#[test]
+fn calls_of_grpc_have_their_code() {
+    let http = HttpRecord { grpc_status: Some(14), ..request().http.unwrap() };
+    let record = Record { http: Some(http), ..request() };
+    let check = |format, expect: &str| {
+        let line = one_line(format, &record);
+        assert!(line.contains(expect), "{line}");
+    };
+    check(Text, " status=200 grpc_status=14 bytes_in=");
+    check(Json, r#","status":200,"grpc_status":14,"bytes_in":"#);
 }
 
 #[test]
@@ -266,8 +279,8 @@ proptest! {
         times in any::<(u64, u64, Option<u64>)>(),
     ) {
         let http = HttpRecord {
-            method: &method, target: &target, minor_version: 0, host: &host, status, route: &route, added_us: times.1,
-            upstream_us: times.2,
+            method: &method, target: &target, version: "1.0", host: &host, grpc_status: times.2.map(|_| 14), status,
+            route: &route, added_us: times.1, upstream_us: times.2,
         };
         let record = Record { unix_ms: times.0, http: Some(http), ..request() };
         for format in [Text, Json] {

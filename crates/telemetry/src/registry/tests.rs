@@ -34,6 +34,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         headers: Vec::new(),
         cookies: Vec::new(),
         query: Vec::new(),
+        grpc: None,
         to: ClusterId(0).into(),
         timeout: None,
         policy: model::RoutePolicy::default(),
@@ -103,6 +104,36 @@ fn a_reload_keeps_what_stays_and_forgets_the_rest() {
 }
 
 #[test]
+fn methods_of_a_service_are_counted_apart_up_to_a_bound() {
+    let registry = Registry::default();
+    for number in 0..2 * METHODS_MAX {
+        registry.method(number % 2, "web", "shop.Cart", &format!("M{number:03}")).codes.inc(0);
+        registry.method(0, "web", "shop.Cart2", "Get").codes.inc(14);
+    }
+    registry.method(0, "web", "shop.Cart", "M001").codes.inc(0);
+    let totals = registry.totals();
+    let of = |service: &str, method: &str| {
+        let key = MethodKey { listener: "web".into(), service: service.into(), method: method.into() };
+        totals.methods.get(&key).map(|total| total.codes.sum())
+    };
+    assert_eq!(totals.methods.len(), METHODS_MAX + 2);
+    assert_eq!((of("shop.Cart", "M000"), of("shop.Cart", "M001"), of("shop.Cart", "M064")), (Some(1), Some(2), None));
+    assert_eq!(of("shop.Cart", OTHER_METHODS), Some(METHODS_MAX as u64));
+    assert_eq!(of("shop.Cart2", "Get"), Some(2 * METHODS_MAX as u64));
+
+    let mut snapshot = snapshot(&[("web", &["/"])], &[]);
+    registry.retain(&snapshot);
+    assert_eq!(registry.totals().methods.len(), 0, "no route names the services");
+    registry.method(0, "web", "shop.Cart", "Get").codes.inc(0);
+    registry.method(0, "web", "gone.Cart", "Get").codes.inc(0);
+    let Protocol::Http(http) = &mut snapshot.listeners[0].protocol else { panic!("it speaks HTTP") };
+    http.routes[0].grpc = Some(model::GrpcMatcher { service: "shop.Cart".into(), method: None });
+    registry.retain(&snapshot);
+    let left: Vec<String> = registry.totals().methods.into_keys().map(|key| key.service).collect();
+    assert_eq!(left, ["shop.Cart"]);
+}
+
+#[test]
 fn an_address_of_a_name_lives_as_long_as_somebody_holds_it() {
     let name = EndpointAddress::Name { host: "shop.internal".into(), port: 80 };
     let snapshot = snapshot(&[], &[("shop", &[name])]);
@@ -128,6 +159,9 @@ fn the_page_reads_back() {
     let route = registry.route(1, odd, "/");
     route.responses.inc(503);
     [10, 20, 30, 1_000_000, 900_000_000].into_iter().for_each(|us| route.added.record(us));
+    let method = registry.method(1, odd, "shop.Cart", "Add");
+    method.codes.inc(4);
+    method.duration.record(2_000_000);
     registry.cluster(0, "shop").panic_picks.inc();
     registry.endpoint(0, "shop", "[2001:db8::1]:80".parse().unwrap()).ejections.inc();
     let generation = Sample {
@@ -152,6 +186,11 @@ fn the_page_reads_back() {
     check("steelyard_route_added_seconds_bucket", &[("listener", odd), ("route", "/"), ("le", "0.000016")], 1.0);
     check("steelyard_route_added_seconds_bucket", &[("listener", odd), ("route", "/"), ("le", "+Inf")], 5.0);
     check("steelyard_route_upstream_seconds_count", &[("listener", odd), ("route", "/")], 0.0);
+    let called = [("listener", odd), ("service", "shop.Cart"), ("method", "Add")];
+    let ended = |code| [called.as_slice(), &[("status", code)]].concat();
+    check("steelyard_grpc_calls_total", &ended("DEADLINE_EXCEEDED"), 1.0);
+    check("steelyard_grpc_calls_total", &ended("OK"), 0.0);
+    check("steelyard_grpc_call_seconds_sum", &called, 2.0);
     check("steelyard_cluster_panic_picks_total", &[("cluster", "shop")], 1.0);
     check("steelyard_endpoint_ejections_total", &[("cluster", "shop"), ("endpoint", "[2001:db8::1]:80")], 1.0);
     check("steelyard_generation", &[], 7.0);

@@ -129,7 +129,7 @@ impl Connection {
             self.glitches.charge(Glitch::Reset)?;
             self.streams.remember(id, Departure::Ours);
             frame::write_rst_stream(self.output.bytes(), id, Reason::StreamLimit.code());
-            return Ok(None);
+            return Ok(Some(Event::Refused { reason: Reason::StreamLimit }));
         }
         let (content_left, is_too_large) = match outcome {
             _ if block.is_circular => return Err(Fault::stream(id, Reason::Priority)),

@@ -49,6 +49,8 @@ pub struct Connection {
     pub(super) reading: Reading,
     /// A frame that has not come whole: `<= HEAD_BYTES + FRAME_BYTES_MAX`.
     pub(super) carry: Vec<u8>,
+    /// Frames that were begun so far, where a head and the CONTINUATIONs behind it are one.
+    pub(super) begun: u64,
     /// The header block that CONTINUATION frames add to.
     pub(super) block: Option<Block>,
     /// Its bytes: `<= limits.block_bytes_max()`.
@@ -76,6 +78,8 @@ pub struct Connection {
     pub(super) drain: Drain,
     /// The other side said GOAWAY.
     pub(super) is_going_away: bool,
+    /// The other side has acknowledged this side's settings.
+    pub(super) is_acknowledged: bool,
     pub(super) failed: Option<Error>,
 }
 
@@ -97,6 +101,7 @@ impl Connection {
             limits,
             reading: if role == Role::Server { Reading::Preface { got: 0 } } else { Reading::Head },
             carry: Vec::new(),
+            begun: 0,
             block: None,
             block_bytes: Vec::new(),
             decoder: Decoder::default(),
@@ -115,6 +120,7 @@ impl Connection {
             next_ours: 1,
             drain: Drain::No,
             is_going_away: false,
+            is_acknowledged: false,
             failed: None,
         }
     }
@@ -260,7 +266,12 @@ impl Connection {
 
     /// More requests that could be sent now; 0 from the moment that either side goes away.
     pub fn can_open(&self) -> usize {
-        if self.role == Role::Server || self.is_ending() || self.next_ours > STREAM_ID_MAX || self.is_output_full() {
+        if self.is_output_full() { 0 } else { self.stream_room() }
+    }
+
+    /// Requests that there is room for, though the output may have to be written first.
+    pub fn stream_room(&self) -> usize {
+        if self.role == Role::Server || self.is_ending() || self.next_ours > STREAM_ID_MAX {
             return 0;
         }
         let max = self.limits.streams_max.min(self.theirs.streams_max) as usize;
@@ -275,6 +286,28 @@ impl Connection {
     /// The other side's first settings have come: it does speak HTTP/2.
     pub fn is_established(&self) -> bool {
         self.theirs.is_known
+    }
+
+    /// The other side has acknowledged this side's settings. How long to wait for that is the owner's to say (RFC 9113 section 6.5.3); then
+    /// [`Connection::abort`] with [`Reason::SettingsTimeout`].
+    pub fn is_acknowledged(&self) -> bool {
+        self.is_acknowledged
+    }
+
+    /// The number of the frame, or of the head with all its CONTINUATIONs, of which a part has come and the rest has not. `None`: there is none,
+    /// or it is DATA, which is handed on as it comes. How long the rest may take is the owner's to say.
+    pub fn unfinished(&self) -> Option<u64> {
+        match self.reading {
+            _ if self.block.is_some() => Some(self.begun),
+            Reading::Payload(_) => Some(self.begun),
+            Reading::Head if !self.carry.is_empty() => Some(self.begun + 1),
+            _ => None,
+        }
+    }
+
+    /// This side has said that it goes away, the other has, or the connection is over.
+    pub fn is_going_away(&self) -> bool {
+        self.is_ending()
     }
 
     /// Gives back memory that a quiet connection does not need. The tables stay: the other side counts on them.
@@ -363,7 +396,7 @@ impl Connection {
         frame::write_rst_stream(self.output.bytes(), id, code);
         let Some((stream, state)) = self.streams.find(id) else {
             self.streams.remember(id, Departure::Ours);
-            return Ok(None);
+            return Ok(Some(Event::Refused { reason }));
         };
         close(state);
         self.streams.depart(id, Departure::Ours);

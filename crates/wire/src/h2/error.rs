@@ -75,6 +75,8 @@ pub enum Reason {
     Glitches,
     /// The other side makes us answer, and does not read the answers.
     OutputFlood,
+    /// Settings were not acknowledged in time (section 6.5.3).
+    SettingsTimeout,
 }
 
 impl Reason {
@@ -105,6 +107,7 @@ impl Reason {
             Self::StreamLimit => "h2_stream_limit",
             Self::Glitches => "h2_glitches",
             Self::OutputFlood => "h2_output_flood",
+            Self::SettingsTimeout => "h2_settings_timeout",
         }
     }
 
@@ -116,6 +119,7 @@ impl Reason {
             Self::FlowControl => ErrorCode::FLOW_CONTROL_ERROR,
             Self::Compression => ErrorCode::COMPRESSION_ERROR,
             Self::StreamLimit => ErrorCode::REFUSED_STREAM,
+            Self::SettingsTimeout => ErrorCode::SETTINGS_TIMEOUT,
             Self::HeadFlood | Self::Glitches | Self::OutputFlood => ErrorCode::ENHANCE_YOUR_CALM,
             _ => ErrorCode::PROTOCOL_ERROR,
         }

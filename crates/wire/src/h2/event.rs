@@ -54,6 +54,12 @@ pub enum Event<'b> {
         /// The stream.
         stream: StreamKey,
     },
+    /// Something was refused that the owner knows nothing of: a malformed request, one more than are allowed, a frame for a stream that is
+    /// over. The other side was told; this is for counting.
+    Refused {
+        /// Why.
+        reason: Reason,
+    },
     /// The other side's settings have come or changed: more streams may fit.
     Settings,
     /// The other side takes no new requests. Those that it did not process get `Reset` with `ResetBy::GoAway`.

@@ -111,6 +111,7 @@ impl Connection {
 
     /// What can be said of a frame by its head alone, so that a frame which is refused is not waited for.
     fn begin_frame<'b>(&mut self, head: FrameHead) -> Result<Option<Event<'b>>, Fault> {
+        self.begun += u64::from(self.block.is_none());
         let is_more = head.kind == kind::CONTINUATION;
         match &self.block {
             Some(block) if !is_more || block.stream != head.stream => {

@@ -277,3 +277,39 @@ fn an_endpoint_that_goes_away_says_what_it_has_not_done() {
     client.forget(StreamKey { id: 1, slot: 0 });
     assert!(client.is_done());
 }
+
+#[test]
+fn what_has_not_come_whole_is_known_by_its_number() {
+    let mut connection = established(Role::Server, Limits::default());
+    let first = connection.unfinished();
+    let mut take = |bytes: &[u8]| {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let handled = connection.handle_bytes(0, rest).unwrap();
+            rest = &rest[handled.consumed..];
+        }
+        connection.unfinished()
+    };
+    assert_eq!((first, take(&frame(kind::PING, 0, 0, &[0; 8]))), (None, None));
+    // Piece by piece it stays the same, to the end of the head.
+    let whole = block(POST);
+    let (head, rest) = whole.split_at(5);
+    let begun = frame(kind::HEADERS, 0, 1, head);
+    let number = take(&begun[..3]);
+    assert!(number.is_some());
+    for piece in [
+        &begun[3..11],
+        &begun[11..],
+        &frame(kind::CONTINUATION, 0, 1, &[]),
+        &frame(kind::CONTINUATION, 4, 1, rest)[..7],
+    ] {
+        assert_eq!(take(piece), number);
+    }
+    assert_eq!(take(&frame(kind::CONTINUATION, 4, 1, rest)[7..]), None);
+    // DATA is handed on as it comes; what comes behind it is another frame.
+    let (data, ping) = (data(1, false, b"abc"), frame(kind::PING, 0, 0, &[0; 8]));
+    assert_eq!((take(&data[..10]), take(&data[10..])), (None, None));
+    let next = take(&ping[..12]);
+    assert!(next > number, "{next:?} {number:?}");
+    assert_eq!(take(&ping[12..]), None);
+}

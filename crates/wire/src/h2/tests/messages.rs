@@ -73,6 +73,19 @@ fn targets() {
 }
 
 #[test]
+fn what_is_refused_is_told_with_its_reason() {
+    let check_refused = |more: &[(&str, &str)], reason: &str| {
+        let refused = format!("refused {reason}");
+        check(&[headers(1, true, &[GET, more].concat())], &[&refused], &["RST 1 1"]);
+    };
+    check_refused(&[("X", "y")], "h2_field");
+    check_refused(&[("connection", "close")], "h2_connection_field");
+    check_refused(&[(":path", "/")], "h2_pseudo_header");
+    check_refused(&[("host", "b")], "h2_authority");
+    check_refused(&[("content-length", "1")], "h2_content_length");
+}
+
+#[test]
 fn host_says_what_authority_says() {
     check_fields(&[("host", "a")], Ok(" host=a"));
     check_fields(&[("host", "A")], Ok(" host=A"));

@@ -145,7 +145,9 @@ impl Side {
                     assert!(flow.waits);
                     flow.waits = false;
                 }
-                Some(Event::RequestTooLarge { .. }) => panic!("no head is large"),
+                Some(Event::RequestTooLarge { .. } | Event::Refused { .. }) => {
+                    panic!("no head is large, none is malformed")
+                }
             }
         }
     }

@@ -1,0 +1,30 @@
+//! What an endpoint of HTTP/1.1 gets, for the fuzz targets, which hold it against readers of other people. Nothing else uses it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use model::ForwardedHeaders;
+use wire::message::{Field, RequestHead};
+
+use crate::body::Head;
+use crate::headers::{self, Client};
+use crate::policy::headers::RequestEdits;
+
+/// Appends the head that the endpoint gets, of a client at 192.0.2.1 that nobody trusts.
+pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
+    let client = Client {
+        address: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4711)),
+        ip_text: b"192.0.2.1",
+        local: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+        scheme: "http",
+        forwarded: ForwardedHeaders::XForwarded,
+        is_trusted: false,
+        trusted_proxies: &[],
+        call: None,
+    };
+    headers::write_request(Head::H1(out), head, arena, &client, "http", &RequestEdits::NONE);
+}
+
+/// Appends the fields of a trailer section, without its last line.
+pub fn write_trailers(out: &mut Vec<u8>, fields: &[Field], arena: &[u8]) {
+    headers::write_trailers(out, fields, arena);
+}

@@ -1,0 +1,92 @@
+//! What the client of a call is told when its endpoint's answer cannot be had: a response of trailers alone.
+//!
+//! A client of gRPC that gets an HTTP status instead has to guess what it means, and which of its policies holds for it. So its failures
+//! are responses of status 200 with `grpc-status` and `grpc-message`, as an endpoint would send them ("Trailers-Only").
+
+use telemetry::Reason;
+
+use super::content::Call;
+use super::status::Status;
+
+/// An answer that this hop makes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    call: Call,
+    /// Percent-encoded.
+    message: Vec<u8>,
+}
+
+impl Answer {
+    /// For a failure, which has this HTTP status for other clients; `None`: they are told nothing.
+    pub(crate) fn failure(call: Call, reason: Reason, http_status: Option<u16>) -> Self {
+        let message = format!("{}: {}", reason.name(), reason.meaning());
+        Self { status: Status::of_failure(reason, http_status), call, message: encoded(&message) }
+    }
+
+    /// For an endpoint that answered in HTTP.
+    pub(crate) fn not_grpc(call: Call, http_status: u16) -> Self {
+        let message = format!("{}: HTTP status {http_status}", Reason::UpstreamNotGrpc.name());
+        Self { status: Status::of_http(http_status), call, message: encoded(&message) }
+    }
+
+    /// The fields of its head, beside the status, which is 200.
+    pub(crate) fn head(&self) -> [(&'static [u8], &[u8]); 3] {
+        let [status, message] = self.trailers();
+        [(b"content-type", self.call.content_type()), status, message]
+    }
+
+    /// The fields that end a response whose head has gone out.
+    pub(crate) fn trailers(&self) -> [(&'static [u8], &[u8]); 2] {
+        [(b"grpc-status", self.status.code()), (b"grpc-message", &self.message)]
+    }
+}
+
+/// Percent-encoding of a message ("gRPC over HTTP2", section "Responses"): all but printable ASCII, and the `%`.
+fn encoded(message: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(message.len());
+    for byte in message.bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'%' {
+            out.push(byte);
+        } else {
+            const HEX: &[u8; 16] = b"0123456789ABCDEF";
+            out.push(b'%');
+            out.extend([byte >> 4, byte & 15].iter().filter_map(|digit| HEX.get(usize::from(*digit))));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(answer: &Answer) -> String {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        answer.head().iter().map(|(name, value)| format!("{}: {}\n", text(name), text(value))).collect()
+    }
+
+    #[test]
+    fn a_failure_is_trailers_alone() {
+        assert_eq!(
+            shown(&Answer::failure(Call::Grpc, Reason::NoRoute, Some(404))),
+            "content-type: application/grpc\ngrpc-status: 12\n\
+             grpc-message: no_route: No route of the listener matches the request.\n"
+        );
+        assert_eq!(
+            shown(&Answer::not_grpc(Call::Web { is_text: true }, 502)),
+            "content-type: application/grpc-web-text+proto\ngrpc-status: 14\n\
+             grpc-message: upstream_not_grpc: HTTP status 502\n"
+        );
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        let check = |text, expect: &str| assert_eq!(String::from_utf8(encoded(text)).unwrap(), expect);
+        check("a b~", "a b~");
+        check("100%", "100%25");
+        check("a\r\nb\t\u{7f}", "a%0D%0Ab%09%7F");
+        check("ü", "%C3%BC");
+        check("", "");
+    }
+}

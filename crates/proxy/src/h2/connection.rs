@@ -1,0 +1,357 @@
+//! What the task of a connection shares with the exchanges on its streams.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use net::buffer::Buffer;
+use wire::h2::{self, ErrorCode, Event, Limits, ResetBy, Role, StreamKey};
+use wire::message::{Field, ResponseHead};
+
+/// Informational responses that wait for their exchange to pass them on; one more cuts the stream off.
+const HEADS_MAX: usize = 16;
+
+/// Room for heads that a place keeps for its next stream, in bytes.
+const ROOM_BYTES_MAX: usize = 4096;
+
+/// A connection. Each call borrows what it needs for its own duration: nothing is held while something else runs.
+pub(crate) struct Connection {
+    pub(super) wire: RefCell<h2::Connection>,
+    /// By [`StreamKey::slot`].
+    pub(super) places: RefCell<Vec<Place>>,
+    /// The task that reads and writes the socket.
+    driver: RefCell<Option<Waker>>,
+    /// It was woken and has not run since.
+    is_woken: Cell<bool>,
+    /// Exchanges that have a connection and wait for room in its output, to open their stream.
+    pub(super) openers: RefCell<Vec<Waker>>,
+    /// Why nothing goes over it any more.
+    over: Cell<Option<Cut>>,
+}
+
+/// Why a stream came to an early end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The other side reset it.
+    Reset(ErrorCode),
+    /// The other side did not look at it, and said so: it may be sent again elsewhere, whatever it is.
+    Refused,
+    /// This side reset it, because of what the other sent.
+    Broken(h2::Reason),
+    /// The other side closed the connection.
+    Gone,
+    /// The connection failed.
+    Lost,
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reset(ErrorCode(code)) => write!(f, "stream reset with code {code}"),
+            Self::Refused => f.write_str("stream refused"),
+            Self::Broken(reason) => write!(f, "stream broken: {}", reason.name()),
+            Self::Gone => f.write_str("connection closed"),
+            Self::Lost => f.write_str("connection lost"),
+        }
+    }
+}
+
+impl std::error::Error for Cut {}
+
+impl Cut {
+    /// The cut that a failure to read or write was.
+    pub(crate) fn within(error: &std::io::Error) -> Option<Self> {
+        error.get_ref().and_then(|source| source.downcast_ref::<Self>()).copied()
+    }
+
+    fn of(code: ErrorCode, by: ResetBy) -> Self {
+        match by {
+            ResetBy::GoAway => Self::Refused,
+            ResetBy::Peer if code == ErrorCode::REFUSED_STREAM => Self::Refused,
+            ResetBy::Peer => Self::Reset(code),
+            ResetBy::Us(reason) => Self::Broken(reason),
+        }
+    }
+}
+
+/// What has come for one stream and its exchange has not taken yet.
+pub(super) struct Place {
+    /// 0: it is nobody's.
+    id: u32,
+    /// DATA: at most the stream's window.
+    pub(super) input: Buffer,
+    /// Nothing follows what is in `input`.
+    pub(super) is_ended: bool,
+    /// Trailers came, and are in the two behind.
+    pub(super) has_trailers: bool,
+    pub(super) trailers: Vec<Field>,
+    pub(super) trailer_bytes: Vec<u8>,
+    /// A response's head came, and is in the two behind.
+    pub(super) has_head: bool,
+    pub(super) head: ResponseHead,
+    pub(super) head_bytes: Vec<u8>,
+    /// Heads behind it: there is more than one only where informational responses come.
+    pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
+    pub(super) cut: Option<Cut>,
+    /// Who waits for something to come.
+    pub(super) reader: Option<Waker>,
+    /// Who waits for room to send.
+    pub(super) writer: Option<Waker>,
+    /// The request's head is beyond the limits, and was not kept.
+    pub(super) is_too_large: bool,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            id: 0,
+            input: Buffer::none(),
+            is_ended: false,
+            has_trailers: false,
+            trailers: Vec::new(),
+            trailer_bytes: Vec::new(),
+            has_head: false,
+            head: ResponseHead::default(),
+            head_bytes: Vec::new(),
+            heads: VecDeque::new(),
+            cut: None,
+            reader: None,
+            writer: None,
+            is_too_large: false,
+        }
+    }
+
+    fn begin(&mut self, id: u32, is_ended: bool, is_too_large: bool) {
+        self.clear();
+        (self.id, self.is_ended, self.is_too_large) = (id, is_ended, is_too_large);
+    }
+
+    /// Gives all back but what its next stream will need, too.
+    fn clear(&mut self) {
+        let Self { trailers, trailer_bytes, head, head_bytes, .. } = self;
+        let mut kept = Self {
+            trailers: std::mem::take(trailers),
+            trailer_bytes: std::mem::take(trailer_bytes),
+            head: std::mem::take(head),
+            head_bytes: std::mem::take(head_bytes),
+            ..Self::new()
+        };
+        let room = kept.trailer_bytes.capacity()
+            + kept.head_bytes.capacity()
+            + (kept.trailers.capacity() + kept.head.fields.capacity()) * size_of::<Field>();
+        if room > ROOM_BYTES_MAX {
+            kept = Self::new();
+        }
+        *self = kept;
+    }
+
+    fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn wake_writer(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+
+    pub(super) fn cut(&mut self, cut: Cut) {
+        self.cut.get_or_insert(cut);
+        self.wake_reader();
+        self.wake_writer();
+    }
+}
+
+/// What the task of a connection does with what only it can.
+pub(super) trait Owner {
+    /// A request. Its head is in [`h2::Connection::take_request`] of `wire`, unless it is too large.
+    fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool);
+    /// Something was refused that no exchange knows of.
+    fn on_refused(&mut self, reason: h2::Reason);
+}
+
+impl Connection {
+    pub(super) fn new(role: Role, limits: Limits) -> Self {
+        Self {
+            wire: RefCell::new(h2::Connection::new(role, limits)),
+            places: RefCell::default(),
+            driver: RefCell::default(),
+            is_woken: Cell::new(false),
+            openers: RefCell::default(),
+            over: Cell::new(None),
+        }
+    }
+
+    /// The task runs: it is woken by [`Connection::touch`] from now on.
+    pub(super) fn attend(&self, cx: &Context<'_>) {
+        self.is_woken.set(false);
+        let mut driver = self.driver.borrow_mut();
+        if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *driver = Some(cx.waker().clone());
+        }
+    }
+
+    /// Lets the task run: there is something to write, or to see.
+    pub(super) fn touch(&self) {
+        if !self.is_woken.replace(true)
+            && let Some(driver) = self.driver.borrow().as_ref()
+        {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Takes what was read, or nothing where there may be room for who waits; hands all that it means to whom it concerns.
+    ///
+    /// # Errors
+    /// The other side broke the protocol; GOAWAY is in the output.
+    pub(super) fn handle(&self, now_ms: u64, input: &[u8], owner: &mut impl Owner) -> Result<(), h2::Error> {
+        let mut wire = self.wire.borrow_mut();
+        let mut rest = input;
+        loop {
+            let handled = wire.handle_bytes(now_ms, rest)?;
+            rest = rest.get(handled.consumed..).unwrap_or_default();
+            match handled.event {
+                None if rest.is_empty() => break,
+                None => {}
+                Some(Event::Request { stream, end }) => {
+                    self.begin(stream, end, false);
+                    owner.on_request(&mut wire, stream, false);
+                }
+                Some(Event::RequestTooLarge { stream }) => {
+                    self.begin(stream, false, true);
+                    owner.on_request(&mut wire, stream, true);
+                }
+                Some(Event::Refused { reason }) => owner.on_refused(reason),
+                Some(event) => self.deliver(&mut wire, event),
+            }
+        }
+        drop(wire);
+        self.wake_openers();
+        Ok(())
+    }
+
+    /// A stream that has a place from now on.
+    pub(super) fn begin(&self, key: StreamKey, is_ended: bool, is_too_large: bool) {
+        let mut places = self.places.borrow_mut();
+        let slot = key.slot as usize;
+        if slot >= places.len() {
+            places.resize_with(slot + 1, Place::new);
+        }
+        if let Some(place) = places.get_mut(slot) {
+            place.begin(key.id, is_ended, is_too_large);
+        }
+    }
+
+    fn deliver(&self, wire: &mut h2::Connection, event: Event<'_>) {
+        let (Event::Response { stream, .. }
+        | Event::Data { stream, .. }
+        | Event::Trailers { stream }
+        | Event::Reset { stream, .. }
+        | Event::Writable { stream }) = event
+        else {
+            return;
+        };
+        self.with_place(stream, |place| match event {
+            Event::Response { end, .. } => {
+                place.is_ended |= end;
+                if !place.has_head {
+                    place.has_head = true;
+                    wire.take_response(&mut place.head, &mut place.head_bytes);
+                } else if place.heads.len() < HEADS_MAX {
+                    let (mut head, mut bytes) = (ResponseHead::default(), Vec::new());
+                    wire.take_response(&mut head, &mut bytes);
+                    place.heads.push_back((head, bytes));
+                } else {
+                    wire.reset(stream, ErrorCode::ENHANCE_YOUR_CALM);
+                    place.cut(Cut::Broken(h2::Reason::Response));
+                }
+                place.wake_reader();
+            }
+            Event::Data { bytes, end, .. } => {
+                place.input.put(bytes);
+                place.is_ended |= end;
+                place.wake_reader();
+            }
+            Event::Trailers { .. } => {
+                wire.take_trailers(&mut place.trailers, &mut place.trailer_bytes);
+                (place.has_trailers, place.is_ended) = (true, true);
+                place.wake_reader();
+            }
+            Event::Reset { code, by, .. } => place.cut(Cut::of(code, by)),
+            _ => place.wake_writer(),
+        });
+    }
+
+    /// The place of a stream, as long as its exchange has not let go of it.
+    pub(super) fn with_place<R>(&self, key: StreamKey, with: impl FnOnce(&mut Place) -> R) -> Option<R> {
+        let mut places = self.places.borrow_mut();
+        places.get_mut(key.slot as usize).filter(|place| place.id == key.id && key.id != 0).map(with)
+    }
+
+    /// An exchange lets go of its stream.
+    pub(super) fn forget(&self, key: StreamKey) {
+        self.with_place(key, Place::clear);
+        let mut wire = self.wire.borrow_mut();
+        wire.forget(key);
+        let is_worth_a_look = !wire.output().is_empty() || wire.streams_held() == 0;
+        drop(wire);
+        self.wake_openers();
+        if is_worth_a_look {
+            self.touch();
+        }
+    }
+
+    /// All streams end here, and nothing more can be sent. What has come whole can still be read.
+    pub(super) fn end(&self, cut: Cut) {
+        if self.over.get().is_some() {
+            return;
+        }
+        self.over.set(Some(cut));
+        for place in self.places.borrow_mut().iter_mut().filter(|place| place.id != 0) {
+            place.cut(cut);
+        }
+        self.wake_openers();
+    }
+
+    /// Why nothing goes over it any more; `None`: it lives.
+    pub(super) fn over(&self) -> Option<Cut> {
+        self.over.get()
+    }
+
+    /// Takes no new streams, and ends when the last one has.
+    pub(super) fn drain(&self) {
+        self.wire.borrow_mut().drain();
+        self.touch();
+    }
+
+    /// Gives back what a connection without streams does not need.
+    pub(super) fn shrink(&self) {
+        self.wire.borrow_mut().shrink();
+        *self.places.borrow_mut() = Vec::new();
+    }
+
+    /// Streams that exchanges hold.
+    pub(super) fn held(&self) -> usize {
+        self.wire.borrow().streams_held()
+    }
+
+    /// Requests that it can take besides.
+    pub(super) fn room(&self) -> usize {
+        if self.over.get().is_some() { 0 } else { self.wire.borrow().stream_room() }
+    }
+
+    fn wake_openers(&self) {
+        let mut openers = self.openers.borrow_mut();
+        if !openers.is_empty() {
+            openers.drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+/// Both are the same connection.
+pub(super) fn is_same(a: &Rc<Connection>, b: &Rc<Connection>) -> bool {
+    Rc::ptr_eq(a, b)
+}

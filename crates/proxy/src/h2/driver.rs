@@ -1,0 +1,150 @@
+//! The socket of a connection: what comes is handed on, what the streams have to say is written.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use net::buffer::{Buffer, SMALL_BYTES};
+use tokio::io::AsyncWrite;
+use wire::h2;
+
+use super::connection::{Connection, Owner};
+use crate::stream::Stream;
+
+/// Bytes read in one turn before other connections of the worker get theirs.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+
+/// Reads and writes for one connection.
+pub(super) struct Driver {
+    pub(super) stream: Stream,
+    pub(super) connection: Rc<Connection>,
+    /// Something was written that the stream may still hold.
+    is_unflushed: bool,
+    /// The last read filled its buffer: the next one gets a larger.
+    is_bulk: bool,
+    /// Since when there is output that nobody takes, in milliseconds.
+    pub(super) stalled_since_ms: Option<u64>,
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Either side went away, and no stream is left.
+    Done,
+    /// The other side closed it.
+    Gone,
+    /// It failed.
+    Lost(io::Error),
+    /// The other side broke the protocol: GOAWAY is in the output.
+    Broken(h2::Error),
+}
+
+impl Driver {
+    pub(super) fn new(stream: Stream, connection: Rc<Connection>) -> Self {
+        Self { stream, connection, is_unflushed: false, is_bulk: false, stalled_since_ms: None }
+    }
+
+    /// Does what can be done. Pending: there is nothing to write, or no room for it, and nothing to read.
+    ///
+    /// Answers to what was read are written in the next turn, behind the exchanges that it woke: what they say goes out with them.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, now_ms: u64, owner: &mut impl Owner) -> Poll<End> {
+        self.connection.attend(cx);
+        let mut turn = 0;
+        let mut buffer = Buffer::none();
+        loop {
+            match self.poll_write(cx, now_ms) {
+                Err(error) => return Poll::Ready(End::Lost(error)),
+                // Room was made: there may be somebody who waits for it.
+                Ok(true) => {
+                    if let Err(error) = self.connection.handle(now_ms, &[], owner) {
+                        return Poll::Ready(End::Broken(error));
+                    }
+                }
+                Ok(false) => {}
+            }
+            if self.is_done() {
+                return Poll::Ready(End::Done);
+            }
+            if turn >= TURN_BYTES_MAX {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if buffer.capacity() == 0 {
+                buffer = if self.is_bulk { Buffer::large() } else { Buffer::small() };
+            }
+            match buffer.poll_fill(cx, &mut self.stream) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) => return Poll::Ready(End::Gone),
+                Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
+                Poll::Ready(Ok(count)) => turn += count,
+            }
+            self.is_bulk = buffer.is_full() || (self.is_bulk && buffer.len() > SMALL_BYTES);
+            if let Err(error) = self.connection.handle(now_ms, buffer.filled(), owner) {
+                return Poll::Ready(End::Broken(error));
+            }
+            buffer.consume(usize::MAX);
+            if !self.connection.wire.borrow().output().is_empty() {
+                self.connection.touch();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Writes what there is. Whether any of it went out.
+    fn poll_write(&mut self, cx: &mut Context<'_>, now_ms: u64) -> io::Result<bool> {
+        let mut has_written = false;
+        loop {
+            let mut wire = self.connection.wire.borrow_mut();
+            if wire.output().is_empty() {
+                break;
+            }
+            match Pin::new(&mut self.stream).poll_write(cx, wire.output()) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(count)) => wire.consume_output(count),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => {
+                    drop(wire);
+                    let since = if has_written { now_ms } else { self.stalled_since_ms.unwrap_or(now_ms) };
+                    self.stalled_since_ms = Some(since);
+                    return Ok(has_written);
+                }
+            }
+            has_written = true;
+            self.is_unflushed |= self.stream.plain().is_none();
+        }
+        if self.is_unflushed {
+            match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Ready(flushed) => {
+                    flushed?;
+                    self.is_unflushed = false;
+                }
+                Poll::Pending => {
+                    self.stalled_since_ms.get_or_insert(now_ms);
+                    return Ok(has_written);
+                }
+            }
+        }
+        self.stalled_since_ms = None;
+        Ok(has_written)
+    }
+
+    /// No stream is left and none will come, and all was written.
+    fn is_done(&self) -> bool {
+        let wire = self.connection.wire.borrow();
+        wire.is_done() && wire.output().is_empty() && !self.is_unflushed
+    }
+
+    /// Writes the last words: GOAWAY.
+    ///
+    /// # Errors
+    /// The other side does not take them.
+    pub(super) fn poll_last_words(&mut self, cx: &mut Context<'_>, now_ms: u64) -> Poll<io::Result<()>> {
+        self.poll_write(cx, now_ms)?;
+        if self.stalled_since_ms.is_some() {
+            return Poll::Pending;
+        }
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        Poll::Ready(Ok(()))
+    }
+}

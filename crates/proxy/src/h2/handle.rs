@@ -1,0 +1,300 @@
+//! One stream, as its exchange holds it: what it reads from and writes to in place of a connection of HTTP/1.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use net::buffer::Buffer;
+use telemetry::Reason;
+use tokio::io::ReadBuf;
+use wire::h2::{ErrorCode, SendError, StreamKey};
+use wire::message::{Field, ResponseHead};
+
+use super::block::Block;
+use super::connection::{Connection, Cut, Place};
+use crate::error::Error;
+
+/// A stream. Dropping it lets go of the stream, which is reset where it is not over.
+pub(crate) struct Handle {
+    connection: Rc<Connection>,
+    /// Id 0: a request's, which is opened with its head.
+    key: StreamKey,
+    /// It could not be opened.
+    is_refused: bool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.key.id != 0 {
+            self.connection.forget(self.key);
+        }
+    }
+}
+
+impl Handle {
+    /// The stream of a request that came.
+    pub(super) fn of_request(connection: Rc<Connection>, key: StreamKey) -> Self {
+        Self { connection, key, is_refused: false }
+    }
+
+    /// A stream for a request that is still to be sent.
+    pub(super) fn unopened(connection: Rc<Connection>) -> Self {
+        Self { connection, key: StreamKey { id: 0, slot: 0 }, is_refused: false }
+    }
+
+    fn with<R>(&self, with: impl FnOnce(&mut Place) -> R) -> Result<R, Cut> {
+        self.connection.with_place(self.key, with).ok_or(self.connection.over().unwrap_or(Cut::Gone))
+    }
+
+    /// Why the stream can do no more; a stream that is over in peace says so, too.
+    fn cut(&self) -> io::Error {
+        let cut = self.with(|place| place.cut).ok().flatten();
+        io::Error::other(cut.or(self.connection.over()).unwrap_or(Cut::Gone))
+    }
+
+    /// The request's head is beyond the limits, and was not kept.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.with(|place| place.is_too_large).unwrap_or_default()
+    }
+
+    /// All that will come is in the buffer that [`Handle::poll_data`] filled last.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.with(|place| place.is_ended && place.input.is_empty()).unwrap_or_default()
+    }
+
+    /// Puts what has come of the body into `input`, which is empty, without copying it. False: the body is over.
+    ///
+    /// # Errors
+    /// [`Cut`], once all that came before it was taken.
+    pub(crate) fn poll_data(&self, cx: &Context<'_>, input: &mut Buffer) -> Poll<io::Result<bool>> {
+        *input = Buffer::none();
+        let polled = self.with(|place| {
+            if !place.input.is_empty() {
+                *input = std::mem::replace(&mut place.input, Buffer::none());
+                return Poll::Ready(Ok(true));
+            }
+            poll_nothing(place, cx).map_ok(|()| false)
+        });
+        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
+    }
+
+    /// So many bytes of the body were passed on: as many more may come.
+    pub(crate) fn release(&self, count: usize) {
+        let mut wire = self.connection.wire.borrow_mut();
+        let before = wire.output().len();
+        wire.release_capacity(self.key, u32::try_from(count).unwrap_or(u32::MAX));
+        let has_news = wire.output().len() > before;
+        drop(wire);
+        if has_news {
+            self.connection.touch();
+        }
+    }
+
+    /// Takes the trailers that ended the body; false: there were none. The rooms are used again.
+    pub(crate) fn take_trailers(&self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) -> bool {
+        let taken = self.with(|place| {
+            std::mem::swap(&mut place.trailers, fields);
+            std::mem::swap(&mut place.trailer_bytes, bytes);
+            std::mem::take(&mut place.has_trailers)
+        });
+        taken.unwrap_or_default()
+    }
+
+    /// Takes the head of a response, be it informational.
+    ///
+    /// # Errors
+    /// Of the upstream side.
+    pub(crate) fn poll_response(
+        &self,
+        cx: &Context<'_>,
+        head: &mut ResponseHead,
+        bytes: &mut Vec<u8>,
+    ) -> Poll<Result<(), Error>> {
+        if self.key.id == 0 {
+            // Woken to open it, or never to be.
+            return match self.is_refused {
+                true => Poll::Ready(Err(Error::upstream(Reason::UpstreamRefused))),
+                false => Poll::Pending,
+            };
+        }
+        let polled = self.with(|place| {
+            if place.has_head {
+                std::mem::swap(&mut place.head, head);
+                std::mem::swap(&mut place.head_bytes, bytes);
+                place.has_head = false;
+                if let Some(next) = place.heads.pop_front() {
+                    (place.head, place.head_bytes) = next;
+                    place.has_head = true;
+                }
+                return Poll::Ready(Ok(()));
+            }
+            match place.cut {
+                Some(cut) => Poll::Ready(Err(cut)),
+                None => {
+                    wait(&mut place.reader, cx);
+                    Poll::Pending
+                }
+            }
+        });
+        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(|cut| Error::endpoint_io(io::Error::other(cut)))
+    }
+
+    /// Ready when the stream was cut off.
+    pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<io::Error> {
+        let polled = self.with(|place| {
+            if place.cut.is_none() {
+                wait(&mut place.reader, cx);
+            }
+            place.cut
+        });
+        match polled {
+            Ok(None) => Poll::Pending,
+            Ok(Some(cut)) | Err(cut) => Poll::Ready(io::Error::other(cut)),
+        }
+    }
+
+    /// Ready when [`Handle::poll_read`] would give something.
+    pub(crate) fn poll_readable(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let polled =
+            self.with(|place| if place.input.is_empty() { poll_nothing(place, cx) } else { Poll::Ready(Ok(())) });
+        polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
+    }
+
+    /// Reads bytes, which count as passed on. None: the end.
+    pub(crate) fn poll_read(&self, cx: &Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let polled = self.with(|place| {
+            if place.input.is_empty() {
+                return poll_nothing(place, cx).map_ok(|()| 0);
+            }
+            let bytes = place.input.filled();
+            let count = bytes.len().min(to.remaining());
+            to.put_slice(bytes.get(..count).unwrap_or_default());
+            place.input.consume(count);
+            if place.input.is_empty() {
+                place.input = Buffer::none();
+            }
+            Poll::Ready(Ok(count))
+        });
+        let count = ready!(polled.unwrap_or_else(|cut| Poll::Ready(Err(cut)))).map_err(io::Error::other)?;
+        if count > 0 {
+            self.release(count);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends a head: a request's, which opens the stream, or a response's. `end`: nothing follows.
+    pub(crate) fn poll_send_head(&mut self, cx: &Context<'_>, head: &Block, end: bool) -> Poll<io::Result<()>> {
+        if self.key.id == 0 {
+            return self.poll_open(cx, head, end);
+        }
+        let mut wire = self.connection.wire.borrow_mut();
+        let sent = wire.send_response(self.key, head.status, end, |to| head.write(to));
+        drop(wire);
+        self.poll_sent(cx, sent)
+    }
+
+    fn poll_open(&mut self, cx: &Context<'_>, head: &Block, end: bool) -> Poll<io::Result<()>> {
+        if let Some(cut) = self.connection.over() {
+            // Nothing of it was sent.
+            tracing::trace!(%cut, "connection ended before a stream was opened");
+            self.is_refused = true;
+            return Poll::Ready(Err(io::Error::other(Cut::Refused)));
+        }
+        let mut wire = self.connection.wire.borrow_mut();
+        let opened = wire.send_request(&head.to(), end, |to| head.write(to));
+        drop(wire);
+        match opened {
+            Ok(key) => {
+                self.connection.begin(key, false, false);
+                self.key = key;
+                self.connection.touch();
+                Poll::Ready(Ok(()))
+            }
+            Err(SendError::Full) => {
+                self.connection.openers.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+            Err(SendError::Closed | SendError::GoingAway) => {
+                self.is_refused = true;
+                Poll::Ready(Err(io::Error::other(Cut::Refused)))
+            }
+        }
+    }
+
+    /// Sends some of `bytes`; when all of them are taken, `end` is, too.
+    pub(crate) fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], end: bool) -> Poll<io::Result<usize>> {
+        if self.connection.over().is_some() {
+            return Poll::Ready(Err(self.cut()));
+        }
+        let taken = self.connection.wire.borrow_mut().send_data(self.key, bytes, end);
+        match taken {
+            Err(_) => Poll::Ready(Err(self.cut())),
+            Ok(0) if !bytes.is_empty() => self.poll_room(cx),
+            Ok(taken) => {
+                self.connection.touch();
+                Poll::Ready(Ok(taken))
+            }
+        }
+    }
+
+    /// Sends the trailers that end the message.
+    pub(crate) fn poll_send_trailers(&self, cx: &Context<'_>, trailers: &Block) -> Poll<io::Result<()>> {
+        let mut wire = self.connection.wire.borrow_mut();
+        let sent = wire.send_trailers(self.key, |to| trailers.write(to));
+        drop(wire);
+        self.poll_sent(cx, sent)
+    }
+
+    fn poll_sent(&self, cx: &Context<'_>, sent: Result<(), SendError>) -> Poll<io::Result<()>> {
+        match sent {
+            _ if self.connection.over().is_some() => Poll::Ready(Err(self.cut())),
+            Ok(()) => {
+                self.connection.touch();
+                Poll::Ready(Ok(()))
+            }
+            Err(SendError::Full) => self.poll_room(cx).map_ok(|_| ()),
+            Err(SendError::Closed | SendError::GoingAway) => Poll::Ready(Err(self.cut())),
+        }
+    }
+
+    /// Waits until the stream may send again.
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
+        match self.with(|place| wait(&mut place.writer, cx)) {
+            Ok(()) => Poll::Pending,
+            Err(cut) => Poll::Ready(Err(io::Error::other(cut))),
+        }
+    }
+
+    /// Cuts the stream off, if it is not over.
+    pub(crate) fn reset(&self, code: ErrorCode) {
+        self.connection.wire.borrow_mut().reset(self.key, code);
+        self.connection.touch();
+    }
+}
+
+/// What comes where no DATA is: the end, an early one, or nothing yet.
+fn poll_nothing(place: &mut Place, cx: &Context<'_>) -> Poll<Result<(), Cut>> {
+    match place.cut {
+        _ if place.is_ended => Poll::Ready(Ok(())),
+        Some(cut) => Poll::Ready(Err(cut)),
+        None => {
+            wait(&mut place.reader, cx);
+            Poll::Pending
+        }
+    }
+}
+
+fn wait(place: &mut Option<Waker>, cx: &Context<'_>) {
+    if !place.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        *place = Some(cx.waker().clone());
+    }
+}
+
+/// With what code a stream is reset whose response cannot be completed: as the endpoint did it, where that means something to a client.
+pub(crate) fn code(error: &Error) -> ErrorCode {
+    match (error.source.as_ref().and_then(Cut::within), error.reason) {
+        (Some(Cut::Reset(code @ (ErrorCode::CANCEL | ErrorCode::ENHANCE_YOUR_CALM))), _) => code,
+        (_, Reason::ClientReset | Reason::SlowRead | Reason::BodyTimeout | Reason::RequestTimeout) => ErrorCode::CANCEL,
+        _ => ErrorCode::INTERNAL_ERROR,
+    }
+}

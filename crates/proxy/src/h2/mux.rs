@@ -1,0 +1,167 @@
+//! The connections of one worker to an endpoint that speaks HTTP/2: which one takes the next request.
+//!
+//! The one with the fewest streams. A new one is made only when all have as many as the endpoint, or the cluster, allows; requests that come
+//! while it is being made wait for it, as many as it will take.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use net::timer::Timer;
+use telemetry::Reason;
+use tokio::sync::Notify;
+
+use super::connection::{Connection, is_same};
+use super::dial;
+use super::handle::Handle;
+use crate::cluster::{Cluster, Endpoint};
+use crate::connect::Wanted;
+use crate::error::{Error, Side};
+
+/// Connections of one worker to one endpoint. Where all are full, requests wait for room on the one with the fewest.
+const CONNECTIONS_MAX: usize = 64;
+
+/// The connections to one endpoint. Cheap to clone: all clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Mux(Rc<RefCell<Links>>);
+
+#[derive(Default)]
+struct Links {
+    open: Vec<Link>,
+    opening: Vec<Rc<Opening>>,
+    /// The endpoint left the configuration.
+    closed: bool,
+}
+
+/// A connection that takes requests.
+#[derive(Clone)]
+struct Link {
+    connection: Rc<Connection>,
+    opened_ms: u64,
+}
+
+/// A connection in the making, and who waits for it.
+#[derive(Default)]
+pub(super) struct Opening {
+    waiting: Cell<usize>,
+    outcome: OnceCell<Result<(), (Reason, Side)>>,
+    done: Notify,
+}
+
+impl Mux {
+    /// A place for a request, if there is one now: with the stream still to be opened, and whether the connection is older than the request. It
+    /// is used before anything else runs, so nobody else can take it.
+    pub(crate) fn try_place(&self, wanted: &Wanted) -> Option<(Handle, bool)> {
+        let link = self.pick(wanted.fresh_since_ms)?;
+        let is_reused = link.opened_ms < wanted.begun_ms;
+        Some((Handle::unopened(link.connection), is_reused))
+    }
+
+    /// Waits for one, on a new connection.
+    ///
+    /// # Errors
+    /// Those of making a connection, and [`Reason::RequestTimeout`]; nothing was sent.
+    pub(crate) async fn place(
+        &self,
+        cluster: &Cluster,
+        endpoint: &Rc<Endpoint>,
+        wanted: &Wanted,
+        timer: &Timer,
+    ) -> Result<(Handle, bool), Error> {
+        let streams_max = cluster.plan.policy.limits.streams_per_connection_max as usize;
+        loop {
+            if let Some(placed) = self.try_place(wanted) {
+                return Ok(placed);
+            }
+            let opening = self.opening(streams_max).unwrap_or_else(|| {
+                let opening = Rc::new(Opening::default());
+                self.0.borrow_mut().opening.push(opening.clone());
+                dial::spawn(self.clone(), opening.clone(), cluster, endpoint, wanted.who, timer.sibling());
+                opening
+            });
+            timer.set(wanted.deadline_ms);
+            let joined = timer.guard(opening.join()).await;
+            joined.unwrap_or_else(|_| Err(Error::upstream(Reason::RequestTimeout)))?;
+        }
+    }
+
+    /// The one with the fewest streams that has room. `fresh_since_ms`: only one that was made since then.
+    fn pick(&self, fresh_since_ms: Option<u64>) -> Option<Link> {
+        let links = self.0.borrow();
+        let eligible =
+            || links.open.iter().filter(|link| fresh_since_ms.is_none_or(|since_ms| link.opened_ms >= since_ms));
+        let fewest = |link: &&Link| link.connection.held();
+        let best = eligible().filter(|link| link.connection.room() > 0).min_by_key(fewest);
+        // All are full, and there may be no more: whoever comes waits for room there.
+        let is_at_limit = links.open.len() + links.opening.len() >= CONNECTIONS_MAX;
+        best.or_else(|| eligible().filter(|_| is_at_limit).min_by_key(fewest)).cloned()
+    }
+
+    /// One in the making that will have room for one more.
+    fn opening(&self, streams_max: usize) -> Option<Rc<Opening>> {
+        self.0.borrow().opening.iter().find(|opening| opening.waiting.get() < streams_max).cloned()
+    }
+
+    /// A connection was made. It goes away at once where the endpoint has left the configuration, once it has served who waits.
+    pub(super) fn opened(&self, opening: &Rc<Opening>, connection: Rc<Connection>, now_ms: u64) {
+        let mut links = self.0.borrow_mut();
+        links.opening.retain(|other| !Rc::ptr_eq(other, opening));
+        links.open.push(Link { connection, opened_ms: now_ms });
+        drop(links);
+        opening.finish(Ok(()));
+    }
+
+    /// No connection could be made.
+    pub(super) fn failed(&self, opening: &Rc<Opening>, error: &Error) {
+        self.0.borrow_mut().opening.retain(|other| !Rc::ptr_eq(other, opening));
+        opening.finish(Err((error.reason, error.side)));
+    }
+
+    /// The endpoint left the configuration: no idle connection is kept.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.borrow().closed
+    }
+
+    /// A connection takes no more requests.
+    pub(super) fn remove(&self, connection: &Rc<Connection>) {
+        self.0.borrow_mut().open.retain(|link| !is_same(&link.connection, connection));
+    }
+
+    /// Lets all connections end with their last stream, and those that are still made for somebody.
+    pub(crate) fn close(&self) {
+        let mut links = self.0.borrow_mut();
+        links.closed = true;
+        for link in &links.open {
+            // The task looks, and lets it end when nothing is under way.
+            link.connection.touch();
+        }
+    }
+}
+
+impl Opening {
+    async fn join(&self) -> Result<(), Error> {
+        self.waiting.set(self.waiting.get() + 1);
+        let _seat = Seat(&self.waiting);
+        loop {
+            let done = self.done.notified();
+            if let Some(outcome) = self.outcome.get() {
+                return (*outcome).map_err(|(reason, side)| Error { reason, side, source: None, retry_after_s: None });
+            }
+            done.await;
+        }
+    }
+
+    fn finish(&self, outcome: Result<(), (Reason, Side)>) {
+        // The first counts.
+        let _ = self.outcome.set(outcome);
+        self.done.notify_waiters();
+    }
+}
+
+/// Somebody who waits.
+struct Seat<'w>(&'w Cell<usize>);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}

@@ -1,0 +1,269 @@
+//! A client's connection, from its preface to GOAWAY.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use model::{HttpListener, ListenerLimits, Protocol};
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use telemetry::Reason;
+use wire::h2::{self, Role, StreamKey};
+
+use super::connection::{Connection, Cut, Owner};
+use super::driver::{Driver, End};
+use super::handle::Handle;
+use crate::exchange::{self, Downstream, Next};
+use crate::listener::Slot;
+use crate::session::{self, DRAIN_IDLE_MS, LINGER_MS};
+use crate::stream::Stream;
+use crate::worker::Worker;
+
+/// A connection without a request for this long gives back its buffers; one that comes sooner finds them.
+const SHRINK_AFTER_MS: u64 = 1_000;
+
+/// Serves a connection that speaks HTTP/2, to its end. `downstream` is what a connection of HTTP/1 would be served with; its input, which may
+/// hold the preface, is where this one begins.
+pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downstream) {
+    let listener = slot.view();
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return };
+    let connection = Rc::new(Connection::new(Role::Server, super::server_limits(&http.limits)));
+    let stream = std::mem::replace(&mut downstream.stream, Stream::H2(Handle::unopened(connection.clone())));
+    let input = std::mem::replace(&mut downstream.input, Buffer::none());
+    let mut session = Session {
+        driver: Driver::new(stream, connection.clone()),
+        clients: Clients { worker, slot, connection: &connection, downstream, requests: Cell::new(0) },
+        begun_ms: clock::now_ms(),
+        quiet_since_ms: Some(clock::now_ms()),
+        unfinished: None,
+        drain_ms: None,
+        is_shrunk: false,
+    };
+    drop(listener);
+    let end = match connection.handle(session.begun_ms, input.filled(), &mut session.clients) {
+        Ok(()) => {
+            drop(input);
+            poll_fn(|cx| session.poll(cx)).await
+        }
+        Err(error) => End::Broken(error),
+    };
+    session.end(end).await;
+}
+
+struct Session<'s> {
+    driver: Driver,
+    clients: Clients<'s>,
+    begun_ms: u64,
+    /// Since when there is no stream, in milliseconds; `None`: there is one.
+    quiet_since_ms: Option<u64>,
+    /// The frame or head that has not come whole ([`h2::Connection::unfinished`]), and since when, in milliseconds.
+    unfinished: Option<(u64, u64)>,
+    /// When GOAWAY was announced, in milliseconds.
+    drain_ms: Option<u64>,
+    /// It holds no room that it does not need.
+    is_shrunk: bool,
+}
+
+impl Session<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let now_ms = clock::now_ms();
+            if let Poll::Ready(end) = self.driver.poll(cx, now_ms, &mut self.clients) {
+                return Poll::Ready(end);
+            }
+            let listener = self.clients.slot.view();
+            let Protocol::Http(http) = &listener.plan.policy.protocol else { return Poll::Ready(End::Gone) };
+            self.drain_if_due(http, now_ms);
+            let (deadline_ms, what) = self.deadline(&http.limits, now_ms);
+            let timer = &self.clients.downstream.timer;
+            timer.set_interruptible(deadline_ms);
+            if timer.poll_elapsed(cx).is_pending() && now_ms < deadline_ms {
+                return Poll::Pending;
+            }
+            if let Some(end) = self.elapse(what) {
+                return Poll::Ready(end);
+            }
+        }
+    }
+
+    /// Announces the end where the listener ends, or the connection has had its share of requests.
+    fn drain_if_due(&mut self, http: &HttpListener, now_ms: u64) {
+        let Clients { worker, slot, requests, .. } = &self.clients;
+        let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| requests.get() >= max);
+        if self.drain_ms.is_none() && (slot.is_ending(worker) || has_had_enough) {
+            self.drain_ms = Some(now_ms);
+            self.driver.connection.drain();
+        }
+    }
+
+    /// What is waited for longest, and until when.
+    fn deadline(&mut self, limits: &ListenerLimits, now_ms: u64) -> (u64, Due) {
+        let wire = self.driver.connection.wire.borrow();
+        self.quiet_since_ms = match wire.streams_held() {
+            0 => self.quiet_since_ms.or(Some(now_ms)),
+            _ => None,
+        };
+        self.is_shrunk &= self.quiet_since_ms.is_some();
+        let after = |since_ms: u64, wait: std::time::Duration| since_ms.saturating_add(crate::millis(wait));
+        let mut due = (u64::MAX, Due::Idle);
+        let mut consider = |at_ms: u64, what| {
+            if at_ms < due.0 {
+                due = (at_ms, what);
+            }
+        };
+        if !wire.is_established() {
+            consider(after(self.begun_ms, limits.header_timeout), Due::Preface);
+        } else if !wire.is_acknowledged() {
+            consider(after(self.begun_ms, limits.header_timeout), Due::Acknowledgement);
+        }
+        let since = |frame| self.unfinished.filter(|(same, _)| *same == frame).map_or(now_ms, |(_, since_ms)| since_ms);
+        self.unfinished = wire.unfinished().map(|frame| (frame, since(frame)));
+        if let Some((_, since_ms)) = self.unfinished {
+            consider(after(since_ms, limits.header_timeout), Due::Frame);
+        }
+        if let Some(since_ms) = self.quiet_since_ms {
+            consider(after(since_ms, limits.idle_timeout), Due::Idle);
+            if !self.is_shrunk {
+                consider(since_ms.saturating_add(SHRINK_AFTER_MS), Due::Shrink);
+            }
+        }
+        if let Some(since_ms) = self.driver.stalled_since_ms {
+            consider(after(since_ms, limits.stall_timeout), Due::Output);
+        }
+        if let Some(since_ms) = self.drain_ms {
+            // A client that never answers the PING behind the announcement.
+            consider(since_ms.saturating_add(DRAIN_IDLE_MS), Due::Drain);
+        }
+        due
+    }
+
+    /// Something took too long.
+    fn elapse(&mut self, what: Due) -> Option<End> {
+        let connection = &self.driver.connection;
+        let listener = self.clients.slot.view();
+        match what {
+            Due::Preface | Due::Frame => {
+                listener.count(Reason::HeaderTimeout);
+                return Some(End::Gone);
+            }
+            Due::Acknowledgement => {
+                connection.wire.borrow_mut().abort(h2::Reason::SettingsTimeout);
+                let reason = h2::Reason::SettingsTimeout;
+                return Some(End::Broken(h2::Error { reason, code: reason.code() }));
+            }
+            Due::Output => {
+                listener.count(Reason::SlowRead);
+                return Some(End::Gone);
+            }
+            Due::Idle => {
+                listener.count(Reason::IdleTimeout);
+                // Announced, and at once named.
+                connection.drain();
+                connection.drain();
+                self.quiet_since_ms = Some(clock::now_ms());
+                self.drain_ms = Some(u64::MAX);
+            }
+            Due::Shrink => {
+                connection.shrink();
+                self.is_shrunk = true;
+            }
+            Due::Drain => {
+                connection.drain();
+                self.drain_ms = Some(u64::MAX);
+            }
+        }
+        None
+    }
+
+    /// Says the last words, cuts off what is left, and waits until the exchanges have let go of their streams.
+    async fn end(mut self, end: End) {
+        let connection = self.driver.connection.clone();
+        match &end {
+            End::Done => {}
+            End::Broken(error) => {
+                self.clients.on_refused(error.reason);
+                tracing::debug!(client = %self.clients.downstream.who.client, %error, "connection closed");
+            }
+            End::Gone | End::Lost(_) => {
+                tracing::trace!(client = %self.clients.downstream.who.client, ?end, "connection gone");
+            }
+        }
+        connection.end(if let End::Lost(_) = end { Cut::Lost } else { Cut::Gone });
+        if matches!(end, End::Done | End::Broken(_)) {
+            let timer = &self.clients.downstream.timer;
+            timer.set(clock::now_ms() + LINGER_MS);
+            let driver = &mut self.driver;
+            let said = timer.guard(poll_fn(|cx| driver.poll_last_words(cx, clock::now_ms()))).await;
+            if let Ok(Ok(())) = said {
+                session::linger(&mut driver.stream, timer).await;
+            }
+        }
+        poll_fn(|cx| {
+            connection.attend(cx);
+            if connection.held() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The preface and the first settings.
+    Preface,
+    /// The rest of a head, or of another frame.
+    Frame,
+    /// Ours to be acknowledged.
+    Acknowledgement,
+    /// A request.
+    Idle,
+    /// A request, for so long that what it would need can be made anew.
+    Shrink,
+    /// The client to read.
+    Output,
+    /// The client to have heard of the end.
+    Drain,
+}
+
+/// Takes in the requests of a connection.
+struct Clients<'s> {
+    worker: &'s Rc<Worker>,
+    slot: &'s Rc<Slot>,
+    connection: &'s Rc<Connection>,
+    /// What every stream's exchange begins with.
+    downstream: &'s Downstream,
+    requests: Cell<u64>,
+}
+
+impl Owner for Clients<'_> {
+    fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
+        self.requests.set(self.requests.get() + 1);
+        let (worker, slot) = (self.worker.clone(), self.slot.clone());
+        let mut work = worker.take_work();
+        if !is_too_large {
+            wire.take_request(&mut work.request, &mut work.request_bytes);
+        }
+        let handle = Handle::of_request(self.connection.clone(), key);
+        let mut downstream = Downstream {
+            stream: Stream::H2(handle),
+            input: Buffer::none(),
+            timer: Timer::new(&worker.timers),
+            who: self.downstream.who,
+            ip_text: self.downstream.ip_text.clone(),
+            secured: self.downstream.secured.clone(),
+            requests: 0,
+            quiet_since_ms: 0,
+        };
+        tokio::task::spawn_local(async move {
+            if exchange::serve(&worker, &slot, &mut downstream, work).await == Next::Reset {
+                downstream.stream.reset_on_close();
+            }
+        });
+    }
+
+    fn on_refused(&mut self, reason: h2::Reason) {
+        self.slot.view().count(super::reason(reason));
+    }
+}

@@ -1,0 +1,501 @@
+//! HTTP/2 through the whole binary, in all mixtures with HTTP/1.1, with clients and origins of another making.
+#![forbid(unsafe_code)]
+
+#[path = "support/sides.rs"]
+mod sides;
+mod support;
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::Command;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sides::{Ask, BIG, Client, MIXTURES, Side, Speaks, head_of, pattern, runtime, send};
+use support::{Steelyard, local, port};
+use testkit::{Exit, PATIENCE, Signal};
+use tokio::time::timeout;
+
+/// A balancer between clients and endpoints that speak this.
+struct Between {
+    balancer: Steelyard,
+    address: SocketAddr,
+    origins: Vec<Side>,
+}
+
+impl Between {
+    fn start(endpoints: Speaks) -> Self {
+        Self::with(vec![Side::start(endpoints)], endpoints, "", "", 1)
+    }
+
+    fn with(origins: Vec<Side>, endpoints: Speaks, listener: &str, cluster: &str, workers: u16) -> Self {
+        let address = local(port());
+        let config = config(address, &origins, endpoints, listener, cluster);
+        Self { balancer: Steelyard::serve(&config, workers), address, origins }
+    }
+
+    fn origin(&self) -> &Side {
+        &self.origins[0]
+    }
+
+    fn refused(&self, reason: &str) -> f64 {
+        self.balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)])
+    }
+
+    /// Waits for something that has no event, while connections go on.
+    async fn until(&self, what: &str, is_there: impl Fn(&Side) -> bool) {
+        let looks = async {
+            while !is_there(self.origin()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, looks).await.unwrap_or_else(|_| panic!("never: {what}"));
+    }
+}
+
+fn config(address: SocketAddr, origins: &[Side], endpoints: Speaks, listener: &str, cluster: &str) -> String {
+    let protocol = if endpoints == Speaks::H2 { "protocol: h2c" } else { "protocol: h1" };
+    let addresses: Vec<String> = origins.iter().map(|origin| origin.address.to_string()).collect();
+    format!(
+        "admin: {{admin}}
+listeners:
+  web:
+    bind: {address}
+    protocol: http
+    to: web
+{listener}
+clusters:
+  web:
+    endpoints: [{}]
+    {protocol}
+{cluster}
+",
+        addresses.join(", ")
+    )
+}
+
+/// Both sides of what is tried, named where it fails.
+fn each(test: impl AsyncFn(Speaks, &mut Between)) {
+    for (client, endpoint) in MIXTURES {
+        println!("{client:?} to {endpoint:?}");
+        let mut between = Between::start(endpoint);
+        runtime().block_on(test(client, &mut between));
+    }
+}
+
+#[test]
+fn requests_and_responses_go_through_in_every_mixture() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let small = client.ask(&Ask::get("/small")).await.unwrap();
+        assert_eq!((small.status, small.body.as_slice()), (200, &b"small"[..]));
+        let head = client.ask(&Ask { method: "HEAD", ..Ask::get("/small") }).await.unwrap();
+        assert_eq!((head.status, head.body.len()), (200, 0));
+        assert_eq!(client.ask(&Ask::get("/none")).await.unwrap().status, 204);
+        assert_eq!(client.ask(&Ask::get("/other")).await.unwrap().status, 404);
+        let big = client.ask(&Ask::get("/big")).await.unwrap();
+        assert!(big.body == pattern(BIG), "{} bytes", big.body.len());
+        let counted = client.ask(&Ask::post("/count", &pattern(BIG))).await.unwrap();
+        assert_eq!(counted.body, BIG.to_string().as_bytes());
+        assert_eq!(between.origin().seen.requests.load(Relaxed), 6);
+    });
+}
+
+#[test]
+fn bodies_and_trailers_go_both_ways_at_once() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let body = pattern(1_000_000);
+        let ask = Ask { trailers: &[("x-up", "going")], ..Ask::post("/echo", &body) };
+        let reply = client.ask(&ask).await.unwrap();
+        assert!(reply.body == body, "{} bytes", reply.body.len());
+        assert_eq!((reply.trailer("x-sum"), reply.trailer("x-came")), (Some("1000000"), Some("going")));
+        let none = client.ask(&Ask { trailers: &[("x-up", "alone")], ..Ask::post("/echo", b"") }).await.unwrap();
+        assert_eq!((none.trailer("x-sum"), none.trailer("x-came")), (Some("0"), Some("alone")));
+    });
+}
+
+#[test]
+fn heads_say_what_the_other_side_has_to_know() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let mut fields = vec![("cookie", "a=1"), ("x-mine", "1"), ("te", "trailers"), ("forwarded", "for=6.6.6.6")];
+        match speaks {
+            Speaks::H1 => fields.extend([("connection", "te, x-gone"), ("x-gone", "1"), ("upgrade", "h2c")]),
+            Speaks::H2 => fields.push(("cookie", "b=2")),
+        }
+        let reply = client.ask(&Ask { fields: &fields, ..Ask::get("/small") }).await.unwrap();
+        assert_eq!(reply.status, 200);
+        let seen = &between.origin().seen;
+        let is_h2 = seen.field(":scheme").is_some();
+        let host = seen.field(if is_h2 { ":authority" } else { "host" });
+        assert_eq!(host.as_deref(), Some("example.com"));
+        assert_eq!(seen.field("x-mine").as_deref(), Some("1"));
+        assert_eq!(seen.field("cookie").as_deref(), Some(if speaks == Speaks::H2 { "a=1; b=2" } else { "a=1" }));
+        assert_eq!(seen.field("te").as_deref(), is_h2.then_some("trailers"));
+        assert_eq!(seen.field("x-forwarded-for").as_deref(), Some("127.0.0.1"));
+        assert_eq!(seen.field("x-forwarded-proto").as_deref(), Some("http"));
+        for gone in ["connection", "x-gone", "upgrade", "transfer-encoding", "forwarded", "keep-alive"] {
+            assert_eq!(seen.field(gone), None, "{gone}");
+        }
+    });
+}
+
+#[test]
+fn interim_responses_are_passed_on() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let hinted = client.ask(&Ask::get("/interim")).await.unwrap();
+        assert_eq!((hinted.status, hinted.interims), (200, vec![103]));
+        let ask = Ask { fields: &[("expect", "100-continue")], ..Ask::post("/continue", b"body") };
+        let continued = client.ask(&ask).await.unwrap();
+        assert_eq!((continued.status, continued.interims, continued.body.as_slice()), (200, vec![100], &b"body"[..]));
+    });
+}
+
+#[test]
+fn what_fails_is_seen_to_fail() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        // Before a byte of an answer.
+        let reset = client.ask(&Ask::post("/reset", b"")).await.unwrap();
+        assert_eq!(reset.status, 502);
+        let mut client = Client::connect(speaks, between.address).await;
+        // In the middle of one.
+        assert!(client.ask(&Ask::get("/break")).await.is_err());
+        // What is not wanted is not waited for.
+        let mut client = Client::connect(speaks, between.address).await;
+        assert_eq!(client.ask(&Ask::post("/early", &pattern(BIG))).await.unwrap().status, 413);
+        let mut client = Client::connect(speaks, between.address).await;
+        assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+    });
+}
+
+#[test]
+fn a_client_that_gives_up_stops_its_origin() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoint);
+        let address = between.address;
+        let (ask, rest) = (Ask::get("/hang"), Ask::get("/small"));
+        runtime().block_on(async {
+            let Client::H2(send) = Client::connect(Speaks::H2, address).await else { unreachable!("speaks h2") };
+            let (response, mut stream) = send.clone().ready().await.unwrap().send_request(head_of(&ask), true).unwrap();
+            between.until("a request", |origin| origin.seen.requests.load(Relaxed) == 1).await;
+            stream.send_reset(h2::Reason::CANCEL);
+            drop(response);
+            between.until("its end", |origin| origin.seen.cut.load(Relaxed) == 1).await;
+            assert_eq!(Client::H2(send).ask(&rest).await.unwrap().status, 200);
+        });
+    }
+}
+
+#[test]
+fn messages_flow_both_ways_before_either_side_has_ended() {
+    let between = Between::start(Speaks::H2);
+    runtime().block_on(async {
+        let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+        let ask = Ask::post("/echo", b"");
+        let (response, mut to) = send_request.ready().await.unwrap().send_request(head_of(&ask), false).unwrap();
+        let mut body = timeout(PATIENCE, response).await.unwrap().unwrap().into_body();
+        for message in ["one", "two", "three"] {
+            send(&mut to, message.as_bytes(), false).await.unwrap();
+            let heard = timeout(PATIENCE, body.data()).await.unwrap().unwrap().unwrap();
+            assert_eq!(heard, message);
+            body.flow_control().release_capacity(heard.len()).unwrap();
+        }
+        send(&mut to, b"x", true).await.unwrap();
+        assert_eq!(body.data().await.unwrap().unwrap(), "x");
+        assert!(body.data().await.is_none());
+        assert_eq!(body.trailers().await.unwrap().unwrap()["x-sum"], "12");
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_its_origin_and_nobody_else() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoint);
+        runtime().block_on(async {
+            let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+            let mut stalled = Vec::new();
+            for _ in 0..20 {
+                let ready = send_request.clone().ready().await.unwrap();
+                let (response, _) = ready.clone().send_request(head_of(&Ask::get("/big")), true).unwrap();
+                // Its body is not read.
+                stalled.push(timeout(PATIENCE, response).await.unwrap().unwrap());
+            }
+            // Over another connection to the same endpoint's, which twenty streams have stalled on.
+            let mut other = Client::connect(Speaks::H2, between.address).await;
+            assert_eq!(other.ask(&Ask::get("/small")).await.unwrap().status, 200);
+            let reply = other.ask(&Ask::get("/big")).await.unwrap();
+            assert!(reply.body == pattern(BIG), "{} bytes", reply.body.len());
+            drop(stalled);
+        });
+    }
+}
+
+#[test]
+fn an_origin_that_does_not_read_stops_its_client() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoint);
+        runtime().block_on(async {
+            let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+            let ask = Ask::post("/stall", b"");
+            let (_response, mut to) = send_request.ready().await.unwrap().send_request(head_of(&ask), false).unwrap();
+            // What buffers hold on the way goes in; then no more. A limit far above: the sum of all windows and socket buffers.
+            let mut sent = 0;
+            to.reserve_capacity(64 * 1024);
+            let quiet = Duration::from_millis(300);
+            while let Ok(room) = timeout(quiet, poll_fn(|cx| to.poll_capacity(cx))).await {
+                let room = room.unwrap().unwrap();
+                to.send_data(Bytes::from(vec![7; room]), false).unwrap();
+                sent += room;
+                assert!(sent < 64 * 1024 * 1024, "{endpoint:?}: nothing stops the client");
+                to.reserve_capacity(64 * 1024);
+            }
+        });
+    }
+}
+
+#[test]
+fn both_versions_are_spoken_on_one_port() {
+    let between = Between::start(Speaks::H1);
+    runtime().block_on(async {
+        for speaks in [Speaks::H1, Speaks::H2, Speaks::H1] {
+            let mut client = Client::connect(speaks, between.address).await;
+            assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+        }
+    });
+    // And with a client that everybody has.
+    let curl = |option: &str| {
+        let url = format!("http://{}/small", between.address);
+        let form = "%{http_version} %{http_code}";
+        let output = Command::new("curl").args(["-s", "-o", "/dev/null", "-w", form, option, &url]).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    match curl("--http2-prior-knowledge") {
+        Ok(said) => assert_eq!(said, "2 200"),
+        Err(error) => support::skip("curl over HTTP/2", &error.to_string()),
+    }
+}
+
+#[test]
+fn a_refused_stream_is_sent_again() {
+    let between = Between::start(Speaks::H2);
+    runtime().block_on(async {
+        for speaks in [Speaks::H2, Speaks::H1] {
+            between.origin().seen.cut.store(0, Relaxed);
+            let mut client = Client::connect(speaks, between.address).await;
+            assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+            // Not idempotent, but the endpoint said that it did not look.
+            assert_eq!(client.ask(&Ask::post("/refuse", b"body")).await.unwrap().status, 200);
+        }
+    });
+}
+
+#[test]
+fn requests_of_one_connection_are_spread_and_limits_are_kept() {
+    let origins = (0..3).map(|_| Side::start_at(local(0), Speaks::H2, 5)).collect();
+    let between = Between::with(origins, Speaks::H2, "", "", 1);
+    runtime().block_on(async {
+        let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+        let mut open = Vec::new();
+        for _ in 0..60 {
+            let ready = send_request.clone().ready().await.unwrap();
+            let (response, to) = ready.clone().send_request(head_of(&Ask::post("/echo", b"")), false).unwrap();
+            open.push((response, to));
+        }
+        for (response, _) in &mut open {
+            assert_eq!(timeout(PATIENCE, response).await.unwrap().unwrap().status(), 200);
+        }
+    });
+    for origin in &between.origins {
+        let (requests, connections) = (origin.seen.requests.load(Relaxed), origin.seen.connections.load(Relaxed));
+        // Twenty at once, five on a connection.
+        assert_eq!((requests, connections), (20, 4));
+    }
+}
+
+#[test]
+fn a_tunnel_is_opened_by_extended_connect() {
+    let between = Between::start(Speaks::H1);
+    runtime().block_on(async {
+        let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+        let mut ready = send_request.ready().await.unwrap();
+        let mut request = head_of(&Ask { method: "CONNECT", ..Ask::get("/socket") });
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut to) = ready.send_request(request, false).unwrap();
+        let response = timeout(PATIENCE, response).await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
+        for word in ["hello", "again"] {
+            to.send_data(word.into(), false).unwrap();
+            assert_eq!(timeout(PATIENCE, body.data()).await.unwrap().unwrap().unwrap(), word);
+        }
+        to.send_data(Bytes::new(), true).unwrap();
+        while let Some(rest) = timeout(PATIENCE, body.data()).await.unwrap() {
+            assert_eq!(rest.unwrap(), "", "what ends it");
+        }
+    });
+    assert_eq!(between.origin().seen.field("upgrade").as_deref(), Some("websocket"));
+}
+
+#[test]
+fn an_endpoint_that_does_not_speak_it_is_told_from_one_that_fails() {
+    let origin = Side::start(Speaks::H1);
+    let between = Between::with(vec![origin], Speaks::H2, "", "", 1);
+    runtime().block_on(async {
+        let mut client = Client::connect(Speaks::H2, between.address).await;
+        assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 502);
+    });
+    assert_eq!(between.refused("upstream_h2"), 1.0);
+}
+
+#[test]
+fn a_drain_finishes_what_has_begun() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let mut between = Between::start(endpoint);
+        let runtime = runtime();
+        runtime.block_on(async {
+            let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+            let mut ready = send_request.clone().ready().await.unwrap();
+            let (response, mut to) = ready.send_request(head_of(&Ask::post("/echo", b"")), false).unwrap();
+            let mut body = timeout(PATIENCE, response).await.unwrap().unwrap().into_body();
+            between.balancer.program.signal(Signal::TERM).unwrap();
+            // The client learns of the end; what is under way goes on.
+            for round in 0..50 {
+                let said = format!("{round}");
+                send(&mut to, said.as_bytes(), false).await.unwrap();
+                let heard = timeout(PATIENCE, body.data()).await.unwrap().unwrap().unwrap();
+                assert_eq!(heard, said);
+                body.flow_control().release_capacity(heard.len()).unwrap();
+            }
+            to.send_data(Bytes::new(), true).unwrap();
+            assert!(body.data().await.is_none());
+            assert!(body.trailers().await.unwrap().is_some());
+        });
+        assert_eq!(between.balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0));
+    }
+}
+
+#[test]
+fn a_connection_that_has_had_its_share_goes_away_without_loss() {
+    let between =
+        Between::with(vec![Side::start(Speaks::H2)], Speaks::H2, "    limits: {requests_per_connection: 10}", "", 1);
+    runtime().block_on(async {
+        let mut connections = 1;
+        let mut client = Client::connect(Speaks::H2, between.address).await;
+        for _ in 0..100 {
+            loop {
+                let Client::H2(send_request) = &client else { return };
+                // A connection that was told to go away takes no new request, which is nobody's loss.
+                if timeout(PATIENCE, send_request.clone().ready()).await.unwrap().is_ok() {
+                    break;
+                }
+                connections += 1;
+                client = Client::connect(Speaks::H2, between.address).await;
+            }
+            match client.ask(&Ask::get("/small")).await {
+                Ok(reply) => assert_eq!(reply.status, 200),
+                // Sent when GOAWAY was on its way: told to be safe to send again.
+                Err(error) => assert!(error.contains("not a result of an error"), "{error}"),
+            }
+        }
+        assert!(connections >= 5, "{connections}");
+    });
+}
+
+/// Asks from so many connections at once until `end`, each again when it has its answer: how many got one, and what went wrong.
+async fn load(address: SocketAddr, connections: usize, end: &Cell<bool>, answered: &Cell<u64>) -> Vec<String> {
+    let one = async || {
+        let mut failures = Vec::new();
+        let mut client = Client::connect(Speaks::H2, address).await;
+        while !end.get() {
+            let Client::H2(send_request) = &client else { unreachable!("speaks h2") };
+            if timeout(PATIENCE, send_request.clone().ready()).await.unwrap().is_err() {
+                // It was told to go away: what it asks next, it asks over another connection.
+                client = Client::connect(Speaks::H2, address).await;
+            }
+            match client.ask(&Ask::get("/small")).await {
+                Ok(reply) if reply.status == 200 => answered.set(answered.get() + 1),
+                Ok(reply) => failures.push(reply.status.to_string()),
+                Err(error) => failures.push(error),
+            }
+        }
+        failures
+    };
+    let all = (0..connections).map(|_| Box::pin(one()));
+    let mut failures = Vec::new();
+    for some in join_all(all).await {
+        failures.extend(some);
+    }
+    failures
+}
+
+/// All of them at once, without a crate for it.
+async fn join_all<F: Future + Unpin>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<(F, Option<F::Output>)> = futures.map(|future| (future, None)).collect();
+    poll_fn(|cx| {
+        for (future, output) in running.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(done) = Pin::new(future).poll(cx) {
+                *output = Some(done);
+            }
+        }
+        if running.iter().all(|(_, output)| output.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+async fn until_answered(answered: &Cell<u64>, more: u64) {
+    let wanted = answered.get() + more;
+    let waits = async {
+        while answered.get() < wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, waits).await.expect("answers stopped");
+}
+
+#[test]
+fn an_endpoint_that_dies_and_a_reload_lose_no_request() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let origins: Vec<_> = (0..2).map(|_| Side::start(endpoint)).collect();
+        let mut between = Between::with(origins, endpoint, "", "", 2);
+        let new = config(between.address, &between.origins[..1], endpoint, "", "");
+        let (end, answered) = (Cell::new(false), Cell::new(0));
+        runtime().block_on(async {
+            let address = between.address;
+            let failures = load(address, 6, &end, &answered);
+            let change = async {
+                until_answered(&answered, 200).await;
+                drop(between.origins.pop());
+                until_answered(&answered, 200).await;
+                between.balancer.write(&new);
+                between.balancer.program.signal(Signal::HUP).unwrap();
+                until_answered(&answered, 200).await;
+                end.set(true);
+            };
+            let (failures, ()) = tokio::join!(failures, change);
+            assert_eq!(failures, Vec::<String>::new(), "{endpoint:?}");
+        });
+    }
+}
+
+#[test]
+fn few_connections_are_shared_out_among_workers() {
+    let between = Between::with(vec![Side::start(Speaks::H1)], Speaks::H1, "", "", 2);
+    runtime().block_on(async {
+        let mut clients = Vec::new();
+        for _ in 0..8 {
+            let mut client = Client::connect(Speaks::H2, between.address).await;
+            assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+            clients.push(client);
+        }
+        // Each worker has its own connections to the origin, and one at a time is enough for it: so both have served.
+        assert_eq!(between.origin().seen.connections.load(Relaxed), 2);
+    });
+}

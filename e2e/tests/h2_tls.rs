@@ -1,0 +1,159 @@
+//! HTTP/2 within TLS on both sides: agreed upon by ALPN, and for the hosts that a connection was made for.
+#![forbid(unsafe_code)]
+
+#[path = "support/sides.rs"]
+mod sides;
+mod support;
+#[path = "support/tls.rs"]
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::Request;
+use rustls::pki_types::ServerName;
+use sides::{Ask, BIG, Client, Side, Speaks, pattern, runtime, shake};
+use support::{Scratch, Steelyard, local, port};
+use testkit::PATIENCE;
+use tls::{Pki, Tls};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// A listener with two certificates, in front of one origin.
+struct Edge {
+    balancer: Steelyard,
+    address: SocketAddr,
+    pki: Pki,
+    _origin: Side,
+    _scratch: Scratch,
+}
+
+impl Edge {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let pki = Pki::new(&scratch.path().join("tls"));
+        pki.issue("www", &["example.com", "www.example.com"]);
+        pki.issue("other", &["other.example.com"]);
+        let origin = Side::start(Speaks::H1);
+        let address = local(port());
+        let pair = |name: &str| {
+            let path = |suffix: &str| pki.path(&format!("{name}.{suffix}")).display().to_string();
+            format!("{{cert: {}, key: {}}}", path("pem"), path("key"))
+        };
+        let config = format!(
+            "admin: {{admin}}
+listeners:
+  edge:
+    bind: {address}
+    protocol: https
+    tls: {{certificates: [{}, {}]}}
+    to: web
+clusters:
+  web: {{endpoints: [{}]}}
+",
+            pair("www"),
+            pair("other"),
+            origin.address
+        );
+        Self { balancer: Steelyard::serve(&config, 1), address, pki, _origin: origin, _scratch: scratch }
+    }
+
+    /// A connection of a client that offers these protocols, and which was agreed upon.
+    async fn connect(&self, offers: &[&str]) -> (tokio_rustls::client::TlsStream<TcpStream>, Option<String>) {
+        let mut config = (*self.pki.client(None)).clone();
+        config.alpn_protocols = offers.iter().map(|offer| offer.as_bytes().to_vec()).collect();
+        let tcp = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("www.example.com").unwrap();
+        let stream = timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, tcp)).await.unwrap().unwrap();
+        let agreed = stream.get_ref().1.alpn_protocol().map(|protocol| String::from_utf8_lossy(protocol).into_owned());
+        (stream, agreed)
+    }
+}
+
+/// The status of GET for a host.
+async fn get(send: &SendRequest<Bytes>, host: &str) -> u16 {
+    let request = Request::get(format!("https://{host}/small")).body(()).unwrap();
+    let (response, _) = send.clone().ready().await.unwrap().send_request(request, true).unwrap();
+    timeout(PATIENCE, response).await.unwrap().unwrap().status().as_u16()
+}
+
+#[test]
+fn what_is_spoken_is_agreed_upon() {
+    let edge = Edge::start();
+    runtime().block_on(async {
+        let (stream, agreed) = edge.connect(&["http/1.1", "h2"]).await;
+        assert_eq!(agreed.as_deref(), Some("h2"));
+        assert_eq!(get(&shake(stream).await, "www.example.com").await, 200);
+        for (offers, expect) in [(&["http/1.1"][..], Some("http/1.1")), (&[], None)] {
+            assert_eq!(edge.connect(offers).await.1.as_deref(), expect);
+        }
+    });
+    // Without a word about protocols it is HTTP/1.1, as ever.
+    let mut tls = Tls::connect(&edge.pki.client(None), edge.address, "www.example.com").unwrap();
+    assert_eq!(tls.get("www.example.com", "/small").unwrap().0, 200);
+}
+
+#[test]
+fn a_connection_serves_the_hosts_that_it_was_made_for() {
+    let edge = Edge::start();
+    runtime().block_on(async {
+        let send = shake(edge.connect(&["h2"]).await.0).await;
+        assert_eq!(get(&send, "www.example.com").await, 200);
+        assert_eq!(get(&send, "example.com:8443").await, 200);
+        assert_eq!(get(&send, "other.example.com").await, 421);
+        // It goes on.
+        assert_eq!(get(&send, "www.example.com").await, 200);
+    });
+    let labels = [("listener", "edge"), ("reason", "misdirected")];
+    assert_eq!(edge.balancer.metric("steelyard_refused_total", &labels), 1.0);
+}
+
+/// A balancer in the clear in front of an endpoint within TLS.
+fn before(endpoint: SocketAddr, pki: &Pki) -> (Steelyard, SocketAddr) {
+    let address = local(port());
+    let ca = pki.path("ca.pem").display().to_string();
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: {address}, protocol: http, to: web}}
+clusters:
+  web: {{endpoints: [{endpoint}], protocol: h2, tls: {{ca: {ca}, server_name: example.com}}}}
+"
+    );
+    (Steelyard::serve(&config, 1), address)
+}
+
+#[test]
+fn endpoints_speak_it_within_tls() {
+    let edge = Edge::start();
+    let (balancer, address) = before(edge.address, &edge.pki);
+    runtime().block_on(async {
+        for speaks in [Speaks::H1, Speaks::H2] {
+            let mut client = Client::connect(speaks, address).await;
+            assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().body, b"small");
+            let body = pattern(BIG);
+            let echoed = client.ask(&Ask { trailers: &[("x-up", "1")], ..Ask::post("/echo", &body) }).await.unwrap();
+            assert!(echoed.body == body, "{} bytes", echoed.body.len());
+            assert_eq!((echoed.trailer("x-sum"), echoed.trailer("x-came")), (Some("3000000"), Some("1")));
+        }
+    });
+    // One connection took all of it.
+    assert_eq!(balancer.metric("steelyard_cluster_connects_total", &[("cluster", "web")]), 1.0);
+}
+
+#[test]
+fn an_endpoint_that_does_not_agree_is_not_spoken_to() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("www", &["example.com"]);
+    let (balancer, address) = before(pki.origin("www", None), &pki);
+    runtime().block_on(async {
+        let mut client = Client::connect(Speaks::H2, address).await;
+        assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 502);
+    });
+    let labels = [("listener", "web"), ("reason", "upstream_tls")];
+    assert_eq!(balancer.metric("steelyard_refused_total", &labels), 1.0);
+}
