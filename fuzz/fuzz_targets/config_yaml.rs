@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use model::{Generation, Protocol, Snapshot};
+use model::{Generation, Protocol, Snapshot, Target};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -29,7 +29,12 @@ fn check(snapshot: &Snapshot) {
         match &listener.protocol {
             Protocol::Http(http) => {
                 for route in &http.routes {
-                    assert!(route.to.0 < snapshot.clusters.len());
+                    let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
+                    let targets = match &route.to {
+                        Target::Clusters(shares) => shares.iter().map(|share| share.cluster).collect(),
+                        Target::Redirect(_) => Vec::new(),
+                    };
+                    assert!(targets.into_iter().chain(mirrors).all(|cluster| cluster.0 < snapshot.clusters.len()));
                 }
             }
             Protocol::Tcp(tcp) => assert!(tcp.to.0 < snapshot.clusters.len()),

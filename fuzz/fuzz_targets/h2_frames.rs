@@ -141,7 +141,7 @@ fn own(role: Role, bytes: &[u8]) {
             }
             Event::Reset { stream, .. } => connection.forget(stream),
             Event::Writable { stream } => _ = connection.send_data(stream, b"more", false),
-            Event::Settings | Event::GoAway { .. } | Event::Pong { .. } => {}
+            Event::Settings | Event::GoAway { .. } | Event::Pong { .. } | Event::Refused { .. } => {}
         }
         assert!(connection.streams_held() <= 2 * LIMITS.streams_max as usize);
         assert!(connection.memory_bytes() <= LIMITS.memory_bytes_max());

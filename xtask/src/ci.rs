@@ -1,9 +1,9 @@
-//! `cargo xtask ci`: what a change must pass, here as on the server, ending with the very command that the README names for tests.
+//! `cargo xtask ci`: what a change must pass, here as on the server, ending with the very commands that the README names for tests.
 
 use std::time::Instant;
 
 use crate::command::{cargo, root, run as run_command, succeeds};
-use crate::{setup, test, tidy, without_clang};
+use crate::{h2, setup, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -20,6 +20,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "fuzz targets", run: fuzz_targets },
     Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
+    Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
 ];
 
 /// Runs every stage; an error names those that failed.

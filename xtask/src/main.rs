@@ -9,6 +9,7 @@ mod ci;
 mod command;
 mod demo;
 mod fuzz;
+mod h2;
 mod setup;
 mod test;
 mod tidy;
@@ -33,8 +34,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        arguments: "[CARGO TEST ARGS]",
-        about: "every test; as root also those that need root",
+        arguments: "[h2] [CARGO TEST ARGS]",
+        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite",
         run: test::run,
     },
     Verb {

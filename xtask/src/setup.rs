@@ -84,9 +84,22 @@ const PACKAGES: &[Package] = &[
         why: "switches off the offloads of veth links, behind which wrong checksums and sizes would hide",
         verbs: &["test", "ci"],
     },
+    Package {
+        name: "openssl",
+        sign: Sign::Program("openssl"),
+        why: "makes certificates for others' suites and for the rivals, and TLS handshakes to measure",
+        verbs: &["test", "ci", "bench"],
+    },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package { name: "g++", sign: Sign::Program("c++"), why: "compiles libFuzzer", verbs: &["ci", "fuzz"] },
     Package { name: "wrk", sign: Sign::Program("wrk"), why: "makes the load", verbs: &["bench"] },
+    Package {
+        name: "nghttp2-client",
+        sign: Sign::Program("h2load"),
+        why: "makes the load of HTTP/2",
+        verbs: &["bench"],
+    },
+    Package { name: "curl", sign: Sign::Program("curl"), why: "takes large bodies over TLS", verbs: &["bench"] },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
     Package { name: "nftables", sign: Sign::Program("nft"), why: "a rival of the kernel plane", verbs: &["bench"] },
@@ -196,7 +209,19 @@ mod tests {
         check(Some("demo"), &[&["cc"], &there[..]].concat(), &["libc6-dev"]);
         check(Some("fuzz"), &["cc", "/usr/include/stdio.h"], &["g++"]);
         check(Some("tidy"), &[], &[]);
-        let others = ["cc", "c++", "/usr/include/stdio.h", "ip", "ethtool", "ping", "wrk", "taskset"];
+        let others = [
+            "cc",
+            "c++",
+            "/usr/include/stdio.h",
+            "ip",
+            "ethtool",
+            "openssl",
+            "ping",
+            "wrk",
+            "taskset",
+            "h2load",
+            "curl",
+        ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }
 

@@ -1,0 +1,108 @@
+//! `cargo xtask test h2`: HTTP/2 and gRPC as others see them, through the built binary.
+//!
+//! Two suites, both Go programs of other people that `hack/interop` pins: h2spec, every case of it and strictly, and the gRPC
+//! interoperability suite, all cases that need no cloud. Each runs against a client side in clear text and one over TLS; h2spec in front of
+//! an origin of either protocol. A case that fails, is skipped or does not run fails the verb.
+//!
+//! Not here: attacks and behaviour beyond the standards, which are tests of `e2e`.
+
+mod field;
+mod grpc;
+mod h2spec;
+mod tools;
+
+use std::time::Instant;
+
+use crate::cargo::metadata;
+use crate::command::{self, cargo};
+use crate::setup;
+use field::{Field, Side};
+
+const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc]";
+
+/// Runs both suites, or the one that is named.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let (with_h2spec, with_grpc) = match arguments {
+        [] => (true, true),
+        [suite] if suite == "h2spec" => (true, false),
+        [suite] if suite == "grpc" => (false, true),
+        _ => return Err(USAGE.into()),
+    };
+    setup::install_for("test")?;
+    command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
+    let target = metadata()?.target_directory;
+    let directory = target.join("interop");
+    let tools = tools::build(&directory)?;
+    let field = Field::start(&target.join("e2e/steelyard"), &tools, &directory)?;
+
+    let mut outcomes = Vec::new();
+    for side in Side::ALL {
+        if with_h2spec {
+            for (origin, port) in field.h2spec_ports(side) {
+                let start = Instant::now();
+                let outcome = h2spec::run(&tools.h2spec, side, port, &directory);
+                outcomes.push((format!("h2spec {side} -> {origin}"), start.elapsed().as_secs(), outcome));
+            }
+        }
+        if with_grpc {
+            let start = Instant::now();
+            let outcome = grpc::run(&tools.client, side, &field);
+            outcomes.push((format!("grpc   {side} -> h2c"), start.elapsed().as_secs(), outcome));
+        }
+    }
+    report(&outcomes)
+}
+
+/// What a suite came to: cases that held, of all cases, and a paragraph on each of the others.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Score {
+    held: usize,
+    all: usize,
+    failures: Vec<String>,
+}
+
+fn report(outcomes: &[(String, u64, Result<Score, String>)]) -> Result<(), String> {
+    for (name, _, outcome) in outcomes {
+        let failures = match outcome {
+            Ok(score) => score.failures.as_slice(),
+            Err(why) => std::slice::from_ref(why),
+        };
+        for failure in failures {
+            println!("\n{name}: {failure}");
+        }
+    }
+    println!();
+    for (name, seconds, outcome) in outcomes {
+        match outcome {
+            Ok(score) => println!("  {name:<20} {:>3} of {} in {seconds} s", score.held, score.all),
+            Err(_) => println!("  {name:<20} did not run"),
+        }
+    }
+    let is_good = |outcome: &Result<Score, String>| outcome.as_ref().is_ok_and(|score| score.held == score.all);
+    let failed: Vec<&str> =
+        outcomes.iter().filter(|(_, _, outcome)| !is_good(outcome)).map(|(name, ..)| name.as_str()).collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_to_hold() {
+        let check = |score: Result<Score, String>, expect: Result<(), &str>| {
+            let outcome = report(&[("a".to_owned(), 1, score)]);
+            assert_eq!(outcome, expect.map_err(str::to_owned));
+        };
+        let score = |held, all| Ok(Score { held, all, failures: Vec::new() });
+        check(score(3, 3), Ok(()));
+        check(score(2, 3), Err("failed: a"));
+        check(Err("no server".into()), Err("failed: a"));
+    }
+
+    #[test]
+    fn arguments() {
+        assert!(run(&["everything".into()]).unwrap_err().starts_with("usage:"));
+        assert!(run(&["grpc".into(), "h2spec".into()]).unwrap_err().starts_with("usage:"));
+    }
+}
