@@ -10,11 +10,19 @@ use std::process::Command;
 
 use crate::cargo::metadata;
 use crate::command::{self, cargo, is_root, root};
+use crate::h2;
 use crate::setup;
 use crate::tidy::tree;
 
 /// Runs them all; `arguments` go to `cargo test` (`-p wire`, `-- name`), and then nothing is asked of the counts but that some test ran.
+///
+/// With `h2` in front, the suites of others instead: see [`h2`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "h2"
+    {
+        return h2::run(rest);
+    }
     setup::install_for("test")?;
     command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
     let binary = metadata()?.target_directory.join("e2e/steelyard");

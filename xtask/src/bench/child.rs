@@ -32,6 +32,8 @@ pub enum Ready {
     Accepts,
     /// It answers an HTTP request with 200.
     Answers,
+    /// It answers one in HTTP/2, in the clear and by prior knowledge.
+    AnswersH2,
 }
 
 impl Child {
@@ -148,6 +150,11 @@ fn serves(port: u16, ready: Ready) -> bool {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else { return false };
     match ready {
         Ready::Accepts => true,
+        Ready::AnswersH2 => {
+            let mut h2load = command("h2load", &["-n", "1", "-c", "1", &format!("http://127.0.0.1:{port}/")]);
+            let said = h2load.stderr(Stdio::null()).output().map(|output| output.stdout);
+            said.is_ok_and(|said| String::from_utf8_lossy(&said).contains(" 1 succeeded"))
+        }
         Ready::Answers => {
             let request = b"GET / HTTP/1.1\r\nhost: bench.example\r\nconnection: close\r\n\r\n";
             let mut status = [0; 12];

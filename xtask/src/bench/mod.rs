@@ -5,13 +5,16 @@
 //! the rounds. Nothing here is asserted: a figure belongs to the host it was measured on.
 //!
 //! The origin is `steelyard origin http`: a request costs it about a tenth less CPU than nginx's `return 200`, which leaves more of CPU 0 to
-//! the load. It and the load are the same for all contenders.
+//! the load. It and the load are the same for all contenders. HTTP/2 is in [`h2`], TLS in [`tls`].
 
 mod child;
 mod contender;
+mod h2;
 mod l4;
+mod rivals;
 mod scenario;
 mod table;
+mod tls;
 mod tools;
 mod wire;
 
@@ -24,7 +27,14 @@ use crate::setup;
 use contender::Contender;
 use scenario::{SCENARIOS, Scenario};
 
-const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]], or cargo xtask bench l4 ..., or cargo xtask bench packet";
+const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
+       cargo xtask bench wire [--rounds N] [--calls N]
+       cargo xtask bench l4 ...
+       cargo xtask bench packet";
+
+/// What pins and what puts load on: the program, and Debian's package of it.
+const TOOLS: [(&str, &str); 5] =
+    [("wrk", "wrk"), ("taskset", "util-linux"), ("h2load", "nghttp2-client"), ("openssl", "openssl"), ("curl", "curl")];
 
 /// What all scenarios need.
 struct Bench {
@@ -41,8 +51,9 @@ struct Bench {
 /// With `wire` in front, the codec alone: see [`wire`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some(("l4", arguments)) => return l4::run(arguments),
+        Some(("l4", rest)) => return l4::run(rest),
         Some(("packet", [])) => return packet(),
+        Some(("wire", rest)) => return wire::run(rest),
         _ => {}
     }
     let options = Options::parse(arguments)?;
@@ -50,9 +61,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         return Err("one CPU for the contender and one for load and origin are needed, and there is only one".into());
     }
     setup::install_for("bench")?;
-    for tool in ["wrk", "taskset"] {
+    for (tool, package) in TOOLS {
         if find_program(tool).is_none() {
-            return Err(format!("{tool} is missing: apt-get install wrk util-linux"));
+            return Err(format!("{tool} is missing: apt-get install {package}"));
         }
     }
     command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
@@ -105,7 +116,8 @@ impl Options {
                 "--rounds" => options.rounds = number()? as usize,
                 "--seconds" => options.seconds = number()?,
                 "--only" => {
-                    options.scenarios = value.split(',').map(scenario::by_name).collect::<Result<_, _>>()?;
+                    let named = value.split(',').map(scenario::by_name).collect::<Result<Vec<_>, _>>()?;
+                    options.scenarios = named.concat();
                 }
                 _ => return Err(USAGE.into()),
             }
@@ -146,6 +158,8 @@ mod tests {
         };
         check("", Some((5, 5, SCENARIOS.len())));
         check("--rounds 3 --seconds 1 --only http,tcp", Some((3, 1, 2)));
+        check("--only h2", Some((5, 5, 3)));
+        check("--only h2c-8x32,tls", Some((5, 5, 4)));
         check("--only nonsense", None);
         check("--rounds", None);
         check("--rounds 0", None);

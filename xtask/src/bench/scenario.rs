@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use super::Bench;
 use super::child::{Child, POLL, Ready, cpu_ns, free_port, open_files, pause, pinned, rss_kib};
 use super::contender::{self, Contender, Mode, Running};
+use super::h2::{self, FEW_STREAMS_EACH, MANY_CONNECTIONS, ONE_CONNECTION};
 use super::table::Samples;
+use super::tls;
 use super::tools::{self, CONNECTIONS, figure, percentile_us, steelyard_load, wrk};
 
 /// One kind of measurement.
@@ -45,22 +47,87 @@ pub const SCENARIOS: &[Scenario] = &[
         headline: MIB_AT_2000,
         run: memory,
     },
+    Scenario {
+        name: "h2-8x32",
+        about: "HTTP/2 in the clear to an origin of HTTP/1.1, 8 connections of 32 streams, closed loop",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2, FEW_STREAMS_EACH),
+    },
+    Scenario {
+        name: "h2-100x1",
+        about: "the same, 100 connections of one stream",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2, MANY_CONNECTIONS),
+    },
+    Scenario {
+        name: "h2-1x100",
+        about: "the same, one connection of 100 streams",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2, ONE_CONNECTION),
+    },
+    Scenario {
+        name: "h2c-8x32",
+        about: "HTTP/2 in the clear on both sides, 8 connections of 32 streams, closed loop",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2c, FEW_STREAMS_EACH),
+    },
+    Scenario {
+        name: "h2c-100x1",
+        about: "the same, 100 connections of one stream",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2c, MANY_CONNECTIONS),
+    },
+    Scenario {
+        name: "h2c-1x100",
+        about: "the same, one connection of 100 streams",
+        headline: CPU_US,
+        run: |bench| h2::closed_loop(bench, Mode::H2c, ONE_CONNECTION),
+    },
+    Scenario {
+        name: "grpc-streams",
+        about: "1,000 calls at once of 10 replies a second each, over 10 connections",
+        headline: h2::CPU_US_EACH,
+        run: h2::streams,
+    },
+    Scenario {
+        name: "tls-full",
+        about: "TLS 1.3, a connection with a whole handshake (P-256) for each request, one after another",
+        headline: tls::CPU_US_EACH,
+        run: |bench| tls::handshakes(bench, false),
+    },
+    Scenario {
+        name: "tls-resumed",
+        about: "the same, the session resumed",
+        headline: tls::CPU_US_EACH,
+        run: |bench| tls::handshakes(bench, true),
+    },
+    Scenario {
+        name: "tls-bulk",
+        about: "bodies of 256 MiB within TLS 1.3, one after another",
+        headline: tls::PER_CORE,
+        run: tls::bulk,
+    },
 ];
 
 const STREAMS: &str = "4";
-const CPU_US: &str = "CPU-us/request";
+pub const CPU_US: &str = "CPU-us/request";
 const CORES: &str = "cores per Gbit/s";
 const MIB_AT_2000: &str = "MiB at 2000";
-const RPS: &str = "RPS";
-const ERRORS: &str = "errors";
+pub const RPS: &str = "RPS";
+pub const ERRORS: &str = "errors";
 
 /// No load of a bench takes longer, whatever happens to it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn by_name(name: &str) -> Result<&'static Scenario, String> {
-    let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-    let found = SCENARIOS.iter().find(|scenario| scenario.name == name);
-    found.ok_or_else(|| format!("no scenario `{name}`; there are {}", names.join(", ")))
+/// The one of this name, or all of a family: `h2` are `h2-8x32` and its like.
+pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
+    let is_of_it = |other: &str| other == name || other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+    let found: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| is_of_it(scenario.name)).collect();
+    if found.is_empty() {
+        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        return Err(format!("no scenario `{name}`; there are {}", names.join(", ")));
+    }
+    Ok(found)
 }
 
 fn http(bench: &Bench) -> Result<Samples, String> {
@@ -215,14 +282,14 @@ fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Resu
 }
 
 /// An origin, and every contender that can do it in front of it.
-struct Field {
-    origin_port: u16,
-    running: Vec<Option<Running>>,
+pub struct Field {
+    pub origin_port: u16,
+    pub running: Vec<Option<Running>>,
     _origin: Child,
 }
 
 impl Field {
-    fn start(bench: &Bench, mode: Mode, origin_words: &[&str], ready: Ready) -> Result<Self, String> {
+    pub fn start(bench: &Bench, mode: Mode, origin_words: &[&str], ready: Ready) -> Result<Self, String> {
         let (child, origin_port) = origin(bench, origin_words)?;
         let start = |contender: &Contender| match contender.can(mode) {
             true => contender.start(mode, origin_port, ready, &bench.directory).map(Some),
@@ -232,7 +299,11 @@ impl Field {
         Ok(Self { origin_port, running, _origin: child })
     }
 
-    fn of_round<'a>(&'a self, bench: &'a Bench, round: usize) -> impl Iterator<Item = (&'a Contender, &'a Running)> {
+    pub fn of_round<'a>(
+        &'a self,
+        bench: &'a Bench,
+        round: usize,
+    ) -> impl Iterator<Item = (&'a Contender, &'a Running)> {
         bench.order(round).filter_map(|index| Some((bench.contenders.get(index)?, self.running.get(index)?.as_ref()?)))
     }
 }

@@ -1,0 +1,109 @@
+//! Configurations of the contenders, by mode. One file each for HTTP/1.1 and TCP; the other modes are that of HTTP/1.1 with the lines
+//! changed that make the difference, so that nothing else can differ.
+
+use std::borrow::Cow;
+
+use super::contender::Mode;
+
+/// A configuration for each mode.
+pub type Templates = Vec<(Mode, Cow<'static, str>)>;
+
+pub fn steelyard() -> Templates {
+    let http = include_str!("rivals/steelyard-http.yaml");
+    let tls = "protocol: https\n    tls: {certificates: [{cert: @DIR@/tls.pem, key: @DIR@/tls.key}]}";
+    vec![
+        (Mode::Http, http.into()),
+        (Mode::Tcp, include_str!("rivals/steelyard-tcp.yaml").into()),
+        // One listener for both versions.
+        (Mode::H2, http.into()),
+        (Mode::H2c, changed(http, &[("  origin:\n", "  origin:\n    protocol: h2c\n")])),
+        (Mode::Tls, changed(http, &[("protocol: http", tls)])),
+    ]
+}
+
+pub fn nginx() -> Templates {
+    let http = include_str!("rivals/nginx-http.conf");
+    let h2 = ("@LISTEN@ backlog=4096;", "@LISTEN@ http2 backlog=4096;\n        http2_max_concurrent_streams 1024;");
+    let to_origin = "proxy_pass http://origin;
+            # The defaults, HTTP/1.0 and `Connection: close`, would connect to the origin for each request.
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";";
+    let tls = "@LISTEN@ ssl backlog=4096;
+        ssl_certificate @DIR@/tls.pem;
+        ssl_certificate_key @DIR@/tls.key;
+        ssl_protocols TLSv1.3;
+        # A body that is taken too slowly would go to the disk.
+        proxy_max_temp_file_size 0;";
+    vec![
+        (Mode::Http, http.into()),
+        (Mode::Tcp, include_str!("rivals/nginx-tcp.conf").into()),
+        (Mode::H2, changed(http, &[h2])),
+        (Mode::H2c, changed(http, &[h2, (to_origin, "grpc_pass grpc://origin;")])),
+        (Mode::Tls, changed(http, &[("@LISTEN@ backlog=4096;", tls)])),
+    ]
+}
+
+pub fn haproxy() -> Templates {
+    let http = include_str!("rivals/haproxy-http.cfg");
+    let h2 = ("127.0.0.1:@LISTEN@", "127.0.0.1:@LISTEN@ proto h2");
+    let h2_origin = ("127.0.0.1:@ORIGIN@", "127.0.0.1:@ORIGIN@ proto h2");
+    let tls = "127.0.0.1:@LISTEN@ ssl crt @DIR@/tls.both ssl-min-ver TLSv1.3";
+    vec![
+        (Mode::Http, http.into()),
+        (Mode::Tcp, include_str!("rivals/haproxy-tcp.cfg").into()),
+        (Mode::H2, changed(http, &[h2])),
+        (Mode::H2c, changed(http, &[h2, h2_origin])),
+        (Mode::Tls, changed(http, &[("127.0.0.1:@LISTEN@", tls)])),
+    ]
+}
+
+/// Without TLS: what it has to be measured by there are the two others.
+pub fn envoy() -> Templates {
+    let http = include_str!("rivals/envoy-http.yaml");
+    let h2 = ("codec_type: HTTP1", "codec_type: HTTP2");
+    let h2_origin = (
+        "      load_assignment:",
+        "      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {http2_protocol_options: {}}
+      load_assignment:",
+    );
+    vec![
+        (Mode::Http, http.into()),
+        (Mode::Tcp, include_str!("rivals/envoy-tcp.yaml").into()),
+        (Mode::H2, changed(http, &[h2])),
+        (Mode::H2c, changed(http, &[h2, h2_origin])),
+    ]
+}
+
+/// The template with these pieces replaced, each of which must be in it once: a bench that compares something else than it says is worse
+/// than none.
+fn changed(template: &str, changes: &[(&str, &str)]) -> Cow<'static, str> {
+    let mut text = template.to_owned();
+    for (from, to) in changes {
+        assert_eq!(text.matches(from).count(), 1, "{from:?} in a template");
+        text = text.replace(from, to);
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_finds_its_line() {
+        // That is asserted on the way; here, that a mode is not the mode it was made from.
+        let check = |templates: Templates, modes: &[Mode]| {
+            let modes_there: Vec<Mode> = templates.iter().map(|(mode, _)| *mode).collect();
+            assert_eq!(modes_there, modes);
+            assert_ne!(templates[2].1, templates[3].1);
+        };
+        let all = [Mode::Http, Mode::Tcp, Mode::H2, Mode::H2c, Mode::Tls];
+        check(steelyard(), &all);
+        check(nginx(), &all);
+        check(haproxy(), &all);
+        check(envoy(), &all[..4]);
+    }
+}
