@@ -68,28 +68,9 @@ fn verdict(answer: &Answer) -> Result<(), Failure> {
 
 /// `12 UNIMPLEMENTED: unknown service`, as far as the endpoint says it in printable text.
 fn status_text(code: &[u8], message: &[u8]) -> String {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
     const MESSAGE_CHARS_MAX: usize = 200;
     let number = str::from_utf8(code).ok().and_then(|code| code.parse::<usize>().ok());
-    let mut text = match number.and_then(|number| Some((number, NAMES.get(number)?))) {
+    let mut text = match number.and_then(|number| Some((number, model::GRPC_STATUS_NAMES.get(number)?))) {
         Some((number, name)) => format!("{number} {name}"),
         None => "of no known code".to_owned(),
     };

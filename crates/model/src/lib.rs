@@ -48,7 +48,7 @@ pub use listener::{
     ForwardedHeaders, HttpListener, Listener, ListenerLimits, PassthroughListener, PassthroughRoute, Protocol,
     TcpListener,
 };
-pub use matcher::{GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
+pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
     HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RoutePolicy, Scheme, Sticky,
     Target, WeightedCluster,

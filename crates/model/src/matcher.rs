@@ -41,6 +41,27 @@ pub struct GrpcMatcher {
     pub method: Option<String>,
 }
 
+/// The names of gRPC's statuses, by their codes 0 to 16 ("statuscodes" of gRPC's documentation).
+pub const GRPC_STATUS_NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
 /// A condition on a named value: a header (its name compared without case), a cookie or a query parameter.
 #[derive(Clone, Debug)]
 pub struct ValueMatcher {

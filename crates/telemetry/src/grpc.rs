@@ -14,28 +14,7 @@ pub const METHODS_MAX: usize = 64;
 pub const OTHER_METHODS: &str = "*";
 
 /// Codes of gRPC: 0 to 16.
-const CODES: usize = 17;
-
-/// The names of the codes, by their number.
-pub(crate) const CODE_NAMES: [&str; CODES] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
+const CODES: usize = model::GRPC_STATUS_NAMES.len();
 
 /// Tells the counters of a method from those of another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +53,7 @@ impl CodeCounters {
 impl CodeTotals {
     /// Each code that was counted at least once, by its name, and how often.
     pub fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        CODE_NAMES.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
+        model::GRPC_STATUS_NAMES.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
     /// All calls.

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
 
+use model::GRPC_STATUS_NAMES;
+
 use crate::groups::{ClusterTotals, EndpointTotals, ListenerTotals, MethodTotals, RouteTotals};
-use crate::grpc::{CODE_NAMES, MethodKey};
+use crate::grpc::MethodKey;
 use crate::histogram::Distribution;
 use crate::reason::Reason;
 use crate::registry::Totals;
@@ -118,7 +120,7 @@ fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {
     text.family("steelyard_grpc_calls_total", Kind::Counter, help, totals, |key, total, emit| {
         let of_method = labels(key);
         let [listener, service, method] = of_method.each_ref().map(|(name, value)| (*name, value.as_str()));
-        for (code, count) in CODE_NAMES.into_iter().zip(total.codes.0) {
+        for (code, count) in GRPC_STATUS_NAMES.into_iter().zip(total.codes.0) {
             emit(&[listener, service, method, ("status", code)], count);
         }
     });
