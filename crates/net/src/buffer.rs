@@ -7,6 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+/// Room of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in rooms of 16 KiB, each of which
+/// begins a page, what they hold would lie in a few sets of the caches.
+const TINY_BYTES: usize = 1024;
+
 /// Room of a small buffer: a head of the default limit needs two, all else fits one.
 pub const SMALL_BYTES: usize = 16 * 1024;
 
@@ -14,15 +18,17 @@ pub const SMALL_BYTES: usize = 16 * 1024;
 /// costs a third less CPU a byte than one of 16 KiB, and more than that gains nothing.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// Spare buffers kept by each thread, of each size: 4 MiB of small and 4 MiB of large ones.
+/// Spare buffers kept by each thread, of each size: 256 KiB of tiny, 4 MiB of small and 4 MiB of large ones.
+const TINY_SPARES_MAX: usize = 256;
 const SMALL_SPARES_MAX: usize = 256;
 const LARGE_SPARES_MAX: usize = 16;
 
 thread_local! {
-    static SPARES: RefCell<Spares> = const { RefCell::new(Spares { small: Vec::new(), large: Vec::new() }) };
+    static SPARES: RefCell<Spares> = const { RefCell::new(Spares { tiny: Vec::new(), small: Vec::new(), large: Vec::new() }) };
 }
 
 struct Spares {
+    tiny: Vec<Box<[u8]>>,
     small: Vec<Box<[u8]>>,
     large: Vec<Box<[u8]>>,
 }
@@ -37,6 +43,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// An empty buffer of [`TINY_BYTES`].
+    fn tiny() -> Self {
+        let spare = SPARES.with_borrow_mut(|spares| spares.tiny.pop());
+        Self::of(spare.unwrap_or_else(|| vec![0; TINY_BYTES].into_boxed_slice()))
+    }
+
     /// An empty buffer of [`SMALL_BYTES`].
     pub fn small() -> Self {
         let spare = SPARES.with_borrow_mut(|spares| spares.small.pop());
@@ -98,6 +110,7 @@ impl Buffer {
             return;
         }
         let mut larger = match capacity {
+            TINY_BYTES => Self::tiny(),
             0..=SMALL_BYTES => Self::small(),
             LARGE_BYTES => Self::large(),
             // No more than was asked for: a client decides when the buffer of its head grows.
@@ -115,7 +128,8 @@ impl Buffer {
     pub fn put(&mut self, bytes: &[u8]) {
         let wanted = self.len() + bytes.len();
         if wanted > self.room.len() {
-            self.grow(if wanted <= SMALL_BYTES { SMALL_BYTES } else { wanted.next_power_of_two().max(LARGE_BYTES) });
+            let sizes = [TINY_BYTES, SMALL_BYTES, LARGE_BYTES];
+            self.grow(sizes.into_iter().find(|size| wanted <= *size).unwrap_or_else(|| wanted.next_power_of_two()));
         } else if self.end + bytes.len() > self.room.len() {
             self.room.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -160,6 +174,7 @@ impl Drop for Buffer {
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             let (list, max) = match room.len() {
+                TINY_BYTES => (&mut spares.tiny, TINY_SPARES_MAX),
                 SMALL_BYTES => (&mut spares.small, SMALL_SPARES_MAX),
                 LARGE_BYTES => (&mut spares.large, LARGE_SPARES_MAX),
                 _ => return,

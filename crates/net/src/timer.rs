@@ -1,8 +1,9 @@
-//! Deadlines, one per connection, moved for the price of a store.
+//! Deadlines, one per connection or stream, moved for the price of a store.
 //!
 //! A connection moves its deadline several times a request and nearly never meets it. So a [`Timer`] is queued once, at the
 //! earliest deadline it has had; when that time comes and the deadline has moved on, it is queued again there. A tokio `Sleep`
-//! would be taken out of its wheel and put in again each time.
+//! would be taken out of its wheel and put in again each time. One that is dropped leaves its place in the queue to the next: the timers of
+//! streams come and go with each request, and are not queued for it.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -12,8 +13,6 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-use slab::Slab;
 
 use crate::clock;
 
@@ -41,8 +40,10 @@ pub struct Elapsed;
 
 #[derive(Default)]
 struct Inner {
-    slots: Slab<Slot>,
-    /// When to look at which slot: `(time in ms, key)`. May name slots that are gone or were moved on; looking does no harm.
+    slots: Vec<Slot>,
+    /// Those that no timer has. They stay in the queue.
+    free: Vec<usize>,
+    /// When to look at which slot: `(time in ms, key)`. May name slots that are free or were moved on; looking does no harm.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     driver: Option<Waker>,
     /// When the driver will wake by itself.
@@ -89,14 +90,14 @@ impl Timers {
 
     /// Lets every timer elapse now, whatever its deadline.
     pub fn elapse_all(&self) {
-        for (_, slot) in &mut self.0.borrow_mut().slots {
+        for slot in &mut self.0.borrow_mut().slots {
             slot.fire();
         }
     }
 
     /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
     pub fn interrupt(&self) {
-        for (_, slot) in &mut self.0.borrow_mut().slots {
+        for slot in &mut self.0.borrow_mut().slots {
             if slot.interruptible {
                 slot.fire();
             }
@@ -118,7 +119,7 @@ impl Inner {
         }
     }
 
-    /// Drops entries of slots that are gone, once they are most of the queue.
+    /// Drops entries of slots that were moved on, once they are most of the queue.
     fn forget(&mut self) {
         if self.queue.len() <= 2 * self.slots.len() + FORGOTTEN_MIN {
             return;
@@ -142,6 +143,12 @@ impl Inner {
     }
 }
 
+impl Default for Slot {
+    fn default() -> Self {
+        Self { deadline: NEVER, queued_at: NEVER, elapsed: false, interruptible: false, waker: None }
+    }
+}
+
 impl Slot {
     fn fire(&mut self) {
         self.elapsed = true;
@@ -154,8 +161,12 @@ impl Slot {
 impl Timer {
     /// A timer without a deadline.
     pub fn new(timers: &Timers) -> Self {
-        let slot = Slot { deadline: NEVER, queued_at: NEVER, elapsed: false, interruptible: false, waker: None };
-        let key = timers.0.borrow_mut().slots.insert(slot);
+        let mut inner = timers.0.borrow_mut();
+        let key = inner.free.pop().unwrap_or_else(|| {
+            inner.slots.push(Slot::default());
+            inner.slots.len() - 1
+        });
+        drop(inner);
         Self { timers: timers.clone(), key }
     }
 
@@ -228,7 +239,10 @@ impl Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         let mut inner = self.timers.0.borrow_mut();
-        inner.slots.try_remove(self.key);
+        if let Some(slot) = inner.slots.get_mut(self.key) {
+            *slot = Slot { queued_at: slot.queued_at, ..Slot::default() };
+            inner.free.push(self.key);
+        }
         inner.forget();
     }
 }
@@ -291,7 +305,14 @@ mod tests {
         for _ in 0..100_000 {
             Timer::new(&timers).set(clock::now_ms() + 3_600_000);
         }
-        assert!(timers.0.borrow().queue.len() <= FORGOTTEN_MIN + 1);
+        assert_eq!(timers.0.borrow().queue.len(), 1);
+        // Each earlier than the last: all of them are queued, and all but one forgotten some time.
+        let timer = Timer::new(&timers);
+        for sooner_ms in 0..100_000 {
+            timer.set(clock::now_ms() + 3_000_000 - sooner_ms);
+            drop(Timer::new(&timers));
+        }
+        assert!(timers.0.borrow().queue.len() <= FORGOTTEN_MIN + 5);
     }
 
     #[tokio::test]

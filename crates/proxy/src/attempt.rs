@@ -65,7 +65,7 @@ pub(crate) async fn until_answered(
                 if let Setback::Grpc(status) = setback
                     && status.is_endpoints_fault()
                 {
-                    routed.cluster.record(&attempt.lease.endpoint, Outcome::Failure5xx);
+                    routed.cluster.record(&attempt.lease.endpoint, at_us / 1000, Outcome::Failure5xx);
                 }
                 now_ms = at_us / 1000;
                 tries.failed = None;
@@ -190,7 +190,7 @@ impl<'a> Attempt<'a> {
                 100..=199 => {
                     self.was_heard = true;
                     self.was_continued |= work.response.status == 100;
-                    self.pass_interim(downstream, &mut upstream, work, head_bytes).await?;
+                    Box::pin(self.pass_interim(downstream, &mut upstream, work, head_bytes)).await?;
                 }
                 _ => return Ok((upstream, head_bytes, upload_failed)),
             }
@@ -282,8 +282,8 @@ impl<'a> Attempt<'a> {
     /// Tells the cluster what the head of an answer says. That all is well is said when the answer is complete.
     fn judge_head(&self, work: &Work, entry: &Entry, at_us: u64) {
         match work.response.status {
-            101 => self.cluster.record(&self.lease.endpoint, Outcome::Success),
-            500.. => self.cluster.record(&self.lease.endpoint, Outcome::Failure5xx),
+            101 => self.cluster.record(&self.lease.endpoint, at_us / 1000, Outcome::Success),
+            500.. => self.cluster.record(&self.lease.endpoint, at_us / 1000, Outcome::Failure5xx),
             _ => {}
         }
         if self.cluster.plan.policy.algorithm == model::Algorithm::PeakEwma {
@@ -325,7 +325,7 @@ impl<'a> Attempt<'a> {
         if error.side != Side::Upstream || was_stale {
             return;
         }
-        self.cluster.record(&self.lease.endpoint, outcome(error));
+        self.cluster.record(&self.lease.endpoint, clock::now_ms(), outcome(error));
         tracing::debug!(
             cluster = self.cluster.plan.policy.name,
             endpoint = %self.lease.endpoint.state.address(),

@@ -50,36 +50,39 @@ pub(crate) enum Head<'p> {
 }
 
 /// Moves one message from a reader to a writer.
+///
+/// What is looked at each time stands in front and together, as in the places of streams of HTTP/2.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Pump {
     source: Source,
-    /// How the receiver gets the body.
-    sink: Sink,
     /// What is to be written before anything else: the head, and what was framed anew. `0 <= written <= out.len()`
     out: Vec<u8>,
     written: usize,
-    /// Bytes of the body, as framed by the sender, that may still come; one more is an error.
-    allowance: Option<u64>,
-    /// Bytes of the body taken from the reader.
-    pub(crate) received: u64,
-    /// Bytes written, head and framing and all; of HTTP/2, heads as they are before HPACK.
-    pub(crate) sent: u64,
-    /// When the last of the head was written, in microseconds; 0: not yet.
-    pub(crate) head_sent_us: u64,
+    /// How the receiver gets the body.
+    sink: Sink,
     /// Something of the message was written and is not in `out` any more: it cannot be sent again.
     is_forgotten: bool,
     /// Something was written that the receiver's stream may still hold.
     is_unflushed: bool,
+    /// When the last of the head was written, in microseconds; 0: not yet.
+    pub(crate) head_sent_us: u64,
+    /// Bytes of the body taken from the reader.
+    pub(crate) received: u64,
+    /// Bytes written, head and framing and all; of HTTP/2, heads as they are before HPACK.
+    pub(crate) sent: u64,
+    /// Bytes of the body, as framed by the sender, that may still come; one more is an error.
+    allowance: Option<u64>,
     /// What of the body was taken, where somebody else wants it too.
     copy: Option<Box<Copy>>,
+    /// The message is one of a call.
+    call: Option<CallPart>,
     /// For HTTP/2.
     head: Block,
     trailers: Block,
     /// Rooms for the trailers of HTTP/2 as they come.
     trailer_fields: Vec<Field>,
     trailer_bytes: Vec<u8>,
-    /// The message is one of a call.
-    call: Option<CallPart>,
 }
 
 /// A body kept for another than its receiver: `data.len() <= bytes_max`.

@@ -99,7 +99,7 @@ impl Cluster {
                 Err(Full::NoRoom) => {}
             }
         }
-        self.wait_for_lease(now_ms, deadline_ms, key, tried, timer).await
+        Box::pin(self.wait_for_lease(now_ms, deadline_ms, key, tried, timer)).await
     }
 
     /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
@@ -222,12 +222,12 @@ impl Cluster {
         }
     }
 
-    /// Takes note of how an endpoint did.
-    pub(crate) fn record(&self, endpoint: &Endpoint, outcome: Outcome) {
+    /// Takes note of how an endpoint did, a moment ago.
+    pub(crate) fn record(&self, endpoint: &Endpoint, now_ms: u64, outcome: Outcome) {
         if outcome != Outcome::Success {
             endpoint.counters.failures.inc();
         }
-        let Some(ejection) = self.plan.state.record(endpoint.index, clock::now_ms(), outcome) else { return };
+        let Some(ejection) = self.plan.state.record(endpoint.index, now_ms, outcome) else { return };
         endpoint.counters.ejections.inc();
         tracing::warn!(
             cluster = self.plan.policy.name,

@@ -60,7 +60,7 @@ pub(crate) async fn checkout(
     if cluster.plan.policy.protocol == ClusterProtocol::H2 {
         let (handle, is_reused) = match endpoint.pool.mux().try_place(wanted) {
             Some(placed) => placed,
-            // In a box: who does not wait for a connection does not pay for the room that it takes.
+            // In a box, here and below: who does not wait for a connection does not pay for the room that it takes.
             None => Box::pin(endpoint.pool.mux().place(cluster, endpoint, wanted, timer)).await?,
         };
         if is_reused {
@@ -74,7 +74,7 @@ pub(crate) async fn checkout(
         cluster.counters.reused.inc();
         return Ok(Upstream { stream, input: Buffer::none(), is_reused: true });
     }
-    connect(cluster, endpoint, wanted, timer).await
+    Box::pin(connect(cluster, endpoint, wanted, timer)).await
 }
 
 /// Opens a connection for one alone, whatever the cluster speaks.

@@ -100,7 +100,8 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
                 error = Error::internal(Reason::Draining);
             }
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
-            let next = fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay).await;
+            // In a box, as all that seldom happens: what it takes is not kept room for in every exchange.
+            let next = Box::pin(fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay)).await;
             if let (Next::Reset, Some(handle)) = (next, downstream.stream.h2()) {
                 handle.reset(h2::code(&error));
             }
@@ -108,8 +109,6 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
         }
     };
     work.mirror();
-    // What still waits waits for a body that will not be whole.
-    work.mirror = None;
     if entry.is_begun() {
         entry.bytes_out += work.download.sent;
         entry.bytes_in += work.upload.received;
@@ -121,11 +120,20 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
         sent_us if work.download.received > net::buffer::SMALL_BYTES as u64 => clock::now_ms().max(sent_us / 1000),
         sent_us => sent_us / 1000,
     };
+    work.clear();
     worker.give_back(work);
     next
 }
 
 impl Work {
+    /// Leaves nothing of the request to the next: now, since all of it is at hand, and not when the next comes.
+    fn clear(&mut self) {
+        self.upload.leave(Framing::H1(Body::None));
+        self.download.leave(Framing::H1(Body::None));
+        // What still waits waits for a body that will not be whole.
+        self.mirror = None;
+    }
+
     /// Sends the copies for mirrors on their way, if the request's body is whole.
     fn mirror(&mut self) {
         self.mirror = self.mirror.take().and_then(|copies| copies.send_if_whole(&mut self.upload));
@@ -141,10 +149,6 @@ async fn run(
     work: &mut Work,
     entry: &mut Entry,
 ) -> Result<Next, Error> {
-    // Nothing of the last request is left.
-    work.upload.leave(Framing::H1(Body::None));
-    work.download.leave(Framing::H1(Body::None));
-    work.mirror = None;
     let head_bytes = receive::request_head(downstream, &http.limits, work).await?;
     entry.begin(clock::now_us());
     downstream.requests += 1;
@@ -163,7 +167,7 @@ async fn run(
             let (.., Way::Redirect(status, location)) = other? else { return Err(Error::internal(Reason::Internal)) };
             let own = Own { status, word: "redirect", field: Some(("location", &location)) };
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
-            return Ok(answer(http, downstream, work, entry, &own, may_stay).await);
+            return Ok(Box::pin(answer(http, downstream, work, entry, &own, may_stay)).await);
         }
     };
     entry.cluster = Some(cluster.clone());
@@ -188,7 +192,7 @@ async fn run(
     let routed = Routed { listener, http, policy: &route.policy, cluster, key, preferred, is_https, deadline_ms };
     let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if is_tunnel(&answered, work) {
-        return tunnel(&routed, downstream, answered, work, entry).await;
+        return Box::pin(tunnel(&routed, downstream, answered, work, entry)).await;
     }
     if let Some(call) = &mut entry.call
         && !call.take_head(&work.response, head_of_response(&answered.upstream, &work.response_bytes))
@@ -198,7 +202,7 @@ async fn run(
     let may_stay = may_stay(http, downstream, slot.is_ending(worker));
     let endpoint = answered.lease.endpoint.clone();
     let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
-    judge(&routed, &endpoint, work.response.status, entry, &outcome);
+    judge(&routed, &endpoint, work, entry, &outcome);
     outcome
 }
 
@@ -229,16 +233,17 @@ fn way<'r>(
 }
 
 /// Tells the cluster how the endpoint did.
-fn judge(routed: &Routed<'_>, endpoint: &Endpoint, status: u16, entry: &Entry, outcome: &Result<Next, Error>) {
-    match outcome {
-        Ok(_) if entry.call.as_ref().is_some_and(Ongoing::is_endpoints_fault) => {
-            routed.cluster.record(endpoint, Outcome::Failure5xx);
+fn judge(routed: &Routed<'_>, endpoint: &Endpoint, work: &Work, entry: &Entry, outcome: &Result<Next, Error>) {
+    let judgement = match outcome {
+        Ok(_) if entry.call.as_ref().is_some_and(Ongoing::is_endpoints_fault) => Outcome::Failure5xx,
+        // A 5xx was judged when it came, and is no success now. Others nearly all are: the clock is not asked for them.
+        Ok(_) if work.response.status < 500 => {
+            return routed.cluster.record(endpoint, work.download.head_sent_us / 1000, Outcome::Success);
         }
-        // A 5xx was judged when it came, and is no success now.
-        Ok(_) if status < 500 => routed.cluster.record(endpoint, Outcome::Success),
-        Err(error) if error.side == Side::Upstream => routed.cluster.record(endpoint, attempt::outcome(error)),
-        _ => {}
-    }
+        Err(error) if error.side == Side::Upstream => attempt::outcome(error),
+        _ => return,
+    };
+    routed.cluster.record(endpoint, clock::now_ms(), judgement);
 }
 
 /// What the spans of the request's head point into.

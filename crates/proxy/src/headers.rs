@@ -42,7 +42,10 @@ type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
 /// The fields that `Connection` makes hop-by-hop, besides those that always are.
 fn named_in_connection<'b>(fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
-    let connection = fields.iter().filter(|field| field.id == FieldId::Connection);
+    let mut connection = fields.iter().filter(|field| field.id == FieldId::Connection).peekable();
+    if connection.peek().is_none() {
+        return Named::new();
+    }
     connection
         .flat_map(|field| list(field.value.get(buffer)))
         .filter(|option| {
@@ -206,8 +209,9 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
         ForwardedHeaders::Both => (true, true),
         ForwardedHeaders::Off => (false, false),
     };
+    let told = if client.is_trusted { head.fields.as_slice() } else { &[] };
     let received = |id| {
-        let fields = head.fields.iter().filter(move |field| client.is_trusted && field.id == id);
+        let fields = told.iter().filter(move |field| field.id == id);
         fields.map(|field| field.value.get(buffer)).filter(|value| !value.is_empty())
     };
     let authority = head.authority.get(buffer);

@@ -60,7 +60,7 @@ pub(crate) async fn relay(
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
             let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved).await;
             if let Err(Error { side: Side::Upstream, .. }) = &outcome {
-                cluster.record(&lease.endpoint, Outcome::Reset);
+                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Reset);
             }
             if outcome.is_err() {
                 // What ends in failure on one side must not look complete on the other.
@@ -107,14 +107,14 @@ async fn open(
         let wanted = Wanted { who, begun_ms: now_ms, fresh_since_ms: Some(now_ms), now_ms, deadline_ms: u64::MAX };
         match connect::connect(cluster, &lease.endpoint, &wanted, timer).await {
             Ok(upstream) => {
-                cluster.record(&lease.endpoint, Outcome::Success);
+                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Success);
                 return Ok((lease, upstream));
             }
             Err(error) => {
                 if error.side == Side::Internal {
                     return Err(error);
                 }
-                cluster.record(&lease.endpoint, Outcome::ConnectFailure);
+                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::ConnectFailure);
                 tried.push(lease.endpoint.index);
                 if tried.len() == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {
                     return Err(error);

@@ -109,6 +109,13 @@ impl Out for Block {
         let value = Span { start: name.end, end: self.at() };
         self.fields.push(Field { id: FieldId::Other, name, value, never_indexed });
     }
+
+    fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
+        // Room for both at once.
+        self.bytes.reserve(name.len() + value.len());
+        self.value(name).extend_from_slice(value);
+        self.end(never_indexed);
+    }
 }
 
 /// The bytes of HTTP/1.1.

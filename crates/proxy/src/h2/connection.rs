@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     pub(super) places: RefCell<Vec<Place>>,
     /// The task that reads and writes the socket.
     driver: RefCell<Option<Waker>>,
-    /// It was woken and has not run since.
+    /// It was woken and has not run since, or it runs: what is said to it now it will hear.
     is_woken: Cell<bool>,
     /// Exchanges that have a connection and wait for room in its output, to open their stream.
     pub(super) openers: RefCell<Vec<Waker>>,
@@ -76,30 +76,34 @@ impl Cut {
 }
 
 /// What has come for one stream and its exchange has not taken yet.
+///
+/// What every look needs stands in front, in one line of the cache: of hundreds of streams that wait none is in the nearer caches when its
+/// turn comes, and each line that is touched is waited for.
+#[repr(C, align(64))]
 pub(super) struct Place {
     /// 0: it is nobody's.
     id: u32,
-    /// DATA: at most the stream's window.
-    pub(super) input: Buffer,
     /// Nothing follows what is in `input`.
     pub(super) is_ended: bool,
-    /// Trailers came, and are in the two behind.
+    /// Trailers came, and are in `trailers` and `trailer_bytes`.
     pub(super) has_trailers: bool,
-    pub(super) trailers: Vec<Field>,
-    pub(super) trailer_bytes: Vec<u8>,
-    /// A response's head came, and is in the two behind.
+    /// A response's head came, and is in `head` and `head_bytes`.
     pub(super) has_head: bool,
-    pub(super) head: ResponseHead,
-    pub(super) head_bytes: Vec<u8>,
-    /// Heads behind it: there is more than one only where informational responses come.
-    pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
-    pub(super) cut: Option<Cut>,
-    /// Who waits for something to come.
-    pub(super) reader: Option<Waker>,
-    /// Who waits for room to send.
-    pub(super) writer: Option<Waker>,
     /// The request's head is beyond the limits, and was not kept.
     pub(super) is_too_large: bool,
+    /// Who waits for something to come.
+    pub(super) reader: Option<Waker>,
+    /// DATA: at most the stream's window.
+    pub(super) input: Buffer,
+    pub(super) cut: Option<Cut>,
+    pub(super) head: ResponseHead,
+    pub(super) head_bytes: Vec<u8>,
+    /// Who waits for room to send.
+    pub(super) writer: Option<Waker>,
+    pub(super) trailers: Vec<Field>,
+    pub(super) trailer_bytes: Vec<u8>,
+    /// Heads behind `head`: there is more than one only where informational responses come.
+    pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
 }
 
 impl Place {
@@ -123,27 +127,24 @@ impl Place {
     }
 
     fn begin(&mut self, id: u32, is_ended: bool, is_too_large: bool) {
-        self.clear();
         (self.id, self.is_ended, self.is_too_large) = (id, is_ended, is_too_large);
     }
 
     /// Gives all back but what its next stream will need, too.
     fn clear(&mut self) {
-        let Self { trailers, trailer_bytes, head, head_bytes, .. } = self;
-        let mut kept = Self {
-            trailers: std::mem::take(trailers),
-            trailer_bytes: std::mem::take(trailer_bytes),
-            head: std::mem::take(head),
-            head_bytes: std::mem::take(head_bytes),
-            ..Self::new()
-        };
-        let room = kept.trailer_bytes.capacity()
-            + kept.head_bytes.capacity()
-            + (kept.trailers.capacity() + kept.head.fields.capacity()) * size_of::<Field>();
-        if room > ROOM_BYTES_MAX {
-            kept = Self::new();
+        self.id = 0;
+        self.input = Buffer::none();
+        (self.is_ended, self.has_trailers, self.has_head) = (false, false, false);
+        if !self.heads.is_empty() {
+            self.heads = VecDeque::new();
         }
-        *self = kept;
+        (self.cut, self.reader, self.writer) = (None, None, None);
+        let room = self.trailer_bytes.capacity()
+            + self.head_bytes.capacity()
+            + (self.trailers.capacity() + self.head.fields.capacity()) * size_of::<Field>();
+        if room > ROOM_BYTES_MAX {
+            *self = Self::new();
+        }
     }
 
     fn wake_reader(&mut self) {
@@ -171,6 +172,10 @@ pub(super) trait Owner {
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool);
     /// Something was refused that no exchange knows of.
     fn on_refused(&mut self, reason: h2::Reason);
+    /// Runs the exchanges on the connection's streams as far as they go. False: other tasks do that.
+    fn run(&mut self, cx: &Context<'_>) -> bool;
+    /// The task rests: whoever wakes an exchange wakes it from now on.
+    fn rest(&mut self, cx: &Context<'_>);
 }
 
 impl Connection {
@@ -185,13 +190,18 @@ impl Connection {
         }
     }
 
-    /// The task runs: it is woken by [`Connection::touch`] from now on.
+    /// The task runs, and looks at the output before it rests.
     pub(super) fn attend(&self, cx: &Context<'_>) {
-        self.is_woken.set(false);
+        self.is_woken.set(true);
         let mut driver = self.driver.borrow_mut();
         if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             *driver = Some(cx.waker().clone());
         }
+    }
+
+    /// The task rests: it is woken by [`Connection::touch`] from now on.
+    pub(super) fn rest(&self) {
+        self.is_woken.set(false);
     }
 
     /// Lets the task run: there is something to write, or to see.
@@ -203,16 +213,19 @@ impl Connection {
         }
     }
 
-    /// Takes what was read, or nothing where there may be room for who waits; hands all that it means to whom it concerns.
+    /// Takes what was read, or nothing where there may be room for who waits; hands all that it means to whom it concerns. False: it concerns
+    /// nobody.
     ///
     /// # Errors
     /// The other side broke the protocol; GOAWAY is in the output.
-    pub(super) fn handle(&self, now_ms: u64, input: &[u8], owner: &mut impl Owner) -> Result<(), h2::Error> {
+    pub(super) fn handle(&self, now_ms: u64, input: &[u8], owner: &mut impl Owner) -> Result<bool, h2::Error> {
         let mut wire = self.wire.borrow_mut();
         let mut rest = input;
+        let mut has_news = false;
         loop {
             let handled = wire.handle_bytes(now_ms, rest)?;
             rest = rest.get(handled.consumed..).unwrap_or_default();
+            has_news |= handled.event.is_some();
             match handled.event {
                 None if rest.is_empty() => break,
                 None => {}
@@ -230,7 +243,7 @@ impl Connection {
         }
         drop(wire);
         self.wake_openers();
-        Ok(())
+        Ok(has_news)
     }
 
     /// A stream that has a place from now on.

@@ -173,4 +173,11 @@ impl Owner for NoRequests {
     fn on_refused(&mut self, reason: h2::Reason) {
         tracing::debug!(reason = reason.name(), "an endpoint's frame was refused");
     }
+
+    /// Those belong to the connections of clients.
+    fn run(&mut self, _: &Context<'_>) -> bool {
+        false
+    }
+
+    fn rest(&mut self, _: &Context<'_>) {}
 }

@@ -12,7 +12,7 @@ use wire::h2;
 use super::connection::{Connection, Owner};
 use crate::stream::Stream;
 
-/// Bytes read in one turn before other connections of the worker get theirs.
+/// Bytes read and written in one turn before other connections of the worker get theirs.
 const TURN_BYTES_MAX: usize = 256 * 1024;
 
 /// Reads and writes for one connection.
@@ -23,6 +23,8 @@ pub(super) struct Driver {
     is_unflushed: bool,
     /// The last read filled its buffer: the next one gets a larger.
     is_bulk: bool,
+    /// It has more to do, behind others.
+    wants_turn: bool,
     /// Since when there is output that nobody takes, in milliseconds.
     pub(super) stalled_since_ms: Option<u64>,
 }
@@ -42,33 +44,48 @@ pub(super) enum End {
 
 impl Driver {
     pub(super) fn new(stream: Stream, connection: Rc<Connection>) -> Self {
-        Self { stream, connection, is_unflushed: false, is_bulk: false, stalled_since_ms: None }
+        Self { stream, connection, is_unflushed: false, is_bulk: false, wants_turn: false, stalled_since_ms: None }
     }
 
     /// Does what can be done. Pending: there is nothing to write, or no room for it, and nothing to read.
     ///
-    /// Answers to what was read are written in the next turn, behind the exchanges that it woke: what they say goes out with them.
+    /// Answers to what was read are written behind the exchanges that it woke, so that what they say goes out with them: where the owner runs
+    /// them itself, in the same turn; where other tasks do, in the next.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, now_ms: u64, owner: &mut impl Owner) -> Poll<End> {
         self.connection.attend(cx);
+        let polled = self.poll_turn(cx, now_ms, owner);
+        self.connection.rest();
+        owner.rest(cx);
+        if std::mem::take(&mut self.wants_turn) {
+            self.connection.touch();
+        }
+        polled
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>, now_ms: u64, owner: &mut impl Owner) -> Poll<End> {
         let mut turn = 0;
         let mut buffer = Buffer::none();
         loop {
-            match self.poll_write(cx, now_ms) {
+            let runs_exchanges = owner.run(cx);
+            let written = match self.poll_write(cx, now_ms) {
                 Err(error) => return Poll::Ready(End::Lost(error)),
-                // Room was made: there may be somebody who waits for it.
-                Ok(true) => {
-                    if let Err(error) = self.connection.handle(now_ms, &[], owner) {
-                        return Poll::Ready(End::Broken(error));
-                    }
-                }
-                Ok(false) => {}
-            }
+                Ok(written) => written,
+            };
             if self.is_done() {
                 return Poll::Ready(End::Done);
             }
+            turn += written;
             if turn >= TURN_BYTES_MAX {
-                cx.waker().wake_by_ref();
+                self.wants_turn = true;
                 return Poll::Pending;
+            }
+            if written > 0 {
+                // Room was made: there may be somebody who waits for it.
+                match self.connection.handle(now_ms, &[], owner) {
+                    Err(error) => return Poll::Ready(End::Broken(error)),
+                    Ok(true) if runs_exchanges => continue,
+                    Ok(_) => {}
+                }
             }
             if buffer.capacity() == 0 {
                 buffer = if self.is_bulk { Buffer::large() } else { Buffer::small() };
@@ -84,16 +101,16 @@ impl Driver {
                 return Poll::Ready(End::Broken(error));
             }
             buffer.consume(usize::MAX);
-            if !self.connection.wire.borrow().output().is_empty() {
-                self.connection.touch();
+            if !runs_exchanges && !self.connection.wire.borrow().output().is_empty() {
+                self.wants_turn = true;
                 return Poll::Pending;
             }
         }
     }
 
-    /// Writes what there is. Whether any of it went out.
-    fn poll_write(&mut self, cx: &mut Context<'_>, now_ms: u64) -> io::Result<bool> {
-        let mut has_written = false;
+    /// Writes what there is. Gives how many bytes of it went out.
+    fn poll_write(&mut self, cx: &mut Context<'_>, now_ms: u64) -> io::Result<usize> {
+        let mut written = 0;
         loop {
             let mut wire = self.connection.wire.borrow_mut();
             if wire.output().is_empty() {
@@ -101,16 +118,18 @@ impl Driver {
             }
             match Pin::new(&mut self.stream).poll_write(cx, wire.output()) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(count)) => wire.consume_output(count),
+                Poll::Ready(Ok(count)) => {
+                    wire.consume_output(count);
+                    written += count;
+                }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {
                     drop(wire);
-                    let since = if has_written { now_ms } else { self.stalled_since_ms.unwrap_or(now_ms) };
+                    let since = if written > 0 { now_ms } else { self.stalled_since_ms.unwrap_or(now_ms) };
                     self.stalled_since_ms = Some(since);
-                    return Ok(has_written);
+                    return Ok(written);
                 }
             }
-            has_written = true;
             self.is_unflushed |= self.stream.plain().is_none();
         }
         if self.is_unflushed {
@@ -121,12 +140,12 @@ impl Driver {
                 }
                 Poll::Pending => {
                     self.stalled_since_ms.get_or_insert(now_ms);
-                    return Ok(has_written);
+                    return Ok(written);
                 }
             }
         }
         self.stalled_since_ms = None;
-        Ok(has_written)
+        Ok(written)
     }
 
     /// No stream is left and none will come, and all was written.

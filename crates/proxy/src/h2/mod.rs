@@ -1,7 +1,7 @@
 //! Connections of HTTP/2, on both sides.
 //!
 //! A connection has one task, which alone reads and writes its socket (`driver`), and shares with the exchanges on its streams what
-//! `wire::h2` keeps of it (`connection`). An exchange holds a stream by a [`Handle`], which stands in [`Stream`](crate::stream::Stream) where a
+//! `wire::h2` keeps of it (`connection`). The task of a client's connection runs the exchanges, too (`exchanges`). An exchange holds a stream by a [`Handle`], which stands in [`Stream`](crate::stream::Stream) where a
 //! connection of HTTP/1 would: so an exchange does not know what is spoken on its other side. All of it lives on one worker.
 //!
 //! | what | file |
@@ -10,11 +10,13 @@
 //! | what task and streams share | `connection` |
 //! | one stream, as its exchange holds it | `handle` |
 //! | the socket | `driver` |
+//! | the exchanges on the streams | `exchanges` |
 //! | a client's connection, from preface to GOAWAY | `serve` |
 //! | the connections to an endpoint | `mux`, `dial` |
 //!
-//! **Who writes when.** Exchanges put frames into the output of the connection and wake its task, once. It runs behind all exchanges that
-//! are ready by then: one write takes the frames of all of them.
+//! **Who writes when.** Exchanges put frames into the output of a connection. What they say to their clients is written when the task that
+//! runs them has run all that were ready; what they say to an endpoint, by the task of that connection, which they wake once and which
+//! stands behind all that are ready by then. So one write takes the frames of all of them.
 //!
 //! **What waits where.** DATA that no exchange has taken yet waits in the place of its stream, up to the stream's window; it is released to
 //! the sender when the other side has it. A stream towards an endpoint can be stalled by its client without stopping the others on the
@@ -24,6 +26,7 @@ mod block;
 mod connection;
 mod dial;
 mod driver;
+mod exchanges;
 mod handle;
 mod mux;
 mod serve;

@@ -1,7 +1,8 @@
 //! The connections of one worker to an endpoint that speaks HTTP/2: which one takes the next request.
 //!
-//! The one with the fewest streams. A new one is made only when all have as many as the endpoint, or the cluster, allows; requests that come
-//! while it is being made wait for it, as many as it will take.
+//! The first that has room: what goes over one connection leaves in one write and is answered in one, so the fewer connections are in use, the
+//! less a request costs. Those that are seldom needed fall idle, and end. A new one is made only when all have as many streams as the
+//! endpoint, or the cluster, allows; requests that come while it is being made wait for it, as many as it will take.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -84,16 +85,16 @@ impl Mux {
         }
     }
 
-    /// The one with the fewest streams that has room. `fresh_since_ms`: only one that was made since then.
+    /// The first that has room. `fresh_since_ms`: only one that was made since then.
     fn pick(&self, fresh_since_ms: Option<u64>) -> Option<Link> {
         let links = self.0.borrow();
         let eligible =
             || links.open.iter().filter(|link| fresh_since_ms.is_none_or(|since_ms| link.opened_ms >= since_ms));
-        let fewest = |link: &&Link| link.connection.held();
-        let best = eligible().filter(|link| link.connection.room() > 0).min_by_key(fewest);
-        // All are full, and there may be no more: whoever comes waits for room there.
+        let first = eligible().find(|link| link.connection.room() > 0);
+        // All are full, and there may be no more: whoever comes waits for room where the fewest are.
         let is_at_limit = links.open.len() + links.opening.len() >= CONNECTIONS_MAX;
-        best.or_else(|| eligible().filter(|_| is_at_limit).min_by_key(fewest)).cloned()
+        let fewest = |link: &&Link| link.connection.held();
+        first.or_else(|| eligible().filter(|_| is_at_limit).min_by_key(fewest)).cloned()
     }
 
     /// One in the making that will have room for one more.

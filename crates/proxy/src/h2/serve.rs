@@ -1,6 +1,5 @@
 //! A client's connection, from its preface to GOAWAY.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,8 +13,9 @@ use wire::h2::{self, Role, StreamKey};
 
 use super::connection::{Connection, Cut, Owner};
 use super::driver::{Driver, End};
+use super::exchanges::Exchanges;
 use super::handle::Handle;
-use crate::exchange::{self, Downstream, Next};
+use crate::exchange::{self, Downstream, IpText, Next, Work};
 use crate::listener::Slot;
 use crate::session::{self, DRAIN_IDLE_MS, LINGER_MS};
 use crate::stream::Stream;
@@ -34,7 +34,19 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     let input = std::mem::replace(&mut downstream.input, Buffer::none());
     let mut session = Session {
         driver: Driver::new(stream, connection.clone()),
-        clients: Clients { worker, slot, connection: &connection, downstream, requests: Cell::new(0) },
+        clients: Clients {
+            worker,
+            slot,
+            connection: &connection,
+            downstream,
+            requests: 0,
+            exchanges: Exchanges::new(),
+            begin: |mut downstream: Downstream, work| async move {
+                if exchange::serve(worker, slot, &mut downstream, work).await == Next::Reset {
+                    downstream.stream.reset_on_close();
+                }
+            },
+        },
         begun_ms: clock::now_ms(),
         quiet_since_ms: Some(clock::now_ms()),
         unfinished: None,
@@ -43,7 +55,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     };
     drop(listener);
     let end = match connection.handle(session.begun_ms, input.filled(), &mut session.clients) {
-        Ok(()) => {
+        Ok(_) => {
             drop(input);
             poll_fn(|cx| session.poll(cx)).await
         }
@@ -52,9 +64,9 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     session.end(end).await;
 }
 
-struct Session<'s> {
+struct Session<'s, F, B> {
     driver: Driver,
-    clients: Clients<'s>,
+    clients: Clients<'s, F, B>,
     begun_ms: u64,
     /// Since when there is no stream, in milliseconds; `None`: there is one.
     quiet_since_ms: Option<u64>,
@@ -66,7 +78,7 @@ struct Session<'s> {
     is_shrunk: bool,
 }
 
-impl Session<'_> {
+impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             let now_ms = clock::now_ms();
@@ -91,7 +103,7 @@ impl Session<'_> {
     /// Announces the end where the listener ends, or the connection has had its share of requests.
     fn drain_if_due(&mut self, http: &HttpListener, now_ms: u64) {
         let Clients { worker, slot, requests, .. } = &self.clients;
-        let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| requests.get() >= max);
+        let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| *requests >= max);
         if self.drain_ms.is_none() && (slot.is_ending(worker) || has_had_enough) {
             self.drain_ms = Some(now_ms);
             self.driver.connection.drain();
@@ -167,6 +179,7 @@ impl Session<'_> {
             }
             Due::Shrink => {
                 connection.shrink();
+                self.clients.exchanges.shrink();
                 self.is_shrunk = true;
             }
             Due::Drain => {
@@ -177,32 +190,37 @@ impl Session<'_> {
         None
     }
 
-    /// Says the last words, cuts off what is left, and waits until the exchanges have let go of their streams.
+    /// Says the last words, cuts off what is left, and waits until the exchanges have ended.
     async fn end(mut self, end: End) {
-        let connection = self.driver.connection.clone();
+        let Clients { connection, downstream, .. } = self.clients;
         match &end {
             End::Done => {}
             End::Broken(error) => {
                 self.clients.on_refused(error.reason);
-                tracing::debug!(client = %self.clients.downstream.who.client, %error, "connection closed");
+                tracing::debug!(client = %downstream.who.client, %error, "connection closed");
             }
             End::Gone | End::Lost(_) => {
-                tracing::trace!(client = %self.clients.downstream.who.client, ?end, "connection gone");
+                tracing::trace!(client = %downstream.who.client, ?end, "connection gone");
             }
         }
         connection.end(if let End::Lost(_) = end { Cut::Lost } else { Cut::Gone });
-        if matches!(end, End::Done | End::Broken(_)) {
-            let timer = &self.clients.downstream.timer;
-            timer.set(clock::now_ms() + LINGER_MS);
-            let driver = &mut self.driver;
-            let said = timer.guard(poll_fn(|cx| driver.poll_last_words(cx, clock::now_ms()))).await;
-            if let Ok(Ok(())) = said {
-                session::linger(&mut driver.stream, timer).await;
+        let (driver, timer) = (&mut self.driver, &downstream.timer);
+        let mut parting = std::pin::pin!(async {
+            if matches!(end, End::Done | End::Broken(_)) {
+                timer.set(clock::now_ms() + LINGER_MS);
+                let said = timer.guard(poll_fn(|cx| driver.poll_last_words(cx, clock::now_ms()))).await;
+                if let Ok(Ok(())) = said {
+                    session::linger(&mut driver.stream, timer).await;
+                }
             }
-        }
+        });
+        let exchanges = &mut self.clients.exchanges;
+        let mut has_parted = false;
         poll_fn(|cx| {
-            connection.attend(cx);
-            if connection.held() == 0 { Poll::Ready(()) } else { Poll::Pending }
+            exchanges.poll(cx);
+            exchanges.rest(cx);
+            has_parted = has_parted || parting.as_mut().poll(cx).is_ready();
+            if has_parted && exchanges.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -227,43 +245,50 @@ enum Due {
     Drain,
 }
 
-/// Takes in the requests of a connection.
-struct Clients<'s> {
+/// Takes in the requests of a connection, and runs their exchanges.
+struct Clients<'s, F, B> {
     worker: &'s Rc<Worker>,
     slot: &'s Rc<Slot>,
     connection: &'s Rc<Connection>,
     /// What every stream's exchange begins with.
     downstream: &'s Downstream,
-    requests: Cell<u64>,
+    requests: u64,
+    exchanges: Exchanges<F>,
+    /// Makes the exchange of a request whose head is in the second.
+    begin: B,
 }
 
-impl Owner for Clients<'_> {
+impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Owner for Clients<'_, F, B> {
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
-        self.requests.set(self.requests.get() + 1);
-        let (worker, slot) = (self.worker.clone(), self.slot.clone());
-        let mut work = worker.take_work();
+        self.requests += 1;
+        let mut work = self.worker.take_work();
         if !is_too_large {
             wire.take_request(&mut work.request, &mut work.request_bytes);
         }
-        let handle = Handle::of_request(self.connection.clone(), key);
-        let mut downstream = Downstream {
-            stream: Stream::H2(handle),
+        let downstream = Downstream {
+            stream: Stream::H2(Handle::of_request(self.connection.clone(), key)),
             input: Buffer::none(),
-            timer: Timer::new(&worker.timers),
+            timer: Timer::new(&self.worker.timers),
             who: self.downstream.who,
-            ip_text: self.downstream.ip_text.clone(),
+            // Not `clone`, which goes byte by byte.
+            ip_text: IpText::from_slice(&self.downstream.ip_text),
             secured: self.downstream.secured.clone(),
             requests: 0,
             quiet_since_ms: 0,
         };
-        tokio::task::spawn_local(async move {
-            if exchange::serve(&worker, &slot, &mut downstream, work).await == Next::Reset {
-                downstream.stream.reset_on_close();
-            }
-        });
+        self.exchanges.push((self.begin)(downstream, work));
     }
 
     fn on_refused(&mut self, reason: h2::Reason) {
         self.slot.view().count(super::reason(reason));
+    }
+
+    fn run(&mut self, cx: &Context<'_>) -> bool {
+        self.exchanges.poll(cx);
+        true
+    }
+
+    fn rest(&mut self, cx: &Context<'_>) {
+        self.exchanges.rest(cx);
     }
 }

@@ -248,9 +248,11 @@ async fn deliver(
         }
     };
     match &outcome {
-        Ok(status) if *status >= 500 => cluster.record(&lease.endpoint, Outcome::Failure5xx),
-        Ok(_) => cluster.record(&lease.endpoint, Outcome::Success),
-        Err(error) if error.side == Side::Upstream => cluster.record(&lease.endpoint, attempt::outcome(error)),
+        Ok(status) if *status >= 500 => cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Failure5xx),
+        Ok(_) => cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Success),
+        Err(error) if error.side == Side::Upstream => {
+            cluster.record(&lease.endpoint, clock::now_ms(), attempt::outcome(error))
+        }
         Err(_) => {}
     }
     outcome.map(drop)

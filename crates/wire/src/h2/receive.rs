@@ -49,7 +49,16 @@ impl Connection {
                 let (count, head) = self.gather(HEAD_BYTES, rest);
                 let Some(head) = head.first_chunk().map(FrameHead::parse) else { return (count, Ok(None)) };
                 self.carry.clear();
-                (count, self.begin_frame(head))
+                let begun = self.begin_frame(head);
+                let behind = rest.get(count..).unwrap_or_default();
+                if behind.is_empty()
+                    || !matches!((&begun, self.reading), (Ok(None), Reading::Payload(_) | Reading::Data(_)))
+                {
+                    return (count, begun);
+                }
+                // Nearly always there is more of the frame than its head.
+                let (more, outcome) = self.step(behind);
+                (count + more, outcome)
             }
             Reading::Payload(head) => self.step_payload(head, rest),
             Reading::Data(data) => self.step_data(data, rest),

@@ -45,8 +45,9 @@ pub(super) enum Departure {
     Ours,
 }
 
-/// One stream.
+/// One stream, in one line of the cache.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Stream {
     /// 0: the slot is free.
     pub(super) id: u32,

@@ -12,6 +12,8 @@ use super::{Kind, TABLE_BYTES_MAX, huffman, static_table};
 const VALUE_SLOTS: usize = 256;
 /// Likewise by the hash of its name alone.
 const NAME_SLOTS: usize = 64;
+/// Marks a place in the static table among numbers of fields.
+const IS_STATIC: u32 = 1 << 31;
 /// Fields remembered as seen once.
 const SEEN_SLOTS: usize = 128;
 /// A larger field does not enter the table: it would cost the place of several that are worth more.
@@ -21,9 +23,10 @@ const INDEXED_BYTES_MAX: usize = TABLE_BYTES_MAX / 4;
 #[derive(Debug)]
 pub struct Encoder {
     pub(super) table: DynamicTable,
-    /// Fields that ever entered the table. The last of them has this number; 0: none did.
+    /// Fields that ever entered the table. The last of them has this number, `< IS_STATIC`; 0: none did.
     inserted: u32,
-    /// Numbers of fields. One that has left the table, or gave up its slot to another, is not found: it is written anew.
+    /// Numbers of fields; with [`IS_STATIC`], places in the static table of those that came. One that has left the table, or gave up its slot to
+    /// another, is not found: it is written anew.
     by_value: Box<[u32; VALUE_SLOTS]>,
     by_name: [u32; NAME_SLOTS],
     /// Parts of hashes.
@@ -70,16 +73,29 @@ impl Encoder {
     /// Writes a field. `name` has no upper case. `never_indexed`: the field came with that mark and must leave with it (section 6.2.3).
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
         let name_hash = hash(0, name);
+        let value_hash = hash(name_hash, value);
+        // Nearly always: a connection says the same things over and over.
+        if !never_indexed && let Some(index) = self.find_value(name, value, value_hash) {
+            return integer(out, 0x80, 7, index);
+        }
+        self.new_field(out, (name, name_hash), (value, value_hash), never_indexed);
+    }
+
+    /// Writes a field that is not to be found by its value, and remembers it for the next time.
+    fn new_field(
+        &mut self,
+        out: &mut Vec<u8>,
+        (name, name_hash): (&[u8], u32),
+        (value, value_hash): (&[u8], u32),
+        never_indexed: bool,
+    ) {
         let first_static = static_table::find_name(name, name_hash);
         if never_indexed || is_sensitive(first_static) {
             let index = first_static.or_else(|| self.find_name(name, name_hash)).unwrap_or(0);
             return literal(out, (0x10, 4), index, name, value);
         }
-        let value_hash = hash(name_hash, value);
-        if let Some(age) = self.find_value(name, value, value_hash) {
-            return integer(out, 0x80, 7, static_table::LENGTH + 1 + age);
-        }
         if let Some(index) = first_static.and_then(|first| static_table::find_value(first, name, value)) {
+            self.remember_static(index, value_hash);
             return integer(out, 0x80, 7, index);
         }
         let index = first_static.or_else(|| self.find_name(name, name_hash)).unwrap_or(0);
@@ -90,7 +106,9 @@ impl Encoder {
         literal(out, (0x40, 6), index, name, value);
         // The kind is of no use on this side.
         if self.table.insert(Kind::UnknownPseudo, name, value) {
-            self.inserted = self.inserted.wrapping_add(1).max(1);
+            self.inserted = (self.inserted + 1) % IS_STATIC;
+            // 0 is no number.
+            self.inserted = self.inserted.max(1);
             if let Some(slot) = self.by_value.get_mut(value_hash as usize % VALUE_SLOTS) {
                 *slot = self.inserted;
             }
@@ -105,11 +123,17 @@ impl Encoder {
         self.table.memory_bytes() + size_of_val(&*self.by_value)
     }
 
+    /// The index of a field, as far as it is remembered.
     fn find_value(&self, name: &[u8], value: &[u8], value_hash: u32) -> Option<usize> {
         let number = *self.by_value.get(value_hash as usize % VALUE_SLOTS)?;
+        if number & IS_STATIC != 0 {
+            let index = (number ^ IS_STATIC) as usize;
+            let (_, its_name, its_value) = static_table::entry(index)?;
+            return (its_name.as_bytes() == name && its_value.as_bytes() == value).then_some(index);
+        }
         let age = self.age(number)?;
         let (_, its_name, its_value) = self.table.field(age)?;
-        (its_name == name && its_value == value).then_some(age)
+        (its_name == name && its_value == value).then_some(static_table::LENGTH + 1 + age)
     }
 
     fn find_name(&self, name: &[u8], name_hash: u32) -> Option<usize> {
@@ -119,10 +143,20 @@ impl Encoder {
         (its_name == name).then_some(static_table::LENGTH + 1 + age)
     }
 
+    /// Spares looking for the field the next time; but no other field loses its slot for it, which costs more to find.
+    fn remember_static(&mut self, index: usize, value_hash: u32) {
+        let at = value_hash as usize % VALUE_SLOTS;
+        let Some(number) = self.by_value.get(at).copied() else { return };
+        let is_used = number & IS_STATIC == 0 && self.age(number).is_some_and(|age| self.table.field(age).is_some());
+        if let Some(slot) = self.by_value.get_mut(at).filter(|_| !is_used) {
+            *slot = IS_STATIC | index as u32;
+        }
+    }
+
     /// How many fields came behind the field with this number.
     fn age(&self, number: u32) -> Option<usize> {
-        // After 2^32 fields a number may be of an earlier round; what it leads to is compared, so nothing wrong comes of it.
-        (number != 0).then(|| self.inserted.wrapping_sub(number) as usize)
+        // After 2^31 fields a number may be of an earlier round; what it leads to is compared, so nothing wrong comes of it.
+        (number != 0).then(|| (self.inserted.wrapping_sub(number) % IS_STATIC) as usize)
     }
 
     /// Whether the field came before, as far as is known; remembers it.
@@ -189,11 +223,16 @@ pub(super) const fn hash(from: u32, text: &[u8]) -> u32 {
         state = (state.rotate_left(23) ^ u64::from_le_bytes(*chunk)).wrapping_mul(FACTOR);
         rest = behind;
     }
-    let mut last = 0;
-    while let Some((byte, behind)) = rest.split_first() {
-        last = last << 8 | *byte as u64;
-        rest = behind;
-    }
+    // What is left, in pieces that overlap rather than byte by byte.
+    let last = match (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
+        (Some(first), Some(last)) => (u32::from_le_bytes(*first) as u64) << 32 | u32::from_le_bytes(*last) as u64,
+        _ => match *rest {
+            [a, b, c] => (a as u64) << 16 | (b as u64) << 8 | c as u64,
+            [a, b] => (a as u64) << 8 | b as u64,
+            [a] => a as u64,
+            _ => 0,
+        },
+    };
     state = (state.rotate_left(23) ^ last).wrapping_mul(FACTOR);
     (state >> 32) as u32
 }
