@@ -319,28 +319,105 @@ fn requests_of_one_connection_are_spread_and_limits_are_kept() {
     }
 }
 
+/// What a client of extended CONNECT has to say for a tunnel.
+async fn open_tunnel(
+    send_request: &h2::client::SendRequest<Bytes>,
+    path: &str,
+) -> (http::Response<h2::RecvStream>, h2::SendStream<Bytes>) {
+    let mut ready = send_request.clone().ready().await.unwrap();
+    let mut request = head_of(&Ask { method: "CONNECT", ..Ask::get(path) });
+    request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+    let (response, to) = ready.send_request(request, false).unwrap();
+    (timeout(PATIENCE, response).await.unwrap().unwrap(), to)
+}
+
 #[test]
 fn a_tunnel_is_opened_by_extended_connect() {
-    let between = Between::start(Speaks::H1);
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoint);
+        runtime().block_on(async {
+            let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+            let (response, mut to) = open_tunnel(&send_request, "/socket").await;
+            assert_eq!(response.status(), 200);
+            let mut body = response.into_body();
+            for word in ["hello", "again"] {
+                to.send_data(word.into(), false).unwrap();
+                assert_eq!(timeout(PATIENCE, body.data()).await.unwrap().unwrap().unwrap(), word);
+            }
+            to.send_data(Bytes::new(), true).unwrap();
+            while let Some(rest) = timeout(PATIENCE, body.data()).await.unwrap() {
+                assert_eq!(rest.unwrap(), "", "what ends it");
+            }
+        });
+        let seen = &between.origin().seen;
+        let told = [":method", ":protocol", "upgrade", "connection"].map(|name| seen.field(name));
+        let expect = match endpoint {
+            Speaks::H1 => [Some("GET"), None, Some("websocket"), Some("upgrade")],
+            Speaks::H2 => [Some("CONNECT"), Some("websocket"), None, None],
+        };
+        assert_eq!(told.each_ref().map(Option::as_deref), expect, "{endpoint:?}");
+        assert_eq!(seen.field("x-forwarded-for").as_deref(), Some("127.0.0.1"), "{endpoint:?}");
+    }
+}
+
+#[test]
+fn tunnels_of_one_connection_move_bulk_beside_each_other() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoint);
+        runtime().block_on(async {
+            let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+            let bulk = async || {
+                let (response, mut to) = open_tunnel(&send_request, "/socket").await;
+                let mut body = response.into_body();
+                let expect = pattern(BIG);
+                let say = async { send(&mut to, &expect, true).await.unwrap() };
+                let hear = async {
+                    let mut heard = Vec::new();
+                    while let Some(piece) = timeout(PATIENCE, body.data()).await.expect("the tunnel stands still") {
+                        let piece = piece.unwrap();
+                        heard.extend_from_slice(&piece);
+                        body.flow_control().release_capacity(piece.len()).unwrap();
+                    }
+                    heard
+                };
+                let (heard, ()) = tokio::join!(hear, say);
+                assert!(heard == expect, "{endpoint:?}: {} bytes", heard.len());
+            };
+            tokio::join!(bulk(), bulk());
+        });
+    }
+}
+
+#[test]
+fn a_tunnel_that_is_reset_or_refused_takes_nothing_with_it() {
+    let between = Between::start(Speaks::H2);
     runtime().block_on(async {
         let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
-        let mut ready = send_request.ready().await.unwrap();
-        let mut request = head_of(&Ask { method: "CONNECT", ..Ask::get("/socket") });
-        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
-        let (response, mut to) = ready.send_request(request, false).unwrap();
-        let response = timeout(PATIENCE, response).await.unwrap().unwrap();
+        let (refused, _to) = open_tunnel(&send_request, "/nowhere").await;
+        assert_eq!(refused.status(), 404);
+        let (response, mut to) = open_tunnel(&send_request, "/socket").await;
         assert_eq!(response.status(), 200);
-        let mut body = response.into_body();
-        for word in ["hello", "again"] {
-            to.send_data(word.into(), false).unwrap();
-            assert_eq!(timeout(PATIENCE, body.data()).await.unwrap().unwrap().unwrap(), word);
-        }
-        to.send_data(Bytes::new(), true).unwrap();
-        while let Some(rest) = timeout(PATIENCE, body.data()).await.unwrap() {
-            assert_eq!(rest.unwrap(), "", "what ends it");
-        }
+        to.send_reset(h2::Reason::CANCEL);
+        between.until("the endpoint hears of it", |origin| origin.seen.cut.load(Relaxed) == 1).await;
+        assert_eq!(Client::H2(send_request).ask(&Ask::get("/small")).await.unwrap().status, 200);
+        // All over one connection.
+        assert_eq!(between.origin().seen.connections.load(Relaxed), 1);
     });
-    assert_eq!(between.origin().seen.field("upgrade").as_deref(), Some("websocket"));
+}
+
+#[test]
+fn an_endpoint_that_takes_no_tunnel_is_not_asked_for_one() {
+    let between = Between::with(vec![Side::start_without_connect()], Speaks::H2, "", "", 1);
+    runtime().block_on(async {
+        let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
+        let (refused, _to) = open_tunnel(&send_request, "/socket").await;
+        assert_eq!(refused.status(), 501);
+        assert_eq!(Client::H2(send_request).ask(&Ask::get("/small")).await.unwrap().status, 200);
+    });
+    assert_eq!(between.refused("upstream_no_tunnel"), 1.0);
+    // It has had one request and done nothing wrong.
+    assert_eq!(between.origin().seen.requests.load(Relaxed), 1);
+    assert_eq!(between.balancer.metric("steelyard_endpoint_failures_total", &[("cluster", "web")]), 0.0);
 }
 
 #[test]

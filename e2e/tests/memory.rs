@@ -27,6 +27,9 @@ const GROWTH_BYTES_MAX: u64 = 16 * MIB;
 const IDLE_CONNECTIONS: usize = 2_000;
 const IDLE_BYTES_MAX: u64 = 20 * MIB;
 
+/// What tunnels may add that began under tables of 10,000 routes which are gone.
+const TABLES_GROWTH_BYTES_MAX: u64 = 16 * MIB;
+
 /// What a connection may cost while its request is under way: two buffers and the state of an exchange.
 const BURST_BYTES_MAX: u64 = 40 * 1024;
 
@@ -188,6 +191,72 @@ fn two_thousand_idle_connections() {
     assert!(idle <= IDLE_BYTES_MAX, "{idle} bytes");
     // What a burst took stays with the allocator for the next one.
     assert!(each(peak(&balancer)) <= BURST_BYTES_MAX, "{} bytes for each request of a burst", each(peak(&balancer)));
+}
+
+/// Routes of a table whose size is to be seen.
+const ROUTES: usize = 10_000;
+
+/// Tunnels, each of which begins under a table of its own.
+const TABLES: usize = 12;
+
+#[test]
+fn tunnels_hold_no_tables() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let listener = TcpListener::bind(local(0)).unwrap();
+    let (listen, endpoint) = (local(port()), listener.local_addr().unwrap());
+    let config = |table: usize| {
+        let routes: String =
+            (0..ROUTES).map(|n| format!("      - {{hosts: a{n}-of-{table}.example.com, to: all}}\n")).collect();
+        format!(
+            "admin: {{admin}}
+listeners:
+  web:
+    bind: '{listen}'
+    protocol: http
+    routes:
+{routes}      - {{to: all}}
+clusters:
+  all: {{endpoints: ['{endpoint}']}}
+"
+        )
+    };
+    let mut balancer = Steelyard::serve(&config(0), 1);
+    let mut tunnels: Vec<(TcpStream, TcpStream)> = Vec::new();
+    let mut sizes = Vec::new();
+    for table in 1..=TABLES {
+        let mut client = TcpStream::connect(listen).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
+        let (mut endpoint, _) = listener.accept().unwrap();
+        until_head_ends(&mut endpoint);
+        endpoint.write_all(b"HTTP/1.1 101 Go\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
+        until_head_ends(&mut client);
+        tunnels.push((client, endpoint));
+        balancer.reload(&config(table), |status| status["generation"] == table + 1);
+        sizes.push(resident(&balancer));
+    }
+    let list: Vec<String> = sizes.iter().map(|bytes| kib(*bytes)).collect();
+    eprintln!(
+        "RSS after each of {TABLES} reloads of {ROUTES} routes, with a tunnel from before each: {}",
+        list.join(", ")
+    );
+    // All of them go on.
+    for (client, endpoint) in &mut tunnels {
+        client.write_all(b"x").unwrap();
+        endpoint.read_exact(&mut [0]).unwrap();
+    }
+    // The first few fill the room that is then used again and again.
+    let (first, last) = (sizes[TABLES / 3 - 1], sizes[TABLES - 1]);
+    assert!(last.saturating_sub(first) < TABLES_GROWTH_BYTES_MAX, "{} more", kib(last - first));
+}
+
+fn until_head_ends(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
 }
 
 fn ask(client: &mut TcpStream) {

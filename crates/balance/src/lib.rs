@@ -18,6 +18,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod alias;
+mod backoff;
 mod cluster;
 mod endpoint;
 mod ewma;
@@ -35,6 +36,7 @@ mod split;
 mod testing;
 mod view;
 
+pub use backoff::{BACKOFF_BASE_MS, BACKOFF_MAX_MS, Backoff};
 pub use cluster::{ClusterState, Counts, EndpointStatus};
 pub use endpoint::EndpointState;
 pub use hash::hash_key;

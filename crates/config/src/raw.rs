@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use model::{
     AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardedHeaders, HashKey, HealthCheck,
-    ListenerLimits, Outlier, Probe, ProxyProtocol, TlsVersion,
+    ListenerLimits, MinRate, Outlier, Ping, Probe, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -23,6 +23,8 @@ use crate::yaml::{Node, Value};
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::new("", Vec::new()));
 static PROBE: LazyLock<HealthCheck> = LazyLock::new(|| HealthCheck::new(Probe::Tcp));
 static LIMITS: LazyLock<ListenerLimits> = LazyLock::new(ListenerLimits::default);
+static MIN_RATE: LazyLock<MinRate> = LazyLock::new(MinRate::default);
+static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 
 keys! {
     /// The whole file.
@@ -91,8 +93,12 @@ keys! {
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
         /// From the first byte of a request, or from accept, to the end of its headers; then 408. Also the longest that a TLS handshake takes.
         optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
-        /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
+        /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed). Where `min_rate` gives it less, that counts.
         optional stall_timeout: Positive, default duration_text(LIMITS.stall_timeout), only "http";
+        /// The least that a client has to send of its body, or to take of its response, while it is waited for; then 408, or the connection is closed. `off`: only silence is judged, by `stall_timeout`. A call of gRPC may be silent between its messages.
+        optional min_rate: RawMinRate, default "on, as below", only "http";
+        /// PING to a client of HTTP/2 that is silent while a request is under way. `off`: it is not asked.
+        optional ping: RawPing, default "on, as below", only "http";
         /// HTTP: how long a kept-alive connection may wait for its next request. TCP: the longest silence of both directions together. Then it is closed.
         optional idle_timeout: Positive, default format!(
             "{} (http), {} (tcp)", duration_text(LIMITS.idle_timeout), duration_text(defaults::TCP_IDLE_TIMEOUT)
@@ -258,6 +264,8 @@ keys! {
         optional response_timeout: Positive, default duration_text(CLUSTER.response_timeout);
         /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so. HTTP only.
         optional idle_timeout: Positive, default duration_text(CLUSTER.idle_timeout);
+        /// PING to an endpoint that is silent while a request is under way; its next try is another endpoint's. `off`: it is not asked. HTTP/2 only.
+        optional ping: RawPing, default "on, as below";
         /// Unused upstream connections kept by each worker for each endpoint; 0: none is used again. HTTP/1.1 only.
         optional idle_connections: Int<0, 1_000_000>, default CLUSTER.idle_connections_max.to_string();
         /// The version of the PROXY protocol sent at the start of each upstream connection. HTTP connections are then not shared between clients.
@@ -355,6 +363,28 @@ keys! {
     }
 }
 
+keys! {
+    /// How slow a client may be. It begins with `grace`; what it moves gives it more time, and waiting for it takes the time away. Up to `stall_timeout` is kept for later.
+    pub struct RawMinRateObject as "a minimum rate" {
+        /// So many bytes in each `per`, at least.
+        optional bytes: ByteSize<1, { 1 << 40 }>, default size_text(MIN_RATE.bytes);
+        /// See `bytes`.
+        optional per: Positive, default duration_text(MIN_RATE.per);
+        /// The time that a client has before it has moved anything.
+        optional grace: Positive, default duration_text(MIN_RATE.grace);
+    }
+}
+
+keys! {
+    /// When the other side of a connection of HTTP/2 is asked for a sign of life, and given up. An endpoint that answers and goes on in silence is asked again only after five minutes: gRPC servers close connections that ask more often.
+    pub struct RawPingObject as "the setting of PING" {
+        /// When nothing has come for so long.
+        optional after: Positive, default duration_text(PING.after);
+        /// When then nothing has come for so long, the connection is given up.
+        optional timeout: Positive, default duration_text(PING.timeout);
+    }
+}
+
 /// A value that is one text, or an object for what one text cannot say.
 macro_rules! text_or_object {
     ($(#[doc = $doc:literal])* $raw:ident = $text:ty | $object:ty) => {
@@ -428,6 +458,14 @@ text_or_object! {
 text_or_object! {
     /// `off`, or the settings.
     RawOutlier = OneOf<Off> | RawOutlierObject
+}
+text_or_object! {
+    /// `off`, or the rate.
+    RawMinRate = OneOf<Off> | RawMinRateObject
+}
+text_or_object! {
+    /// `off`, or the times.
+    RawPing = OneOf<Off> | RawPingObject
 }
 
 /// What a listener speaks.
@@ -566,7 +604,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 34);
+        assert_eq!(found.len(), 36);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

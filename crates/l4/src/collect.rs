@@ -24,7 +24,7 @@ use crate::sync::{Maps, failed, set};
 
 /// Entries read at once. More than any bucket of the table holds: the kernel gives a bucket whole or not at all.
 const PAGE_ENTRIES: usize = 4096;
-/// Pages of one step: some milliseconds.
+/// Pages of one step: some milliseconds, and some tens of them where every entry has been silent (docs/design/2026-11-21-collection.md).
 const STEP_PAGES_MAX: usize = 4;
 
 /// Entries above which what is not established is forgotten sooner: three quarters of the table.

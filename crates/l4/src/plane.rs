@@ -175,7 +175,7 @@ impl Plane {
     }
 
     /// Forgets flows that are over, frees what nobody uses any more, follows interfaces that come and go, and has the connections to dead endpoints reset.
-    /// Goes a step, which takes milliseconds. `None`: there is more of the table to go over, soon; else the next collection begins two seconds later.
+    /// Goes a step, which takes milliseconds, some tens of them where every entry is silent. `None`: there is more of the table to go over, soon; else the next collection begins two seconds later.
     ///
     /// # Errors
     /// The kernel would not; the next call begins anew.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{ClusterTls, ProxyProtocol, Sticky};
+use crate::{ClusterTls, Ping, ProxyProtocol, Sticky};
 
 /// The place of a cluster in [`crate::Snapshot::clusters`]. Valid in the snapshot that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,8 @@ pub struct Cluster {
     pub response_timeout: Duration,
     /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so.
     pub idle_timeout: Duration,
+    /// When an endpoint is asked for a sign of life, where HTTP/2 is spoken; `None`: never.
+    pub ping: Option<Ping>,
     /// Unused upstream connections of HTTP/1.1 kept by each worker for each endpoint; zero: none is reused.
     pub idle_connections_max: usize,
     /// Sent at the start of each upstream connection. HTTP connections are then not shared between downstream connections.
@@ -193,6 +195,7 @@ impl Cluster {
             response_timeout: Duration::from_secs(60),
             // Below the 60 s and 75 s that origins commonly use, so that we close first and not they.
             idle_timeout: Duration::from_secs(45),
+            ping: Some(Ping::default()),
             idle_connections_max: 256,
             send_proxy_protocol: None,
             tls: None,

@@ -74,6 +74,10 @@ pub struct ListenerLimits {
     pub header_timeout: Duration,
     /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
     pub stall_timeout: Duration,
+    /// How slow a client may be within a request body, or in reading its response; then as above. `None`: only silence is judged.
+    pub min_rate: Option<MinRate>,
+    /// When a client of HTTP/2 is asked for a sign of life; `None`: never.
+    pub ping: Option<Ping>,
     /// How long a keep-alive connection may wait for its next request; then it is closed in silence.
     pub idle_timeout: Duration,
     /// The longest silence of both sides of a tunnel (after 101); then it is closed.
@@ -94,12 +98,52 @@ impl Default for ListenerLimits {
             body_bytes_max: None,
             header_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),
+            min_rate: Some(MinRate::default()),
+            ping: Some(Ping::default()),
             idle_timeout: Duration::from_secs(75),
             tunnel_idle_timeout: Duration::from_secs(3600),
             requests_per_connection_max: None,
             // What RFC 9113 section 6.5.2 recommends at least, and clients expect: those of gRPC make another connection, or wait.
             streams_per_connection_max: 100,
         }
+    }
+}
+
+/// The least that a client has to move while it is waited for, which is while nothing else is in the way.
+///
+/// It begins with `grace`; what it moves gives it more time, and waiting for it takes the time away. Time that is left over is kept, up to the
+/// listener's stall timeout: a client that was fast may pause, and one that is slow from the first byte on is found out after `grace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinRate {
+    /// So many bytes, at least 1,
+    pub bytes: u64,
+    /// in so long, at least a millisecond.
+    pub per: Duration,
+    /// See above.
+    pub grace: Duration,
+}
+
+impl Default for MinRate {
+    fn default() -> Self {
+        // The rate is Kestrel's, and that of a modem of 2,400 bits a second. The grace is twice as long: a segment that is lost three times
+        // over arrives after seven seconds, and whoever has such a link is no attacker.
+        Self { bytes: 240, per: Duration::from_secs(1), grace: Duration::from_secs(10) }
+    }
+}
+
+/// When the other side of a connection of HTTP/2 is asked for a sign of life, by PING (RFC 9113 section 6.7), and given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// When nothing has come for so long while a request is under way.
+    pub after: Duration,
+    /// When nothing has come for so long behind the question, the connection is given up.
+    pub timeout: Duration,
+}
+
+impl Default for Ping {
+    fn default() -> Self {
+        // The first is half of what a silent endpoint is given, and what Kubernetes takes; the second is what gRPC's libraries take.
+        Self { after: Duration::from_secs(30), timeout: Duration::from_secs(20) }
     }
 }
 

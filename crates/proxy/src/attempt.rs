@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use balance::Outcome;
-use model::ListenerLimits;
+use model::{ClusterProtocol, ListenerLimits};
 use net::clock;
 use telemetry::Reason;
 use wire::message::{Body, Version};
@@ -15,7 +15,9 @@ use crate::connect::{self, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::exchange::{self, Answered, Downstream, Routed, Work};
 use crate::grpc;
+use crate::h2::Handle;
 use crate::log::Entry;
+use crate::pace::Pace;
 use crate::policy::headers::ResponseEdits;
 use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
@@ -40,6 +42,10 @@ pub(crate) async fn until_answered(
     let mut now_ms = entry.begun_us / 1000;
     routed.cluster.budget.borrow_mut().on_request(now_ms);
     loop {
+        if tries.wait_ms > 0 {
+            tries.back_off(downstream).await?;
+            now_ms = clock::now_ms();
+        }
         let lease = match tries.lease(routed, now_ms, &downstream.timer).await {
             Ok(lease) => lease,
             // That there is no other endpoint is not what went wrong.
@@ -53,7 +59,7 @@ pub(crate) async fn until_answered(
             work.upload.retime(routed.deadline_ms.saturating_sub(now_ms));
         }
         entry.endpoint = Some(lease.endpoint.clone());
-        let mut attempt = Attempt::new(routed, lease, now_ms);
+        let mut attempt = Attempt::new(routed, lease, now_ms, entry.call.is_some());
         let error = match attempt.run(downstream, work, entry, tries.fresh_since_ms, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = clock::now_us();
@@ -74,7 +80,9 @@ pub(crate) async fn until_answered(
             Err(error) => routed.name(error),
         };
         let setback = attempt.setback(&error);
-        let was_stale = attempt.was_reused && matches!(setback, Setback::Unseen | Setback::Reset);
+        // One that has just been asked for a sign of life, and gave none, was not closed as idle.
+        let was_silent = error.reason == Reason::UpstreamPingTimeout;
+        let was_stale = attempt.was_reused && !was_silent && matches!(setback, Setback::Unseen | Setback::Reset);
         attempt.judge_failure(&error, was_stale);
         if error.side != Side::Upstream || error.reason == Reason::RequestTimeout {
             return Err(error);
@@ -118,10 +126,12 @@ struct Attempt<'a> {
     is_unseen: bool,
     /// The client was told to go on and send its body.
     was_continued: bool,
+    /// The client may send nothing for a while: between the messages of a call.
+    may_pause: bool,
 }
 
 impl<'a> Attempt<'a> {
-    fn new(routed: &'a Routed<'_>, lease: Lease, now_ms: u64) -> Self {
+    fn new(routed: &'a Routed<'_>, lease: Lease, now_ms: u64, is_call: bool) -> Self {
         let per_try = routed.policy.retry.per_try_timeout;
         let try_ends_ms = per_try.map_or(u64::MAX, |timeout| now_ms.saturating_add(crate::millis(timeout)));
         Self {
@@ -134,6 +144,8 @@ impl<'a> Attempt<'a> {
             was_heard: false,
             is_unseen: false,
             was_continued: false,
+            // Whoever claims to be a call where there can be none gains nothing by it.
+            may_pause: is_call && routed.cluster.plan.policy.protocol == ClusterProtocol::H2,
         }
     }
 
@@ -214,6 +226,7 @@ impl<'a> Attempt<'a> {
         let mut scanned = 0;
         let mut seen = u64::MAX;
         let mut watch = Watch::default();
+        let mut pace = Pace::new(self.limits, self.limits.min_rate.filter(|_| !self.may_pause), upload.received);
         poll_fn(|cx| {
             if !*upload_failed && !upload.is_done() {
                 match upload.poll(cx, stream, input, &mut upstream.stream) {
@@ -242,16 +255,18 @@ impl<'a> Attempt<'a> {
             let progress = upload.sent + scanned as u64;
             if progress != seen {
                 seen = progress;
-                let wait_ms = if waits_for_client { stall_ms } else { response_ms };
                 // A head without a body has just been sent, nearly always: no need to ask the clock again.
                 let now_ms =
                     if is_first && scanned == 0 && request.body == Body::None { upload.head_sent_us / 1000 } else { 0 };
                 let now_ms = if now_ms == 0 { clock::now_ms() } else { now_ms };
+                let left_ms = pace.note(now_ms, upload.received, waits_for_client);
+                let wait_ms = if waits_for_client { stall_ms.min(left_ms) } else { response_ms };
                 timer.set(now_ms.saturating_add(wait_ms).min(self.deadline_ms));
             }
             timer.poll_elapsed(cx).map(|()| {
                 Err(match waits_for_client {
                     false if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
+                    true if pace.is_over(clock::now_ms()) => Error::downstream(Reason::BodyTooSlow),
                     true => Error::downstream(Reason::BodyTimeout),
                     false => Error::upstream(Reason::ResponseTimeout),
                 })
@@ -297,11 +312,17 @@ impl<'a> Attempt<'a> {
         if self.was_heard {
             return Setback::Other;
         }
-        if let Some(call) = &mut entry.call
-            && work.response.body == Body::None
-        {
-            call.take_head(&work.response, exchange::head_of_response(upstream, &work.response_bytes));
-            if let Some(status) = call.status.filter(|status| *status != grpc::Status::Ok) {
+        if let Some(call) = &mut entry.call {
+            let status = match work.response.body {
+                Body::None => {
+                    call.take_head(&work.response, exchange::head_of_response(upstream, &work.response_bytes));
+                    call.status
+                }
+                // Some services send a head in any case, and the trailers right behind it. Nobody waits for them to come: a head that stands
+                // alone is the client's at once.
+                _ => upstream.stream.h2().and_then(Handle::early_status),
+            };
+            if let Some(status) = status.filter(|status| *status != grpc::Status::Ok) {
                 return Setback::Grpc(status);
             }
         }
@@ -315,7 +336,7 @@ impl<'a> Attempt<'a> {
             _ if self.was_heard => Setback::Other,
             Reason::UpstreamRefused => Setback::Unseen,
             Reason::UpstreamReset | Reason::UpstreamEof if self.is_unseen => Setback::Unseen,
-            Reason::UpstreamReset | Reason::UpstreamEof => Setback::Reset,
+            Reason::UpstreamReset | Reason::UpstreamEof | Reason::UpstreamPingTimeout => Setback::Reset,
             Reason::ResponseTimeout | Reason::PerTryTimeout => Setback::Timeout,
             _ => Setback::Other,
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use balance::{EndpointState, EndpointStatus, Outcome, Picker, RetryBudget};
+use balance::{Backoff, EndpointState, EndpointStatus, Outcome, Picker, RetryBudget};
 use model::HashKey;
 use net::clock;
 use net::timer::Timer;
@@ -27,6 +27,7 @@ pub(crate) struct Cluster {
     picker: RefCell<Picker>,
     /// The same through all snapshots.
     pub(crate) budget: Rc<RefCell<RetryBudget>>,
+    backoff: RefCell<Backoff>,
 }
 
 /// An endpoint as one worker uses it.
@@ -67,7 +68,9 @@ impl Cluster {
         budget: Rc<RefCell<RetryBudget>>,
     ) -> Self {
         let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
-        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget }
+        // Another for each worker, and each process: what they wait for is to be not the same.
+        let backoff = RefCell::new(Backoff::new(clock::now_us() ^ worker as u64));
+        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget, backoff }
     }
 
     /// What is to be hashed for this cluster's choice; `None`: nothing.
@@ -125,6 +128,19 @@ impl Cluster {
             EndpointStatus::Unhealthy | EndpointStatus::Ejected { .. } => state.panicking(now_ms),
         };
         if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
+    }
+
+    /// An endpoint that is not in `tried` and takes new work.
+    pub(crate) fn has_other(&self, tried: &[usize], now_ms: u64) -> bool {
+        let state = &self.plan.state;
+        let takes_work =
+            |index: usize| state.weight(index) > 0 && state.status(index, now_ms) == Some(EndpointStatus::Healthy);
+        (0..self.endpoints.len()).any(|index| !tried.contains(&index) && takes_work(index))
+    }
+
+    /// How long to wait before a retry, the first of which is 1, in milliseconds.
+    pub(crate) fn backoff_ms(&self, retry: u32) -> u64 {
+        self.backoff.borrow_mut().wait_ms(retry)
     }
 
     /// What its endpoints are reached by, as their requests say it.

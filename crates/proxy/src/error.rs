@@ -67,6 +67,7 @@ impl Error {
             Some(Cut::Refused) => Reason::UpstreamRefused,
             Some(Cut::Broken(_)) => Reason::UpstreamH2,
             Some(Cut::Gone) => Reason::UpstreamEof,
+            Some(Cut::Silent) => Reason::UpstreamPingTimeout,
             Some(Cut::Reset(_) | Cut::Lost) => Reason::UpstreamReset,
             // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
             None if tls::is_of_tls(&source) => Reason::UpstreamTls,

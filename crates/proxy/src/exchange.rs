@@ -26,6 +26,7 @@ use crate::h2;
 use crate::headers::{self, Client};
 use crate::listener::Slot;
 use crate::log::Entry;
+use crate::pace::Pace;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, MIRROR_BODY_BYTES_MAX, Means};
 use crate::policy::{self, Asked, Way};
@@ -70,6 +71,23 @@ pub(crate) enum Next {
     Reset,
 }
 
+/// Where a request has led.
+enum Course {
+    /// To its end.
+    Over(Next),
+    /// To a tunnel, which is open.
+    Tunnel(Box<Tunnel>),
+}
+
+/// What is relayed after 101.
+struct Tunnel {
+    /// Held for as long as it lasts.
+    _lease: Lease,
+    upstream: Upstream,
+    /// The longest silence of both sides, in milliseconds.
+    idle_ms: u64,
+}
+
 /// What an exchange works on. Pooled by the worker: heads and buffers keep their room.
 #[derive(Default)]
 pub(crate) struct Work {
@@ -88,12 +106,20 @@ pub(crate) struct Work {
 
 /// Serves the next request of a connection, or the one of a stream, whose head is in `work` already.
 pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstream, mut work: Box<Work>) -> Next {
-    let listener = &slot.view();
+    let mut listener = slot.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
     let mut entry = Entry::http(downstream.who.client);
-    let outcome = run(worker, slot, listener, http, downstream, &mut work, &mut entry).await;
+    let outcome = run(worker, slot, &listener, http, downstream, &mut work, &mut entry).await;
     let next = match outcome {
-        Ok(next) => next,
+        Ok(Course::Over(next)) => next,
+        Ok(Course::Tunnel(tunnel)) => {
+            // It may last for days, and nobody is routed any more: the table is let go of.
+            entry.leave_listener(worker, &listener);
+            drop(listener);
+            let next = Box::pin(relay_tunnel(*tunnel, slot, downstream, &mut entry)).await;
+            listener = slot.view();
+            next
+        }
         Err(mut error) => {
             if worker.is_cut() {
                 // Whatever it looks like: it ends because the drain has taken too long.
@@ -101,7 +127,7 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
             }
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
             // In a box, as all that seldom happens: what it takes is not kept room for in every exchange.
-            let next = Box::pin(fail(listener, http, downstream, &mut work, &mut entry, &error, may_stay)).await;
+            let next = Box::pin(fail(&listener, http, downstream, &mut work, &mut entry, &error, may_stay)).await;
             if let (Next::Reset, Some(handle)) = (next, downstream.stream.h2()) {
                 handle.reset(h2::code(&error));
             }
@@ -112,7 +138,7 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
     if entry.is_begun() {
         entry.bytes_out += work.download.sent;
         entry.bytes_in += work.upload.received;
-        worker.log_http(listener, &entry);
+        worker.log_http(&listener, &entry);
     }
     downstream.quiet_since_ms = match work.download.head_sent_us {
         0 => clock::now_ms(),
@@ -148,7 +174,7 @@ async fn run(
     downstream: &mut Downstream,
     work: &mut Work,
     entry: &mut Entry,
-) -> Result<Next, Error> {
+) -> Result<Course, Error> {
     let head_bytes = receive::request_head(downstream, &http.limits, work).await?;
     entry.begin(clock::now_us());
     downstream.requests += 1;
@@ -167,7 +193,7 @@ async fn run(
             let (.., Way::Redirect(status, location)) = other? else { return Err(Error::internal(Reason::Internal)) };
             let own = Own { status, word: "redirect", field: Some(("location", &location)) };
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
-            return Ok(Box::pin(answer(http, downstream, work, entry, &own, may_stay)).await);
+            return Ok(Course::Over(Box::pin(answer(http, downstream, work, entry, &own, may_stay)).await));
         }
     };
     entry.cluster = Some(cluster.clone());
@@ -192,7 +218,8 @@ async fn run(
     let routed = Routed { listener, http, policy: &route.policy, cluster, key, preferred, is_https, deadline_ms };
     let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if is_tunnel(&answered, work) {
-        return Box::pin(tunnel(&routed, downstream, answered, work, entry)).await;
+        let tunnel = Box::pin(open_tunnel(&routed, downstream, answered, work, entry)).await?;
+        return Ok(Course::Tunnel(Box::new(tunnel)));
     }
     if let Some(call) = &mut entry.call
         && !call.take_head(&work.response, head_of_response(&answered.upstream, &work.response_bytes))
@@ -203,7 +230,7 @@ async fn run(
     let endpoint = answered.lease.endpoint.clone();
     let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
     judge(&routed, &endpoint, work, entry, &outcome);
-    outcome
+    outcome.map(Course::Over)
 }
 
 /// Where the request goes: the number of its route, the route, and what that does with it.
@@ -432,6 +459,7 @@ async fn respond(
     let response_ms = crate::millis(cluster.plan.policy.response_timeout);
     let mut seen = None;
     let mut watch = Watch::default();
+    let mut pace = Pace::new(&http.limits, http.limits.min_rate, upload.received);
     poll_fn(|cx| {
         if !upload_failed && !upload.is_done() {
             // A request that fails now does not take the response with it: the endpoint may have had enough of it.
@@ -457,18 +485,16 @@ async fn respond(
         let progress = Some((upload.received + download.received + download.sent, waits_for_endpoint));
         if progress != seen {
             seen = progress;
-            let wait_ms = if waits_for_endpoint { response_ms } else { stall_ms };
-            timer.set(clock::now_ms().saturating_add(wait_ms).min(*deadline_ms));
+            let now_ms = clock::now_ms();
+            let left_ms = pace.note(now_ms, upload.received + download.sent, !waits_for_endpoint);
+            let wait_ms = if waits_for_endpoint { response_ms } else { stall_ms.min(left_ms) };
+            timer.set(now_ms.saturating_add(wait_ms).min(*deadline_ms));
         }
-        timer.poll_elapsed(cx).map(|()| match download.waits_for_sender(&upstream.input) {
-            // The response is complete; the rest of the request is not waited for any longer.
-            _ if download.is_done() => {
-                upload_failed = true;
-                Ok(())
-            }
-            _ if clock::now_ms() >= *deadline_ms => Err(Error::upstream(Reason::RequestTimeout)),
-            true => Err(Error::upstream(Reason::ResponseTimeout)),
-            false => Err(Error::downstream(Reason::SlowRead)),
+        timer.poll_elapsed(cx).map(|()| {
+            // If the response is complete, the rest of the request is not waited for any longer.
+            upload_failed |= download.is_done();
+            let waits_for_endpoint = download.waits_for_sender(&upstream.input);
+            if download.is_done() { Ok(()) } else { Err(overdue(*deadline_ms, waits_for_endpoint, &pace)) }
         })
     })
     .await?;
@@ -489,6 +515,20 @@ async fn respond(
         (false, true) if !keep_alive => Next::Close,
         _ => Next::Linger,
     })
+}
+
+/// What has taken too long in the middle of a response.
+fn overdue(deadline_ms: u64, waits_for_endpoint: bool, pace: &Pace) -> Error {
+    let now_ms = clock::now_ms();
+    if now_ms >= deadline_ms {
+        Error::upstream(Reason::RequestTimeout)
+    } else if waits_for_endpoint {
+        Error::upstream(Reason::ResponseTimeout)
+    } else if pace.is_over(now_ms) {
+        Error::downstream(Reason::ReadTooSlow)
+    } else {
+        Error::downstream(Reason::SlowRead)
+    }
 }
 
 /// Writes the response's head as the client gets it, and settles how its body goes on. Gives whether the connection can carry another
@@ -562,15 +602,15 @@ pub(crate) fn give_back(
     }
 }
 
-/// After 101: bytes both ways, beginning with those that came with the heads.
-async fn tunnel(
+/// Tells the client that its tunnel is open.
+async fn open_tunnel(
     routed: &Routed<'_>,
     downstream: &mut Downstream,
     answered: Answered,
     work: &mut Work,
     entry: &mut Entry,
-) -> Result<Next, Error> {
-    let Routed { listener, http, .. } = routed;
+) -> Result<Tunnel, Error> {
+    let http = routed.http;
     let Answered { lease, mut upstream, head_bytes, at_us, .. } = answered;
     entry.status = if downstream.stream.h2().is_some() { 200 } else { 101 };
     let cookie = routed.cookie(&lease.endpoint);
@@ -583,25 +623,29 @@ async fn tunnel(
     upstream.input.consume(head_bytes);
     entry.bytes_out += written as u64;
     entry.finish(work.upload.head_sent_us, at_us, clock::now_us());
+    Ok(Tunnel { _lease: lease, upstream, idle_ms: crate::millis(http.limits.tunnel_idle_timeout) })
+}
 
+/// Bytes both ways, beginning with those that came with the heads.
+async fn relay_tunnel(tunnel: Tunnel, slot: &Slot, downstream: &mut Downstream, entry: &mut Entry) -> Next {
+    let Tunnel { mut upstream, idle_ms, .. } = tunnel;
     let mut moved = Moved::default();
     let from_client = std::mem::replace(&mut downstream.input, Buffer::none());
     let ends = (
         End { stream: &mut downstream.stream, input: from_client },
         End { stream: &mut upstream.stream, input: upstream.input },
     );
-    let idle_ms = crate::millis(http.limits.tunnel_idle_timeout);
     let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved).await;
     entry.bytes_in += moved.upstream;
     entry.bytes_out += moved.downstream;
     if let Err(error) = outcome {
         // The response was complete with its head: what ends a tunnel is logged, not answered.
         entry.reason = Some(error.reason);
-        listener.count(error.reason);
+        slot.view().count(error.reason);
         upstream.stream.reset_on_close();
-        return Ok(Next::Reset);
+        return Next::Reset;
     }
-    Ok(Next::Close)
+    Next::Close
 }
 
 /// Tells the client, where there is something to tell and it can still be told.

@@ -14,7 +14,7 @@
 //! | what its route does besides | `policy` |
 //! | heads as they leave | `headers` |
 //! | choose, connect, send, retry | `attempt`, `cluster`, `hash`, `connect`, `pool` |
-//! | bodies with backpressure | `body` |
+//! | bodies with backpressure, and who is too slow | `body`, `pace` |
 //! | bytes both ways | `relay` |
 //! | connections, in the clear or within TLS | `stream`, `tls` |
 //! | failures | `error`, `respond` |
@@ -40,6 +40,7 @@ mod hash;
 mod headers;
 mod listener;
 mod log;
+mod pace;
 mod passthrough;
 mod plane;
 mod policy;

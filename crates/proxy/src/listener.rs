@@ -13,7 +13,7 @@ use model::Protocol;
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
-use telemetry::Reason;
+use telemetry::{ListenerCounters, Reason};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -136,7 +136,11 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
     tokio::task::spawn_local(async move {
         net::socket::tune(&stream);
         match place {
-            Some(_place) => serve(&worker, &slot, stream, address).await,
+            Some(_place) => {
+                // It may last for days: it takes the listener as each snapshot has it, and holds none.
+                drop(view);
+                serve(&worker, &slot, stream, address).await;
+            }
             None => refuse(&view, stream).await,
         }
     });
@@ -145,7 +149,7 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
 /// An open connection, counted while it lasts.
 struct Place {
     open: Arc<AtomicUsize>,
-    view: Rc<ListenerView>,
+    counters: Arc<ListenerCounters>,
     _connection: crate::worker::Connection,
 }
 
@@ -154,7 +158,7 @@ impl Place {
         let open = view.plan.open.clone();
         let before = open.fetch_add(1, Relaxed);
         view.counters.open.inc();
-        let place = Self { open, view: view.clone(), _connection: connection };
+        let place = Self { open, counters: view.counters.clone(), _connection: connection };
         (before < view.plan.policy.connections_max).then_some(place)
     }
 }
@@ -162,7 +166,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.open.fetch_sub(1, Relaxed);
-        self.view.counters.open.dec();
+        self.counters.open.dec();
     }
 }
 

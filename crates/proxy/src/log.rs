@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use net::clock;
-use telemetry::{HttpRecord, Reason, Record};
+use telemetry::{HttpRecord, Reason, Record, RouteCounters};
 use wire::message::{RequestHead, Version};
 
 use crate::cluster::{Cluster, Endpoint};
@@ -20,6 +21,8 @@ pub(crate) struct Entry {
     client: SocketAddr,
     /// The route's place in its listener.
     pub(crate) route: Option<usize>,
+    /// The route's name and counters, where the listener's table is not held for so long.
+    apart: Option<Box<(String, Arc<RouteCounters>)>>,
     pub(crate) cluster: Option<Rc<Cluster>>,
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     /// 0: none was sent.
@@ -53,6 +56,7 @@ impl Entry {
             connected_us: 0,
             client,
             route: None,
+            apart: None,
             cluster: None,
             endpoint: None,
             status: 0,
@@ -80,6 +84,15 @@ impl Entry {
 
     pub(crate) fn is_begun(&self) -> bool {
         self.begun_us != 0
+    }
+
+    /// A tunnel begins, which is no call: from now on nothing of the listener's table is needed, and another may take its place.
+    pub(crate) fn leave_listener(&mut self, worker: &Worker, listener: &ListenerView) {
+        self.call = None;
+        self.apart = self.route.and_then(|route| {
+            let name = listener.route_name(route)?;
+            Some(Box::new((name.to_owned(), listener.route_counters(worker, route, name)?.clone())))
+        });
     }
 
     pub(crate) fn remember(&mut self, head: &RequestHead, buffer: &[u8]) {
@@ -132,10 +145,14 @@ impl Worker {
         counters.requests.inc();
         counters.bytes_received.add(entry.bytes_in);
         counters.bytes_sent.add(entry.bytes_out);
-        let route = entry.route.and_then(|route| Some((route, listener.route_name(route)?)));
-        if let Some((index, name)) = route
-            && let Some(counters) = listener.route_counters(self, index, name)
-        {
+        let route = match entry.apart.as_deref() {
+            Some((name, counters)) => Some((name.as_str(), counters)),
+            None => entry.route.and_then(|route| {
+                let name = listener.route_name(route)?;
+                Some((name, listener.route_counters(self, route, name)?))
+            }),
+        };
+        if let Some((_, counters)) = route {
             // 0: nobody was there any more to be answered.
             if entry.status != 0 {
                 counters.responses.inc(entry.status);
@@ -167,7 +184,7 @@ impl Worker {
             host: bytes(|text| &text.host),
             status: entry.status,
             grpc_status: entry.call.as_ref().map(|call| ended(call) as u8),
-            route: route.map_or("", |(_, name)| name),
+            route: route.map_or("", |(name, _)| name),
             added_us: entry.added_us,
             upstream_us: entry.upstream_us,
         };

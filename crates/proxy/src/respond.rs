@@ -22,12 +22,13 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
     Some(match error.reason {
         Reason::BadRequestLine | Reason::BadHeader | Reason::BadFraming | Reason::BadHost => 400,
         Reason::BadVersion => 505,
-        Reason::MethodNotSupported => 501,
+        // RFC 9220 section 3, which says it for HTTP/3, of a protocol that is not supported.
+        Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
         Reason::BodyTooLarge => 413,
         Reason::RateLimited => 429, // RFC 6585 section 4
-        Reason::HeaderTimeout | Reason::BodyTimeout => 408,
+        Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::NoRoute => 404,
         // RFC 9110 section 15.5.20: the client may try again over a connection of its own.
@@ -51,12 +52,14 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::UpstreamNotGrpc
         | Reason::UpstreamH2
         | Reason::UpstreamRefused
+        | Reason::UpstreamPingTimeout
         | Reason::RetryBudget => 502,
         // RFC 9110 section 15.6.5: no answer in time.
         Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,
         Reason::ClientReset
         | Reason::ClientEof
         | Reason::SlowRead
+        | Reason::ReadTooSlow
         | Reason::IdleTimeout
         | Reason::TunnelIdle
         | Reason::BadProxyProtocol
@@ -90,6 +93,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::H2Glitches
         | Reason::H2OutputFlood
         | Reason::H2SettingsTimeout
+        | Reason::H2PingTimeout
         | Reason::MirrorTooLarge
         | Reason::MirrorFull
         | Reason::MirrorFailed => return None,

@@ -62,6 +62,8 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
             drop(listener);
             return Box::pin(h2::serve(worker, slot, downstream)).await;
         }
+        // What an exchange needs of it, it holds itself, and a tunnel lets go of it.
+        drop(listener);
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
         let next = Box::pin(exchange::serve(worker, slot, downstream, worker.take_work())).await;
         match next {

@@ -124,9 +124,9 @@ impl ListenerView {
         }
     }
 
-    pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&RouteCounters> {
+    pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&Arc<RouteCounters>> {
         let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
-        self.routes.get(route).map(|cell| cell.get_or_init(make).as_ref())
+        self.routes.get(route).map(|cell| cell.get_or_init(make))
     }
 }
 

@@ -113,6 +113,11 @@ reasons! {
     74 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored: its body is larger than what is kept for a copy.";
     75 MirrorFull "mirror_full" Cluster "A request was not mirrored: as many copies as may be are under way.";
     76 MirrorFailed "mirror_failed" Cluster "A copy of a request was not answered: no endpoint took it, the connection failed, or the answer took too long.";
+    77 BodyTooSlow "body_too_slow" Downstream "The client sent its request's body more slowly than the listener's min_rate.";
+    78 ReadTooSlow "read_too_slow" Downstream "The client took its response more slowly than the listener's min_rate.";
+    79 H2PingTimeout "h2_ping_timeout" Downstream "A client of HTTP/2 was silent while a request was under way, and did not answer a PING in time.";
+    80 UpstreamPingTimeout "upstream_ping_timeout" Upstream "The endpoint was silent over HTTP/2, and did not answer a PING in time.";
+    81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint does not take.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -266,7 +266,8 @@ impl Client {
         self.answer(stream)
     }
 
-    fn fields(&mut self, frame: &Frame) -> Vec<(Vec<u8>, Vec<u8>)> {
+    /// The fields of a head. Of every head, in the order in which they came: the table is the connection's.
+    pub fn fields(&mut self, frame: &Frame) -> Vec<(Vec<u8>, Vec<u8>)> {
         assert!(frame.flags & flag::END_HEADERS != 0, "heads of the balancer fit into one frame here");
         let mut fields = Vec::new();
         self.decoder.decode(&mut frame.payload.clone(), &mut fields).unwrap();

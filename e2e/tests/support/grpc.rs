@@ -64,6 +64,19 @@ pub struct Seen {
     pub is_serving: AtomicBool,
     /// The fields of the last call.
     pub last: Mutex<HeaderMap>,
+    /// How `SayHello` fails; `None`: it does not.
+    pub ail: Mutex<Option<Ail>>,
+}
+
+/// How a service tells that it cannot serve a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Ail {
+    /// By a status in the head.
+    TrailersOnly(u16),
+    /// By a head, and a status in trailers behind it.
+    WithoutMessage(u16),
+    /// By a status behind a message.
+    BehindMessage(u16),
 }
 
 impl Seen {
@@ -100,6 +113,7 @@ impl Greeter {
             cancelled: AtomicU64::new(0),
             is_serving: AtomicBool::new(true),
             last: Mutex::default(),
+            ail: Mutex::default(),
         });
         let (end, ended) = oneshot::channel();
         let serving = seen.clone();
@@ -170,17 +184,13 @@ async fn answer(
     match head.uri.path() {
         SAY_HELLO => {
             let message = read(&mut body).await?;
-            let mut send = respond.send_response(grpc_head(&seen.name), false)?;
-            send.send_data(message.into(), false)?;
-            send.send_trailers(status_fields(0, ""))
+            say_hello(respond, &seen, message)
         }
         STREAM => stream(body, respond.send_response(grpc_head(&seen.name), false)?).await,
         FAIL => {
             let status = head.headers.get("x-status").and_then(|value| value.to_str().ok()?.parse().ok());
             read(&mut body).await?;
-            let mut head = grpc_head(&seen.name);
-            head.headers_mut().extend(status_fields(status.unwrap_or(2), "as you asked"));
-            respond.send_response(head, true).map(drop)
+            fail(respond, &seen, status.unwrap_or(2), "as you asked")
         }
         BARE => {
             let head = Response::builder().status(502).header("content-type", "text/html").body(()).unwrap();
@@ -209,12 +219,29 @@ async fn answer(
             seen.cancelled.fetch_add(1, Relaxed);
             Ok(())
         }
-        _ => {
-            let mut head = grpc_head(&seen.name);
-            head.headers_mut().extend(status_fields(12, "unknown method"));
-            respond.send_response(head, true).map(drop)
-        }
+        _ => fail(respond, &seen, 12, "unknown method"),
     }
+}
+
+fn say_hello(mut respond: SendResponse<Bytes>, seen: &Seen, message: Vec<u8>) -> Result<(), h2::Error> {
+    let ail = *seen.ail.lock().unwrap();
+    let status = match ail {
+        Some(Ail::TrailersOnly(status)) => return fail(respond, seen, status, "not now"),
+        Some(Ail::WithoutMessage(status) | Ail::BehindMessage(status)) => status,
+        None => 0,
+    };
+    let mut send = respond.send_response(grpc_head(&seen.name), false)?;
+    if !matches!(ail, Some(Ail::WithoutMessage(_))) {
+        send.send_data(message.into(), false)?;
+    }
+    send.send_trailers(status_fields(status, ""))
+}
+
+/// A response of trailers alone.
+fn fail(mut respond: SendResponse<Bytes>, seen: &Seen, status: u16, message: &'static str) -> Result<(), h2::Error> {
+    let mut head = grpc_head(&seen.name);
+    head.headers_mut().extend(status_fields(status, message));
+    respond.send_response(head, true).map(drop)
 }
 
 /// Each piece goes back as it comes, until the client ends the call.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
-use h2::server::SendResponse;
+use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use testkit::PATIENCE;
@@ -77,8 +77,19 @@ impl Side {
         Self::start_at(super::local(0), speaks, u32::MAX)
     }
 
+    /// Of HTTP/2, without extended CONNECT.
+    pub fn start_without_connect() -> Self {
+        Self::start_with(super::local(0), Speaks::H2, |_| {})
+    }
+
     /// `streams_max`: requests at once that it allows on a connection of HTTP/2.
     pub fn start_at(address: SocketAddr, speaks: Speaks, streams_max: u32) -> Self {
+        Self::start_with(address, speaks, move |builder| {
+            builder.max_concurrent_streams(streams_max).enable_connect_protocol();
+        })
+    }
+
+    fn start_with(address: SocketAddr, speaks: Speaks, set: impl Fn(&mut Builder) + Send + Sync + 'static) -> Self {
         let listener = std::net::TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -87,7 +98,7 @@ impl Side {
         let serving = seen.clone();
         let thread = std::thread::spawn(move || {
             runtime().block_on(async move {
-                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), speaks, streams_max, serving));
+                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), speaks, set, serving));
                 // An error means that the sender was dropped: the end, as well.
                 _ = ended.await;
             });
@@ -106,20 +117,22 @@ impl Drop for Side {
     }
 }
 
-async fn accept(listener: TcpListener, speaks: Speaks, streams_max: u32, seen: Arc<Seen>) {
+async fn accept(listener: TcpListener, speaks: Speaks, set: impl Fn(&mut Builder), seen: Arc<Seen>) {
     while let Ok((stream, _)) = listener.accept().await {
         seen.connections.fetch_add(1, Relaxed);
         let seen = seen.clone();
         match speaks {
             Speaks::H1 => drop(tokio::spawn(serve_h1(stream, seen))),
-            Speaks::H2 => drop(tokio::spawn(serve_h2(stream, streams_max, seen))),
+            Speaks::H2 => {
+                let mut builder = Builder::new();
+                set(&mut builder);
+                drop(tokio::spawn(serve_h2(stream, builder, seen)));
+            }
         }
     }
 }
 
-async fn serve_h2(stream: TcpStream, streams_max: u32, seen: Arc<Seen>) {
-    let mut builder = h2::server::Builder::new();
-    builder.max_concurrent_streams(streams_max).enable_connect_protocol();
+async fn serve_h2(stream: TcpStream, builder: Builder, seen: Arc<Seen>) {
     let Ok(mut connection) = builder.handshake::<_, Bytes>(stream).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         let seen = seen.clone();
@@ -131,6 +144,9 @@ async fn serve_h2(stream: TcpStream, streams_max: u32, seen: Arc<Seen>) {
                 (":scheme".to_owned(), request.uri().scheme_str().unwrap_or_default().to_owned()),
                 (":authority".to_owned(), request.uri().authority().map(ToString::to_string).unwrap_or_default()),
             ];
+            if let Some(protocol) = request.extensions().get::<h2::ext::Protocol>() {
+                fields.push((":protocol".to_owned(), protocol.as_str().to_owned()));
+            }
             fields.extend(list(request.headers()));
             *seen.fields.lock().unwrap() = fields;
             if answer_h2(request, respond, &seen).await.is_err() {
@@ -146,6 +162,7 @@ async fn answer_h2(
     seen: &Seen,
 ) -> Result<(), h2::Error> {
     let path = request.uri().path().to_owned();
+    let is_tunnel = request.extensions().get::<h2::ext::Protocol>().is_some_and(|it| it.as_str() == "websocket");
     let mut body = request.into_body();
     let head = |status: u16| Response::builder().status(status).body(()).unwrap();
     match path.as_str() {
@@ -183,6 +200,7 @@ async fn answer_h2(
             let got = read(&mut body, seen).await?.len();
             respond.send_response(head(200), false)?.send_data(got.to_string().into(), true)
         }
+        "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(head(200), false)?).await,
         // Answers without having heard the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
         "/refuse" => {
@@ -213,6 +231,16 @@ async fn answer_h2(
         }
         _ => respond.send_response(head(404), true).map(drop),
     }
+}
+
+/// Says what it hears, until the client ends its side.
+async fn tunnel_h2(mut body: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
+    while let Some(piece) = body.data().await {
+        let piece = piece?;
+        send(&mut to, &piece, false).await?;
+        body.flow_control().release_capacity(piece.len())?;
+    }
+    to.send_data(Bytes::new(), true)
 }
 
 /// Sends at the pace of the receiver.

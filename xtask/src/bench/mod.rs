@@ -30,7 +30,8 @@ use scenario::{SCENARIOS, Scenario};
 const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
        cargo xtask bench wire [--rounds N] [--calls N]
        cargo xtask bench l4 ...
-       cargo xtask bench packet";
+       cargo xtask bench packet
+       cargo xtask bench collect";
 
 /// What pins and what puts load on: the program, and Debian's package of it.
 const TOOLS: [(&str, &str); 5] =
@@ -52,7 +53,9 @@ struct Bench {
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("l4", rest)) => return l4::run(rest),
-        Some(("packet", [])) => return packet(),
+        // Rust does nothing there that an optimised build would do faster.
+        Some(("packet", [])) => return kernel_plane("packet", "dev"),
+        Some(("collect", [])) => return kernel_plane("collect", "release"),
         Some(("wire", rest)) => return wire::run(rest),
         _ => {}
     }
@@ -94,10 +97,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// What the BPF programs alone cost a packet. Rust does nothing there that an optimised build would do faster.
-fn packet() -> Result<(), String> {
+/// What the BPF programs alone cost a packet, and what the collection of a large table costs.
+fn kernel_plane(bench: &str, profile: &str) -> Result<(), String> {
     setup::install_for("bench")?;
-    command::run(&mut cargo(&["bench", "--profile", "dev", "--package", "l4", "--bench", "packet"]))
+    command::run(&mut cargo(&["bench", "--profile", profile, "--package", "l4", "--bench", bench]))
 }
 
 struct Options {

@@ -47,6 +47,9 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
     cluster.connect_timeout = positive(&raw.connect_timeout, cluster.connect_timeout);
     cluster.response_timeout = positive(&raw.response_timeout, cluster.response_timeout);
     cluster.idle_timeout = positive(&raw.idle_timeout, cluster.idle_timeout);
+    if let Some(ping) = &raw.ping {
+        cluster.ping = super::ping(&ping.value);
+    }
     if let Some(connections) = raw.idle_connections {
         cluster.idle_connections_max = count(connections.value.0);
     }
@@ -77,6 +80,10 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
             Wrong::new("`proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many");
         let hint = "remove it: `X-Forwarded-For` tells the endpoint of each request's client";
         report.add(proxy_protocol.place, wrong.hint(hint));
+    }
+    if let (ClusterProtocol::H1, Some(ping)) = (protocol, &raw.ping) {
+        let wrong = Wrong::new("PING is of HTTP/2, and this cluster speaks h1");
+        report.add(ping.place, wrong.hint("remove `ping`, or write `protocol: h2c`, or `h2` within TLS"));
     }
     let asks_grpc = raw.health_check.as_ref().and_then(|check| check.value.grpc.as_ref());
     if let (Some(asked), Some(_), ClusterProtocol::H1) = (asks_grpc, &raw.tls, protocol) {

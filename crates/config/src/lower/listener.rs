@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
-use model::{ClusterId, HttpListener, Listener, ListenerLimits, PassthroughListener, Protocol, TcpListener};
+use model::{ClusterId, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener, Protocol, TcpListener};
 
 use super::{ClusterIds, count, positive, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{ProtocolName, RawListener};
+use crate::raw::{ProtocolName, RawListener, RawMinRate};
 use crate::read::{Keyed, OneOf, Placed, Written};
 
 /// `None` where something that it cannot do without is missing; the report says so.
@@ -114,6 +115,12 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
         http.forwarded = forwarded.value.0;
     }
     let limits = &mut http.limits;
+    if let Some(rate) = &raw.min_rate {
+        limits.min_rate = min_rate(&rate.value);
+    }
+    if let Some(ping) = &raw.ping {
+        limits.ping = super::ping(&ping.value);
+    }
     limits.header_timeout = positive(&raw.header_timeout, limits.header_timeout);
     limits.stall_timeout = positive(&raw.stall_timeout, limits.stall_timeout);
     limits.idle_timeout = positive(&raw.idle_timeout, limits.idle_timeout);
@@ -132,6 +139,18 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
         limits.streams_per_connection_max = u32::try_from(streams.value.0).unwrap_or(u32::MAX);
     }
     http
+}
+
+/// `None`: it is off.
+fn min_rate(raw: &RawMinRate) -> Option<MinRate> {
+    let RawMinRate::Object(raw) = raw else { return None };
+    let default = MinRate::default();
+    Some(MinRate {
+        bytes: raw.bytes.as_ref().map_or(default.bytes, |bytes| bytes.value.0),
+        // A millisecond is as fine as the clock of deadlines is.
+        per: positive(&raw.per, default.per).max(Duration::from_millis(1)),
+        grace: positive(&raw.grace, default.grace),
+    })
 }
 
 /// A key that only another protocol knows would be ignored in silence, and the operator would believe in it.

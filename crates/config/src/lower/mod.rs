@@ -13,11 +13,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Snapshot, Transport};
+use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
 
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
-use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener};
+use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing};
 use crate::read::{Entry, Keyed, Named, Placed};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
@@ -222,6 +222,13 @@ fn resolver(raw: RawDns, report: &mut Report) -> Dns {
         report.add(place, Wrong::new(message));
     }
     dns
+}
+
+/// `None`: it is off.
+fn ping(raw: &RawPing) -> Option<Ping> {
+    let RawPing::Object(raw) = raw else { return None };
+    let default = Ping::default();
+    Some(Ping { after: positive(&raw.after, default.after), timeout: positive(&raw.timeout, default.timeout) })
 }
 
 /// What was written, or the default.

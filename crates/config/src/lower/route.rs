@@ -121,10 +121,22 @@ fn check_grpc(raw: &RawRoute, grpc: &Placed<GrpcName>, ids: &ClusterIds, report:
         }
     };
     for Label(name) in to.into_iter().filter(|name| ids.speaks_h1(name)) {
-        let name = ticked(name);
-        let wrong = Wrong::new(format!("gRPC is HTTP/2, and the cluster {name} speaks h1"));
-        report.add(grpc.place, wrong.hint(format!("give {name} `protocol: h2c`, or `h2` within TLS")));
+        report.add(grpc.place, speaks_no_grpc(name));
     }
+    let mirrors = raw.mirror.iter().flat_map(|mirrors| &mirrors.value.0).filter_map(|mirror| mirror.value.to.as_ref());
+    for Placed { place, value } in mirrors.filter(|to| ids.speaks_h1(&to.value)) {
+        report.add(*place, speaks_no_grpc(&value.0));
+    }
+    if let Some(redirect) = &raw.redirect {
+        let wrong = Wrong::new("clients of gRPC follow no redirect");
+        report.add(redirect.place, wrong.hint("name the cluster that serves the calls in `to`"));
+    }
+}
+
+fn speaks_no_grpc(cluster: &str) -> Wrong {
+    let name = ticked(cluster);
+    Wrong::new(format!("gRPC is HTTP/2, and the cluster {name} speaks h1"))
+        .hint(format!("give {name} `protocol: h2c`, or `h2` within TLS"))
 }
 
 /// The path of a call (gRPC over HTTP2, section "Requests"): `/package.Service/Method`.

@@ -397,6 +397,14 @@ fn protocols_of_clusters() {
         r#"2:69: `proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many; remove it: `X-Forwarded-For` tells the endpoint of each request's client
 2:106: `streams_per_connection`: "0" is not a whole number from 1 to 10000"#,
     );
+    cluster(
+        "endpoints: ['a:1'], protocol: h2c, ping: {after: 0s}",
+        r#"2:67: `after`: "0s" would always be over; write more than zero"#,
+    );
+    cluster(
+        "endpoints: ['a:1'], ping: {}",
+        "2:44: PING is of HTTP/2, and this cluster speaks h1; remove `ping`, or write `protocol: h2c`, or `h2` within TLS",
+    );
 }
 
 #[test]
@@ -447,6 +455,21 @@ fn routes_by_grpc() {
     self::routes(
         &["to: web, grpc: a.B"],
         "7:22: gRPC is HTTP/2, and the cluster `web` speaks h1; give `web` `protocol: h2c`, or `h2` within TLS",
+    );
+    routes(
+        &["redirect: {to: 'https://a'}, grpc: a.B", "redirect: {to: 'https://a'}"],
+        "7:17: clients of gRPC follow no redirect; name the cluster that serves the calls in `to`",
+    );
+}
+
+#[test]
+fn mirrors_of_routes_by_grpc() {
+    let head = "clusters: {web: {protocol: h2c, endpoints: [\"a:1\"]}, old: {endpoints: [\"b:1\"]}}\nlisteners:\n l:\n  bind: :1\n  protocol: http\n  routes:\n";
+    check(
+        &format!(
+            "{head}   - {{to: web, grpc: a.B, mirror: [{{to: web}}, {{to: old}}]}}\n   - {{to: web, mirror: {{to: old}}}}\n"
+        ),
+        "7:52: gRPC is HTTP/2, and the cluster `old` speaks h1; give `old` `protocol: h2c`, or `h2` within TLS",
     );
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use model::{
     AccessLog, AccessLogFormat, Algorithm, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
-    ForwardedHeaders, HashKey, HostMatcher, Outlier, PathMatcher, PortRange, Probe, Protocol, ProxyProtocol,
-    SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
+    ForwardedHeaders, HashKey, HostMatcher, MinRate, Outlier, PathMatcher, Ping, PortRange, Probe, Protocol,
+    ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -27,6 +27,8 @@ listeners:
     stall_timeout: 2s
     idle_timeout: 3s
     tunnel_idle_timeout: 4s
+    min_rate: {bytes: 1KiB, per: 2s, grace: 3s}
+    ping: {after: 5s, timeout: 6s}
     limits: {connections: 10, header_bytes: 64KiB, header_count: 50, body_bytes: 5GiB, requests_per_connection: 1000, streams_per_connection: 250}
     routes:
       - name: everything
@@ -77,6 +79,10 @@ fn every_key_of_the_file_and_the_listener() {
     assert_eq!((limits.header_bytes_max, limits.header_count_max), (64 * 1024, 50));
     assert_eq!((limits.body_bytes_max, limits.requests_per_connection_max), (Some(5 << 30), Some(1000)));
     assert_eq!(limits.streams_per_connection_max, 250);
+    let (per, grace) = (Duration::from_secs(2), Duration::from_secs(3));
+    assert_eq!(limits.min_rate, Some(MinRate { bytes: 1024, per, grace }));
+    let (after, timeout) = (Duration::from_secs(5), Duration::from_secs(6));
+    assert_eq!(limits.ping, Some(Ping { after, timeout }));
 }
 
 #[test]
@@ -145,6 +151,11 @@ fn cluster(keys: &str) -> Cluster {
 fn other_ways_to_write_a_cluster() {
     assert_eq!(cluster("outlier: off").outlier, None);
     assert_eq!(cluster("outlier: {}").outlier, Some(Outlier::default()));
+    let ping = |keys: &str| cluster(&format!("protocol: h2c, {keys}")).ping;
+    assert_eq!(ping("ping: off"), None);
+    assert_eq!((ping("slow_start: 0s"), ping("ping: {}")), (Some(Ping::default()), Some(Ping::default())));
+    let after = Duration::from_secs(1);
+    assert_eq!(ping("ping: {after: 1s}"), Some(Ping { after, ..Ping::default() }));
     let protocol = |keys: &str| cluster(keys).protocol;
     assert_eq!(protocol("protocol: h1, tls: {}"), ClusterProtocol::H1);
     assert_eq!(protocol("protocol: h2c"), ClusterProtocol::H2);
@@ -210,6 +221,22 @@ fn a_listener_without_routes_sends_everything_to_its_cluster() {
     let [route] = http(&snapshot).routes.as_slice() else { panic!("one route") };
     assert_eq!((route.name.as_str(), route.hosts.len(), route.timeout), ("/", 0, None));
     assert!(matches!(&route.path, PathMatcher::Prefix(prefix) if prefix == "/"));
+}
+
+#[test]
+fn slow_and_silent_clients_can_be_let_be() {
+    let limits = |keys: &str| {
+        let text = format!(
+            "clusters: {{c: {{endpoints: [a:1]}}}}\nlisteners: {{a: {{bind: :1, protocol: http, to: c, {keys}}}}}"
+        );
+        http(&load(&text)).limits.clone()
+    };
+    let off = limits("min_rate: off, ping: off");
+    assert_eq!((off.min_rate, off.ping), (None, None));
+    let default = limits("min_rate: {}, ping: {}");
+    assert_eq!((default.min_rate, default.ping), (Some(MinRate::default()), Some(Ping::default())));
+    let grace = Duration::from_secs(1);
+    assert_eq!(limits("min_rate: {grace: 1s}").min_rate, Some(MinRate { grace, ..MinRate::default() }));
 }
 
 #[test]

@@ -159,6 +159,8 @@ mod tests {
         check(Reason::RequestTimeout, 504, Status::DeadlineExceeded);
         check(Reason::ResponseTimeout, 504, Status::DeadlineExceeded);
         check(Reason::BodyTimeout, 408, Status::DeadlineExceeded);
+        check(Reason::BodyTooSlow, 408, Status::DeadlineExceeded);
+        check(Reason::UpstreamPingTimeout, 502, Status::Unavailable);
         check(Reason::BodyTooLarge, 413, Status::ResourceExhausted);
         check(Reason::TooManyHeaders, 431, Status::ResourceExhausted);
         check(Reason::Misdirected, 421, Status::Unavailable);

@@ -12,6 +12,9 @@ use wire::message::{Field, ResponseHead};
 /// Informational responses that wait for their exchange to pass them on; one more cuts the stream off.
 const HEADS_MAX: usize = 16;
 
+/// The payload of a PING that asks for a sign of life. What comes back is not looked at: anything is one.
+const PING: [u8; 8] = *b"liveness";
+
 /// Room for heads that a place keeps for its next stream, in bytes.
 const ROOM_BYTES_MAX: usize = 4096;
 
@@ -28,6 +31,8 @@ pub(crate) struct Connection {
     pub(super) openers: RefCell<Vec<Waker>>,
     /// Why nothing goes over it any more.
     over: Cell<Option<Cut>>,
+    /// Something of a message has come since the last PING.
+    has_spoken: Cell<bool>,
 }
 
 /// Why a stream came to an early end.
@@ -43,6 +48,8 @@ pub(crate) enum Cut {
     Gone,
     /// The connection failed.
     Lost,
+    /// The other side has not answered a PING.
+    Silent,
 }
 
 impl std::fmt::Display for Cut {
@@ -53,6 +60,7 @@ impl std::fmt::Display for Cut {
             Self::Broken(reason) => write!(f, "stream broken: {}", reason.name()),
             Self::Gone => f.write_str("connection closed"),
             Self::Lost => f.write_str("connection lost"),
+            Self::Silent => f.write_str("PING not answered"),
         }
     }
 }
@@ -187,6 +195,7 @@ impl Connection {
             is_woken: Cell::new(false),
             openers: RefCell::default(),
             over: Cell::new(None),
+            has_spoken: Cell::new(false),
         }
     }
 
@@ -269,6 +278,7 @@ impl Connection {
         };
         self.with_place(stream, |place| match event {
             Event::Response { end, .. } => {
+                self.has_spoken.set(true);
                 place.is_ended |= end;
                 if !place.has_head {
                     place.has_head = true;
@@ -284,11 +294,13 @@ impl Connection {
                 place.wake_reader();
             }
             Event::Data { bytes, end, .. } => {
+                self.has_spoken.set(true);
                 place.input.put(bytes);
                 place.is_ended |= end;
                 place.wake_reader();
             }
             Event::Trailers { .. } => {
+                self.has_spoken.set(true);
                 wire.take_trailers(&mut place.trailers, &mut place.trailer_bytes);
                 (place.has_trailers, place.is_ended) = (true, true);
                 place.wake_reader();
@@ -332,6 +344,18 @@ impl Connection {
     /// Why nothing goes over it any more; `None`: it lives.
     pub(super) fn over(&self) -> Option<Cut> {
         self.over.get()
+    }
+
+    /// Asks the other side for a sign of life.
+    pub(super) fn ping(&self) {
+        self.has_spoken.set(false);
+        self.wire.borrow_mut().ping(PING);
+        self.touch();
+    }
+
+    /// Something of a message has come since the last PING.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken.get()
     }
 
     /// Takes no new streams, and ends when the last one has.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use model::Ping;
 use net::clock;
 use net::timer::Timer;
 use telemetry::{ClusterCounters, Reason};
@@ -12,6 +13,7 @@ use wire::h2::{self, Role, StreamKey};
 
 use super::connection::{Connection, Cut, Owner};
 use super::driver::{Driver, End};
+use super::liveness::{ENDPOINT_REST_MS, Heard, Liveness, Sign};
 use super::mux::{Mux, Opening};
 use crate::cluster::{Cluster, Endpoint};
 use crate::connect::{self, OnBehalfOf};
@@ -65,7 +67,9 @@ async fn run(
 
     let connection = Rc::new(Connection::new(Role::Client, super::client_limits(&policy.limits)));
     let mut link = Drive {
-        driver: Driver::new(stream, connection.clone()),
+        driver: Driver::new(stream, connection.clone(), begun_ms),
+        liveness: Liveness::new(ENDPOINT_REST_MS),
+        ping: policy.ping,
         mux,
         opening,
         connect_by_ms,
@@ -81,6 +85,7 @@ async fn run(
     connection.end(match &end {
         End::Broken(error) => Cut::Broken(error.reason),
         End::Lost(_) => Cut::Lost,
+        End::Silent => Cut::Silent,
         End::Done | End::Gone => Cut::Gone,
     });
     if is_open {
@@ -96,6 +101,8 @@ async fn run(
 
 struct Drive<'d> {
     driver: Driver,
+    liveness: Liveness,
+    ping: Option<Ping>,
     mux: &'d Mux,
     opening: &'d Rc<Opening>,
     connect_by_ms: u64,
@@ -135,7 +142,20 @@ impl Drive<'_> {
                 (true, None, Some(since_ms)) if !self.is_draining => since_ms.saturating_add(idle_ms),
                 _ => u64::MAX,
             };
-            timer.set(deadline_ms);
+            let heard = Heard { at_ms: self.driver.heard_ms, has_spoken: connection.has_spoken() };
+            let is_wanted = self.is_open && held > 0 && self.driver.stalled_since_ms.is_none();
+            let sign = self.liveness.due(self.ping, heard, is_wanted);
+            let (sign_ms, sign) = sign.map_or((u64::MAX, None), |(at_ms, sign)| (at_ms, Some(sign)));
+            timer.set(deadline_ms.min(sign_ms));
+            match sign {
+                Some(Sign::Ask) if sign_ms <= now_ms => {
+                    connection.ping();
+                    self.liveness.asked(now_ms);
+                    continue;
+                }
+                Some(Sign::GiveUp) if sign_ms <= now_ms => return Poll::Ready(End::Silent),
+                _ => {}
+            }
             if now_ms < deadline_ms {
                 // Asks to be woken; a timer that was just set has not elapsed.
                 let _ = timer.poll_elapsed(cx);

@@ -27,6 +27,8 @@ pub(super) struct Driver {
     wants_turn: bool,
     /// Since when there is output that nobody takes, in milliseconds.
     pub(super) stalled_since_ms: Option<u64>,
+    /// When the last bytes came, or the connection, in milliseconds.
+    pub(super) heard_ms: u64,
 }
 
 /// How a connection ended.
@@ -38,13 +40,23 @@ pub(super) enum End {
     Gone,
     /// It failed.
     Lost(io::Error),
+    /// The other side has not answered a PING.
+    Silent,
     /// The other side broke the protocol: GOAWAY is in the output.
     Broken(h2::Error),
 }
 
 impl Driver {
-    pub(super) fn new(stream: Stream, connection: Rc<Connection>) -> Self {
-        Self { stream, connection, is_unflushed: false, is_bulk: false, wants_turn: false, stalled_since_ms: None }
+    pub(super) fn new(stream: Stream, connection: Rc<Connection>, now_ms: u64) -> Self {
+        Self {
+            stream,
+            connection,
+            is_unflushed: false,
+            is_bulk: false,
+            wants_turn: false,
+            stalled_since_ms: None,
+            heard_ms: now_ms,
+        }
     }
 
     /// Does what can be done. Pending: there is nothing to write, or no room for it, and nothing to read.
@@ -96,6 +108,7 @@ impl Driver {
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Lost(error)),
                 Poll::Ready(Ok(count)) => turn += count,
             }
+            self.heard_ms = now_ms;
             self.is_bulk = buffer.is_full() || (self.is_bulk && buffer.len() > SMALL_BYTES);
             if let Err(error) = self.connection.handle(now_ms, buffer.filled(), owner) {
                 return Poll::Ready(End::Broken(error));

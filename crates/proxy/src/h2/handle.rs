@@ -13,14 +13,15 @@ use wire::message::{Field, ResponseHead};
 use super::block::Block;
 use super::connection::{Connection, Cut, Place};
 use crate::error::Error;
+use crate::grpc;
 
 /// A stream. Dropping it lets go of the stream, which is reset where it is not over.
 pub(crate) struct Handle {
     connection: Rc<Connection>,
     /// Id 0: a request's, which is opened with its head.
     key: StreamKey,
-    /// It could not be opened.
-    is_refused: bool,
+    /// Why it could not be opened.
+    refused: Option<Reason>,
 }
 
 impl Drop for Handle {
@@ -34,12 +35,12 @@ impl Drop for Handle {
 impl Handle {
     /// The stream of a request that came.
     pub(super) fn of_request(connection: Rc<Connection>, key: StreamKey) -> Self {
-        Self { connection, key, is_refused: false }
+        Self { connection, key, refused: None }
     }
 
     /// A stream for a request that is still to be sent.
     pub(super) fn unopened(connection: Rc<Connection>) -> Self {
-        Self { connection, key: StreamKey { id: 0, slot: 0 }, is_refused: false }
+        Self { connection, key: StreamKey { id: 0, slot: 0 }, refused: None }
     }
 
     fn with<R>(&self, with: impl FnOnce(&mut Place) -> R) -> Result<R, Cut> {
@@ -100,6 +101,16 @@ impl Handle {
         taken.unwrap_or_default()
     }
 
+    /// The status of a call whose head has come, if its trailers have, too, and nothing is between them.
+    pub(crate) fn early_status(&self) -> Option<grpc::Status> {
+        let status = self.with(|place| {
+            let is_all = place.has_trailers && place.input.is_empty();
+            let status = grpc::find(&place.trailers, &place.trailer_bytes, b"grpc-status").map(grpc::Status::parse);
+            status.filter(|_| is_all)
+        });
+        status.ok().flatten()
+    }
+
     /// Takes the head of a response, be it informational.
     ///
     /// # Errors
@@ -112,9 +123,11 @@ impl Handle {
     ) -> Poll<Result<(), Error>> {
         if self.key.id == 0 {
             // Woken to open it, or never to be.
-            return match self.is_refused {
-                true => Poll::Ready(Err(Error::upstream(Reason::UpstreamRefused))),
-                false => Poll::Pending,
+            return match self.refused {
+                // Nothing that speaks against the endpoint: any client can ask for what it does not have.
+                Some(Reason::UpstreamNoTunnel) => Poll::Ready(Err(Error::internal(Reason::UpstreamNoTunnel))),
+                Some(reason) => Poll::Ready(Err(Error::upstream(reason))),
+                None => Poll::Pending,
             };
         }
         let polled = self.with(|place| {
@@ -197,10 +210,14 @@ impl Handle {
         if let Some(cut) = self.connection.over() {
             // Nothing of it was sent.
             tracing::trace!(%cut, "connection ended before a stream was opened");
-            self.is_refused = true;
-            return Poll::Ready(Err(io::Error::other(Cut::Refused)));
+            return self.refuse(Reason::UpstreamRefused);
         }
         let mut wire = self.connection.wire.borrow_mut();
+        if head.to().protocol.is_some() && !wire.allows_extended_connect() {
+            // RFC 8441 section 3: it would be malformed.
+            drop(wire);
+            return self.refuse(Reason::UpstreamNoTunnel);
+        }
         let opened = wire.send_request(&head.to(), end, |to| head.write(to));
         drop(wire);
         match opened {
@@ -214,11 +231,14 @@ impl Handle {
                 self.connection.openers.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
             }
-            Err(SendError::Closed | SendError::GoingAway) => {
-                self.is_refused = true;
-                Poll::Ready(Err(io::Error::other(Cut::Refused)))
-            }
+            Err(SendError::Closed | SendError::GoingAway) => self.refuse(Reason::UpstreamRefused),
         }
+    }
+
+    /// The stream will not be opened: who waits for a response hears why.
+    fn refuse(&mut self, reason: Reason) -> Poll<io::Result<()>> {
+        self.refused = Some(reason);
+        Poll::Ready(Err(io::Error::other(Cut::Refused)))
     }
 
     /// Sends some of `bytes`; when all of them are taken, `end` is, too.
@@ -294,7 +314,8 @@ fn wait(place: &mut Option<Waker>, cx: &Context<'_>) {
 pub(crate) fn code(error: &Error) -> ErrorCode {
     match (error.source.as_ref().and_then(Cut::within), error.reason) {
         (Some(Cut::Reset(code @ (ErrorCode::CANCEL | ErrorCode::ENHANCE_YOUR_CALM))), _) => code,
-        (_, Reason::ClientReset | Reason::SlowRead | Reason::BodyTimeout | Reason::RequestTimeout) => ErrorCode::CANCEL,
+        (_, Reason::ClientReset | Reason::RequestTimeout) => ErrorCode::CANCEL,
+        (_, Reason::SlowRead | Reason::ReadTooSlow | Reason::BodyTimeout | Reason::BodyTooSlow) => ErrorCode::CANCEL,
         _ => ErrorCode::INTERNAL_ERROR,
     }
 }

@@ -10,6 +10,7 @@
 //! | what task and streams share | `connection` |
 //! | one stream, as its exchange holds it | `handle` |
 //! | the socket | `driver` |
+//! | whether the other side still lives | `liveness` |
 //! | the exchanges on the streams | `exchanges` |
 //! | a client's connection, from preface to GOAWAY | `serve` |
 //! | the connections to an endpoint | `mux`, `dial` |
@@ -28,6 +29,7 @@ mod dial;
 mod driver;
 mod exchanges;
 mod handle;
+mod liveness;
 mod mux;
 mod serve;
 

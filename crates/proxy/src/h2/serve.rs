@@ -15,6 +15,7 @@ use super::connection::{Connection, Cut, Owner};
 use super::driver::{Driver, End};
 use super::exchanges::Exchanges;
 use super::handle::Handle;
+use super::liveness::{Heard, Liveness, Sign};
 use crate::exchange::{self, Downstream, IpText, Next, Work};
 use crate::listener::Slot;
 use crate::session::{self, DRAIN_IDLE_MS, LINGER_MS};
@@ -32,8 +33,10 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     let connection = Rc::new(Connection::new(Role::Server, super::server_limits(&http.limits)));
     let stream = std::mem::replace(&mut downstream.stream, Stream::H2(Handle::unopened(connection.clone())));
     let input = std::mem::replace(&mut downstream.input, Buffer::none());
+    let begun_ms = clock::now_ms();
     let mut session = Session {
-        driver: Driver::new(stream, connection.clone()),
+        driver: Driver::new(stream, connection.clone(), begun_ms),
+        liveness: Liveness::new(0),
         clients: Clients {
             worker,
             slot,
@@ -47,8 +50,8 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
                 }
             },
         },
-        begun_ms: clock::now_ms(),
-        quiet_since_ms: Some(clock::now_ms()),
+        begun_ms,
+        quiet_since_ms: Some(begun_ms),
         unfinished: None,
         drain_ms: None,
         is_shrunk: false,
@@ -66,6 +69,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
 
 struct Session<'s, F, B> {
     driver: Driver,
+    liveness: Liveness,
     clients: Clients<'s, F, B>,
     begun_ms: u64,
     /// Since when there is no stream, in milliseconds; `None`: there is one.
@@ -144,6 +148,11 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B
         if let Some(since_ms) = self.driver.stalled_since_ms {
             consider(after(since_ms, limits.stall_timeout), Due::Output);
         }
+        let heard = Heard { at_ms: self.driver.heard_ms, has_spoken: self.driver.connection.has_spoken() };
+        let is_wanted = self.quiet_since_ms.is_none() && self.driver.stalled_since_ms.is_none();
+        if let Some((at_ms, sign)) = self.liveness.due(limits.ping, heard, is_wanted) {
+            consider(at_ms, Due::Life(sign));
+        }
         if let Some(since_ms) = self.drain_ms {
             // A client that never answers the PING behind the announcement.
             consider(since_ms.saturating_add(DRAIN_IDLE_MS), Due::Drain);
@@ -168,6 +177,14 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B
             Due::Output => {
                 listener.count(Reason::SlowRead);
                 return Some(End::Gone);
+            }
+            Due::Life(Sign::Ask) => {
+                connection.ping();
+                self.liveness.asked(clock::now_ms());
+            }
+            Due::Life(Sign::GiveUp) => {
+                listener.count(Reason::H2PingTimeout);
+                return Some(End::Silent);
             }
             Due::Idle => {
                 listener.count(Reason::IdleTimeout);
@@ -199,7 +216,7 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B
                 self.clients.on_refused(error.reason);
                 tracing::debug!(client = %downstream.who.client, %error, "connection closed");
             }
-            End::Gone | End::Lost(_) => {
+            End::Gone | End::Lost(_) | End::Silent => {
                 tracing::trace!(client = %downstream.who.client, ?end, "connection gone");
             }
         }
@@ -241,6 +258,8 @@ enum Due {
     Shrink,
     /// The client to read.
     Output,
+    /// A sign that it still lives.
+    Life(Sign),
     /// The client to have heard of the end.
     Drain,
 }

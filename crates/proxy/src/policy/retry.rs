@@ -1,6 +1,9 @@
 //! Whether, where and how often a request is sent again.
 
+use std::future::poll_fn;
+
 use model::Retry;
+use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::Reason;
@@ -8,8 +11,9 @@ use wire::message::Method;
 
 use crate::cluster::Lease;
 use crate::error::Error;
-use crate::exchange::{Routed, Work};
+use crate::exchange::{Downstream, Routed, Work};
 use crate::grpc::Status;
+use crate::receive::Watch;
 
 /// How one try went wrong, as far as another one depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,11 @@ fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
     }
 }
 
+/// Nothing was asked of the endpoint, and another one is there to be asked: no time has to pass for anything to get better.
+fn is_at_once(setback: Setback, has_other: bool) -> bool {
+    matches!(setback, Setback::Connect | Setback::Unseen) && has_other
+}
+
 /// The tries of one request.
 #[derive(Default)]
 pub(crate) struct Tries {
@@ -53,6 +62,8 @@ pub(crate) struct Tries {
     retries: u32,
     /// The next try takes a connection that was made since then, in milliseconds.
     pub(crate) fresh_since_ms: Option<u64>,
+    /// The next try is to come so much later, in milliseconds.
+    pub(crate) wait_ms: u64,
     /// What went wrong last, where no response came.
     pub(crate) failed: Option<Error>,
 }
@@ -105,7 +116,7 @@ impl Tries {
         work: &mut Work,
         now_ms: u64,
     ) -> bool {
-        let Routed { listener, cluster, policy, .. } = routed;
+        let Routed { listener, cluster, policy, deadline_ms, .. } = routed;
         let retry = &policy.retry;
         if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
             return false;
@@ -115,19 +126,57 @@ impl Tries {
         if self.retries >= retry.attempts || !has_another {
             return false;
         }
+        let is_at_once = is_at_once(setback, cluster.has_other(&self.tried, now_ms));
+        let wait_ms = if is_at_once { 0 } else { cluster.backoff_ms(self.retries + 1) };
+        // The request's time is over before the wait is: what there is to be told can be told now.
+        if now_ms.saturating_add(wait_ms) >= *deadline_ms {
+            return false;
+        }
         if !cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
             listener.count(Reason::RetryBudget);
             return false;
         }
         self.retries += 1;
+        self.wait_ms = wait_ms;
         cluster.counters.retries.inc();
         work.upload.rewind()
+    }
+
+    /// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
+    ///
+    /// # Errors
+    /// The client is gone, or the drain has taken too long.
+    pub(crate) async fn back_off(&mut self, downstream: &mut Downstream) -> Result<(), Error> {
+        let Downstream { stream, timer, .. } = downstream;
+        let due_ms = clock::now_ms().saturating_add(std::mem::take(&mut self.wait_ms));
+        timer.set(due_ms);
+        let mut watch = Watch::default();
+        poll_fn(|cx| {
+            watch.check(cx, stream)?;
+            timer.poll_elapsed(cx).map(Ok)
+        })
+        .await?;
+        // All timers elapse at once when whatever is left is cut.
+        if clock::now_ms() < due_ms { Err(Error::internal(Reason::Draining)) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_was_not_asked_is_asked_elsewhere_at_once() {
+        let check = |setback, expect| {
+            assert_eq!((is_at_once(setback, true), is_at_once(setback, false)), (expect, false), "{setback:?}");
+        };
+        check(Setback::Connect, true);
+        check(Setback::Unseen, true);
+        check(Setback::Reset, false);
+        check(Setback::Timeout, false);
+        check(Setback::Status(503), false);
+        check(Setback::Grpc(Status::Unavailable), false);
+    }
 
     #[test]
     fn what_is_safe_is_retried_and_what_was_asked_for() {

@@ -1,0 +1,111 @@
+//! How slow a client may be: the time for which it may be waited for, which it earns by moving bytes.
+//!
+//! Looked at where a deadline is moved anyway, and that is after progress: nothing here has a timer of its own.
+
+use model::{ListenerLimits, MinRate};
+
+/// One client's account, of one direction of an exchange.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// `None`: it may take all the time it wants.
+    rate: Option<MinRate>,
+    /// Time that is left to it, in milliseconds: `0 <= left_ms <= left_ms_max`.
+    left_ms: u64,
+    /// What was fast for long may be slow for so long, and no longer.
+    left_ms_max: u64,
+    /// Since when it is waited for, in milliseconds.
+    since_ms: Option<u64>,
+    /// Bytes that time was given for.
+    paid: u64,
+}
+
+impl Pace {
+    /// An account with the grace of `rate` on it. `moved`: bytes before this, which earn nothing.
+    pub(crate) fn new(limits: &ListenerLimits, rate: Option<MinRate>, moved: u64) -> Self {
+        let grace_ms = rate.map_or(0, |rate| crate::millis(rate.grace));
+        let left_ms_max = grace_ms.max(crate::millis(limits.stall_timeout));
+        Self { rate, left_ms: grace_ms, left_ms_max, since_ms: None, paid: moved }
+    }
+
+    /// So many bytes have been moved in all by now; the client is waited for from now on, or something else is: gives for how long it may be, in
+    /// milliseconds.
+    pub(crate) fn note(&mut self, now_ms: u64, moved: u64, waits_for_client: bool) -> u64 {
+        let Some(rate) = self.rate else { return u64::MAX };
+        if let Some(since_ms) = self.since_ms.take() {
+            self.left_ms = self.left_ms.saturating_sub(now_ms.saturating_sub(since_ms));
+        }
+        if !waits_for_client {
+            return u64::MAX;
+        }
+        let per_ms = crate::millis(rate.per).max(1);
+        let bytes = rate.bytes.max(1);
+        let earned_ms = moved.saturating_sub(self.paid).saturating_mul(per_ms) / bytes;
+        // What is less than a millisecond's worth is not lost: it earns with what comes next.
+        self.paid = self.paid.saturating_add(earned_ms.saturating_mul(bytes).div_ceil(per_ms));
+        self.left_ms = self.left_ms.saturating_add(earned_ms).min(self.left_ms_max);
+        self.since_ms = Some(now_ms);
+        self.left_ms
+    }
+
+    /// The client has been waited for, for longer than it may be.
+    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+        let ends_ms = self.since_ms.map(|since_ms| since_ms.saturating_add(self.left_ms));
+        self.rate.is_some() && ends_ms.is_some_and(|ends_ms| now_ms >= ends_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// 100 bytes a second after a grace of 5 s, of which up to 60 s are kept.
+    fn pace() -> Pace {
+        let rate = MinRate { bytes: 100, per: Duration::from_secs(1), grace: Duration::from_secs(5) };
+        let limits = ListenerLimits { stall_timeout: Duration::from_secs(60), ..ListenerLimits::default() };
+        Pace::new(&limits, Some(rate), 0)
+    }
+
+    /// `(at_ms, moved in all, whether the client is waited for, how long it may be)` in order.
+    fn check(steps: &[(u64, u64, bool, u64)]) {
+        let mut pace = pace();
+        for (at_ms, moved, waits, expect) in steps {
+            assert_eq!(pace.note(*at_ms, *moved, *waits), *expect, "at {at_ms} of {steps:?}");
+            let ends_ms = at_ms.saturating_add(*expect);
+            assert_eq!((pace.is_over(ends_ms), pace.is_over(ends_ms - 1)), (*waits, false), "at {at_ms} of {steps:?}");
+        }
+    }
+
+    #[test]
+    fn waiting_costs_and_bytes_earn() {
+        // A drip: a byte is worth ten milliseconds.
+        check(&[(0, 0, true, 5_000), (3_000, 1, true, 2_010), (5_000, 2, true, 20), (5_020, 3, true, 10)]);
+        // Just fast enough, for ever.
+        check(&[(0, 0, true, 5_000), (1_000, 100, true, 5_000), (2_000, 200, true, 5_000), (3_000, 300, true, 5_000)]);
+        // What is waited for meanwhile is not the client.
+        check(&[(0, 0, true, 5_000), (1_000, 0, false, u64::MAX), (90_000, 0, true, 4_000)]);
+        // A fast one may pause, but not for longer than a minute in all.
+        check(&[(0, 1_000_000, true, 60_000), (59_000, 1_000_001, true, 1_010)]);
+        // Too late is too late.
+        check(&[(0, 0, true, 5_000), (9_000, 0, true, 0)]);
+        check(&[(0, u64::MAX, true, 60_000)]);
+    }
+
+    #[test]
+    fn parts_of_a_millisecond_add_up() {
+        let rate = MinRate { bytes: 10_000, per: Duration::from_secs(1), grace: Duration::from_secs(1) };
+        let mut pace = Pace::new(&ListenerLimits::default(), Some(rate), 7);
+        assert_eq!(
+            [7, 11, 16, 17, 36, 37].map(|moved| pace.note(0, moved, true)),
+            [1000, 1000, 1000, 1001, 1002, 1003]
+        );
+    }
+
+    #[test]
+    fn without_a_rate_there_is_all_the_time() {
+        let mut pace = Pace::new(&ListenerLimits::default(), None, 0);
+        assert_eq!(pace.note(0, 0, true), u64::MAX);
+        assert!(!pace.is_over(u64::MAX));
+    }
+}

@@ -1,0 +1,135 @@
+//! Peers of HTTP/2 that fall silent while a request is under way: asked by PING, and given up when nothing comes.
+#![forbid(unsafe_code)]
+
+#[path = "support/frames.rs"]
+mod frames;
+#[path = "support/sides.rs"]
+mod sides;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering::Relaxed;
+
+use frames::{Frame, GET, block, flag, frame, kind, settings};
+use sides::{Ask, Client, Side, Speaks, runtime};
+use support::{Steelyard, local, port};
+use testkit::{PATIENCE, until};
+
+/// Short enough to be met, and long enough for an answer.
+const PING: &str = "ping: {after: 100ms, timeout: 1s}";
+
+fn serve(listener: &str, cluster: &str, endpoints: &[SocketAddr]) -> (Steelyard, SocketAddr) {
+    let address = local(port());
+    let endpoints: Vec<String> = endpoints.iter().map(|endpoint| format!("'{endpoint}'")).collect();
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '{address}', protocol: http, to: web{listener}}}
+clusters:
+  web: {{protocol: h2c, endpoints: [{}]{cluster}}}
+",
+        endpoints.join(", ")
+    );
+    (Steelyard::serve(&config, 1), address)
+}
+
+fn refused(balancer: &Steelyard, reason: &str) -> f64 {
+    balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)])
+}
+
+/// Asks for what is never answered.
+fn hang(address: SocketAddr) -> frames::Client {
+    let mut client = frames::Client::connect(address, &[]);
+    let mut fields = GET;
+    fields[3].1 = b"/hang";
+    client.open(&block(&fields), true);
+    client
+}
+
+fn is_question(frame: &Frame) -> bool {
+    frame.kind == kind::PING && frame.flags & flag::ACK == 0
+}
+
+#[test]
+fn a_client_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
+    let origin = Side::start(Speaks::H2);
+    let (balancer, address) = serve(&format!(", {PING}"), "", &[origin.address]);
+    let mut client = hang(address);
+    for _ in 0..3 {
+        let question = loop {
+            let frame = client.frame().expect("given up, though it answers");
+            if is_question(&frame) {
+                break frame;
+            }
+        };
+        client.send(&frame(kind::PING, flag::ACK, 0, &question.payload));
+    }
+    assert_eq!((refused(&balancer, "h2_ping_timeout"), origin.seen.cut.load(Relaxed)), (0.0, 0));
+    // From here on it takes everything, and says nothing.
+    let mut questions = 0;
+    while let Some(frame) = client.frame() {
+        questions += u32::from(is_question(&frame));
+    }
+    assert_eq!((questions, refused(&balancer, "h2_ping_timeout")), (1, 1.0));
+    // Its request is not served to the end.
+    until(PATIENCE, || (origin.seen.cut.load(Relaxed) == 1).then_some(())).expect("a reset at the endpoint");
+}
+
+#[test]
+fn a_client_is_not_asked_where_nobody_wants_it() {
+    let origin = Side::start(Speaks::H2);
+    let (balancer, address) =
+        serve(", ping: off, idle_timeout: 300ms, stall_timeout: 300ms", ", response_timeout: 1s", &[origin.address]);
+    let mut client = hang(address);
+    // The end of a request that has met another limit, and then the connection's.
+    while let Some(frame) = client.frame() {
+        assert!(!is_question(&frame) || &frame.payload == b"drain-rt", "{frame:?}");
+    }
+    assert_eq!((refused(&balancer, "response_timeout"), refused(&balancer, "h2_ping_timeout")), (1.0, 0.0));
+}
+
+/// An endpoint that begins HTTP/2 as it should, and from then on only reads. Its thread ends with the test's process.
+fn mute() -> SocketAddr {
+    let listener = TcpListener::bind(local(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(&settings(&[])).unwrap();
+            std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
+        }
+    });
+    address
+}
+
+#[test]
+fn an_endpoint_that_does_not_answer_is_given_up_and_another_one_asked() {
+    let (mute, origin) = (mute(), Side::start(Speaks::H2));
+    let (balancer, address) = serve("", &format!(", {PING}"), &[mute, origin.address]);
+    runtime().block_on(async {
+        for speaks in [Speaks::H2, Speaks::H1] {
+            let mut client = Client::connect(speaks, address).await;
+            for _ in 0..2 {
+                assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+            }
+        }
+    });
+    let failures = |endpoint: SocketAddr| {
+        let labels = [("cluster", "web"), ("endpoint", &endpoint.to_string())];
+        balancer.metric("steelyard_endpoint_failures_total", &labels)
+    };
+    assert!(failures(mute) >= 1.0);
+    assert_eq!(failures(origin.address), 0.0);
+}
+
+#[test]
+fn what_a_silent_endpoint_may_have_done_is_not_done_again() {
+    let mute = mute();
+    let (balancer, address) = serve("", &format!(", {PING}"), &[mute]);
+    runtime().block_on(async {
+        let mut client = Client::connect(Speaks::H2, address).await;
+        assert_eq!(client.ask(&Ask::post("/count", b"body")).await.unwrap().status, 502);
+    });
+    assert_eq!(refused(&balancer, "upstream_ping_timeout"), 1.0);
+}
