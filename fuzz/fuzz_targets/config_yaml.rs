@@ -28,7 +28,7 @@ fn check(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         match &listener.protocol {
             Protocol::Http(http) => {
-                for route in &http.routes {
+                for route in http.routes.iter() {
                     let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
                     let targets = match &route.to {
                         Target::Clusters(shares) => shares.iter().map(|share| share.cluster).collect(),

@@ -243,7 +243,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<RouteStatus> 
     let mut statuses = Vec::new();
     for listener in &snapshot.listeners {
         let Protocol::Http(http) = &listener.protocol else { continue };
-        for route in &http.routes {
+        for route in http.routes.iter() {
             if let Some(total) = totals.routes.get(&(listener.name.clone(), route.name.clone())) {
                 statuses.push(route_status(&listener.name, route, &target(snapshot, &route.to), total));
             }
@@ -320,7 +320,7 @@ mod tests {
             policy: model::RoutePolicy::default(),
         };
         let http = Protocol::Http(HttpListener {
-            routes: vec![route("/hit", ClusterId(1).into()), route("/quiet", ClusterId(0).into())],
+            routes: [route("/hit", ClusterId(1).into()), route("/quiet", ClusterId(0).into())].into(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),
@@ -341,7 +341,10 @@ mod tests {
             dns: model::Dns::default(),
             drain_timeout: Duration::ZERO,
             listeners: vec![listener("web", http), listener("db", tcp)],
-            clusters: vec![model::Cluster::new("zero", Vec::new()), model::Cluster::new("one", Vec::new())],
+            clusters: vec![
+                model::Cluster::new("zero", Vec::new()).into(),
+                model::Cluster::new("one", Vec::new()).into(),
+            ],
             vips: Vec::new(),
             flows_max: 1,
         }

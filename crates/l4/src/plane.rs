@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use libbpf_rs::Object;
@@ -320,29 +321,40 @@ fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> 
 }
 
 /// Source addresses of `full_nat` vips that name none.
+///
+/// # Errors
+/// Every vip that has none, or too many: what is wrong with one is nothing to the others, and whoever asked may go on without those.
 fn sources(vips: &[Vip]) -> Result<Sources, Refusal> {
     let mut towards = BTreeMap::new();
-    for vip in vips {
-        if !matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty()) {
-            continue;
+    let mut refused = Vec::new();
+    for vip in vips.iter().filter(|vip| matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty())) {
+        match sources_of(vip) {
+            Ok(found) => drop(towards.insert(vip.name.clone(), found)),
+            Err(refusal) => refused.push(refusal),
         }
-        let mut found = BTreeMap::new();
-        for endpoint in &vip.endpoints {
-            let EndpointAddress::Socket(endpoint) = endpoint.address else { continue };
-            let source = host::source_towards(endpoint);
-            let why =
-                |error: std::io::Error| Refusal::NoSource { vip: vip.name.clone(), endpoint, why: error.to_string() };
-            found.insert(endpoint, source.map_err(why)?);
-        }
-        let have = found.values().collect::<BTreeSet<_>>().len();
-        if have > LB_POOL_MAX as usize {
-            let what =
-                "source addresses of a vip (as many as this host has towards its endpoints: name some as `sources`)";
-            return Err(Refusal::TooMany { what, have, max: LB_POOL_MAX });
-        }
-        towards.insert(vip.name.clone(), found);
     }
-    Ok(Sources { towards, ports: host::free_ports() })
+    match refused.pop() {
+        None => Ok(Sources { towards, ports: host::free_ports() }),
+        Some(only) if refused.is_empty() => Err(only),
+        Some(last) => {
+            refused.push(last);
+            Err(Refusal::Several(refused))
+        }
+    }
+}
+
+fn sources_of(vip: &Vip) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
+    let mut found = BTreeMap::new();
+    for endpoint in &vip.endpoints {
+        let EndpointAddress::Socket(endpoint) = endpoint.address else { continue };
+        let why = |error: std::io::Error| Refusal::NoSource { vip: vip.name.clone(), endpoint, why: error.to_string() };
+        found.insert(endpoint, host::source_towards(endpoint).map_err(why)?);
+    }
+    let have = found.values().collect::<BTreeSet<_>>().len();
+    if have > LB_POOL_MAX as usize {
+        return Err(Refusal::TooManySources { vip: vip.name.clone(), have, max: LB_POOL_MAX });
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

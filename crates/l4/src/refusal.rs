@@ -55,6 +55,17 @@ pub enum Refusal {
         /// What the kernel said.
         why: String,
     },
+    /// `full_nat` without `sources`, and this host has more addresses towards its endpoints than one vip can use.
+    TooManySources {
+        /// The vip.
+        vip: String,
+        /// So many are there.
+        have: usize,
+        /// So many may be.
+        max: u32,
+    },
+    /// Several vips, each for a reason of its own that is no other's.
+    Several(Vec<Refusal>),
     /// A call that should not fail did.
     Kernel {
         /// What was being done.
@@ -77,7 +88,11 @@ impl Refusal {
     /// Whose fault it is.
     pub fn exit(&self) -> Exit {
         match self {
-            Self::NoInterface { .. } | Self::NotEthernet { .. } | Self::TooMany { .. } => Exit::BadConfig,
+            Self::NoInterface { .. }
+            | Self::NotEthernet { .. }
+            | Self::TooMany { .. }
+            | Self::TooManySources { .. } => Exit::BadConfig,
+            Self::Several(refusals) => refusals.first().map_or(Exit::HostCannot, Self::exit),
             Self::NotBuilt
             | Self::NotPermitted(_)
             | Self::KernelTooOld(_)
@@ -85,6 +100,15 @@ impl Refusal {
             | Self::Rejected(_)
             | Self::NoSource { .. }
             | Self::Kernel { .. } => Exit::HostCannot,
+        }
+    }
+
+    /// The vips that are refused while others could be served, by their names, and why; none: it is all of them.
+    pub fn vips(&self) -> Vec<(String, String)> {
+        match self {
+            Self::NoSource { vip, .. } | Self::TooManySources { vip, .. } => vec![(vip.clone(), self.to_string())],
+            Self::Several(refusals) => refusals.iter().flat_map(Self::vips).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -132,6 +156,17 @@ impl fmt::Display for Refusal {
                 f,
                 "vip {vip}: this host knows no source address towards {endpoint} ({why}): add a route, or name `sources`"
             ),
+            Self::TooManySources { vip, have, max } => write!(
+                f,
+                "vip {vip}: this host has {have} source addresses towards its endpoints, more than the {max} that the kernel plane \
+                 holds for one: name some as `sources`"
+            ),
+            Self::Several(refusals) => {
+                for (place, refusal) in refusals.iter().enumerate() {
+                    write!(f, "{}{refusal}", if place == 0 { "" } else { "\n" })?;
+                }
+                Ok(())
+            }
             Self::Kernel { doing, why } => write!(f, "cannot {doing}: {why}"),
         }
     }
@@ -142,6 +177,26 @@ impl std::error::Error for Refusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_single_vips_is_told_apart() {
+        let no_source = |vip: &str| Refusal::NoSource {
+            vip: vip.into(),
+            endpoint: "192.0.2.1:53".parse().unwrap(),
+            why: "Network is unreachable".into(),
+        };
+        let many = Refusal::TooManySources { vip: "c".into(), have: 9, max: 8 };
+        let check = |refusal: &Refusal, expect: &[&str]| {
+            let vips = refusal.vips();
+            assert_eq!(vips.iter().map(|(vip, _)| vip.as_str()).collect::<Vec<_>>(), expect, "{refusal}");
+            assert!(vips.iter().all(|(vip, why)| why.contains(&format!("vip {vip}: "))), "{vips:?}");
+        };
+        check(&no_source("a"), &["a"]);
+        let several = Refusal::Several(vec![no_source("a"), no_source("b"), many]);
+        check(&several, &["a", "b", "c"]);
+        assert_eq!((several.exit(), several.to_string().lines().count()), (Exit::HostCannot, 3));
+        check(&Refusal::TooMany { what: "vips", have: 1025, max: 1024 }, &[]);
+    }
 
     #[test]
     fn each_says_what_to_do_and_whose_fault_it_is() {

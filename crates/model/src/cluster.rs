@@ -10,12 +10,15 @@ use crate::{ClusterTls, Ping, ProxyProtocol, Sticky};
 pub struct ClusterId(pub usize);
 
 /// Endpoints that serve the same thing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     /// Unique among the clusters of a snapshot; the label of its metrics.
     pub name: String,
-    /// At least one.
+    /// None where nobody serves it at present.
     pub endpoints: Vec<Endpoint>,
+    /// It stands for something that was named and does not exist, or that may not be used: HTTP is answered 500, and not 503, after which a
+    /// client would come again. It has no endpoints and never will.
+    pub is_missing: bool,
     /// What is spoken with them. Has a meaning for HTTP alone: bytes of TCP go through as they are.
     pub protocol: ClusterProtocol,
     /// How one is chosen.
@@ -182,6 +185,7 @@ impl Cluster {
         Self {
             name: name.into(),
             endpoints,
+            is_missing: false,
             protocol: ClusterProtocol::H1,
             algorithm: Algorithm::RoundRobin,
             sticky: None,

@@ -1,6 +1,6 @@
 //! The nouns of Steelyard, as plain data: what the operator wants, with no trace of where it was written.
 //!
-//! A source (a file, later a cluster) makes a [`Snapshot`]; the planes take it. Nothing here does I/O, holds a lock or knows a plane.
+//! A source (a file, a cluster of Kubernetes) makes a [`Snapshot`]; the planes take it. Nothing here does I/O, holds a lock or knows a plane.
 //!
 //! # Glossary
 //!
@@ -38,6 +38,7 @@ mod vip;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use cluster::{
@@ -54,7 +55,7 @@ pub use policy::{
     Target, WeightedCluster,
 };
 pub use route::Route;
-pub use tls::{CertificateFiles, ClientCa, ClusterTls, ListenerTls, TlsVersion};
+pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};
 pub use vip::{FlowTimeouts, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) sent to an endpoint.
@@ -85,8 +86,9 @@ pub struct Snapshot {
     pub drain_timeout: Duration,
     /// In the order of the file.
     pub listeners: Vec<Listener>,
-    /// Indexed by [`ClusterId`].
-    pub clusters: Vec<Cluster>,
+    /// Indexed by [`ClusterId`]. Shared: one that is the very same in the next snapshot has not changed, and what a plane has made of it still
+    /// holds.
+    pub clusters: Vec<Arc<Cluster>>,
     /// Served by the kernel plane, in the order of the file.
     pub vips: Vec<Vip>,
     /// Flows that the kernel plane can hold, both directions together counted once.

@@ -1,6 +1,7 @@
 //! Where downstream connections arrive, and what is spoken there.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -38,8 +39,9 @@ pub enum Protocol {
 /// A listener that speaks HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpListener {
-    /// In the order of the file; the first that matches wins, the more specific host first.
-    pub routes: Vec<Route>,
+    /// In the order of the source; the first that matches wins, the more specific host first. Shared: a snapshot that differs in other things
+    /// alone has the very same ones, and what a plane has made of them still holds.
+    pub routes: Arc<[Route]>,
     /// Downstream addresses whose `X-Forwarded-*` and `Forwarded` are believed and extended; from any other they are replaced.
     pub trusted_proxies: Vec<IpNet>,
     /// Which of them are sent upstream.

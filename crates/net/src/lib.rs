@@ -9,6 +9,7 @@
 pub mod buffer;
 pub mod clock;
 pub mod inherit;
+pub mod memory;
 pub mod socket;
 pub mod splice;
 pub mod timer;

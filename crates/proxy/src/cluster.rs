@@ -85,7 +85,7 @@ impl Cluster {
     /// `deadline_ms`.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`].
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`].
     pub(crate) async fn lease(
         &self,
         now_ms: u64,
@@ -98,7 +98,7 @@ impl Cluster {
         if !self.has_queue() {
             match self.try_lease(now_ms, key, tried) {
                 Ok(lease) => return Ok(lease),
-                Err(Full::NoEndpoint) => return Err(Error::internal(Reason::NoEndpoint)),
+                Err(Full::NoEndpoint) => return Err(Error::internal(self.nobody())),
                 Err(Full::NoRoom) => {}
             }
         }
@@ -108,13 +108,13 @@ impl Cluster {
     /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::PendingFull`].
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`].
     pub(crate) fn lease_at_once(&self, now_ms: u64, key: u64) -> Result<Lease, Error> {
         if self.has_queue() {
             return Err(Error::internal(Reason::PendingFull));
         }
         self.try_lease(now_ms, key, &[]).map_err(|full| match full {
-            Full::NoEndpoint => Error::internal(Reason::NoEndpoint),
+            Full::NoEndpoint => Error::internal(self.nobody()),
             Full::NoRoom => Error::internal(Reason::PendingFull),
         })
     }
@@ -146,6 +146,11 @@ impl Cluster {
     /// What its endpoints are reached by, as their requests say it.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.plan.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Why no endpoint can be chosen.
+    fn nobody(&self) -> Reason {
+        if self.plan.policy.is_missing { Reason::ClusterMissing } else { Reason::NoEndpoint }
     }
 
     /// Whether somebody waits for room, and so came first.
@@ -222,7 +227,7 @@ impl Cluster {
             if may_try {
                 match self.try_lease(clock::now_ms(), key, tried) {
                     Ok(lease) => return Ok(lease),
-                    Err(Full::NoEndpoint) => return Err(Reason::NoEndpoint),
+                    Err(Full::NoEndpoint) => return Err(self.nobody()),
                     Err(Full::NoRoom) => {}
                 }
                 // The room may be at an endpoint that this request has tried: the next one is to look. Once for each release, or two that
@@ -310,26 +315,43 @@ mod tests {
 
     use super::*;
 
-    /// Two endpoints that take one connection each.
-    fn cluster() -> Cluster {
-        let mut policy = model::Cluster::new("c", Vec::new());
+    /// Endpoints that take one connection each.
+    fn cluster(addresses: &[&str], is_missing: bool) -> Cluster {
+        let mut policy = model::Cluster { is_missing, ..model::Cluster::new("c", Vec::new()) };
         policy.limits.connections_max = Some(1);
-        let states: Vec<_> = ["127.0.0.1:1", "127.0.0.1:2"]
-            .map(|address| (Arc::new(EndpointState::new(address.parse().unwrap())), 1))
-            .into();
+        let state = |address: &&str| (Arc::new(EndpointState::new(address.parse().unwrap())), 1);
+        let states: Vec<_> = addresses.iter().map(state).collect();
         let endpoints = states.iter().enumerate().map(|(index, (state, _))| {
             let (state, pool) = (state.clone(), Pool::default());
             Rc::new(Endpoint { index, state, host: None, pool, counters: Arc::default() })
         });
         let endpoints = endpoints.collect();
         let state = Arc::new(ClusterState::new(&policy, states));
-        let plan = Arc::new(ClusterPlan { policy, state, breaker: Arc::default(), tls: None, sticky: None });
+        let plan =
+            Arc::new(ClusterPlan { policy: policy.into(), state, breaker: Arc::default(), tls: None, sticky: None });
         Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
     }
 
     #[test]
+    fn nobody_yet_is_not_nobody_ever() {
+        let check = |is_missing, reason, status| {
+            let cluster = cluster(&[], is_missing);
+            let timers = Timers::default();
+            let timer = Timer::new(&timers);
+            let mut lease = Box::pin(cluster.lease(0, u64::MAX, 0, &[], &timer));
+            let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("nothing to wait for")
+            };
+            assert_eq!((error.reason, crate::respond::status(&error)), (reason, Some(status)));
+            assert_eq!(cluster.lease_at_once(0, 0).err().map(|error| error.reason), Some(reason));
+        };
+        check(false, Reason::NoEndpoint, 503);
+        check(true, Reason::ClusterMissing, 500);
+    }
+
+    #[test]
     fn room_at_an_endpoint_that_was_tried_is_waited_past_and_passed_on() {
-        let cluster = cluster();
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2"], false);
         let timers = Timers::default();
         let (retry_timer, other_timer) = (Timer::new(&timers), Timer::new(&timers));
         let lease = |index| cluster.take(index, 0).unwrap();

@@ -97,7 +97,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::MirrorTooLarge
         | Reason::MirrorFull
         | Reason::MirrorFailed => return None,
-        Reason::Internal => 500,
+        // Nothing that time mends (HTTPBackendRef of the Gateway API says 500, too).
+        Reason::ClusterMissing | Reason::Internal => 500,
     })
 }
 

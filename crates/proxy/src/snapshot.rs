@@ -30,7 +30,7 @@ pub struct Compiled {
 pub struct ListenerPlan {
     /// What the operator wants.
     pub policy: Listener,
-    pub(crate) router: Router,
+    pub(crate) router: Arc<Router>,
     /// `None`: in the clear.
     pub(crate) tls: Option<Arc<ServerKeys>>,
     /// Of the routes that have a rate limit, by their number.
@@ -42,7 +42,7 @@ pub struct ListenerPlan {
 /// A cluster, ready for use.
 pub struct ClusterPlan {
     /// What the operator wants.
-    pub policy: Cluster,
+    pub policy: Arc<Cluster>,
     /// What all workers and the health checks know of its endpoints.
     pub state: Arc<ClusterState>,
     pub(crate) breaker: Arc<Breaker>,
@@ -76,18 +76,23 @@ impl Compiled {
             let known = previous.and_then(|previous| previous.clients.clone());
             known.unwrap_or_default()
         });
+        let before = Before::of(previous);
         let listeners = snapshot.listeners.iter().map(|listener| {
-            let old = previous.and_then(|previous| previous.listener(&listener.name));
+            let old = before.listeners.get(listener.name.as_str()).copied();
             Arc::new(ListenerPlan {
                 policy: listener.clone(),
-                router: Router::new(routes(listener)),
+                router: router(listener, old),
                 tls: keys.listener(&listener.name),
                 limiters: limiters(listener, clients.as_ref()),
                 open: old.map_or_else(Arc::default, |old| old.open.clone()),
             })
         });
         let clusters = snapshot.clusters.iter().map(|cluster| {
-            let old = previous.and_then(|previous| previous.cluster(&cluster.name));
+            let old = before.clusters.get(cluster.name.as_str()).copied();
+            let tls = keys.cluster(&cluster.name);
+            if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
+                return same.clone();
+            }
             let state = ClusterState::new(cluster, endpoints(cluster, old, now_ms));
             let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
             let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
@@ -95,7 +100,7 @@ impl Compiled {
                 policy: cluster.clone(),
                 state: Arc::new(state),
                 breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
-                tls: keys.cluster(&cluster.name),
+                tls,
                 sticky,
             })
         });
@@ -106,14 +111,40 @@ impl Compiled {
     pub fn rate_limit_forgotten(&self) -> u64 {
         self.clients.as_ref().map_or(0, |clients| clients.forgotten())
     }
+}
 
-    fn listener(&self, name: &str) -> Option<&Arc<ListenerPlan>> {
-        self.listeners.iter().find(|listener| listener.policy.name == name)
+/// What is believed and shown is the very same.
+pub(crate) fn is_same(one: &Option<Arc<ClientKeys>>, other: &Option<Arc<ClientKeys>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
     }
+}
 
-    fn cluster(&self, name: &str) -> Option<&Arc<ClusterPlan>> {
-        self.clusters.iter().find(|cluster| cluster.policy.name == name)
+/// What was there before, by name.
+struct Before<'p> {
+    listeners: HashMap<&'p str, &'p Arc<ListenerPlan>>,
+    clusters: HashMap<&'p str, &'p Arc<ClusterPlan>>,
+}
+
+impl<'p> Before<'p> {
+    fn of(previous: Option<&'p Compiled>) -> Self {
+        let listeners = previous.iter().flat_map(|previous| &previous.listeners);
+        let clusters = previous.iter().flat_map(|previous| &previous.clusters);
+        Self {
+            listeners: listeners.map(|listener| (listener.policy.name.as_str(), listener)).collect(),
+            clusters: clusters.map(|cluster| (cluster.policy.name.as_str(), cluster)).collect(),
+        }
     }
+}
+
+/// Where only endpoints have changed the routes are the very same, and so are the tables made of them: making them anew is most of the work.
+fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
+    let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
+        (Protocol::Http(before), Protocol::Http(http)) => Arc::ptr_eq(&before.routes, &http.routes),
+        _ => false,
+    });
+    same.map_or_else(|| Arc::new(Router::new(routes(listener))), |old| old.router.clone())
 }
 
 fn routes(listener: &Listener) -> &[Route] {
@@ -174,7 +205,7 @@ mod tests {
             dns: Dns::default(),
             drain_timeout: Duration::ZERO,
             listeners: Vec::new(),
-            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect())],
+            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect()).into()],
             vips: Vec::new(),
             flows_max: 1,
         })
@@ -192,5 +223,16 @@ mod tests {
         assert_eq!(weights(&used), [(1, 1), (2, 5)]);
         assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
         assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));
+    }
+
+    #[test]
+    fn what_is_the_very_same_is_not_made_anew() {
+        let first = snapshot(&[(1, 1)]);
+        let used = Compiled::new(first.clone(), &Keys::default(), None, 0);
+        let again = Compiled::new(first.clone(), &Keys::default(), Some(&used), 0);
+        assert!(Arc::ptr_eq(&used.clusters[0], &again.clusters[0]));
+        // One that is merely equal is not looked at more closely: whoever makes snapshots knows what has changed.
+        let other = Compiled::new(snapshot(&[(1, 1)]), &Keys::default(), Some(&used), 0);
+        assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
     }
 }

@@ -1,5 +1,7 @@
 //! A worker of the proxy plane: its view of the snapshot, its connections, and the orders it takes.
 
+mod apply;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,7 +9,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::RetryBudget;
 use model::Route;
 use net::clock;
 use net::timer::{Timer, Timers};
@@ -16,16 +17,14 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
-use crate::cluster::{Cluster, Endpoint};
+use crate::cluster::Cluster;
 use crate::exchange::Work;
 use crate::grpc::{self, Methods, Source};
 use crate::listener::{self, Slot};
 use crate::policy::Dealer;
 use crate::policy::mirror::InFlight;
-use crate::pool::Pool;
 use crate::share::{Handed, Workers};
-use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan};
-use crate::tls::ClientKeys;
+use crate::snapshot::{Compiled, ListenerPlan};
 
 /// Between two looks at idle upstream connections and the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -80,18 +79,23 @@ pub(crate) struct ListenerView {
     /// Indexed by `ClusterId`.
     pub(crate) clusters: Rc<[Rc<Cluster>]>,
     pub(crate) counters: Arc<ListenerCounters>,
+    routes: Rc<RouteViews>,
+}
+
+/// What one worker keeps for each route of a listener, by its number. The same as long as the routes are.
+struct RouteViews {
     /// Made on the first request: of ten thousand routes most are never taken.
-    routes: Vec<OnceCell<Arc<RouteCounters>>>,
-    /// Of routes by gRPC; indexed as they are.
+    counters: Vec<OnceCell<Arc<RouteCounters>>>,
+    /// Of routes by gRPC.
     methods: Vec<Option<Box<Methods>>>,
-    /// As long as `routes`.
+    /// Of those that have something to deal.
     dealers: Vec<Option<Box<Dealer>>>,
 }
 
 impl ListenerView {
     /// What deals out the requests of the route at this place; `None`: there is nothing to deal.
     pub(crate) fn dealer(&self, route: usize) -> Option<&Dealer> {
-        self.dealers.get(route)?.as_deref()
+        self.routes.dealers.get(route)?.as_deref()
     }
 
     /// Counts something refused, failed or closed.
@@ -105,7 +109,7 @@ impl ListenerView {
 
     /// The methods that are called over a route by gRPC.
     pub(crate) fn methods(&self, route: usize) -> Option<&Methods> {
-        self.methods.get(route)?.as_deref()
+        self.routes.methods.get(route)?.as_deref()
     }
 
     /// Counts a call that has ended.
@@ -126,7 +130,7 @@ impl ListenerView {
 
     pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&Arc<RouteCounters>> {
         let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
-        self.routes.get(route).map(|cell| cell.get_or_init(make))
+        self.routes.counters.get(route).map(|cell| cell.get_or_init(make))
     }
 }
 
@@ -211,67 +215,6 @@ impl Worker {
         }
     }
 
-    fn apply(self: &Rc<Self>, compiled: &Compiled) {
-        let old = self.clusters.take();
-        let clusters: Rc<[Rc<Cluster>]> = compiled.clusters.iter().map(|plan| self.cluster(plan, &old)).collect();
-        close_unused_pools(&old, &clusters);
-        *self.clusters.borrow_mut() = clusters.to_vec();
-
-        let mut slots = self.slots.borrow_mut();
-        slots.retain(|name, slot| {
-            let stays = compiled
-                .listeners
-                .iter()
-                .any(|plan| plan.policy.name == *name && plan.policy.bind == slot.view().plan.policy.bind);
-            if !stays {
-                slot.close();
-            }
-            stays
-        });
-        for plan in &compiled.listeners {
-            let view = Rc::new(ListenerView {
-                plan: plan.clone(),
-                clusters: clusters.clone(),
-                counters: self.registry.listener(self.index, &plan.policy.name),
-                routes: plan.routes().iter().map(|_| OnceCell::new()).collect(),
-                methods: plan.routes().iter().map(|route| Some(Box::new(Methods::new(route.grpc.as_ref()?)))).collect(),
-                dealers: plan.routes().iter().map(|route| Dealer::new(route, self.index)).collect(),
-            });
-            match slots.get(&plan.policy.name) {
-                Some(slot) => slot.update(view),
-                None => drop(slots.insert(plan.policy.name.clone(), Rc::new(Slot::new(view)))),
-            }
-        }
-        drop(slots);
-        // Idle connections of listeners that are gone.
-        self.timers.interrupt();
-    }
-
-    /// This worker's view of a cluster; pools of endpoints that stay are kept.
-    fn cluster(&self, plan: &Arc<ClusterPlan>, old: &[Rc<Cluster>]) -> Rc<Cluster> {
-        let old = old.iter().find(|old| {
-            old.plan.policy.name == plan.policy.name
-                && old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
-                && old.plan.policy.protocol == plan.policy.protocol
-                && is_same(old.plan.tls.as_ref(), plan.tls.as_ref())
-        });
-        let name = plan.policy.name.as_str();
-        let endpoints = plan.state.endpoints().iter().enumerate().map(|(index, state)| {
-            let kept = old.and_then(|old| old.endpoints.iter().find(|e| e.state.address() == state.address()));
-            let host = plan.host(state.address());
-            Rc::new(Endpoint {
-                index,
-                state: state.clone(),
-                host: host.map(Into::into),
-                pool: kept.map_or_else(Pool::default, |kept| kept.pool.clone()),
-                counters: self.registry.endpoint(self.index, name, state.address()),
-            })
-        });
-        let counters = self.registry.cluster(self.index, name);
-        let budget = old.map_or_else(|| Rc::new(RefCell::new(RetryBudget::new())), |old| old.budget.clone());
-        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers.count(), budget))
-    }
-
     fn listen(self: &Rc<Self>, sockets: Vec<(String, std::net::TcpListener)>) {
         for (name, socket) in sockets {
             let Some(slot) = self.slots.borrow().get(&name).cloned() else { continue };
@@ -345,16 +288,6 @@ impl Worker {
     }
 }
 
-/// Connections to endpoints that left the configuration; an old request may still hold the endpoint, and would give one back.
-fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
-    let kept: Vec<&Pool> = new.iter().flat_map(|cluster| &cluster.endpoints).map(|endpoint| &endpoint.pool).collect();
-    for endpoint in old.iter().flat_map(|cluster| &cluster.endpoints) {
-        if !kept.iter().any(|pool| pool.is_same(&endpoint.pool)) {
-            endpoint.pool.close();
-        }
-    }
-}
-
 /// Runs a worker until it has drained.
 pub(crate) async fn run(
     index: usize,
@@ -399,14 +332,6 @@ pub(crate) async fn run(
                 return;
             }
         }
-    }
-}
-
-/// What a cluster believes and shows is what it was: connections that were made with it can be used on.
-fn is_same(old: Option<&Arc<ClientKeys>>, new: Option<&Arc<ClientKeys>>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-        (old, new) => old.is_none() && new.is_none(),
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Control {
     reloads_good: AtomicU64,
     reloads_refused: AtomicU64,
     draining: AtomicBool,
+    /// The source has not said anything yet.
+    waiting: AtomicBool,
     state: Mutex<State>,
     kernel: Mutex<KernelPlane>,
 }
@@ -83,6 +85,7 @@ impl Control {
             reloads_good: AtomicU64::new(0),
             reloads_refused: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
             state: Mutex::new(State {
                 compiled: None,
                 checker: health::Checker::new(clock::now_ms, seed),
@@ -125,6 +128,11 @@ impl Control {
 
     pub(crate) fn adopt(&self, compiled: Arc<Compiled>) {
         self.state().compiled = Some(compiled);
+    }
+
+    /// Not ready as long as the source has not said what to serve.
+    pub(crate) fn wait_for_source(&self, waits: bool) {
+        self.waiting.store(waits, Relaxed);
     }
 
     pub(crate) fn set_access_log(&self, log: Option<Arc<AccessLog>>) {

@@ -1,5 +1,6 @@
 //! Exit codes, which scripts rely on.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// How the program ended.
@@ -35,18 +36,29 @@ pub(crate) struct Refused {
     pub(crate) exit: Exit,
     /// For people: what, and what to do.
     pub(crate) why: String,
+    /// Where nothing can listen, if that is the reason.
+    pub(crate) places: Vec<(SocketAddr, String)>,
+    /// It is the kernel plane that cannot.
+    pub(crate) by_kernel_plane: bool,
+    /// The vips that it cannot serve while it could serve the others, if that is the reason.
+    pub(crate) vips: Vec<(String, String)>,
 }
 
 impl Refused {
     /// What the configuration asks for, and cannot be.
     pub(crate) fn bad(why: String) -> Self {
-        Self { exit: Exit::BadConfig, why }
+        Self::new(Exit::BadConfig, why)
+    }
+
+    /// Ends so, for this reason.
+    pub(crate) fn new(exit: Exit, why: String) -> Self {
+        Self { exit, why, places: Vec::new(), by_kernel_plane: false, vips: Vec::new() }
     }
 }
 
 impl From<String> for Refused {
     /// What a configuration that reads well asks for, and the host does not give.
     fn from(why: String) -> Self {
-        Self { exit: Exit::HostCannot, why }
+        Self::new(Exit::HostCannot, why)
     }
 }

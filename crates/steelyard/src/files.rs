@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::{CertificateFiles, Generation, Snapshot};
+use model::{Certificate, Generation, Pem, Snapshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
@@ -143,13 +143,14 @@ impl Watch {
 
 /// The certificates and keys that a snapshot names.
 pub(crate) fn named(snapshot: &Snapshot) -> impl Iterator<Item = PathBuf> {
-    let pair = |pair: &CertificateFiles| [Some(pair.cert.clone()), Some(pair.key.clone()), pair.ocsp.clone()];
+    let file = |pem: &Pem| pem.file().map(Path::to_owned);
+    let pair = |pair: &Certificate| [file(&pair.cert), file(&pair.key), pair.ocsp.clone()];
     let listeners = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
     let shown = listeners.clone().flat_map(|tls| &tls.certificates).flat_map(pair);
-    let clients = listeners.map(|tls| tls.client_ca.as_ref().map(|client| client.ca.clone()));
+    let clients = listeners.map(|tls| tls.client_ca.as_ref().and_then(|client| file(&client.ca)));
     let clusters = snapshot.clusters.iter().filter_map(|cluster| cluster.tls.as_ref());
     let upstream = clusters.clone().filter_map(|tls| tls.certificate.as_ref()).flat_map(pair);
-    let roots = clusters.map(|tls| tls.ca.clone());
+    let roots = clusters.map(|tls| tls.ca.as_ref().and_then(file));
     let all: BTreeSet<PathBuf> = shown.chain(clients).chain(upstream).chain(roots).flatten().collect();
     all.into_iter()
 }

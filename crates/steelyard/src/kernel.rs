@@ -82,7 +82,10 @@ impl KernelPlane {
                 Ok(sole) => self.sole = Some(sole),
                 // It has the right as long as it serves, and this process takes over from it.
                 Err(_) if handover::has_predecessor() => {}
-                Err(taken) => return Err(Refused { exit: Exit::HostCannot, why: taken.to_string() }),
+                Err(taken) => {
+                    let refused = Refused::new(Exit::HostCannot, taken.to_string());
+                    return Err(Refused { by_kernel_plane: true, ..refused });
+                }
             }
         }
         let plane = match &mut self.plane {
@@ -239,7 +242,7 @@ impl From<Refusal> for Refused {
             l4::Exit::HostCannot => Exit::HostCannot,
             l4::Exit::BadConfig => Exit::BadConfig,
         };
-        Self { exit, why: refusal.to_string() }
+        Self { by_kernel_plane: true, vips: refusal.vips(), ..Self::new(exit, refusal.to_string()) }
     }
 }
 

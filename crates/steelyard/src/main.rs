@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod cluster;
 mod control;
 mod exit;
 mod files;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo(&args),
         Command::Proxy(args) => run::proxy(args),
         Command::Serve(args) => run::serve(args),
+        Command::Controller(args) => cluster::controller(*args),
         Command::Check(args) => files::check(&args.config),
         Command::Schema => print_line(&format!("{:#}", config::schema())),
         Command::Status(args) => operate::status(&args),

@@ -112,7 +112,7 @@ fn detach(args: &AskArgs) -> Exit {
         Ok(true) => crate::print_line("detached: no vip is served any more"),
         Ok(false) => crate::print_line("there is nothing to detach"),
         Err(refusal) => {
-            let Refused { exit, why } = refusal.into();
+            let Refused { exit, why, .. } = refusal.into();
             eprintln!("steelyard: {why}");
             exit
         }

@@ -94,7 +94,9 @@ fn names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
 /// The snapshot with every name replaced by its addresses, each an endpoint of the name's weight.
 pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
     let mut expanded = snapshot.clone();
-    for cluster in &mut expanded.clusters {
+    let is_name = |endpoint: &Endpoint| matches!(endpoint.address, EndpointAddress::Name { .. });
+    for cluster in expanded.clusters.iter_mut().filter(|cluster| cluster.endpoints.iter().any(is_name)) {
+        let cluster = Arc::make_mut(cluster);
         let endpoints = std::mem::take(&mut cluster.endpoints);
         for endpoint in endpoints {
             let EndpointAddress::Name { host, port } = &endpoint.address else {
@@ -118,7 +120,8 @@ pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> 
         EndpointAddress::Name { host, .. } => addresses.get(host).is_some_and(|ips| !ips.is_empty()),
         EndpointAddress::Socket(_) => true,
     };
-    let is_without = |cluster: &&Cluster| !cluster.endpoints.is_empty() && !cluster.endpoints.iter().any(has_address);
+    let is_without =
+        |cluster: &&Arc<Cluster>| !cluster.endpoints.is_empty() && !cluster.endpoints.iter().any(has_address);
     snapshot.clusters.iter().find(is_without).map(|cluster| cluster.name.as_str())
 }
 
@@ -237,7 +240,7 @@ mod tests {
             dns: Dns { servers, ttl_min: Duration::ZERO, ..Dns::default() },
             drain_timeout: Duration::ZERO,
             listeners: Vec::new(),
-            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect())],
+            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect()).into()],
             vips: Vec::new(),
             flows_max: 1,
         }

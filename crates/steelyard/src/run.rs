@@ -1,4 +1,4 @@
-//! `serve` and `proxy`: sources on one side, planes on the other, and the loop between them.
+//! `serve`, `proxy` and `controller`: sources on one side, planes on the other, and the loop between them.
 //!
 //! Whatever happens (a signal, a changed file, an order by the control API, a name that moved, an endpoint of a vip that died) comes to this
 //! one loop on the main thread, one at a time. A new snapshot is compiled, judged by the kernel plane, its sockets are opened, and only then
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use controller::Update;
 use model::{Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::{ProxyArgs, RunArgs, ServeArgs};
+use crate::cluster;
 use crate::control::{Control, Order};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
@@ -39,41 +41,58 @@ pub(crate) enum Source {
     File(PathBuf),
     /// The command line: it says the same for ever.
     Fixed(Box<Snapshot>),
+    /// A cluster of Kubernetes, which says by itself what is new; what is served before it has said anything.
+    Cluster(Box<Snapshot>),
 }
 
 impl Source {
     fn read(&self, generation: Generation) -> Result<Snapshot, String> {
         match self {
             Self::File(path) => files::load(path, generation),
-            Self::Fixed(snapshot) => Ok(Snapshot { generation, ..(**snapshot).clone() }),
+            Self::Fixed(snapshot) | Self::Cluster(snapshot) => Ok(Snapshot { generation, ..(**snapshot).clone() }),
         }
     }
 
     fn file(&self) -> Option<PathBuf> {
         match self {
             Self::File(path) => Some(path.clone()),
-            Self::Fixed(_) => None,
+            Self::Fixed(_) | Self::Cluster(_) => None,
         }
     }
 }
 
 /// `steelyard serve`.
 pub(crate) fn serve(args: ServeArgs) -> Exit {
-    run(Source::File(args.file.config), &args.run)
+    log_and_run(Source::File(args.file.config), &args.run)
 }
 
 /// `steelyard proxy`.
 pub(crate) fn proxy(args: ProxyArgs) -> Exit {
     let mut snapshot = config::proxy_snapshot(args.listen, &args.to, args.tcp);
     snapshot.admin = args.admin;
-    run(Source::Fixed(Box::new(snapshot)), &args.run)
+    log_and_run(Source::Fixed(Box::new(snapshot)), &args.run)
 }
 
-fn run(source: Source, args: &RunArgs) -> Exit {
-    if let Err(error) = log_to_stderr(&args.log) {
-        eprintln!("steelyard: --log {}: {error}", args.log);
-        return Exit::BadConfig;
+fn log_and_run(source: Source, args: &RunArgs) -> Exit {
+    match log_to_stderr_or_say(&args.log) {
+        Ok(()) => run(source, None, args),
+        Err(exit) => exit,
     }
+}
+
+/// Logs from now on.
+///
+/// # Errors
+/// The filter is none; it has been said.
+pub(crate) fn log_to_stderr_or_say(filter: &str) -> Result<(), Exit> {
+    log_to_stderr(filter).map_err(|error| {
+        eprintln!("steelyard: --log {filter}: {error}");
+        Exit::BadConfig
+    })
+}
+
+/// Runs what a source says until told to end.
+pub(crate) fn run(source: Source, cluster: Option<controller::Handle>, args: &RunArgs) -> Exit {
     // First of all: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
     // The file is judged before anything is opened.
@@ -90,7 +109,7 @@ fn run(source: Source, args: &RunArgs) -> Exit {
     };
     let workers = args.workers.map_or_else(net::worker::available_cpus, usize::from);
     runtime.block_on(async {
-        let mut running = match Running::new(source, snapshot, workers, inherited) {
+        let mut running = match Running::new(source, cluster, snapshot, workers, inherited) {
             Ok(running) => running,
             Err(error) => return cannot(error.into()),
         };
@@ -118,26 +137,28 @@ fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseEr
 }
 
 /// All that runs.
-struct Running {
-    source: Source,
+pub(crate) struct Running {
+    pub(crate) source: Source,
+    /// The cluster, where that is the source.
+    pub(crate) cluster: Option<controller::Handle>,
     /// The newest snapshot as the source gave it, names and all.
-    wanted: Snapshot,
+    pub(crate) wanted: Snapshot,
     /// Certificates and keys that it names.
-    keys: Arc<Keys>,
+    pub(crate) keys: Arc<Keys>,
     /// What commands have added to it.
-    overlay: Overlay,
+    pub(crate) overlay: Overlay,
     /// A command has taken the kernel plane down; a reload brings it back.
     detached: bool,
     plane: Plane,
-    resolver: Resolver,
+    pub(crate) resolver: Resolver,
     access_log: Option<Arc<AccessLog>>,
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
     orders: mpsc::Receiver<Order>,
     watch: Watch,
     probes: watch::Receiver<u64>,
     collect: Interval,
     signals: Signals,
-    ending: Ending,
+    pub(crate) ending: Ending,
     inherited: Inherited,
     open_files: OpenFiles,
     begun: Instant,
@@ -150,13 +171,20 @@ enum Event {
     ReopenLog,
     HandOver,
     NamesMoved,
+    Cluster(Option<Update>),
     ProbeEnded,
     Collect,
     Order(Order),
 }
 
 impl Running {
-    fn new(source: Source, snapshot: Snapshot, workers: usize, inherited: Inherited) -> Result<Self, String> {
+    fn new(
+        source: Source,
+        cluster: Option<controller::Handle>,
+        snapshot: Snapshot,
+        workers: usize,
+        inherited: Inherited,
+    ) -> Result<Self, String> {
         let begun = Instant::now();
         // For the whole process, and the successor that it may start.
         let open_files = OpenFiles::raise();
@@ -187,6 +215,7 @@ impl Running {
             ending,
             inherited,
             source,
+            cluster,
             open_files,
             begun,
         })
@@ -194,8 +223,13 @@ impl Running {
 
     /// Puts the first snapshot to use, and takes over from whoever serves now.
     async fn begin(&mut self) -> Result<(), Refused> {
-        self.adopt(self.wanted.clone()).await?;
-        if self.wanted.vips.is_empty() {
+        if self.cluster.is_some() {
+            self.begin_with_cluster().await?;
+        } else {
+            self.adopt(self.wanted.clone()).await?;
+        }
+        // Of a cluster it is not known yet whether it has any.
+        if self.wanted.vips.is_empty() && self.cluster.is_none() {
             kernel::warn_of_leftovers();
         }
         for address in self.inherited.left_over() {
@@ -212,7 +246,7 @@ impl Running {
     }
 
     /// Makes `snapshot` the one in use, all of it or none.
-    async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), Refused> {
+    pub(crate) async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), Refused> {
         self.watch.also(files::named(&snapshot));
         let keys = Arc::new(Keys::load(&snapshot, Some(&self.keys)).map_err(Refused::bad)?);
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
@@ -259,7 +293,7 @@ impl Running {
     }
 
     /// Gives the planes a snapshot with the addresses of its names, and the vips of the overlay. All of it or none.
-    async fn put_to_use(
+    pub(crate) async fn put_to_use(
         &mut self,
         snapshot: &Snapshot,
         keys: &Keys,
@@ -302,7 +336,9 @@ impl Running {
         vips: Vec<Arc<VipPlan>>,
     ) -> Result<(), Refused> {
         if let Err(errors) = self.plane.apply(compiled, &mut self.inherited).await {
-            return Err(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n").into());
+            let places = errors.iter().map(|error| (error.address, error.to_string())).collect();
+            let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+            return Err(Refused { places, ..why.into() });
         }
         let outcome = self.control.kernel().put_to_use(vips);
         // What was judged to be possible and then was not: the kernel ran out of memory, or somebody else takes things away.
@@ -329,6 +365,7 @@ impl Running {
                 _ = signals.reopen.recv() => Event::ReopenLog,
                 _ = signals.hand_over.recv() => Event::HandOver,
                 () = self.resolver.changed() => Event::NamesMoved,
+                update = cluster::next(&mut self.cluster) => Event::Cluster(update),
                 Some(order) = self.orders.recv() => Event::Order(order),
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
                 // Last, since there is no end of it where many endpoints are probed.
@@ -344,6 +381,12 @@ impl Running {
                 }
                 Event::HandOver => handover::start(&self.plane, &self.control),
                 Event::NamesMoved => self.follow_names().await,
+                // Refused ones have been told why, and what serves goes on serving.
+                Event::Cluster(Some(update)) => drop(self.follow_cluster(update).await),
+                Event::Cluster(None) => {
+                    tracing::error!("the cluster is followed no longer; what serves goes on as it is");
+                    self.cluster = None;
+                }
                 Event::ProbeEnded => self.control.kernel().follow_verdicts(),
                 Event::Collect => {
                     if self.control.kernel().collect() {
@@ -368,6 +411,8 @@ impl Running {
     /// Drains, and ends at once when told a second time.
     async fn end(mut self, handed_over: bool) -> Exit {
         self.control.begin_drain(handed_over);
+        // Another replica may write statuses from now on.
+        let cluster = self.cluster.take().map(|cluster| std::thread::spawn(move || cluster.end()));
         let vips = self.control.kernel().leave();
         if vips > 0 && !handed_over {
             tracing::info!(vips, "the kernel plane stays and goes on forwarding; `steelyard vip detach` takes it down");
@@ -387,6 +432,9 @@ impl Running {
         tokio::select! {
             _ = drained => tracing::info!("drained"),
             () = self.ending.told_again() => return told_twice(),
+        }
+        if let Some(cluster) = cluster {
+            let _ = cluster.join();
         }
         // The last one to hold it writes the last lines.
         self.control.set_access_log(None);

@@ -118,6 +118,7 @@ reasons! {
     79 H2PingTimeout "h2_ping_timeout" Downstream "A client of HTTP/2 was silent while a request was under way, and did not answer a PING in time.";
     80 UpstreamPingTimeout "upstream_ping_timeout" Upstream "The endpoint was silent over HTTP/2, and did not answer a PING in time.";
     81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint does not take.";
+    82 ClusterMissing "cluster_missing" Cluster "What the route leads to does not exist, or may not be used.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -101,7 +101,7 @@ impl Registry {
             self::routes(snapshot).filter_map(|(name, route)| Some((name, route.grpc.as_ref()?.service.as_str())));
         let services: BTreeSet<(&str, &str)> = services.collect();
         let clusters: BTreeMap<&str, &model::Cluster> =
-            snapshot.clusters.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
+            snapshot.clusters.iter().map(|cluster| (cluster.name.as_str(), &**cluster)).collect();
         let mut series = self.lock();
         series.listeners.0.retain(|name, _| listeners.contains(name.as_str()));
         series.routes.0.retain(|(listener, route), _| routes.contains(&(listener, route)));
@@ -145,7 +145,7 @@ impl Registry {
 fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &Route)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
-            Protocol::Http(http) => http.routes.as_slice(),
+            Protocol::Http(http) => &*http.routes,
             Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
         };
         routes.iter().map(|route| (listener.name.as_str(), route))

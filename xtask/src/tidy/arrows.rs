@@ -9,7 +9,7 @@ struct Row {
     may_use: &'static [&'static str],
 }
 
-/// From the bottom up. `controller` has no crate yet; its row says where it will stand.
+/// From the bottom up.
 const ARROWS: &[Row] = &[
     Row { name: "model", may_use: &[] },
     Row { name: "config", may_use: &["model"] },

@@ -13,6 +13,8 @@ const ALLOWED: &[&str] = &[
     "Zlib",
     // Boost: a notice in source only.
     "BSL-1.0",
+    // Public root certificates as data, with the client of Kubernetes; in no binary for Linux, which uses those of the host.
+    "CDLA-Permissive-2.0",
     // Both give up all rights as far as the law lets them.
     "CC0-1.0",
     "Unlicense",

@@ -99,7 +99,7 @@ pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener 
 
 fn bare_http(routes: Vec<model::Route>) -> HttpListener {
     HttpListener {
-        routes,
+        routes: routes.into(),
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
         limits: ListenerLimits::default(),

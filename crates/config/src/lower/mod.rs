@@ -11,6 +11,7 @@ mod vip;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
@@ -81,7 +82,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         dns: Dns::default(),
         drain_timeout: defaults::DRAIN_TIMEOUT,
         listeners,
-        clusters,
+        clusters: clusters.into_iter().map(Arc::new).collect(),
         vips: Vec::new(),
         flows_max: defaults::FLOWS_MAX,
     }

@@ -99,13 +99,14 @@ fn the_tcp_example_means_what_it_says() {
 fn the_tls_example_means_what_it_says() {
     let snapshot = parse("/etc/edge/tls.yaml", &example("tls.yaml"), Generation(1)).unwrap();
     let tls = snapshot.listeners[0].tls.as_ref().unwrap();
-    let files: Vec<_> = tls.certificates.iter().map(|files| (files.cert.to_str(), files.key.to_str())).collect();
+    let path = |pem: &model::Pem| pem.to_string();
+    let files: Vec<_> = tls.certificates.iter().map(|pair| (path(&pair.cert), path(&pair.key))).collect();
     let expect = [("www.pem", "www.key"), ("api.pem", "api.key")]
         .map(|(cert, key)| (format!("/etc/edge/tls/{cert}"), format!("/etc/edge/tls/{key}")));
-    assert_eq!(files, expect.each_ref().map(|(cert, key)| (Some(cert.as_str()), Some(key.as_str()))));
+    assert_eq!(files, expect);
     let client_ca = tls.client_ca.as_ref().unwrap();
     assert_eq!(client_ca.hosts, [HostMatcher::Exact("admin.example.com".to_owned())]);
-    assert_eq!(client_ca.ca.to_str(), Some("/etc/edge/tls/clients.pem"));
+    assert_eq!(client_ca.ca.file().and_then(|path| path.to_str()), Some("/etc/edge/tls/clients.pem"));
     assert_eq!(tls.min_version, TlsVersion::V1_2);
     assert_eq!(http(&snapshot).routes[0].hosts.len(), 3);
     assert!(snapshot.listeners[1].tls.is_none());
@@ -117,7 +118,7 @@ fn the_tls_example_means_what_it_says() {
 #[test]
 fn the_canary_example_means_what_it_says() {
     let snapshot = parse("canary.yaml", &example("canary.yaml"), Generation(1)).unwrap();
-    let [always, shop, elsewhere] = http(&snapshot).routes.as_slice() else { panic!("three routes") };
+    let [always, shop, elsewhere] = &*http(&snapshot).routes else { panic!("three routes") };
     let (v1, v2) = (ClusterId(0), ClusterId(1));
     assert_eq!((&always.to, always.headers[0].name.as_str()), (&v2.into(), "x-canary"));
     assert_eq!(always.policy, RoutePolicy::default());
@@ -185,7 +186,7 @@ fn the_vip_example_means_what_it_says() {
 #[test]
 fn the_grpc_example_means_what_it_says() {
     let snapshot = parse("grpc.yaml", &example("grpc.yaml"), Generation(1)).unwrap();
-    let [streams, greeter] = http(&snapshot).routes.as_slice() else { panic!("two routes") };
+    let [streams, greeter] = &*http(&snapshot).routes else { panic!("two routes") };
     let matcher = |method: Option<&str>| {
         Some(GrpcMatcher { service: "helloworld.Greeter".to_owned(), method: method.map(str::to_owned) })
     };

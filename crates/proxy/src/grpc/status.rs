@@ -86,6 +86,8 @@ impl Status {
             (_, Some(413 | 414 | 429 | 431)) => Self::ResourceExhausted,
             // Nobody serves the method here.
             (_, Some(404 | 501)) => Self::Unimplemented,
+            // A GRPCRoute's backend that is none (GRPCBackendRef of the Gateway API).
+            (Reason::ClusterMissing, _) => Self::Unavailable,
             // Another connection may carry the call; or, later, this one.
             (_, Some(421 | 502 | 503)) => Self::Unavailable,
             // The client's HTTP is wrong, or we are: neither is the application's fault.
@@ -152,6 +154,7 @@ mod tests {
         assert_eq!(Status::of_failure(Reason::SlowRead, None), Status::Cancelled);
         check(Reason::NoRoute, 404, Status::Unimplemented);
         check(Reason::NoEndpoint, 503, Status::Unavailable);
+        check(Reason::ClusterMissing, 500, Status::Unavailable);
         check(Reason::PendingFull, 503, Status::Unavailable);
         check(Reason::ConnectRefused, 502, Status::Unavailable);
         check(Reason::UpstreamReset, 502, Status::Unavailable);

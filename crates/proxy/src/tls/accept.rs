@@ -54,14 +54,14 @@ impl ServerKeys {
             }
         }
         let certificates = Arc::new(certificates);
-        let config = |client_ca: Option<&std::path::Path>, contents: &mut Contents| {
+        let config = |client_ca: Option<&model::Pem>, contents: &mut Contents| {
             let builder = ServerConfig::builder_with_provider(provider.clone())
                 .with_protocol_versions(versions(settings.min_version))
                 .map_err(|error| error.to_string())?;
             let builder = match client_ca {
                 None => builder.with_no_client_auth(),
-                Some(path) => {
-                    let roots = files::roots(path, contents)?;
+                Some(ca) => {
+                    let roots = files::roots(ca, contents)?;
                     let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
                     builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
                 }

@@ -45,7 +45,7 @@ impl ClientKeys {
             _ if !settings.verify => {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(Believer(provider.clone())))
             }
-            Some(path) => builder.with_root_certificates(files::roots(path, &mut contents)?),
+            Some(ca) => builder.with_root_certificates(files::roots(ca, &mut contents)?),
             None => builder.with_root_certificates(roots_of_the_host()?),
         };
         let mut config = match &settings.certificate {

@@ -1,9 +1,9 @@
-//! Certificates and keys as they lie in files.
+//! Certificates and keys, from files or from the snapshot itself.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use model::CertificateFiles;
+use model::{Certificate, Pem};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,6 +19,17 @@ const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 pub(super) struct Contents(Vec<Vec<u8>>);
 
 impl Contents {
+    /// One more text. One that the snapshot holds is not copied: the snapshot's settings tell whether it is the same.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is too large.
+    pub(super) fn pem<'c>(&'c mut self, pem: &'c Pem) -> Result<&'c [u8], String> {
+        match pem {
+            Pem::File(path) => self.read(path),
+            Pem::Held { text, .. } => Ok(text),
+        }
+    }
+
     /// Reads one more file.
     ///
     /// # Errors
@@ -39,13 +50,13 @@ impl Contents {
 /// # Errors
 /// Either cannot be read or is not one, or they do not belong together.
 pub(super) fn certified(
-    files: &CertificateFiles,
+    pair: &Certificate,
     contents: &mut Contents,
     provider: &Provider,
 ) -> Result<CertifiedKey, String> {
-    let chain = certificates(&files.cert, contents)?;
-    let place = files.key.display();
-    let key = PrivateKeyDer::from_pem_slice(contents.read(&files.key)?)
+    let chain = certificates(&pair.cert, contents)?;
+    let place = &pair.key;
+    let key = PrivateKeyDer::from_pem_slice(contents.pem(&pair.key)?)
         .map_err(|error| format!("{place}: no private key in it that can be read ({error}); PEM with PKCS#8, PKCS#1 or SEC1 is needed, without a password"))?;
     let key = provider
         .key_provider
@@ -54,31 +65,29 @@ pub(super) fn certified(
     let mut certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-        Err(_) => return Err(format!("{place}: not the key of the certificate in {}", files.cert.display())),
+        Err(_) => return Err(format!("{place}: not the key of the certificate in {}", pair.cert)),
     }
-    if let Some(path) = &files.ocsp {
+    if let Some(path) = &pair.ocsp {
         certified.ocsp = Some(contents.read(path)?.to_vec());
     }
     Ok(certified)
 }
 
 /// Those in a file, in its order.
-pub(super) fn certificates(path: &Path, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents.read(path)?).collect();
+pub(super) fn certificates(pem: &Pem, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents.pem(pem)?).collect();
     match found {
-        Ok(found) if found.is_empty() => Err(format!("{}: no certificate in it; PEM is needed", path.display())),
+        Ok(found) if found.is_empty() => Err(format!("{pem}: no certificate in it; PEM is needed")),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: not PEM: {error}", path.display())),
+        Err(error) => Err(format!("{pem}: not PEM: {error}")),
     }
 }
 
 /// Those who may sign.
-pub(super) fn roots(path: &Path, contents: &mut Contents) -> Result<Arc<RootCertStore>, String> {
+pub(super) fn roots(pem: &Pem, contents: &mut Contents) -> Result<Arc<RootCertStore>, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, contents)? {
-        roots
-            .add(certificate)
-            .map_err(|error| format!("{}: a certificate that cannot sign: {error}", path.display()))?;
+    for certificate in certificates(pem, contents)? {
+        roots.add(certificate).map_err(|error| format!("{pem}: a certificate that cannot sign: {error}"))?;
     }
     Ok(Arc::new(roots))
 }

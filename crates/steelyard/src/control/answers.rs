@@ -55,6 +55,12 @@ impl admin::Control for Control {
         if self.draining.load(Relaxed) {
             return Err("draining: this process finishes what is under way and takes no new connections".to_owned());
         }
+        if self.waiting.load(Relaxed) {
+            return Err(
+                "the cluster has not been read yet: is the API server there, and may this process list and watch?"
+                    .to_owned(),
+            );
+        }
         Ok(())
     }
 

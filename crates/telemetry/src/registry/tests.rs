@@ -19,7 +19,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         dns: model::Dns::default(),
         drain_timeout: std::time::Duration::ZERO,
         listeners: listeners.iter().map(|(name, routes)| listener(name, routes)).collect(),
-        clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses)).collect(),
+        clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses).into()).collect(),
         vips: Vec::new(),
         flows_max: 1,
     }
@@ -127,7 +127,8 @@ fn methods_of_a_service_are_counted_apart_up_to_a_bound() {
     registry.method(0, "web", "shop.Cart", "Get").codes.inc(0);
     registry.method(0, "web", "gone.Cart", "Get").codes.inc(0);
     let Protocol::Http(http) = &mut snapshot.listeners[0].protocol else { panic!("it speaks HTTP") };
-    http.routes[0].grpc = Some(model::GrpcMatcher { service: "shop.Cart".into(), method: None });
+    std::sync::Arc::make_mut(&mut http.routes)[0].grpc =
+        Some(model::GrpcMatcher { service: "shop.Cart".into(), method: None });
     registry.retain(&snapshot);
     let left: Vec<String> = registry.totals().methods.into_keys().map(|key| key.service).collect();
     assert_eq!(left, ["shop.Cart"]);

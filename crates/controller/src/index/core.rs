@@ -1,0 +1,373 @@
+//! What is kept of objects of Kubernetes itself: Ingresses, Services, Secrets.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
+use model::Transport;
+
+use super::entry::{Entry, Meta, name_of, transport};
+use super::keys::judge_authority;
+use super::{Difference, Keypair, Name};
+use crate::objects::Text;
+
+const DEFAULT_CLASS: &str = "ingressclass.kubernetes.io/is-default-class";
+const OLD_CLASS: &str = "kubernetes.io/ingress.class";
+
+/// An IngressClass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressClassEntry {
+    /// Who looks after it.
+    pub controller: Box<str>,
+    /// For Ingresses that name no class.
+    pub is_default: bool,
+    /// It has parameters.
+    pub has_parameters: bool,
+}
+
+impl IngressClassEntry {
+    pub(super) fn of(object: IngressClass) -> (Name, Self) {
+        let spec = object.spec.unwrap_or_default();
+        let annotations = object.metadata.annotations.as_ref();
+        let is_default = annotations.and_then(|all| all.get(DEFAULT_CLASS)).is_some_and(|value| value == "true");
+        let entry = Self {
+            controller: spec.controller.unwrap_or_default().into(),
+            is_default,
+            has_parameters: spec.parameters.is_some(),
+        };
+        (name_of(&object.metadata), entry)
+    }
+}
+
+impl Entry for IngressClassEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
+    }
+}
+
+/// An Ingress.
+#[derive(Clone, Debug)]
+pub struct IngressEntry {
+    /// Who it is.
+    pub meta: Meta,
+    /// The class that it names, in its field or in the annotation that was there before the field.
+    pub class: Option<Box<str>>,
+    /// For what no rule takes.
+    pub default_backend: Option<IngressTarget>,
+    /// Each with its host.
+    pub rules: Vec<IngressRuleEntry>,
+    /// Certificates.
+    pub tls: Vec<IngressTlsEntry>,
+    /// Annotations of other controllers, which do nothing here.
+    pub foreign: Vec<Box<str>>,
+    /// Addresses in its status: IP addresses or names.
+    pub present: Vec<Box<str>>,
+}
+
+/// A host and its paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressRuleEntry {
+    /// Absent: every host.
+    pub host: Option<Box<str>>,
+    /// In the order of the object.
+    pub paths: Vec<IngressPath>,
+}
+
+/// A path and who serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressPath {
+    /// Begins with `/`.
+    pub path: Box<str>,
+    /// `Exact`, `Prefix` or `ImplementationSpecific`.
+    pub kind: Box<str>,
+    /// Who serves it.
+    pub target: IngressTarget,
+}
+
+/// Who serves a path of an Ingress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IngressTarget {
+    /// A port of a Service.
+    Service(Box<str>, PortRef),
+    /// Another object.
+    Resource(Box<str>),
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortRef {
+    /// By its number.
+    Number(u16),
+    /// By its name.
+    Name(Box<str>),
+}
+
+/// A Secret and the names that its certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressTlsEntry {
+    /// Empty: all of the Ingress.
+    pub hosts: Vec<Box<str>>,
+    /// Of the same namespace.
+    pub secret: Option<Box<str>>,
+}
+
+impl IngressEntry {
+    pub(super) fn of(object: Ingress) -> (Name, Self) {
+        let name = name_of(&object.metadata);
+        let meta = Meta::of(&object.metadata);
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        let spec = object.spec.unwrap_or_default();
+        let class = spec.ingress_class_name.or_else(|| annotations.get(OLD_CLASS).cloned());
+        let rule = |rule: k8s_openapi::api::networking::v1::IngressRule| IngressRuleEntry {
+            host: rule.host.filter(|host| !host.is_empty()).map(Into::into),
+            paths: rule.http.into_iter().flat_map(|http| http.paths).filter_map(path).collect(),
+        };
+        let tls = |tls: k8s_openapi::api::networking::v1::IngressTLS| IngressTlsEntry {
+            hosts: tls.hosts.unwrap_or_default().into_iter().map(Into::into).collect(),
+            secret: tls.secret_name.map(Into::into),
+        };
+        let load_balancer = object.status.and_then(|status| status.load_balancer);
+        let present = load_balancer.into_iter().flat_map(|status| status.ingress.unwrap_or_default());
+        let entry = Self {
+            meta,
+            class: class.map(Into::into),
+            default_backend: spec.default_backend.and_then(target),
+            rules: spec.rules.unwrap_or_default().into_iter().map(rule).collect(),
+            tls: spec.tls.unwrap_or_default().into_iter().map(tls).collect(),
+            foreign: annotations.into_keys().filter(|key| is_foreign(key)).map(Into::into).collect(),
+            present: present.filter_map(|point| point.ip.or(point.hostname)).map(Into::into).collect(),
+        };
+        (name, entry)
+    }
+}
+
+/// An annotation that another controller obeys, and that somebody who moves here may rely on.
+fn is_foreign(annotation: &str) -> bool {
+    let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
+    prefix.ends_with("ingress.kubernetes.io") && annotation != OLD_CLASS
+}
+
+fn path(path: k8s_openapi::api::networking::v1::HTTPIngressPath) -> Option<IngressPath> {
+    let text = path.path.filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
+    Some(IngressPath { path: text.into(), kind: path.path_type.into(), target: target(path.backend)? })
+}
+
+fn target(backend: IngressBackend) -> Option<IngressTarget> {
+    if let Some(resource) = backend.resource {
+        return Some(IngressTarget::Resource(format!("{} {}", resource.kind, resource.name).into()));
+    }
+    let service = backend.service?;
+    let port = service.port?;
+    let port = match (port.number, port.name) {
+        (Some(number), _) => PortRef::Number(u16::try_from(number).ok()?),
+        (None, Some(name)) => PortRef::Name(name.into()),
+        (None, None) => return None,
+    };
+    Some(IngressTarget::Service(service.name.into(), port))
+}
+
+impl Entry for IngressEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        let same = self.meta.wants_the_same(&old.meta) && self.class == old.class && self.foreign == old.foreign;
+        if same { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceEntry {
+    /// Who it is. Services do not count their generations.
+    pub meta: Meta,
+    /// In the order of the object.
+    pub ports: Vec<ServicePort>,
+    /// A name and no endpoints.
+    pub is_external_name: bool,
+    /// Of the type LoadBalancer.
+    pub load_balancer: Option<Box<LoadBalancer>>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Empty where there is but one.
+    pub name: Text,
+    /// Of the Service; where endpoints listen is in their slices.
+    pub port: u16,
+    /// And for what.
+    pub transport: Transport,
+    /// What is spoken there.
+    pub app_protocol: Option<Text>,
+}
+
+/// What a Service of the type LoadBalancer asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadBalancer {
+    /// Who is to look after it.
+    pub class: Option<Box<str>>,
+    /// One of its ports is for a protocol that is not spoken here.
+    pub unspoken: bool,
+    /// `externalTrafficPolicy: Local`.
+    pub local: bool,
+    /// `sessionAffinity: ClientIP`.
+    pub affinity: Option<Duration>,
+    /// Who may come; empty: everybody.
+    pub sources: Vec<IpNet>,
+    /// Sources that could not be read.
+    pub bad_sources: Vec<Box<str>>,
+    /// Wanted, each: IPv4, IPv6. Neither: whichever there is.
+    pub families: (bool, bool),
+    /// Asked for by annotation or field, as written.
+    pub asked: Vec<Box<str>>,
+    /// Addresses in its status.
+    pub present: Vec<IpAddr>,
+}
+
+/// Names the addresses that a Service asks for, comma-separated.
+const ADDRESSES: &str = "steelyard.io/addresses";
+
+impl ServiceEntry {
+    pub(super) fn of(object: Service) -> (Name, Self) {
+        let name = name_of(&object.metadata);
+        let mut meta = Meta::of(&object.metadata);
+        let status = object.status.and_then(|status| status.load_balancer).and_then(|status| status.ingress);
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        let spec = object.spec.unwrap_or_default();
+        let port = |port: &k8s_openapi::api::core::v1::ServicePort| {
+            Some(ServicePort {
+                name: port.name.as_deref().unwrap_or_default().into(),
+                port: u16::try_from(port.port).ok()?,
+                transport: transport(port.protocol.as_deref())?,
+                app_protocol: port.app_protocol.as_deref().map(Into::into),
+            })
+        };
+        let is_load_balancer = spec.type_.as_deref() == Some("LoadBalancer");
+        if !is_load_balancer {
+            // Nothing is written to it: that its labels changed is no news.
+            meta.resource_version = Box::default();
+        }
+        let entry = Self {
+            ports: spec.ports.iter().flatten().filter_map(port).collect(),
+            is_external_name: spec.type_.as_deref() == Some("ExternalName"),
+            load_balancer: is_load_balancer.then(|| {
+                let present = status.into_iter().flatten().filter_map(|point| point.ip?.parse().ok()).collect();
+                Box::new(LoadBalancer::of(&spec, &annotations, present))
+            }),
+            meta,
+        };
+        (name, entry)
+    }
+}
+
+impl LoadBalancer {
+    fn of(
+        spec: &k8s_openapi::api::core::v1::ServiceSpec,
+        annotations: &BTreeMap<String, String>,
+        present: Vec<IpAddr>,
+    ) -> Self {
+        let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+            let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+            // What the API server fills in.
+            let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
+            Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+        });
+        let (mut sources, mut bad_sources) = (Vec::new(), Vec::new());
+        for source in spec.load_balancer_source_ranges.iter().flatten() {
+            match source.trim().parse() {
+                Ok(network) => sources.push(network),
+                Err(_) => bad_sources.push(source.as_str().into()),
+            }
+        }
+        let families = spec.ip_families.as_deref().unwrap_or_default();
+        let has = |family: &str| families.iter().any(|has| has == family);
+        let asked = annotations.get(ADDRESSES).map(String::as_str).or(spec.load_balancer_ip.as_deref());
+        let asked = asked.unwrap_or_default().split(',').map(str::trim).filter(|text| !text.is_empty());
+        Self {
+            class: spec.load_balancer_class.as_deref().map(Into::into),
+            unspoken: spec.ports.iter().flatten().any(|port| transport(port.protocol.as_deref()).is_none()),
+            local: spec.external_traffic_policy.as_deref() == Some("Local"),
+            affinity,
+            sources,
+            bad_sources,
+            families: (has("IPv4"), has("IPv6")),
+            asked: asked.map(Into::into).collect(),
+            present,
+        }
+    }
+}
+
+impl Entry for ServiceEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old {
+            return Difference::None;
+        }
+        let mut before = old.clone();
+        before.meta.resource_version = self.meta.resource_version.clone();
+        // The addresses in its status are where it listens: a change of those is a change of all.
+        if *self == before { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A Secret with a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretEntry {
+    /// The last that were of any use.
+    pub good: Option<Keypair>,
+    /// What is wrong with those that are there now.
+    pub wrong: Option<Box<str>>,
+}
+
+impl SecretEntry {
+    pub(super) fn of(object: Secret) -> (Name, Self) {
+        let data = object.data.unwrap_or_default();
+        let part = |name: &str| data.get(name).map(|bytes| bytes.0.as_slice()).unwrap_or_default();
+        let entry = match Keypair::judge(part("tls.crt"), part("tls.key")) {
+            Ok(good) => Self { good: Some(good), wrong: None },
+            Err(wrong) => Self { good: None, wrong: Some(wrong.into()) },
+        };
+        (name_of(&object.metadata), entry)
+    }
+
+    /// A broken one leaves the last good one in use.
+    pub(super) fn after(old: Option<&Self>, mut new: Self) -> Self {
+        if new.good.is_none() {
+            new.good = old.and_then(|old| old.good.clone());
+        }
+        new
+    }
+}
+
+impl Entry for SecretEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
+    }
+}
+
+/// A ConfigMap with certificates that others are believed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityEntry {
+    /// The last that were of any use, PEM.
+    pub good: Option<Arc<[u8]>>,
+    /// What is wrong with those that are there now.
+    pub wrong: Option<Box<str>>,
+}
+
+impl AuthorityEntry {
+    pub(super) fn of(text: &[u8]) -> Self {
+        match judge_authority(text) {
+            Ok(()) => Self { good: Some(text.into()), wrong: None },
+            Err(wrong) => Self { good: None, wrong: Some(wrong.into()) },
+        }
+    }
+
+    /// A broken one leaves the last good one in use.
+    pub(super) fn after(old: Option<&Self>, mut new: Self) -> Self {
+        if new.good.is_none() {
+            new.good = old.and_then(|old| old.good.clone());
+        }
+        new
+    }
+}

@@ -1,0 +1,237 @@
+//! What is kept of objects of the Gateway API.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use model::Transport;
+
+use super::{Difference, Name};
+use crate::objects::{
+    AncestorStatus, BackendTLSPolicy, BackendTlsSpec, Gateway, GatewayClass, GatewayClassSpec, GatewayClassStatus,
+    GatewaySpec, GatewayStatus, GrantFrom, GrantTo, GrpcRule, HttpRule, ListenerSet, ListenerSetSpec, Others,
+    ParentRef, ParentStatus, ReferenceGrant, RouteSpec, RouteStatus, StreamRule,
+};
+
+/// An entry that can be told from the one before.
+pub(crate) trait Entry {
+    fn difference(&self, old: &Self) -> Difference;
+}
+
+/// Who an object is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Tells it from a later one of the same name.
+    pub uid: Box<str>,
+    /// Grows with each change of what is wanted; 0 for kinds that do not count.
+    pub generation: i64,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// Of this state of the object: a status is written only over the state that it was made from.
+    pub resource_version: Box<str>,
+}
+
+impl Meta {
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+            generation: meta.generation.unwrap_or(0),
+            created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            resource_version: meta.resource_version.as_deref().unwrap_or_default().into(),
+        }
+    }
+
+    /// What is wanted is the same: of the kinds of the Gateway API every change of it is counted.
+    pub(super) fn wants_the_same(&self, old: &Self) -> bool {
+        self.uid == old.uid && self.generation == old.generation && self.generation != 0
+    }
+}
+
+pub(super) fn name_of(meta: &ObjectMeta) -> Name {
+    Name::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
+    match protocol {
+        None | Some("TCP") => Some(Transport::Tcp),
+        Some("UDP") => Some(Transport::Udp),
+        // SCTP is not spoken here.
+        Some(_) => None,
+    }
+}
+
+/// A GatewayClass.
+#[derive(Clone, Debug)]
+pub struct ClassEntry {
+    pub meta: Meta,
+    pub spec: GatewayClassSpec,
+    pub status: GatewayClassStatus,
+}
+
+impl ClassEntry {
+    pub(super) fn of(object: GatewayClass) -> (Name, Self) {
+        let meta = Meta::of(&object.metadata);
+        (name_of(&object.metadata), Self { meta, spec: object.spec, status: object.status })
+    }
+}
+
+impl Entry for ClassEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A Gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayEntry {
+    pub meta: Meta,
+    pub spec: GatewaySpec,
+    pub status: GatewayStatus,
+}
+
+impl GatewayEntry {
+    pub(super) fn of(object: Gateway) -> (Name, Self) {
+        let meta = Meta::of(&object.metadata);
+        (name_of(&object.metadata), Self { meta, spec: object.spec, status: object.status })
+    }
+}
+
+impl Entry for GatewayEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        // The addresses in its status are where it listens.
+        let same = self.meta.wants_the_same(&old.meta) && self.status.addresses == old.status.addresses;
+        if same { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A ListenerSet.
+#[derive(Clone, Debug)]
+pub struct ListenerSetEntry {
+    pub meta: Meta,
+    pub spec: ListenerSetSpec,
+    pub status: GatewayStatus,
+}
+
+impl ListenerSetEntry {
+    pub(super) fn of(object: ListenerSet) -> (Name, Self) {
+        let meta = Meta::of(&object.metadata);
+        (name_of(&object.metadata), Self { meta, spec: object.spec, status: object.status })
+    }
+}
+
+impl Entry for ListenerSetEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A kind of route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteKind {
+    Http,
+    Grpc,
+    Tls,
+    Tcp,
+    Udp,
+}
+
+impl RouteKind {
+    /// As the API names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTPRoute",
+            Self::Grpc => "GRPCRoute",
+            Self::Tls => "TLSRoute",
+            Self::Tcp => "TCPRoute",
+            Self::Udp => "UDPRoute",
+        }
+    }
+}
+
+/// A route of any kind.
+#[derive(Clone, Debug)]
+pub struct RouteEntry {
+    /// Who it is.
+    pub meta: Meta,
+    /// Where it wants to be attached.
+    pub parents: Box<[ParentRef]>,
+    /// Names that it is for.
+    pub hostnames: Box<[String]>,
+    /// Its rules.
+    pub rules: Rules,
+    /// Fields that nobody here knows.
+    pub others: Others,
+    /// What is written in its status, by us and by others.
+    pub present: Box<[ParentStatus]>,
+}
+
+/// Rules by kind.
+#[derive(Clone, Debug)]
+pub enum Rules {
+    Http(Box<[HttpRule]>),
+    Grpc(Box<[GrpcRule]>),
+    Stream(Box<[StreamRule]>),
+}
+
+impl RouteEntry {
+    pub(super) fn of<R>(
+        kind: RouteKind,
+        metadata: ObjectMeta,
+        spec: RouteSpec<R>,
+        status: RouteStatus,
+        rules: impl FnOnce(Box<[R]>) -> Rules,
+    ) -> (RouteKind, Name, Self) {
+        let entry = Self {
+            meta: Meta::of(&metadata),
+            parents: spec.parent_refs,
+            hostnames: spec.hostnames,
+            rules: rules(spec.rules),
+            others: spec.others,
+            present: status.parents,
+        };
+        (kind, name_of(&metadata), entry)
+    }
+}
+
+impl Entry for RouteEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
+    }
+}
+
+/// A ReferenceGrant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantEntry {
+    pub from: Vec<GrantFrom>,
+    pub to: Vec<GrantTo>,
+}
+
+impl GrantEntry {
+    pub(super) fn of(object: ReferenceGrant) -> (Name, Self) {
+        (name_of(&object.metadata), Self { from: object.spec.from, to: object.spec.to })
+    }
+}
+
+impl Entry for GrantEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self == old { Difference::None } else { Difference::All }
+    }
+}
+
+/// A BackendTLSPolicy.
+#[derive(Clone, Debug)]
+pub struct PolicyEntry {
+    pub meta: Meta,
+    pub spec: BackendTlsSpec,
+    pub present: Vec<AncestorStatus>,
+}
+
+impl PolicyEntry {
+    pub(super) fn of(object: BackendTLSPolicy) -> (Name, Self) {
+        let meta = Meta::of(&object.metadata);
+        (name_of(&object.metadata), Self { meta, spec: object.spec, present: object.status.ancestors })
+    }
+}
+
+impl Entry for PolicyEntry {
+    fn difference(&self, old: &Self) -> Difference {
+        if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
+    }
+}

@@ -1,0 +1,299 @@
+//! What is known of the cluster: one index that all watches feed.
+//!
+//! Job: hold of each object what the translation needs and no more (an HTTPRoute of three rules takes some two KiB here, its `managedFields`
+//! alone take more), and say of each change how far it reaches: to nothing, to statuses, to the endpoints of some Services, or to all. Not
+//! its job: watching, judging, writing.
+
+mod core;
+mod entry;
+mod keys;
+mod object;
+mod slice;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::core::*;
+pub use entry::*;
+pub use keys::Keypair;
+pub use object::{Kind, Object, Watched};
+pub use slice::{SliceEndpoint, SliceEntry, Standing};
+
+use crate::objects::Text;
+
+/// A namespace and a name. Cluster-wide objects have an empty namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// Empty for cluster-wide objects.
+    pub namespace: Text,
+    /// Unique within the namespace and kind.
+    pub name: Text,
+}
+
+impl Name {
+    /// These two.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.namespace {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Everything that is known.
+#[derive(Default)]
+pub struct Index {
+    /// GatewayClasses of any controller.
+    pub classes: BTreeMap<Name, ClassEntry>,
+    /// Gateways of any class.
+    pub gateways: BTreeMap<Name, GatewayEntry>,
+    /// ListenerSets of any Gateway.
+    pub listener_sets: BTreeMap<Name, ListenerSetEntry>,
+    /// Routes of all five kinds.
+    pub routes: BTreeMap<(RouteKind, Name), RouteEntry>,
+    /// ReferenceGrants.
+    pub grants: BTreeMap<Name, GrantEntry>,
+    /// BackendTLSPolicies.
+    pub policies: BTreeMap<Name, PolicyEntry>,
+    /// Ingresses of any class.
+    pub ingresses: BTreeMap<Name, IngressEntry>,
+    /// IngressClasses of any controller.
+    pub ingress_classes: BTreeMap<Name, IngressClassEntry>,
+    /// Services of every type.
+    pub services: BTreeMap<Name, ServiceEntry>,
+    /// Secrets of the type `kubernetes.io/tls`.
+    pub secrets: BTreeMap<Name, SecretEntry>,
+    /// ConfigMaps that have a `ca.crt`.
+    pub authorities: BTreeMap<Name, AuthorityEntry>,
+    /// The labels of namespaces.
+    pub namespaces: BTreeMap<Name, BTreeMap<String, String>>,
+    slices: BTreeMap<Name, SliceEntry>,
+    /// Slices by their Service.
+    slices_of: BTreeMap<Name, BTreeSet<Name>>,
+    /// Every namespace has the same `kube-root-ca.crt`: it is held once.
+    shared: HashSet<Arc<[u8]>>,
+    changes: Changes,
+}
+
+/// How far the changes since the last look reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Anything may be different.
+    pub all: bool,
+    /// The endpoints of these Services are. Nothing but endpoints follows from them.
+    pub endpoints: BTreeSet<Name>,
+    /// What is written in the status of these objects is.
+    pub statuses: BTreeSet<(Kind, Name)>,
+}
+
+impl Index {
+    /// The changes since this was asked last.
+    pub fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The objects of which what is written in their status has changed, since this was asked last.
+    pub fn take_statuses(&mut self) -> BTreeSet<(Kind, Name)> {
+        std::mem::take(&mut self.changes.statuses)
+    }
+
+    /// The changes, to look at.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// The slices of a Service, in the order of their names.
+    pub fn slices_of(&self, service: &Name) -> impl Iterator<Item = &SliceEntry> {
+        self.slices_of.get(service).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
+    }
+
+    /// An object is there, or is another than it was.
+    pub fn apply(&mut self, object: Object) {
+        match object {
+            Object::GatewayClass(object) => {
+                let (name, entry) = ClassEntry::of(*object);
+                set(&mut self.changes, Kind::GatewayClass, &mut self.classes, name, entry);
+            }
+            Object::Gateway(object) => {
+                let (name, entry) = GatewayEntry::of(*object);
+                set(&mut self.changes, Kind::Gateway, &mut self.gateways, name, entry);
+            }
+            Object::ListenerSet(object) => {
+                let (name, entry) = ListenerSetEntry::of(*object);
+                set(&mut self.changes, Kind::ListenerSet, &mut self.listener_sets, name, entry);
+            }
+            Object::Route(route) => {
+                let (kind, name, entry) = route.into_entry();
+                let difference = replace(&mut self.routes, (kind, name.clone()), entry);
+                self.changes.note(difference, Kind::Route(kind), name);
+            }
+            Object::Grant(object) => {
+                let (name, entry) = GrantEntry::of(*object);
+                set(&mut self.changes, Kind::Grant, &mut self.grants, name, entry);
+            }
+            Object::Policy(object) => {
+                let (name, entry) = PolicyEntry::of(*object);
+                set(&mut self.changes, Kind::Policy, &mut self.policies, name, entry);
+            }
+            Object::Ingress(object) => {
+                let (name, entry) = IngressEntry::of(*object);
+                set(&mut self.changes, Kind::Ingress, &mut self.ingresses, name, entry);
+            }
+            Object::IngressClass(object) => {
+                let (name, entry) = IngressClassEntry::of(*object);
+                set(&mut self.changes, Kind::IngressClass, &mut self.ingress_classes, name, entry);
+            }
+            Object::Service(object) => {
+                let (name, entry) = ServiceEntry::of(*object);
+                set(&mut self.changes, Kind::Service, &mut self.services, name, entry);
+            }
+            Object::Secret(object) => {
+                let (name, new) = SecretEntry::of(*object);
+                let entry = SecretEntry::after(self.secrets.get(&name), new);
+                set(&mut self.changes, Kind::Secret, &mut self.secrets, name, entry);
+            }
+            Object::ConfigMap(object) => self.apply_config_map(*object),
+            Object::Namespace(object) => {
+                let name = Name::new("", object.metadata.name.as_deref().unwrap_or_default());
+                let labels = object.metadata.labels.clone().unwrap_or_default();
+                if self.namespaces.get(&name) != Some(&labels) {
+                    self.namespaces.insert(name, labels);
+                    self.changes.all = true;
+                }
+            }
+            Object::Slice(object) => {
+                if let Some((name, entry)) = SliceEntry::of(*object) {
+                    self.apply_slice(name, entry);
+                }
+            }
+        }
+    }
+
+    fn apply_slice(&mut self, name: Name, entry: SliceEntry) {
+        if self.slices.get(&name) == Some(&entry) {
+            return;
+        }
+        // It may have been another Service's.
+        self.remove_slice(&name);
+        self.changes.endpoints.insert(entry.service.clone());
+        self.slices_of.entry(entry.service.clone()).or_default().insert(name.clone());
+        self.slices.insert(name, entry);
+    }
+
+    fn remove_slice(&mut self, name: &Name) {
+        let Some(old) = self.slices.remove(name) else { return };
+        if let Some(slices) = self.slices_of.get_mut(&old.service) {
+            slices.remove(name);
+            if slices.is_empty() {
+                self.slices_of.remove(&old.service);
+            }
+        }
+        self.changes.endpoints.insert(old.service);
+    }
+
+    fn apply_config_map(&mut self, object: k8s_openapi::api::core::v1::ConfigMap) {
+        let name = entry::name_of(&object.metadata);
+        let text = object.data.and_then(|mut data| data.remove("ca.crt"));
+        let Some(text) = text else {
+            self.changes.all |= self.authorities.remove(&name).is_some();
+            return;
+        };
+        let new = match self.shared.get(text.as_bytes()) {
+            // It has been judged.
+            Some(held) => AuthorityEntry { good: Some(held.clone()), wrong: None },
+            None => AuthorityEntry::of(text.as_bytes()),
+        };
+        let old = self.authorities.get(&name);
+        let new = AuthorityEntry::after(old, new);
+        if old == Some(&new) {
+            return;
+        }
+        self.shared.extend(new.good.clone());
+        self.authorities.insert(name, new);
+        self.shared.retain(|text| Arc::strong_count(text) > 1);
+        self.changes.all = true;
+    }
+
+    /// An object is gone.
+    pub fn remove(&mut self, kind: Kind, name: &Name) {
+        let was_there = match kind {
+            Kind::GatewayClass => self.classes.remove(name).is_some(),
+            Kind::Gateway => self.gateways.remove(name).is_some(),
+            Kind::ListenerSet => self.listener_sets.remove(name).is_some(),
+            Kind::Route(kind) => self.routes.remove(&(kind, name.clone())).is_some(),
+            Kind::Grant => self.grants.remove(name).is_some(),
+            Kind::Policy => self.policies.remove(name).is_some(),
+            Kind::Ingress => self.ingresses.remove(name).is_some(),
+            Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
+            Kind::Service => self.services.remove(name).is_some(),
+            Kind::Secret => self.secrets.remove(name).is_some(),
+            Kind::ConfigMap => self.authorities.remove(name).is_some(),
+            Kind::Namespace => self.namespaces.remove(name).is_some(),
+            Kind::Slice => {
+                self.remove_slice(name);
+                false
+            }
+        };
+        self.changes.all |= was_there;
+    }
+
+    /// The names of all objects of a kind: after a list, those that were not in it are gone.
+    pub fn names(&self, kind: Kind) -> BTreeSet<Name> {
+        match kind {
+            Kind::GatewayClass => self.classes.keys().cloned().collect(),
+            Kind::Gateway => self.gateways.keys().cloned().collect(),
+            Kind::ListenerSet => self.listener_sets.keys().cloned().collect(),
+            Kind::Route(kind) => {
+                self.routes.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.clone()).collect()
+            }
+            Kind::Grant => self.grants.keys().cloned().collect(),
+            Kind::Policy => self.policies.keys().cloned().collect(),
+            Kind::Ingress => self.ingresses.keys().cloned().collect(),
+            Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
+            Kind::Service => self.services.keys().cloned().collect(),
+            Kind::Secret => self.secrets.keys().cloned().collect(),
+            Kind::ConfigMap => self.authorities.keys().cloned().collect(),
+            Kind::Namespace => self.namespaces.keys().cloned().collect(),
+            Kind::Slice => self.slices.keys().cloned().collect(),
+        }
+    }
+}
+
+/// What a new state of an object means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Difference {
+    /// Nothing.
+    None,
+    /// Its status is another, and nothing else.
+    Status,
+    /// Anything may follow.
+    All,
+}
+
+impl Changes {
+    fn note(&mut self, difference: Difference, kind: Kind, name: Name) {
+        match difference {
+            Difference::None => {}
+            Difference::Status => drop(self.statuses.insert((kind, name))),
+            Difference::All => self.all = true,
+        }
+    }
+}
+
+fn set<E: entry::Entry>(changes: &mut Changes, kind: Kind, map: &mut BTreeMap<Name, E>, name: Name, new: E) {
+    let difference = replace(map, name.clone(), new);
+    changes.note(difference, kind, name);
+}
+
+fn replace<K: Ord, E: entry::Entry>(map: &mut BTreeMap<K, E>, key: K, new: E) -> Difference {
+    let difference = map.get(&key).map_or(Difference::All, |old| new.difference(old));
+    map.insert(key, new);
+    difference
+}

@@ -1,0 +1,131 @@
+//! Objects of every kind that is watched, on their way into the index.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+
+use super::{Name, RouteEntry, RouteKind, Rules};
+use crate::objects::{
+    BackendTLSPolicy, GROUP, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute,
+    TLSRoute, UDPRoute,
+};
+
+/// A kind that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    GatewayClass,
+    Gateway,
+    ListenerSet,
+    Route(RouteKind),
+    Grant,
+    Policy,
+    Ingress,
+    IngressClass,
+    Service,
+    Slice,
+    Secret,
+    ConfigMap,
+    Namespace,
+}
+
+impl Kind {
+    /// Group and kind, as the API names them.
+    pub fn told(self) -> (&'static str, &'static str) {
+        let gateway = |kind| (GROUP, kind);
+        match self {
+            Self::GatewayClass => gateway("GatewayClass"),
+            Self::Gateway => gateway("Gateway"),
+            Self::ListenerSet => gateway("ListenerSet"),
+            Self::Route(kind) => gateway(kind.name()),
+            Self::Grant => gateway("ReferenceGrant"),
+            Self::Policy => gateway("BackendTLSPolicy"),
+            Self::Ingress => ("networking.k8s.io", "Ingress"),
+            Self::IngressClass => ("networking.k8s.io", "IngressClass"),
+            Self::Slice => ("discovery.k8s.io", "EndpointSlice"),
+            Self::Service => ("", "Service"),
+            Self::Secret => ("", "Secret"),
+            Self::ConfigMap => ("", "ConfigMap"),
+            Self::Namespace => ("", "Namespace"),
+        }
+    }
+}
+
+/// An object of one of them.
+pub enum Object {
+    GatewayClass(Box<GatewayClass>),
+    Gateway(Box<Gateway>),
+    ListenerSet(Box<ListenerSet>),
+    Route(RouteObject),
+    Grant(Box<ReferenceGrant>),
+    Policy(Box<BackendTLSPolicy>),
+    Ingress(Box<Ingress>),
+    IngressClass(Box<IngressClass>),
+    Service(Box<Service>),
+    Slice(Box<EndpointSlice>),
+    Secret(Box<Secret>),
+    ConfigMap(Box<ConfigMap>),
+    Namespace(Box<Namespace>),
+}
+
+/// A route of any kind.
+pub enum RouteObject {
+    Http(Box<HTTPRoute>),
+    Grpc(Box<GRPCRoute>),
+    Tls(Box<TLSRoute>),
+    Tcp(Box<TCPRoute>),
+    Udp(Box<UDPRoute>),
+}
+
+impl RouteObject {
+    pub(super) fn into_entry(self) -> (RouteKind, Name, RouteEntry) {
+        match self {
+            Self::Http(route) => RouteEntry::of(RouteKind::Http, route.metadata, route.spec, route.status, Rules::Http),
+            Self::Grpc(route) => RouteEntry::of(RouteKind::Grpc, route.metadata, route.spec, route.status, Rules::Grpc),
+            Self::Tls(route) => RouteEntry::of(RouteKind::Tls, route.metadata, route.spec, route.status, Rules::Stream),
+            Self::Tcp(route) => RouteEntry::of(RouteKind::Tcp, route.metadata, route.spec, route.status, Rules::Stream),
+            Self::Udp(route) => RouteEntry::of(RouteKind::Udp, route.metadata, route.spec, route.status, Rules::Stream),
+        }
+    }
+}
+
+/// A type that is watched, and the way of its objects into the index.
+pub trait Watched: Sized {
+    /// Its kind.
+    const KIND: Kind;
+
+    /// As an object of any kind.
+    fn into_object(self) -> Object;
+}
+
+macro_rules! watched {
+    ($($type:ty => $kind:expr, |$object:ident| $made:expr;)*) => {
+        $(impl Watched for $type {
+            const KIND: Kind = $kind;
+
+            fn into_object(self) -> Object {
+                let $object = self;
+                $made
+            }
+        })*
+    };
+}
+
+watched! {
+    GatewayClass => Kind::GatewayClass, |object| Object::GatewayClass(Box::new(object));
+    Gateway => Kind::Gateway, |object| Object::Gateway(Box::new(object));
+    ListenerSet => Kind::ListenerSet, |object| Object::ListenerSet(Box::new(object));
+    HTTPRoute => Kind::Route(RouteKind::Http), |object| Object::Route(RouteObject::Http(Box::new(object)));
+    GRPCRoute => Kind::Route(RouteKind::Grpc), |object| Object::Route(RouteObject::Grpc(Box::new(object)));
+    TLSRoute => Kind::Route(RouteKind::Tls), |object| Object::Route(RouteObject::Tls(Box::new(object)));
+    TCPRoute => Kind::Route(RouteKind::Tcp), |object| Object::Route(RouteObject::Tcp(Box::new(object)));
+    UDPRoute => Kind::Route(RouteKind::Udp), |object| Object::Route(RouteObject::Udp(Box::new(object)));
+    ReferenceGrant => Kind::Grant, |object| Object::Grant(Box::new(object));
+    BackendTLSPolicy => Kind::Policy, |object| Object::Policy(Box::new(object));
+    Ingress => Kind::Ingress, |object| Object::Ingress(Box::new(object));
+    IngressClass => Kind::IngressClass, |object| Object::IngressClass(Box::new(object));
+    Service => Kind::Service, |object| Object::Service(Box::new(object));
+    EndpointSlice => Kind::Slice, |object| Object::Slice(Box::new(object));
+    Secret => Kind::Secret, |object| Object::Secret(Box::new(object));
+    ConfigMap => Kind::ConfigMap, |object| Object::ConfigMap(Box::new(object));
+    Namespace => Kind::Namespace, |object| Object::Namespace(Box::new(object));
+}

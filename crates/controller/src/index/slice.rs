@@ -1,0 +1,120 @@
+//! EndpointSlices: addresses and how they stand.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
+use model::Transport;
+
+use super::Name;
+use super::entry::{name_of, transport};
+use crate::objects::Text;
+
+/// Names the Service that a slice belongs to.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// Endpoints of a Service, as one slice has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceEntry {
+    /// Whose they are.
+    pub service: Name,
+    /// Each endpoint has all of them.
+    pub ports: Vec<SlicePort>,
+    /// Addresses that could be read.
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+/// A port of every endpoint of a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The name of the Service's port; empty: it has but one.
+    pub name: Text,
+    /// Where the endpoint listens.
+    pub port: u16,
+    /// And for what.
+    pub transport: Transport,
+}
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceEndpoint {
+    /// Where.
+    pub address: IpAddr,
+    /// How it stands.
+    pub standing: Standing,
+    /// The node that it runs on.
+    pub node: Option<Text>,
+}
+
+/// How an endpoint stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Gets work.
+    Ready,
+    /// On its way out and still serving: gets work only where nobody else is left.
+    Leaving,
+    /// Gets none.
+    Out,
+}
+
+impl Standing {
+    /// What the conditions mean. One that is absent says what the API says it says: ready is true, serving as ready, terminating false.
+    fn of(conditions: Option<&EndpointConditions>) -> Self {
+        let Some(conditions) = conditions else { return Self::Ready };
+        let ready = conditions.ready.unwrap_or(true);
+        let serving = conditions.serving.unwrap_or(ready);
+        match (conditions.terminating.unwrap_or(false), ready, serving) {
+            (false, true, _) => Self::Ready,
+            (true, _, true) => Self::Leaving,
+            _ => Self::Out,
+        }
+    }
+}
+
+impl SliceEntry {
+    /// `None`: it belongs to no Service, or its addresses are names.
+    pub(super) fn of(object: EndpointSlice) -> Option<(Name, Self)> {
+        let name = name_of(&object.metadata);
+        let service = object.metadata.labels.as_ref()?.get(SERVICE_LABEL)?;
+        let service = Name::new(&name.namespace, service);
+        let port = |port: &k8s_openapi::api::discovery::v1::EndpointPort| {
+            Some(SlicePort {
+                name: port.name.as_deref().unwrap_or_default().into(),
+                port: port.port.and_then(|port| u16::try_from(port).ok())?,
+                transport: transport(port.protocol.as_deref())?,
+            })
+        };
+        let ports = object.ports.iter().flatten().filter_map(port).collect();
+        let mut endpoints = Vec::new();
+        for endpoint in &object.endpoints {
+            let standing = Standing::of(endpoint.conditions.as_ref());
+            // The API: all addresses of an endpoint are the same endpoint, and clients use the first.
+            let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else { continue };
+            let node = endpoint.node_name.as_deref().map(Into::into);
+            endpoints.push(SliceEndpoint { address, standing, node });
+        }
+        Some((name, Self { service, ports, endpoints }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standings() {
+        let check = |ready, serving, terminating, expect| {
+            let conditions = EndpointConditions { ready, serving, terminating };
+            assert_eq!(Standing::of(Some(&conditions)), expect, "{ready:?} {serving:?} {terminating:?}");
+        };
+        check(None, None, None, Standing::Ready);
+        check(Some(true), Some(true), Some(false), Standing::Ready);
+        check(Some(true), None, None, Standing::Ready);
+        check(Some(false), None, None, Standing::Out);
+        check(Some(false), Some(true), Some(true), Standing::Leaving);
+        check(Some(false), Some(false), Some(true), Standing::Out);
+        // publishNotReadyAddresses says that all are ready; one that ends is still on its way out.
+        check(Some(true), Some(true), Some(true), Standing::Leaving);
+        check(Some(false), Some(true), Some(false), Standing::Out);
+        assert_eq!(Standing::of(None), Standing::Ready);
+    }
+}

@@ -1,0 +1,259 @@
+//! The Lease: which of the replicas writes statuses and gives out addresses. Nothing that is served depends on it.
+//!
+//! As other controllers do it: the holder renews; whoever sees the same state of the Lease for as long as it is valid takes it. Only durations
+//! on one's own clock are measured, so that clocks need not agree. Two holders at once are possible for a moment, as everywhere without
+//! fencing; every write names the state that it was made from, and the API server takes one of the two.
+
+use std::future::Future;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long a Lease is valid that nobody renews.
+const VALID: Duration = Duration::from_secs(15);
+/// Between two renewals. Two may fail.
+const RENEW_EVERY: Duration = Duration::from_secs(4);
+/// A holder that could not renew for so long stops: before another may begin.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// How long an answer of the API server is waited for.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two looks of one who does not hold it, and between two tries.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A Lease, and who wants it.
+pub(crate) struct Claim {
+    pub(crate) api: Api<Lease>,
+    pub(crate) name: String,
+    /// Of this process alone.
+    pub(crate) identity: String,
+}
+
+/// What was seen of a Lease, and since when it is so.
+struct Seen {
+    resource_version: Option<String>,
+    since: Instant,
+}
+
+/// What is to be done about a Lease.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Make it.
+    Create,
+    /// Write it: it is ours, or nobody's any more.
+    Write,
+    /// It is another's.
+    Wait,
+}
+
+impl Claim {
+    /// Holds the Lease whenever it can be had, and says whether it does, until `held` has no more listeners.
+    pub(crate) async fn hold(self, held: watch::Sender<bool>) {
+        keep(&held, Looking { claim: &self, seen: None }).await;
+        if *held.borrow()
+            && let Err(error) = self.release().await
+        {
+            tracing::debug!(%error, "the lease runs out by itself: it could not be given back");
+        }
+    }
+
+    /// Whether it is ours now, or has become so.
+    async fn step(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
+        let found = self.api.get_opt(&self.name).await?;
+        match step(found.as_ref(), &self.identity, seen, Instant::now()) {
+            Step::Wait => Ok(false),
+            Step::Create => written(self.api.create(&PostParams::default(), &self.next(None)).await),
+            Step::Write => {
+                let next = self.next(found);
+                written(self.api.replace(&self.name, &PostParams::default(), &next).await)
+            }
+        }
+    }
+
+    /// The Lease as this process would hold it. It names the state that it follows, so that of two that write at once one fails.
+    fn next(&self, found: Option<Lease>) -> Lease {
+        let now = MicroTime(Timestamp::now());
+        let metadata = match &found {
+            Some(found) => found.metadata.clone(),
+            None => ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+        };
+        let spec = found.and_then(|found| found.spec).unwrap_or_default();
+        let is_ours = spec.holder_identity.as_deref() == Some(&*self.identity);
+        let transitions = spec.lease_transitions.unwrap_or(0);
+        let spec = LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(VALID.as_secs()).ok(),
+            acquire_time: if is_ours { spec.acquire_time } else { Some(now.clone()) },
+            renew_time: Some(now),
+            lease_transitions: Some(if is_ours { transitions } else { transitions.saturating_add(1) }),
+            ..spec
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    /// Gives it back, so that another need not wait until it runs out.
+    async fn release(&self) -> kube::Result<()> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+        let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&*self.identity))
+        else {
+            return Ok(());
+        };
+        spec.holder_identity = Some(String::new());
+        self.api.replace(&self.name, &PostParams::default(), &lease).await.map(|_| ())
+    }
+}
+
+/// What is done again and again about a Lease.
+trait Steps {
+    /// Says whether it is held.
+    fn step(&mut self) -> impl Future<Output = kube::Result<bool>> + Send;
+}
+
+/// A claim, and what was seen so far.
+struct Looking<'c> {
+    claim: &'c Claim,
+    seen: Option<Seen>,
+}
+
+impl Steps for Looking<'_> {
+    async fn step(&mut self) -> kube::Result<bool> {
+        self.claim.step(&mut self.seen).await
+    }
+}
+
+/// Takes step after step until `held` has no more listeners. An API server that does not answer is
+/// as good as one that says no: whoever waits for it must have stopped before another may begin.
+async fn keep(held: &watch::Sender<bool>, mut steps: impl Steps) {
+    // Of the beginning of the step that renewed it: when in its course the API server wrote it nobody knows.
+    let mut renewed = Instant::now();
+    loop {
+        let begun = Instant::now();
+        let pause = match tokio::time::timeout_at(in_time(held, renewed, STEP_TIMEOUT), steps.step()).await {
+            Ok(Ok(holds)) => {
+                if holds {
+                    renewed = begun;
+                }
+                tell(held, holds);
+                if holds { RENEW_EVERY } else { LOOK_EVERY }
+            }
+            failed => {
+                let error = failed.ok().and_then(Result::err).map_or_else(|| "no answer".to_owned(), |e| e.to_string());
+                tracing::debug!(error, "the lease cannot be read or written");
+                if renewed.elapsed() >= GIVE_UP_AFTER {
+                    tell(held, false);
+                }
+                LOOK_EVERY
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(in_time(held, renewed, pause)) => {}
+            () = held.closed() => return,
+        }
+    }
+}
+
+/// After so long; for one who holds the Lease no later than he must have given it up.
+fn in_time(held: &watch::Sender<bool>, renewed: Instant, wait: Duration) -> Instant {
+    let then = Instant::now() + wait;
+    if *held.borrow() { then.min(renewed + GIVE_UP_AFTER) } else { then }
+}
+
+fn tell(held: &watch::Sender<bool>, holds: bool) {
+    let changed = held.send_if_modified(|held| std::mem::replace(held, holds) != holds);
+    if changed {
+        tracing::info!(holds, "the lease: statuses are written by its holder");
+    }
+}
+
+/// Another was faster: that is no error.
+fn written(outcome: kube::Result<Lease>) -> kube::Result<bool> {
+    match outcome {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn step(found: Option<&Lease>, identity: &str, seen: &mut Option<Seen>, now: Instant) -> Step {
+    let Some(lease) = found else { return Step::Create };
+    let version = &lease.metadata.resource_version;
+    let since = match seen {
+        Some(seen) if seen.resource_version == *version => seen.since,
+        _ => seen.insert(Seen { resource_version: version.clone(), since: now }).since,
+    };
+    let spec = lease.spec.as_ref();
+    let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+    let valid = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+    let valid = valid.map_or(VALID, Duration::from_secs);
+    if holder.is_empty() || holder == identity || now.duration_since(since) >= valid { Step::Write } else { Step::Wait }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, version: &str) -> Lease {
+        Lease {
+            metadata: ObjectMeta { resource_version: Some(version.into()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.into()),
+                lease_duration_seconds: Some(15),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    /// An API server that answers so often, and then never again.
+    struct Answers(u32);
+
+    impl Steps for Answers {
+        async fn step(&mut self) -> kube::Result<bool> {
+            match self.0.checked_sub(1) {
+                Some(left) => self.0 = left,
+                None => std::future::pending().await,
+            }
+            Ok(true)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_ends_it_before_another_may_begin() {
+        let (held, mut holds) = watch::channel(false);
+        let begun = Instant::now();
+        let keeping = tokio::spawn(async move { keep(&held, Answers(3)).await });
+        assert!(*holds.wait_for(|holds| *holds).await.unwrap());
+        assert!(!*holds.wait_for(|holds| !*holds).await.unwrap());
+        let renewed = begun + 2 * RENEW_EVERY;
+        assert_eq!(Instant::now().duration_since(renewed), GIVE_UP_AFTER);
+        const { assert!(GIVE_UP_AFTER.as_secs() < VALID.as_secs()) };
+        drop(holds);
+        keeping.await.unwrap();
+    }
+
+    #[test]
+    fn taken_when_nobody_renews_it() {
+        let mut seen = None;
+        let begun = Instant::now();
+        let mut check = |at: u64, holder: &str, version: &str, expect: Step| {
+            let found = lease(holder, version);
+            assert_eq!(
+                step(Some(&found), "me", &mut seen, begun + Duration::from_secs(at)),
+                expect,
+                "{at} {holder} {version}"
+            );
+        };
+        check(0, "other", "1", Step::Wait);
+        check(14, "other", "1", Step::Wait);
+        // Renewed: another state, seen just now.
+        check(15, "other", "2", Step::Wait);
+        check(29, "other", "2", Step::Wait);
+        check(30, "other", "2", Step::Write);
+        check(31, "me", "3", Step::Write);
+        check(32, "", "4", Step::Write);
+        assert_eq!(step(None, "me", &mut seen, begun), Step::Create);
+    }
+}

@@ -1,0 +1,124 @@
+//! Begins it all: a thread of its own, with a client, the watches, the Lease, and the loop that works.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::index::Kind;
+use crate::lease::Claim;
+use crate::settings::Settings;
+use crate::watch::{self as watches, News, Watching};
+use crate::work::{Update, Work};
+
+/// News that wait for the loop. Watches wait when it is full: the API server keeps the rest for them. Few, since each is an object as it came,
+/// several times as large as what is kept of it.
+const NEWS_MAX: usize = 256;
+
+/// How long giving back the Lease may take at the end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where the cluster is, and what is wanted of it.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How objects are understood.
+    pub settings: Settings,
+    /// A kubeconfig file; `None`: that of the environment (`KUBECONFIG`, `~/.kube/config`), or the service account of the pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; `None`: its current one.
+    pub context: Option<String>,
+    /// Only objects of these namespaces; empty: of all.
+    pub namespaces: Vec<String>,
+    /// The namespace of the Lease; `None`: that of the kubeconfig or the pod.
+    pub lease_namespace: Option<String>,
+    /// The name of the Lease. Replicas with one name are one controller.
+    pub lease_name: String,
+    /// Of this process alone: the pod's name.
+    pub identity: String,
+}
+
+/// The thread that follows the cluster. Dropping it ends the thread soon; [`Handle::end`] waits until it has.
+pub struct Handle {
+    updates: mpsc::Receiver<Update>,
+    thread: JoinHandle<()>,
+}
+
+impl Handle {
+    /// The next snapshot; `None`: there will be none any more. Waiting may be given up and begun again at any time.
+    pub async fn next(&mut self) -> Option<Update> {
+        self.updates.recv().await
+    }
+
+    /// Gives back the Lease and ends the thread; blocks until then, a few seconds at most.
+    pub fn end(self) {
+        drop(self.updates);
+        // A thread that panicked has said so.
+        let _ = self.thread.join();
+    }
+}
+
+/// Finds the cluster and begins to follow it. The API server need not answer yet.
+///
+/// # Errors
+/// There is no cluster to be found, in a sentence; or what is wanted of it cannot be had together.
+pub fn start(options: Options) -> Result<Handle, String> {
+    options.settings.check()?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().map_err(|error| format!("cannot start: {error}"))?;
+    let config = runtime.block_on(config(&options))?;
+    let lease_namespace = options.lease_namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = {
+        let _guard = runtime.enter();
+        Client::try_from(config).map_err(|error| format!("the cluster cannot be reached: {error}"))?
+    };
+    let (updates, receiver) = mpsc::channel(1);
+    let thread = std::thread::Builder::new().name("cluster".to_owned());
+    let thread = thread
+        .spawn(move || work(&runtime, client, options, lease_namespace, updates))
+        .map_err(|error: io::Error| format!("cannot start a thread: {error}"))?;
+    Ok(Handle { updates: receiver, thread })
+}
+
+async fn config(options: &Options) -> Result<Config, String> {
+    let how = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
+    match &options.kubeconfig {
+        Some(path) => {
+            let fail = |error: String| format!("{}: {error}", path.display());
+            let read = Kubeconfig::read_from(path).map_err(|error| fail(error.to_string()))?;
+            Config::from_custom_kubeconfig(read, &how).await.map_err(|error| fail(error.to_string()))
+        }
+        None if options.context.is_some() => Config::from_kubeconfig(&how).await.map_err(|error| error.to_string()),
+        None => Config::infer().await.map_err(|error| {
+            format!("no cluster was found: {error}; give --kubeconfig FILE, or run in a pod with a service account")
+        }),
+    }
+}
+
+fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: String, updates: mpsc::Sender<Update>) {
+    runtime.block_on(async {
+        let expected: BTreeSet<(Kind, Option<Box<str>>)> = watches::expected(&options.namespaces);
+        let (news, news_receiver): (mpsc::Sender<News>, _) = mpsc::channel(NEWS_MAX);
+        let (held, leads) = watch::channel(false);
+        let claim = Claim {
+            api: Api::namespaced(client.clone(), &lease_namespace),
+            name: options.lease_name,
+            identity: options.identity,
+        };
+        let mut tasks = JoinSet::new();
+        let watching = Watching { client: client.clone(), namespaces: options.namespaces, news };
+        watches::begin(&watching, &mut tasks);
+        drop(watching);
+        let lease = tokio::spawn(claim.hold(held));
+        Work::new(options.settings, expected, updates, client).run(news_receiver, leads).await;
+        // Its receiver is gone, so that it ends by itself; unless the API server does not answer.
+        let _ = tokio::time::timeout(RELEASE_TIMEOUT, lease).await;
+        tasks.abort_all();
+    });
+}

@@ -1,0 +1,352 @@
+//! Tables: objects in, what is served and what is said out. Each file in `tests/cases` is a table; `expect` is [`told`] of its objects.
+
+mod told;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::index::{Index, Kind, Name, Object, Watched};
+use crate::objects::*;
+use crate::settings::Settings;
+use crate::translate::{Circumstances, Desired, Regexes, Translation, translate};
+use told::told;
+
+/// A file of `tests/cases`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    #[serde(default)]
+    settings: Value,
+    #[serde(default)]
+    circumstances: Value,
+    #[serde(default)]
+    objects: Vec<Value>,
+    expect: String,
+}
+
+fn settings(written: &Value) -> Settings {
+    let mut settings = Settings { publish: vec!["203.0.113.1".parse().unwrap()], ..Settings::default() };
+    let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    for (key, value) in written.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "publish" => settings.publish = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
+            "listen" => settings.listen = value.as_str().unwrap().parse().unwrap(),
+            "gateway_pools" => settings.gateway_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
+            "service_pools" => settings.service_pools = texts(value).iter().map(|text| text.parse().unwrap()).collect(),
+            "interfaces" => settings.interfaces = texts(value),
+            "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
+            "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
+            "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),
+            "admin" => settings.admin = Some(value.as_str().unwrap().parse().unwrap()),
+            other => panic!("no such setting: {other}"),
+        }
+    }
+    settings.check().unwrap();
+    settings
+}
+
+fn circumstances(written: &Value) -> Circumstances {
+    let mut circumstances = Circumstances { allots: true, ..Circumstances::default() };
+    for (key, value) in written.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "allots" => circumstances.allots = value.as_bool().unwrap(),
+            "kernel" => circumstances.kernel = Some(value.as_str().unwrap().to_owned()),
+            "refused" => circumstances.refused = Some(value.as_str().unwrap().to_owned()),
+            "empty" => {
+                let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
+                circumstances.empty = names.iter().map(|name| Name::new("shop", name)).collect();
+            }
+            "vips" => circumstances.vips = serde_json::from_value(value.clone()).unwrap(),
+            "binds" => {
+                for (place, why) in value.as_object().unwrap() {
+                    circumstances.binds.insert(place.parse().unwrap(), why.as_str().unwrap().to_owned());
+                }
+            }
+            other => panic!("no such circumstance: {other}"),
+        }
+    }
+    circumstances
+}
+
+/// An object as the watch of its kind would bring it.
+pub(crate) fn object(mut value: Value) -> Object {
+    fn of<K: Watched + DeserializeOwned>(value: Value) -> Object {
+        serde_json::from_value::<K>(value.clone()).unwrap_or_else(|error| panic!("{error}: {value:#}")).into_object()
+    }
+    let kind = value["kind"].as_str().unwrap_or_default().to_owned();
+    complete(&kind, &mut value);
+    match kind.as_str() {
+        "GatewayClass" => of::<GatewayClass>(value),
+        "Gateway" => of::<Gateway>(value),
+        "ListenerSet" => of::<ListenerSet>(value),
+        "HTTPRoute" => of::<HTTPRoute>(value),
+        "GRPCRoute" => of::<GRPCRoute>(value),
+        "TLSRoute" => of::<TLSRoute>(value),
+        "TCPRoute" => of::<TCPRoute>(value),
+        "UDPRoute" => of::<UDPRoute>(value),
+        "ReferenceGrant" => of::<ReferenceGrant>(value),
+        "BackendTLSPolicy" => of::<BackendTLSPolicy>(value),
+        "Ingress" => of::<k8s_openapi::api::networking::v1::Ingress>(value),
+        "IngressClass" => of::<k8s_openapi::api::networking::v1::IngressClass>(value),
+        "Service" => of::<k8s_openapi::api::core::v1::Service>(value),
+        "EndpointSlice" => of::<k8s_openapi::api::discovery::v1::EndpointSlice>(value),
+        "Secret" => of::<k8s_openapi::api::core::v1::Secret>(value),
+        "ConfigMap" => of::<k8s_openapi::api::core::v1::ConfigMap>(value),
+        "Namespace" => of::<k8s_openapi::api::core::v1::Namespace>(value),
+        other => panic!("no such kind: {other}"),
+    }
+}
+
+/// Fills in what an API server would, and what makes tables longer without saying anything.
+fn complete(kind: &str, value: &mut Value) {
+    let metadata = &mut value["metadata"];
+    let place = metadata["name"].as_str().unwrap_or_else(|| panic!("{kind} without a name")).to_owned();
+    if metadata["namespace"].is_null() && !matches!(kind, "GatewayClass" | "IngressClass" | "Namespace") {
+        metadata["namespace"] = "shop".into();
+    }
+    for (key, default) in
+        [("generation", Value::from(1)), ("uid", place.into()), ("creationTimestamp", "2026-01-01T00:00:00Z".into())]
+    {
+        if metadata[key].is_null() {
+            metadata[key] = default;
+        }
+    }
+    // `believed-for` stands for a ConfigMap with a certificate that may have signed others.
+    if let Some(name) = value["believed-for"].as_str() {
+        value["data"] = json!({"ca.crt": certificate(&[name.to_owned()]).0});
+    }
+    // `made-for` stands for a certificate that is made for these names.
+    if let Some(names) = value["made-for"].as_array() {
+        let names: Vec<String> = names.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
+        let (cert, key) = certificate(&names);
+        value["data"] = json!({"tls.crt": base64(&cert), "tls.key": base64(&key)});
+    }
+}
+
+/// Made for these names, PEM, with its key.
+pub(crate) fn certificate(names: &[String]) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(names.to_vec()).unwrap();
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+pub(crate) fn base64(text: &str) -> String {
+    let bytes = k8s_openapi::ByteString(text.as_bytes().to_vec());
+    serde_json::to_value(bytes).unwrap().as_str().unwrap().to_owned()
+}
+
+/// An index of objects in YAML.
+pub(crate) fn index(objects: impl IntoIterator<Item = Value>) -> Index {
+    let mut index = Index::default();
+    for value in objects {
+        index.apply(object(value));
+    }
+    index
+}
+
+#[test]
+fn cases() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let settings = settings(&case.settings);
+        let index = index(case.objects);
+        let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Regexes::default());
+        let found = told(&translated);
+        if found.trim() != case.expect.trim() {
+            wrong.push(format!("--- {}\n{found}", path.display()));
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty(), "these tell something else:\n{}", wrong.join("\n"));
+    assert!(count > 10, "the tables are gone");
+}
+
+pub(crate) fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+fn retranslate(index: &Index) -> Translation {
+    let circumstances = Circumstances { allots: true, ..Circumstances::default() };
+    translate(index, &settings(&Value::Null), &circumstances, &mut Regexes::default())
+}
+
+const BASE: &str = "
+- {kind: GatewayClass, metadata: {name: steelyard}, spec: {controllerName: steelyard.io/gateway-controller}}
+- {kind: Gateway, metadata: {name: edge}, spec: {gatewayClassName: steelyard, listeners: [{name: web, port: 80, protocol: HTTP}]}}
+- {kind: HTTPRoute, metadata: {name: all}, spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}}
+- {kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}
+";
+
+fn slice(addresses: &str) -> Object {
+    object(yaml(&format!(
+        "{{kind: EndpointSlice, metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}, \
+          addressType: IPv4, ports: [{{port: 8080}}], endpoints: [{addresses}]}}"
+    )))
+}
+
+fn base() -> Index {
+    index(yaml(BASE).as_array().unwrap().clone())
+}
+
+#[test]
+fn an_endpoint_changes_its_cluster_and_nothing_else() {
+    let mut index = base();
+    let mut translation = retranslate(&index);
+    assert!(index.take_changes().all);
+    let before = translation.snapshot(&settings(&Value::Null));
+    index.apply(slice("{addresses: [10.0.0.1]}, {addresses: [10.0.0.2], conditions: {ready: false}}"));
+    let changes = index.take_changes();
+    assert!(!changes.all);
+    assert_eq!(changes.endpoints, [Name::new("shop", "web")].into());
+    assert!(translation.follow(&index, &changes.endpoints));
+    let after = translation.snapshot(&settings(&Value::Null));
+    let routes = |snapshot: &model::Snapshot| match &snapshot.listeners[0].protocol {
+        model::Protocol::Http(http) => http.routes.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert!(std::sync::Arc::ptr_eq(&routes(&before), &routes(&after)));
+    let addresses = |snapshot: &model::Snapshot| snapshot.clusters[1].endpoints.len();
+    assert_eq!((addresses(&before), addresses(&after)), (0, 1));
+
+    index.apply(slice("{addresses: [10.0.0.1]}, {addresses: [10.0.0.2], conditions: {ready: false}}"));
+    assert_eq!(index.take_changes(), crate::index::Changes::default(), "the same again is no change");
+    index.apply(slice("{addresses: [10.0.0.1]}, {addresses: [10.0.0.3], conditions: {ready: false}}"));
+    assert!(!translation.follow(&index, &index.changes().endpoints.clone()), "one that gets no work changes nothing");
+    index.remove(Kind::Slice, &Name::new("shop", "web-1"));
+    assert!(translation.follow(&index, &index.changes().endpoints.clone()));
+    assert_eq!(translation.snapshot(&settings(&Value::Null)).clusters[1].endpoints.len(), 0);
+}
+
+#[test]
+fn a_status_that_was_written_is_no_change_of_what_is_served() {
+    let mut index = base();
+    let translation = retranslate(&index);
+    index.take_changes();
+    let about = (Kind::Route(crate::index::RouteKind::Http), Name::new("shop", "all"));
+    let desired = &translation.statuses[&about];
+    let write = |index: &Index, now: &str| {
+        crate::translate::write(index, &settings(&Value::Null), &about, desired, now).map(|write| write.patch)
+    };
+    let patch = write(&index, "2026-01-02T00:00:00Z").unwrap();
+    let foreign = yaml("{parentRef: {name: other}, controllerName: example.com/other, conditions: []}");
+    let mut route = yaml(BASE)[2].clone();
+    route["status"] = patch["status"].clone();
+    route["status"]["parents"].as_array_mut().unwrap().insert(0, foreign.clone());
+    index.apply(object(route.clone()));
+    let changes = index.take_changes();
+    assert!(!changes.all && changes.statuses.contains(&about));
+    assert_eq!(write(&index, "2026-01-03T00:00:00Z"), None, "it says what is wanted");
+
+    // Somebody takes a condition away: ours come back with the times that they had, and what is another's stays.
+    route["status"]["parents"][1]["conditions"].as_array_mut().unwrap().remove(1);
+    index.apply(object(route));
+    let again = write(&index, "2026-01-03T00:00:00Z").unwrap();
+    let parents = &again["status"]["parents"];
+    assert_eq!(parents[0], foreign);
+    let times: Vec<&str> = parents[1]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["lastTransitionTime"].as_str().unwrap())
+        .collect();
+    assert_eq!(times, ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"]);
+}
+
+#[test]
+fn a_broken_secret_leaves_the_last_good_one() {
+    let secret = |cert: &str, key: &str| {
+        object(json!({"kind": "Secret", "metadata": {"name": "tls"}, "type": "kubernetes.io/tls",
+            "data": {"tls.crt": base64(cert), "tls.key": base64(key)}}))
+    };
+    let name = Name::new("shop", "tls");
+    let (cert, key) = certificate(&["a.example.com".to_owned()]);
+    let (_, other) = certificate(&["a.example.com".to_owned()]);
+    let mut index = Index::default();
+    let mut check = |object: Object, is_served: bool, wrong: Option<&str>| {
+        index.apply(object);
+        let entry = &index.secrets[&name];
+        assert_eq!(entry.good.as_ref().map(|good| &*good.cert), is_served.then_some(cert.as_bytes()));
+        assert_eq!(entry.wrong.as_deref(), wrong);
+    };
+    check(secret("", &key), false, Some("there is no certificate in tls.crt"));
+    check(secret(&cert, &key), true, None);
+    check(secret(&cert, &other), true, Some("tls.key is not the key of the certificate in tls.crt"));
+    check(secret("-----BEGIN CERTIFICATE-----", &key), true, Some("tls.crt is not PEM: a section does not end"));
+    check(
+        secret(&cert, "none"),
+        true,
+        Some("there is no private key in tls.key (PEM with PKCS#8, PKCS#1 or SEC1, without a password)"),
+    );
+    check(secret(&cert, &key), true, None);
+}
+
+#[test]
+fn five_thousand_routes_and_a_thousand_services() {
+    let mut objects = yaml(BASE).as_array().unwrap().clone();
+    for n in 0..1000 {
+        let name = format!("s{n}");
+        objects.push(json!({"kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}}));
+    }
+    for n in 0..5000 {
+        let rule = json!({"matches": [{"path": {"value": "/a"}}], "backendRefs": [{"name": format!("s{}", n % 1000), "port": 80}]});
+        let spec =
+            json!({"parentRefs": [{"name": "edge"}], "hostnames": [format!("h{n}.example.com")], "rules": [rule]});
+        objects.push(json!({"kind": "HTTPRoute", "metadata": {"name": format!("r{n}")}, "spec": spec}));
+    }
+    let index = index(objects);
+    let translation = retranslate(&index);
+    let snapshot = translation.snapshot(&settings(&Value::Null));
+    let model::Protocol::Http(http) = &snapshot.listeners[0].protocol else { panic!("HTTP") };
+    // One for each Service, one for nothing, one for the Service of the base.
+    assert_eq!((http.routes.len(), snapshot.clusters.len()), (5001, 1002));
+    // Of each route, the Gateway, its class.
+    assert_eq!(translation.statuses.len(), 5003);
+}
+
+#[test]
+fn ten_thousand_hosts_on_one_listener() {
+    let mut objects = yaml(BASE).as_array().unwrap().clone();
+    // The most that the API lets one route have is sixteen.
+    for route in 0..625 {
+        let hosts: Vec<String> = (0..16).map(|host| format!("h{host}.r{route}.example.com")).collect();
+        let spec = json!({"parentRefs": [{"name": "edge"}], "hostnames": hosts, "rules": [{"backendRefs": [{"name": "web", "port": 80}]}]});
+        objects.push(json!({"kind": "HTTPRoute", "metadata": {"name": format!("r{route}")}, "spec": spec}));
+    }
+    let translation = retranslate(&index(objects));
+    let snapshot = translation.snapshot(&settings(&Value::Null));
+    let model::Protocol::Http(http) = &snapshot.listeners[0].protocol else { panic!("HTTP") };
+    assert_eq!(http.routes.iter().map(|route| route.hosts.len()).sum::<usize>(), 10_000);
+    assert_eq!(snapshot.clusters.len(), 2, "one for the Service, one for nothing");
+    assert_eq!(translation.notices, BTreeSet::new());
+}
+
+#[test]
+fn more_listeners_than_may_be_are_refused_and_the_others_served() {
+    let listener = |set: usize, number: usize| {
+        let (name, hostname) = (format!("l{number}"), format!("l{number}.s{set}.example.com"));
+        json!({"name": name, "hostname": hostname, "port": 80, "protocol": "HTTP"})
+    };
+    let mut objects = yaml(BASE).as_array().unwrap().clone();
+    objects[1]["spec"]["allowedListeners"] = json!({"namespaces": {"from": "Same"}});
+    // The most that the API lets one ListenerSet have is sixty-four.
+    for set in 0..65 {
+        let listeners: Vec<Value> = (0..64).map(|number| listener(set, number)).collect();
+        let spec = json!({"parentRef": {"name": "edge"}, "listeners": listeners});
+        objects.push(json!({"kind": "ListenerSet", "metadata": {"name": format!("s{set:02}")}, "spec": spec}));
+    }
+    let translation = retranslate(&index(objects));
+    let is_refused = |notice: &&crate::translate::Notice| notice.reason == "TooManyListeners";
+    // With the one of the Gateway there are 65 more than 4,096.
+    assert_eq!(translation.notices.iter().filter(is_refused).count(), 65);
+    let last = &translation.statuses[&(Kind::ListenerSet, Name::new("shop", "s62"))];
+    let Desired::Gateway(status) = last else { panic!("{last:?}") };
+    assert!(status.conditions.iter().all(crate::objects::Condition::is_true), "{status:?}");
+}

@@ -1,0 +1,250 @@
+//! What a translation says, as text that a person can read and compare.
+
+use std::fmt::Write;
+
+use model::{
+    Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Route, Snapshot, Target, TextMatcher, Vip,
+    VipMode,
+};
+
+use crate::objects::{Condition, GatewayStatus, ParentRef};
+use crate::settings::Settings;
+use crate::translate::{Desired, Translation};
+
+/// Listeners with their routes, clusters and vips with their endpoints, conditions, notices: each a line.
+pub(super) fn told(translation: &Translation) -> String {
+    let snapshot = translation.snapshot(&Settings::default());
+    let mut text = String::new();
+    for listener in &snapshot.listeners {
+        tell_listener(&mut text, listener, &snapshot);
+    }
+    for cluster in &snapshot.clusters {
+        assert_eq!(cluster.is_missing, cluster.name == "nowhere");
+        if cluster.is_missing {
+            continue;
+        }
+        let tls = cluster.tls.as_ref().map_or_else(String::new, |tls| {
+            let ca = tls.ca.as_ref().map_or_else(|| "the host's".to_owned(), ToString::to_string);
+            format!(" tls={} ca={ca}", tls.server_name.as_deref().unwrap_or("-"))
+        });
+        let _ = writeln!(text, "cluster {}{tls}{}", cluster.name, endpoints(&cluster.endpoints));
+    }
+    for vip in &snapshot.vips {
+        tell_vip(&mut text, vip);
+    }
+    for ((_, name), desired) in &translation.statuses {
+        tell_status(&mut text, &name.to_string(), desired);
+    }
+    for notice in &translation.notices {
+        let _ = writeln!(text, "notice {:?} {}: {}: {}", notice.about.0, notice.about.1, notice.reason, notice.message);
+    }
+    text
+}
+
+fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
+    let cluster = |id| &snapshot.cluster(id).name;
+    let kind = match &listener.protocol {
+        Protocol::Http(_) if listener.tls.is_some() => "https",
+        Protocol::Http(_) => "http",
+        Protocol::Tcp(_) => "tcp",
+        Protocol::TlsPassthrough(_) => "tls",
+    };
+    let _ = write!(text, "listener {} {kind}", listener.name);
+    for certificate in listener.tls.iter().flat_map(|tls| &tls.certificates) {
+        let _ = write!(text, " [{}]", certificate.cert);
+    }
+    if let Some(asked) = listener.tls.as_ref().and_then(|tls| tls.client_ca.as_ref()) {
+        let _ = write!(text, " clients of {} by {}", hosts(&asked.hosts), asked.ca);
+    }
+    match &listener.protocol {
+        Protocol::Http(http) => {
+            text.push('\n');
+            for route in &*http.routes {
+                let _ = writeln!(
+                    text,
+                    "  {}: {} -> {}{}",
+                    route.name,
+                    conditions(route),
+                    target(route, snapshot),
+                    policy(route, snapshot)
+                );
+            }
+        }
+        Protocol::Tcp(tcp) => {
+            let _ = writeln!(text, " -> {}", cluster(tcp.to));
+        }
+        Protocol::TlsPassthrough(passthrough) => {
+            text.push('\n');
+            for route in &passthrough.routes {
+                let _ = writeln!(text, "  {} -> {}", hosts(&route.sni), cluster(route.to));
+            }
+        }
+    }
+}
+
+fn target(route: &Route, snapshot: &Snapshot) -> String {
+    match &route.to {
+        Target::Clusters(clusters) => {
+            let one = |of: &model::WeightedCluster| match clusters.len() {
+                1 => snapshot.cluster(of.cluster).name.clone(),
+                _ => format!("{}={}", snapshot.cluster(of.cluster).name, of.weight),
+            };
+            clusters.iter().map(one).collect::<Vec<_>>().join(",")
+        }
+        Target::Redirect(to) => format!("{to:?}"),
+    }
+}
+
+/// What is not as it is by default.
+fn policy(route: &Route, snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for mirror in &route.policy.mirrors {
+        let _ = write!(text, " mirror={}*{}", snapshot.cluster(mirror.to).name, mirror.share);
+    }
+    for (what, changes) in [("request", &route.policy.request_headers), ("response", &route.policy.response_headers)] {
+        if !changes.is_empty() {
+            let _ = write!(text, " {what} set{:?} add{:?} remove{:?}", changes.set, changes.add, changes.remove);
+        }
+    }
+    if let Some(host) = &route.policy.rewrite.host {
+        let _ = write!(text, " host={host}");
+    }
+    if let Some(path) = &route.policy.rewrite.path {
+        let _ = write!(text, " path={path:?}");
+    }
+    if let Some(timeout) = route.policy.retry.per_try_timeout {
+        let _ = write!(text, " each within {timeout:?}");
+    }
+    text
+}
+
+fn hosts(hosts: &[HostMatcher]) -> String {
+    let one = |host: &HostMatcher| match host {
+        HostMatcher::Exact(host) => host.clone(),
+        HostMatcher::Suffix(domain) => format!("*.{domain}"),
+    };
+    if hosts.is_empty() { "*".to_owned() } else { hosts.iter().map(one).collect::<Vec<_>>().join(",") }
+}
+
+fn conditions(route: &Route) -> String {
+    let path = match &route.path {
+        PathMatcher::Prefix(path) => format!("{path}*"),
+        PathMatcher::Exact(path) => format!("={path}"),
+        PathMatcher::Regex(regex) => format!("~{regex}"),
+    };
+    let mut text = format!("{} {path}", hosts(&route.hosts));
+    for method in &route.methods {
+        let _ = write!(text, " {method}");
+    }
+    for (sign, matchers) in [("", &route.headers), ("?", &route.query)] {
+        for matcher in matchers {
+            let value = match &matcher.value {
+                TextMatcher::Exact(value) => format!("={value}"),
+                TextMatcher::Regex(regex) => format!("~{regex}"),
+                TextMatcher::Present => String::new(),
+            };
+            let _ = write!(text, " {sign}{}{value}", matcher.name);
+        }
+    }
+    if let Some(timeout) = route.timeout {
+        let _ = write!(text, " within {timeout:?}");
+    }
+    text
+}
+
+fn endpoints(endpoints: &[Endpoint]) -> String {
+    let one = |endpoint: &Endpoint| match (&endpoint.address, endpoint.weight) {
+        (EndpointAddress::Socket(address), 1) => format!(" {address}"),
+        (EndpointAddress::Socket(address), weight) => format!(" {address}={weight}"),
+        (EndpointAddress::Name { host, port }, _) => format!(" {host}:{port}"),
+    };
+    endpoints.iter().map(one).collect()
+}
+
+fn tell_vip(text: &mut String, vip: &Vip) {
+    let mode = match &vip.mode {
+        VipMode::Nat => "nat",
+        VipMode::FullNat { .. } => "full_nat",
+        VipMode::Dsr => "dsr",
+        VipMode::Local => "local",
+    };
+    let _ = write!(text, "vip {} {mode} on {}", vip.name, vip.interfaces.join(","));
+    if let Some(affinity) = vip.affinity {
+        let _ = write!(text, " affinity={affinity:?}");
+    }
+    for (what, networks) in [("allow", &vip.allow), ("deny", &vip.deny)] {
+        for network in networks {
+            let _ = write!(text, " {what}={network}");
+        }
+    }
+    let _ = writeln!(text, "{}", endpoints(&vip.endpoints));
+}
+
+fn tell_status(text: &mut String, name: &str, desired: &Desired) {
+    match desired {
+        Desired::Class(status) => {
+            let _ = writeln!(text, "class {name}{}", said(&status.conditions));
+        }
+        Desired::Gateway(status) => tell_gateway(text, name, status),
+        Desired::Route(parents) => {
+            let _ = writeln!(text, "route {name}");
+            for parent in parents {
+                let _ = writeln!(text, "  {}{}", reference(&parent.parent_ref), said(&parent.conditions));
+            }
+        }
+        Desired::Policy(ancestors) => {
+            let _ = writeln!(text, "policy {name}");
+            for ancestor in ancestors {
+                let _ = writeln!(text, "  {}{}", reference(&ancestor.ancestor_ref), said(&ancestor.conditions));
+            }
+        }
+        Desired::Ingress(addresses) => {
+            let _ = writeln!(text, "ingress {name} at {}", addresses.join(","));
+        }
+        Desired::Service(addresses) => {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let _ = writeln!(text, "service {name} at {}", addresses.join(","));
+        }
+    }
+}
+
+fn tell_gateway(text: &mut String, name: &str, status: &GatewayStatus) {
+    let addresses: Vec<&str> = status.addresses.iter().filter_map(|address| address.value.as_deref()).collect();
+    let sets = status.attached_listener_sets.map_or_else(String::new, |sets| format!(" sets={sets}"));
+    let _ = writeln!(text, "gateway {name} at {}{sets}{}", addresses.join(","), said(&status.conditions));
+    for listener in &status.listeners {
+        let kinds: Vec<&str> = listener.supported_kinds.iter().map(|kind| kind.kind.as_str()).collect();
+        let (name, attached) = (&listener.name, listener.attached_routes);
+        let _ = writeln!(text, "  {name} {} attached={attached}{}", kinds.join(","), said(&listener.conditions));
+    }
+}
+
+fn reference(parent: &ParentRef) -> String {
+    let mut text =
+        parent.kind.as_deref().filter(|kind| *kind != "Gateway").map_or_else(String::new, |kind| format!("{kind} "));
+    for part in [parent.namespace.as_deref().map(|namespace| format!("{namespace}/")), Some(parent.name.to_string())] {
+        text.push_str(&part.unwrap_or_default());
+    }
+    for part in
+        [parent.section_name.as_ref().map(|section| format!("#{section}")), parent.port.map(|port| format!(":{port}"))]
+    {
+        text.push_str(&part.unwrap_or_default());
+    }
+    text
+}
+
+/// What holds as its kind, what does not as `!kind(reason: message)`; what holds for a reason of its own as `kind(reason: message)`.
+fn said(conditions: &[Condition]) -> String {
+    let one = |condition: &Condition| {
+        assert_ne!(condition.observed_generation, 0, "{condition:?}");
+        let (kind, reason, message) = (&condition.kind, &condition.reason, &condition.message);
+        match (condition.is_true(), kind == reason) {
+            (true, true) => format!(" {kind}"),
+            (true, false) => format!(" {kind}({reason}: {message})"),
+            // No conflict is what is expected.
+            (false, _) if kind == "Conflicted" => String::new(),
+            (false, _) => format!(" !{kind}({reason}: {message})"),
+        }
+    };
+    conditions.iter().map(one).collect()
+}

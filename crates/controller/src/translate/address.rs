@@ -1,0 +1,148 @@
+//! Addresses out of pools: who keeps which, and who gets a new one.
+//!
+//! What is allotted is written in the status of its object and nowhere else, so that every replica reads the same and a new leader goes on
+//! where the old one ended. Only the leader allots; the others wait until they read what it wrote.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::reference::Why;
+use crate::settings::Pool;
+
+/// Someone who needs addresses. In the order of age: the older keeps what two hold.
+#[derive(Clone)]
+pub(crate) struct Claim {
+    /// Asked for by name; empty: whichever.
+    pub(crate) asked: Vec<IpAddr>,
+    /// Written in its status.
+    pub(crate) present: Vec<IpAddr>,
+    /// Wanted of each family, IPv4 and IPv6; neither: of one, whichever there is.
+    pub(crate) families: (bool, bool),
+}
+
+/// The addresses of each claim, in their order. An empty list: none yet, the leader will allot one.
+pub(crate) fn allot(claims: &[Claim], pools: &[Pool], allots: bool) -> Vec<Result<Vec<IpAddr>, Why>> {
+    let mut taken: BTreeSet<IpAddr> = BTreeSet::new();
+    let held: Vec<Vec<IpAddr>> = claims.iter().map(|claim| keep(claim, pools, &mut taken)).collect();
+    // After all have kept what they have: whoever asks for an address does not take it away from one that is reached there.
+    let asked = |(claim, held): (&Claim, Vec<IpAddr>)| ask(claim, held, pools, &mut taken);
+    let mut kept: Vec<Result<Vec<IpAddr>, Why>> = claims.iter().zip(held).map(asked).collect();
+    if !allots {
+        return kept;
+    }
+    for (claim, outcome) in claims.iter().zip(&mut kept) {
+        let Ok(addresses) = outcome else { continue };
+        if !claim.asked.is_empty() {
+            continue;
+        }
+        for is_ipv4 in families(claim.families, pools) {
+            if addresses.iter().any(|address| address.is_ipv4() == is_ipv4) {
+                continue;
+            }
+            let mut free = pools.iter().filter(|pool| pool.is_ipv4() == is_ipv4).flat_map(Pool::addresses);
+            if let Some(free) = free.find(|address| !taken.contains(address)) {
+                taken.insert(free);
+                addresses.push(free);
+            }
+        }
+        if addresses.is_empty() {
+            *outcome = Err(Why::new("AddressNotAssigned", "no address is free in the pools"));
+        }
+    }
+    kept
+}
+
+/// IPv4 or not, for each address that is wanted.
+fn families((v4, v6): (bool, bool), pools: &[Pool]) -> Vec<bool> {
+    let has = |is_ipv4: bool| pools.iter().any(|pool| pool.is_ipv4() == is_ipv4);
+    match (v4, v6) {
+        (false, false) => [true, false].into_iter().find(|is_ipv4| has(*is_ipv4)).into_iter().collect(),
+        _ => [(v4, true), (v6, false)].into_iter().filter(|(wanted, _)| *wanted).map(|(_, is_ipv4)| is_ipv4).collect(),
+    }
+}
+
+/// What a claim goes on to have: of what is in its status, what is of the pools, nobody older's, and not at odds with what it asks for.
+fn keep(claim: &Claim, pools: &[Pool], taken: &mut BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    let is_ours = |address: IpAddr| pools.iter().any(|pool| pool.contains(address));
+    let is_wanted = |address: &IpAddr| claim.asked.is_empty() || claim.asked.contains(address);
+    let present = claim.present.iter().copied().filter(is_wanted);
+    present.filter(|address| is_ours(*address) && taken.insert(*address)).collect()
+}
+
+fn ask(claim: &Claim, held: Vec<IpAddr>, pools: &[Pool], taken: &mut BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Why> {
+    if claim.asked.is_empty() {
+        return Ok(held);
+    }
+    if let Some(foreign) = claim.asked.iter().find(|address| !pools.iter().any(|pool| pool.contains(**address))) {
+        return Err(Why::new("AddressNotUsable", format!("{foreign} is in no pool of this controller")));
+    }
+    if let Some(other) = claim.asked.iter().find(|address| !held.contains(address) && taken.contains(address)) {
+        return Err(Why::new("AddressNotUsable", format!("{other} belongs to another object")));
+    }
+    taken.extend(&claim.asked);
+    Ok(claim.asked.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Claims as `asked/present`, each a list; `@46` behind one: both families.
+    #[track_caller]
+    fn check(pools: &str, claims: &[&str], allots: bool, expect: &[&str]) {
+        let list =
+            |text: &str| text.split(',').filter(|part| !part.is_empty()).map(|part| part.parse().unwrap()).collect();
+        let claim = |text: &&str| {
+            let (text, families) = text.split_once('@').unwrap_or((text, ""));
+            let (asked, present) = text.split_once('/').unwrap();
+            Claim {
+                asked: list(asked),
+                present: list(present),
+                families: (families.contains('4'), families.contains('6')),
+            }
+        };
+        let pools: Vec<Pool> = pools.split_whitespace().map(|pool| pool.parse().unwrap()).collect();
+        let claims: Vec<Claim> = claims.iter().map(claim).collect();
+        let found: Vec<String> = allot(&claims, &pools, allots)
+            .into_iter()
+            .map(|outcome| match outcome {
+                Ok(addresses) => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+                Err(why) => why.reason.to_owned(),
+            })
+            .collect();
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn kept_before_new_ones_are_given() {
+        let pool = "10.0.0.1-10.0.0.3";
+        check(pool, &["/", "/10.0.0.1"], true, &["10.0.0.2", "10.0.0.1"]);
+        check(pool, &["/", "/10.0.0.1"], false, &["", "10.0.0.1"]);
+        check(pool, &["/10.0.0.2", "/10.0.0.2"], true, &["10.0.0.2", "10.0.0.1"]);
+        check(pool, &["/192.0.2.1"], true, &["10.0.0.1"]);
+        check(pool, &["/", "/", "/", "/"], true, &["10.0.0.1", "10.0.0.2", "10.0.0.3", "AddressNotAssigned"]);
+    }
+
+    #[test]
+    fn asked_for() {
+        let pool = "10.0.0.1-10.0.0.3";
+        check(pool, &["10.0.0.3/10.0.0.1", "/"], true, &["10.0.0.3", "10.0.0.1"]);
+        check(pool, &["10.0.0.3/", "10.0.0.3/"], true, &["10.0.0.3", "AddressNotUsable"]);
+        check(pool, &["10.0.0.3/10.0.0.3", "10.0.0.1/"], true, &["10.0.0.3", "10.0.0.1"]);
+        check(pool, &["10.0.0.1/", "/10.0.0.1"], true, &["AddressNotUsable", "10.0.0.1"]);
+        check(pool, &["10.0.0.4/"], true, &["AddressNotUsable"]);
+    }
+
+    #[test]
+    fn families_of_addresses() {
+        let pools = "fd00::1-fd00::2 10.0.0.1-10.0.0.2";
+        check(
+            pools,
+            &["/@46", "/@6", "/@4", "/"],
+            true,
+            &["10.0.0.1,fd00::1", "fd00::2", "10.0.0.2", "AddressNotAssigned"],
+        );
+        check(pools, &["/fd00::2@46"], true, &["fd00::2,10.0.0.1"]);
+        check("fd00::/64", &["/", "/@4"], true, &["fd00::", "AddressNotAssigned"]);
+    }
+}

@@ -1,0 +1,412 @@
+//! Places where the proxy plane listens, and what is served at each: listeners of Gateways, ListenerSets and Ingresses come together here.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use model::{
+    Certificate, ClientCa, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits,
+    ListenerTls, PassthroughListener, PassthroughRoute, PathMatcher, Pem, Protocol, Route, TcpListener, TextMatcher,
+    TlsVersion,
+};
+
+use super::cluster::held;
+use crate::index::{Keypair, Name};
+use crate::settings::Settings;
+
+/// Routes of all listeners together. A hundred times what large clusters have; it bounds what objects can make a worker hold.
+pub(crate) const ROUTES_MAX: usize = 500_000;
+
+/// Open connections of one listener; see the default of a configuration file.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// The longest silence of a TCP connection: databases and message queues are silent for long.
+const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// What is spoken at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Http,
+    Https,
+    Tls,
+    Tcp,
+}
+
+impl Speaks {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Https => "HTTPS",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
+/// Which route comes first. The order of the fields is the order that the Gateway API prescribes; the longest path of an Ingress is the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Exact paths, then regular expressions, then prefixes, the longest first.
+    path: (u8, Reverse<usize>),
+    has_no_method: bool,
+    headers: Reverse<usize>,
+    query: Reverse<usize>,
+    created: i64,
+    name: Name,
+    /// Of the rule and of the match in it.
+    place: (usize, usize),
+}
+
+impl Rank {
+    pub(crate) fn new(route: &Route, created: i64, name: &Name, place: (usize, usize)) -> Self {
+        let path = match &route.path {
+            PathMatcher::Exact(path) => (0, Reverse(path.len())),
+            PathMatcher::Regex(regex) => (1, Reverse(regex.as_str().len())),
+            // `/a/` and `/a` are the same.
+            PathMatcher::Prefix(path) => (2, Reverse(path.trim_end_matches('/').len())),
+        };
+        Self {
+            path,
+            has_no_method: route.methods.is_empty(),
+            headers: Reverse(route.headers.len()),
+            query: Reverse(route.query.len()),
+            created,
+            name: name.clone(),
+            place,
+        }
+    }
+}
+
+/// What is served at one place.
+struct Bind {
+    speaks: Speaks,
+    routes: Vec<(Rank, Route)>,
+    /// By their fingerprints, who was the first to ask for such requests.
+    claimed: HashMap<u64, Name>,
+    certificates: Vec<(Name, Keypair)>,
+    clients: Clients,
+    sni: Vec<PassthroughRoute>,
+    tcp: Option<ClusterId>,
+}
+
+/// Which clients must show a certificate, at one place.
+#[derive(Default)]
+struct Clients {
+    ca: Option<Pem>,
+    /// For these names, `None` for all, they must.
+    asked: Vec<Option<HostMatcher>>,
+    /// For these they need not.
+    open: Vec<Option<HostMatcher>>,
+}
+
+/// All places.
+#[derive(Default)]
+pub(crate) struct Binds {
+    places: BTreeMap<SocketAddr, Bind>,
+    routes: usize,
+}
+
+impl Binds {
+    /// The place is for this protocol from now on.
+    ///
+    /// # Errors
+    /// It is for another already; in a sentence.
+    pub(crate) fn claim(&mut self, place: SocketAddr, speaks: Speaks) -> Result<(), String> {
+        let bind = self.places.entry(place).or_insert_with(|| Bind {
+            speaks,
+            routes: Vec::new(),
+            claimed: HashMap::new(),
+            certificates: Vec::new(),
+            clients: Clients::default(),
+            sni: Vec::new(),
+            tcp: None,
+        });
+        if bind.speaks != speaks {
+            let (there, asked) = (bind.speaks.name(), speaks.name());
+            return Err(format!("{there} is spoken at {place} for an older object, and {asked} cannot be there too"));
+        }
+        Ok(())
+    }
+
+    /// One more route at a place that was claimed, the older ones first. Gives the name of an older object that takes some or all of its
+    /// requests, if there is one.
+    ///
+    /// # Errors
+    /// There are too many; in a sentence.
+    pub(crate) fn route(&mut self, place: SocketAddr, rank: Rank, route: Route) -> Result<Option<Name>, String> {
+        if self.routes >= ROUTES_MAX {
+            return Err(format!("there are {ROUTES_MAX} routes, which is the most"));
+        }
+        let Some(bind) = self.places.get_mut(&place) else { return Ok(None) };
+        self.routes += 1;
+        let mut older = None;
+        for fingerprint in fingerprints(&route) {
+            let first = bind.claimed.entry(fingerprint).or_insert_with(|| rank.name.clone());
+            if *first != rank.name {
+                older.get_or_insert_with(|| first.clone());
+            }
+        }
+        bind.routes.push((rank, route));
+        Ok(older)
+    }
+
+    pub(crate) fn certificate(&mut self, place: SocketAddr, secret: &Name, keypair: &Keypair) {
+        if let Some(bind) = self.places.get_mut(&place)
+            && bind.certificates.iter().all(|(name, _)| name != secret)
+        {
+            bind.certificates.push((secret.clone(), keypair.clone()));
+        }
+    }
+
+    /// Clients that come for this name (`None`: for any) must show a certificate that `ca` has signed; `None`: they need none.
+    ///
+    /// # Errors
+    /// An older object says something else of the same clients, who are asked before it is known whom they mean; in a sentence.
+    pub(crate) fn ask_clients(
+        &mut self,
+        place: SocketAddr,
+        host: Option<&str>,
+        ca: Option<&Pem>,
+    ) -> Result<(), String> {
+        match self.places.get_mut(&place) {
+            Some(bind) => bind.clients.ask(host.map(self::host), ca).map_err(|why| format!("{place}: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn sni(&mut self, place: SocketAddr, sni: Vec<HostMatcher>, to: ClusterId) {
+        if let Some(bind) = self.places.get_mut(&place) {
+            bind.sni.push(PassthroughRoute { sni, to });
+        }
+    }
+
+    /// Where the connections of a TCP listener go. Says whether it is the first to say so: two cannot both be right.
+    pub(crate) fn tcp(&mut self, place: SocketAddr, to: ClusterId) -> bool {
+        match self.places.get_mut(&place) {
+            Some(bind) if bind.tcp.is_none() => {
+                bind.tcp = Some(to);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The listeners of the model, in the order of their places. `nowhere` is where a TCP listener without a route leads.
+    pub(crate) fn into_listeners(self, settings: &Settings, nowhere: ClusterId) -> Vec<Listener> {
+        self.places.into_iter().filter_map(|(place, bind)| bind.into_listener(place, settings, nowhere)).collect()
+    }
+}
+
+impl Bind {
+    /// `None`: TLS without a certificate, where nothing can be served.
+    fn into_listener(mut self, place: SocketAddr, settings: &Settings, nowhere: ClusterId) -> Option<Listener> {
+        if self.speaks == Speaks::Https && self.certificates.is_empty() {
+            return None;
+        }
+        let protocol = match self.speaks {
+            Speaks::Http | Speaks::Https => Protocol::Http(HttpListener {
+                routes: sorted(std::mem::take(&mut self.routes)).into(),
+                trusted_proxies: settings.trusted_proxies.clone(),
+                forwarded: ForwardedHeaders::XForwarded,
+                limits: ListenerLimits::default(),
+            }),
+            Speaks::Tcp => {
+                Protocol::Tcp(TcpListener { to: self.tcp.unwrap_or(nowhere), idle_timeout: TCP_IDLE_TIMEOUT })
+            }
+            Speaks::Tls => Protocol::TlsPassthrough(PassthroughListener {
+                routes: std::mem::take(&mut self.sni),
+                hello_timeout: ListenerLimits::default().header_timeout,
+                idle_timeout: TCP_IDLE_TIMEOUT,
+            }),
+        };
+        let file = |(name, keypair): &(Name, Keypair)| Certificate {
+            cert: held(format!("Secret {name} tls.crt"), &keypair.cert),
+            key: held(format!("Secret {name} tls.key"), &keypair.key),
+            ocsp: None,
+        };
+        let tls = (self.speaks == Speaks::Https).then(|| ListenerTls {
+            certificates: self.certificates.iter().map(file).collect(),
+            client_ca: self.clients.into_model(),
+            min_version: TlsVersion::V1_2,
+        });
+        Some(Listener {
+            name: place.to_string(),
+            bind: place,
+            protocol,
+            tls,
+            accept_proxy_protocol: false,
+            connections_max: CONNECTIONS_MAX,
+        })
+    }
+}
+
+impl Clients {
+    fn ask(&mut self, host: Option<HostMatcher>, ca: Option<&Pem>) -> Result<(), &'static str> {
+        let Some(ca) = ca else {
+            if self.asked.iter().any(|asked| covers(asked.as_ref(), host.as_ref())) {
+                return Err("an older object asks clients of this name for a certificate");
+            }
+            self.open.push(host);
+            return Ok(());
+        };
+        if self.ca.as_ref().is_some_and(|other| other != ca) {
+            return Err("an older object believes other certificates of clients");
+        }
+        if self.open.iter().any(|open| covers(host.as_ref(), open.as_ref())) {
+            return Err("an older object lets in clients of this name without a certificate");
+        }
+        self.ca.get_or_insert_with(|| ca.clone());
+        self.asked.push(host);
+        Ok(())
+    }
+
+    fn into_model(self) -> Option<ClientCa> {
+        let ca = self.ca?;
+        let hosts: Option<Vec<HostMatcher>> = self.asked.into_iter().collect();
+        Some(ClientCa { hosts: hosts.unwrap_or_default(), ca })
+    }
+}
+
+/// Whether one name, `None` for all, holds all that the other does.
+fn covers(one: Option<&HostMatcher>, other: Option<&HostMatcher>) -> bool {
+    match (one, other) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(one), Some(other)) => narrower(one, other).as_ref() == Some(other),
+    }
+}
+
+/// What a route asks of a request, once for each of its hosts. Numbers and not texts: there are many, and two that are equal by chance do no
+/// harm but a wrong word.
+fn fingerprints(route: &Route) -> impl Iterator<Item = u64> {
+    let mut hasher = DefaultHasher::new();
+    match &route.path {
+        PathMatcher::Prefix(path) => (0, path.trim_end_matches('/')).hash(&mut hasher),
+        PathMatcher::Exact(path) => (1, path.as_str()).hash(&mut hasher),
+        PathMatcher::Regex(regex) => (2, regex.as_str()).hash(&mut hasher),
+    }
+    route.methods.hash(&mut hasher);
+    for values in [&route.headers, &route.query] {
+        values.len().hash(&mut hasher);
+        for value in values {
+            let text = match &value.value {
+                TextMatcher::Exact(text) => (0, text.as_str()),
+                TextMatcher::Regex(regex) => (1, regex.as_str()),
+                TextMatcher::Present => (2, ""),
+            };
+            (&value.name, text).hash(&mut hasher);
+        }
+    }
+    let of = move |host: Option<&HostMatcher>| {
+        let mut hasher = hasher.clone();
+        host.hash(&mut hasher);
+        hasher.finish()
+    };
+    let any = route.hosts.is_empty().then_some(None);
+    any.into_iter().chain(route.hosts.iter().map(Some)).map(of)
+}
+
+/// In the order of their ranks, under names that are theirs alone.
+fn sorted(mut routes: Vec<(Rank, Route)>) -> Vec<Route> {
+    routes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut seen = BTreeSet::new();
+    routes.into_iter().map(|(_, route)| route).filter(|route| seen.insert(route.name.clone())).collect()
+}
+
+/// A host as objects write it. `*.example.com` is any number of labels in front, as the Gateway API says.
+pub(crate) fn host(text: &str) -> HostMatcher {
+    let lower = text.to_ascii_lowercase();
+    match lower.strip_prefix("*.") {
+        Some(domain) => HostMatcher::Suffix(domain.to_owned()),
+        None => HostMatcher::Exact(lower),
+    }
+}
+
+/// The hosts that both a listener and a route mean; `None`: none. An empty list: any.
+pub(crate) fn intersection(listener: Option<&str>, route: &[String]) -> Option<Vec<HostMatcher>> {
+    let listener = listener.filter(|host| !host.is_empty()).map(host);
+    let Some(listener) = listener else { return Some(route.iter().map(|host| self::host(host)).collect()) };
+    if route.is_empty() {
+        return Some(vec![listener]);
+    }
+    let both: Vec<HostMatcher> = route.iter().filter_map(|route| narrower(&listener, &host(route))).collect();
+    (!both.is_empty()).then_some(both)
+}
+
+fn narrower(a: &HostMatcher, b: &HostMatcher) -> Option<HostMatcher> {
+    use HostMatcher::{Exact, Suffix};
+    match (a, b) {
+        (Exact(one), Exact(other)) => (one == other).then(|| a.clone()),
+        (Suffix(_), Exact(host)) => a.matches(host).then(|| b.clone()),
+        (Exact(host), Suffix(_)) => b.matches(host).then(|| a.clone()),
+        (Suffix(one), Suffix(other)) if one == other => Some(a.clone()),
+        (Suffix(_), Suffix(other)) if a.matches(other) => Some(b.clone()),
+        (Suffix(one), Suffix(_)) if b.matches(one) => Some(a.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_both() {
+        let check = |listener: &str, route: &[&str], expect: Option<&[&str]>| {
+            let route: Vec<String> = route.iter().map(|host| (*host).to_owned()).collect();
+            let expect = expect.map(|hosts| hosts.iter().map(|text| host(text)).collect::<Vec<_>>());
+            assert_eq!(intersection(Some(listener), &route), expect, "{listener} {route:?}");
+        };
+        check("", &[], Some(&[]));
+        check("", &["a.example.com"], Some(&["a.example.com"]));
+        check("a.example.com", &[], Some(&["a.example.com"]));
+        check("a.example.com", &["A.Example.com", "b.example.com"], Some(&["a.example.com"]));
+        check("*.example.com", &["a.b.example.com", "example.com"], Some(&["a.b.example.com"]));
+        check("a.example.com", &["*.example.com"], Some(&["a.example.com"]));
+        check("*.example.com", &["*.shop.example.com"], Some(&["*.shop.example.com"]));
+        check("*.shop.example.com", &["*.example.com"], Some(&["*.shop.example.com"]));
+        check("*.example.com", &["*.example.com"], Some(&["*.example.com"]));
+        check("*.example.com", &["*.example.org", "example.com"], None);
+        check("*.ample.com", &["*.example.com"], None);
+    }
+
+    #[test]
+    fn certificates_of_clients() {
+        let ca = |name: &str| Pem::Held { name: name.into(), text: [].into() };
+        // Each a name and who must have signed; `-`: nobody.
+        let check = |asked: &[(&str, &str)], expect: Option<&str>| {
+            let mut clients = Clients::default();
+            let ask = |(name, signer): &(&str, &str)| {
+                let signer = (*signer != "-").then(|| ca(signer));
+                clients.ask((!name.is_empty()).then(|| host(name)), signer.as_ref())
+            };
+            let outcomes: Vec<_> = asked.iter().map(ask).collect();
+            let (last, before) = outcomes.split_last().unwrap();
+            assert!(before.iter().all(Result::is_ok), "{asked:?} {outcomes:?}");
+            match (last, expect) {
+                (Ok(()), None) => {}
+                (Err(why), Some(part)) => assert!(why.contains(part), "{asked:?}: {why}"),
+                other => panic!("{asked:?}: {other:?}"),
+            }
+        };
+        check(&[("a.example.com", "x"), ("b.example.com", "-")], None);
+        check(&[("", "-"), ("a.example.com", "x")], None);
+        check(&[("*.example.com", "-"), ("a.example.com", "x")], None);
+        check(&[("a.example.com", "-"), ("*.example.com", "x")], Some("without a certificate"));
+        check(&[("a.example.com", "-"), ("", "x")], Some("without a certificate"));
+        check(&[("", "x"), ("a.example.com", "-")], Some("asks clients"));
+        check(&[("*.example.com", "x"), ("a.example.com", "-")], Some("asks clients"));
+        check(&[("a.example.com", "x"), ("", "-")], None);
+        check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("believes other"));
+        let mut clients = Clients::default();
+        clients.ask(Some(host("a.example.com")), Some(&ca("x"))).unwrap();
+        clients.ask(None, Some(&ca("x"))).unwrap();
+        assert!(
+            clients.into_model().is_some_and(|asked| asked.hosts.is_empty()),
+            "all, and not those of one name alone"
+        );
+    }
+}

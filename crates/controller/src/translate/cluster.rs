@@ -1,0 +1,247 @@
+//! Clusters: who serves a rule, and where its endpoints are.
+//!
+//! A cluster is made of a port of a Service. Where the model cannot split traffic over clusters, which is everywhere but in HTTP, several ports
+//! become one cluster whose endpoints have weights in proportion: each port gets exactly its share as long as all of its endpoints are usable.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use model::{Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointAddress, Transport};
+
+use super::reference::Why;
+use crate::index::{Index, Name, SliceEndpoint, Standing};
+
+/// The largest weight that the model has.
+const WEIGHT_MAX: u64 = 65_535;
+
+/// A port of a Service, and its share of the traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Share {
+    pub(crate) service: Name,
+    pub(crate) port: u16,
+    pub(crate) transport: Transport,
+    pub(crate) weight: u32,
+    /// HTTP/2 is spoken there.
+    pub(crate) h2: bool,
+}
+
+/// Who serves what, each cluster once.
+#[derive(Default)]
+pub(crate) struct Clusters {
+    pub(crate) list: Vec<Arc<Cluster>>,
+    /// What each is made of: `made_of.len() == list.len()`.
+    made_of: Vec<Vec<Share>>,
+    ids: HashMap<Vec<Share>, ClusterId>,
+    of_service: HashMap<Name, Vec<usize>>,
+}
+
+impl Clusters {
+    /// The cluster of these shares; none at all: one without endpoints, which answers for what leads nowhere.
+    ///
+    /// # Errors
+    /// They cannot be one cluster; in a sentence.
+    pub(crate) fn of(&mut self, index: &Index, mut shares: Vec<Share>) -> Result<ClusterId, String> {
+        shares.retain(|share| share.weight > 0);
+        if let [one] = shares.as_mut_slice() {
+            one.weight = 1;
+        }
+        if let Some(id) = self.ids.get(&shares) {
+            return Ok(*id);
+        }
+        let mut cluster = Cluster::new(name(&shares), Vec::new());
+        cluster.is_missing = shares.is_empty();
+        // What is wanted of TLS and cannot be had leaves a cluster without endpoints: nothing goes out in the clear instead.
+        let made_of = match tls(index, &shares)? {
+            Ok(tls) => {
+                cluster.tls = tls;
+                shares.clone()
+            }
+            Err(_) => Vec::new(),
+        };
+        cluster.endpoints = endpoints(index, &made_of);
+        if shares.iter().any(|share| share.h2) {
+            cluster.protocol = ClusterProtocol::H2;
+        }
+        let id = ClusterId(self.list.len());
+        self.list.push(Arc::new(cluster));
+        for share in &shares {
+            let places = self.of_service.entry(share.service.clone()).or_default();
+            if places.last() != Some(&id.0) {
+                places.push(id.0);
+            }
+        }
+        self.made_of.push(made_of);
+        self.ids.insert(shares, id);
+        Ok(id)
+    }
+
+    /// What has not changed stays the very same in memory, so that the planes see that it has not.
+    pub(crate) fn keep(&mut self, before: &Self) {
+        let before: HashMap<&str, &Arc<Cluster>> =
+            before.list.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
+        for cluster in &mut self.list {
+            if let Some(same) = before.get(cluster.name.as_str()).filter(|before| **before == cluster) {
+                *cluster = (*same).clone();
+            }
+        }
+    }
+
+    /// Services that clusters are made of.
+    pub(crate) fn services(&self) -> impl Iterator<Item = Name> {
+        let services: BTreeSet<&Name> = self.of_service.keys().collect();
+        services.into_iter().cloned()
+    }
+
+    /// Those of them that have no endpoints at any port that is in use.
+    pub(crate) fn empty(&self) -> BTreeSet<Name> {
+        // One that TLS keeps from its endpoints says so in the status of its BackendTLSPolicy.
+        let has_none = |place: &usize| {
+            let is_bare = |cluster: &Arc<Cluster>| cluster.endpoints.is_empty();
+            self.list.get(*place).is_some_and(is_bare) && self.made_of.get(*place).is_some_and(|made| !made.is_empty())
+        };
+        let is_empty = |(_, places): &(&Name, &Vec<usize>)| places.iter().all(has_none);
+        self.of_service.iter().filter(is_empty).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Follows the endpoints of these Services. Says whether any cluster has others than before.
+    pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
+        let places: BTreeSet<usize> =
+            services.iter().filter_map(|service| self.of_service.get(service)).flatten().copied().collect();
+        let mut changed = false;
+        for place in places {
+            let (Some(shares), Some(cluster)) = (self.made_of.get(place), self.list.get_mut(place)) else { continue };
+            let now = endpoints(index, shares);
+            if now != cluster.endpoints {
+                changed = true;
+                Arc::make_mut(cluster).endpoints = now;
+            }
+        }
+        changed
+    }
+}
+
+/// Two Services of one name in two namespaces are two: told as names of DNS are.
+fn name(shares: &[Share]) -> String {
+    if shares.is_empty() {
+        return "nowhere".to_owned();
+    }
+    let several = shares.len() > 1;
+    let one = |share: &Share| {
+        let (Name { namespace, name }, port) = (&share.service, share.port);
+        let h2 = if share.h2 { "+h2" } else { "" };
+        let weight = if several { format!("={}", share.weight) } else { String::new() };
+        format!("{name}.{namespace}:{port}{h2}{weight}")
+    };
+    shares.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// What every share wants of TLS, or why that cannot be had.
+///
+/// # Errors
+/// They do not want the same; in a sentence.
+fn tls(index: &Index, shares: &[Share]) -> Result<Result<Option<ClusterTls>, Why>, String> {
+    let of = |share: &Share| super::policy::tls(index, &share.service, share.port, share.transport);
+    let mut wanted = shares.iter().map(of);
+    let first = wanted.next().unwrap_or(Ok(None));
+    if wanted.any(|other| other != first) {
+        return Err("backends with different BackendTLSPolicies cannot share a rule".to_owned());
+    }
+    Ok(first)
+}
+
+fn endpoints(index: &Index, shares: &[Share]) -> Vec<Endpoint> {
+    endpoints_where(index, shares, &|_| true)
+}
+
+/// The endpoints of these shares that are wanted, with weights in proportion.
+pub(crate) fn endpoints_where(
+    index: &Index,
+    shares: &[Share],
+    is_wanted: &dyn Fn(&SliceEndpoint) -> bool,
+) -> Vec<Endpoint> {
+    let of = |share: &Share| addresses(index, &share.service, share.port, share.transport, is_wanted);
+    let found: Vec<Vec<SocketAddr>> = shares.iter().map(of).collect();
+    let weights = weights(shares.iter().zip(&found).map(|(share, found)| (share.weight, found.len())));
+    let endpoint =
+        |address: &SocketAddr, weight| Endpoint { address: EndpointAddress::Socket(*address), weight, host: None };
+    found
+        .iter()
+        .zip(weights)
+        .flat_map(|(found, weight)| found.iter().map(move |address| endpoint(address, weight)))
+        .collect()
+}
+
+/// The weight of each endpoint of shares with so much weight and so many endpoints: in proportion, and no larger than it must be.
+fn weights(shares: impl Iterator<Item = (u32, usize)> + Clone) -> Vec<u32> {
+    let used = shares.clone().filter(|(_, count)| *count > 0);
+    // Of the counts, as long as it stays small: then the weights are exact. Beyond that they are near enough.
+    let common = used.clone().fold(1_u64, |common, (_, count)| {
+        let next = common / gcd(common, count as u64) * count as u64;
+        if next > 1 << 32 { common } else { next }
+    });
+    let scaled = |(weight, count): (u32, usize)| u64::from(weight) * common / (count as u64).max(1);
+    let divisor = used.clone().map(scaled).fold(0, gcd).max(1);
+    let largest = used.map(scaled).max().unwrap_or(1) / divisor;
+    let shrink = |weight: u64| if largest > WEIGHT_MAX { (weight * WEIGHT_MAX / largest).max(1) } else { weight };
+    shares.map(|share| u32::try_from(shrink((scaled(share) / divisor).max(1))).unwrap_or(u32::MAX)).collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Where the endpoints of a port are: those that are ready; where none is, those on their way out that still serve. In order, each once, so
+/// that every replica has the same list.
+fn addresses(
+    index: &Index,
+    service: &Name,
+    port: u16,
+    transport: Transport,
+    is_wanted: &dyn Fn(&SliceEndpoint) -> bool,
+) -> Vec<SocketAddr> {
+    let Some(entry) = index.services.get(service) else { return Vec::new() };
+    let Some(port) = entry.ports.iter().find(|of| of.port == port && of.transport == transport) else {
+        return Vec::new();
+    };
+    let (mut ready, mut leaving) = (BTreeSet::new(), BTreeSet::new());
+    for slice in index.slices_of(service) {
+        let Some(at) = slice.ports.iter().find(|at| at.name == port.name && at.transport == transport) else {
+            continue;
+        };
+        for endpoint in slice.endpoints.iter().filter(|endpoint| is_wanted(endpoint)) {
+            let address = SocketAddr::new(endpoint.address, at.port);
+            match endpoint.standing {
+                Standing::Ready => drop(ready.insert(address)),
+                Standing::Leaving => drop(leaving.insert(address)),
+                Standing::Out => {}
+            }
+        }
+    }
+    if ready.is_empty() { leaving } else { ready }.into_iter().collect()
+}
+
+/// A text that is held for a certificate.
+pub(crate) fn held(name: String, text: &Arc<[u8]>) -> model::Pem {
+    model::Pem::Held { name: name.into(), text: text.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_in_proportion_to_the_shares() {
+        let check = |shares: &[(u32, usize)], expect: &[u32]| {
+            assert_eq!(weights(shares.iter().copied()), expect, "{shares:?}");
+        };
+        check(&[(1, 3)], &[1]);
+        check(&[(1, 1), (1, 1)], &[1, 1]);
+        check(&[(90, 1), (10, 1)], &[9, 1]);
+        check(&[(1, 2), (1, 3)], &[3, 2]);
+        check(&[(95, 2), (5, 1)], &[19, 2]);
+        check(&[(1, 0), (1, 2)], &[2, 1]);
+        check(&[(1_000_000, 1), (1, 1)], &[65_535, 1]);
+        check(&[], &[]);
+    }
+}

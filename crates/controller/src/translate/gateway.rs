@@ -1,0 +1,301 @@
+//! Gateways and ListenerSets: which are ours, where they are, and what each of their listeners can be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use model::{HostMatcher, Pem};
+
+use super::Circumstances;
+use super::address::{self, Claim};
+use super::bind::Binds;
+use super::hosts::HostSet;
+use super::listener::{claim, conflicts, slot};
+use super::reference::{Why, is_allowed};
+use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
+use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
+use crate::settings::{Published, Settings};
+
+/// Listeners of a Gateway together with its ListenerSets.
+const LISTENERS_MAX: usize = 4096;
+
+/// A Gateway of ours.
+pub(crate) struct Plan<'i> {
+    pub(crate) name: &'i Name,
+    pub(crate) entry: &'i GatewayEntry,
+    /// Why it is not accepted.
+    pub(crate) refused: Option<Why>,
+    /// Where it listens. None yet, with the reason.
+    pub(crate) places: Result<Vec<IpAddr>, Why>,
+    /// What clients are told.
+    pub(crate) published: Vec<GatewayAddress>,
+    /// ListenerSets that were accepted.
+    pub(crate) sets: usize,
+}
+
+/// A ListenerSet that names a Gateway of ours.
+pub(crate) struct SetPlan<'i> {
+    pub(crate) name: &'i Name,
+    pub(crate) entry: &'i ListenerSetEntry,
+    pub(crate) refused: Option<Why>,
+}
+
+/// A listener of either.
+pub(crate) struct Slot<'i> {
+    /// Whose it is: a Gateway or a ListenerSet.
+    pub(crate) owner: (Kind, &'i Name),
+    pub(crate) gateway: &'i Name,
+    pub(crate) spec: &'i ListenerSpec,
+    pub(crate) kinds: Vec<RouteKind>,
+    pub(crate) places: Vec<SocketAddr>,
+    /// It and another exclude each other.
+    pub(crate) conflict: Option<Why>,
+    /// Why it is not accepted.
+    pub(crate) refused: Option<Why>,
+    /// What of its references leads nowhere.
+    pub(crate) references: Option<Why>,
+    pub(crate) certificates: Vec<(Name, Keypair)>,
+    /// By whom the certificates of its clients must have been signed; `None`: they need none.
+    pub(crate) client_ca: Option<Pem>,
+    pub(crate) attached: BTreeSet<(RouteKind, Name)>,
+    /// The hosts of its HTTPRoutes, and of its GRPCRoutes.
+    pub(crate) hosts: (HostSet, HostSet),
+}
+
+impl Slot<'_> {
+    /// Whether something listens for it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.conflict.is_none()
+            && self.refused.is_none()
+            && !self.places.is_empty()
+            && (self.spec.protocol != "HTTPS" || !self.certificates.is_empty())
+    }
+
+    pub(crate) fn hostname(&self) -> Option<&str> {
+        self.spec.hostname.as_deref().filter(|host| !host.is_empty())
+    }
+
+    /// The hosts that routes of this kind have here; `None`: they may have any.
+    pub(crate) fn hosts_of(&mut self, kind: RouteKind) -> Option<&mut HostSet> {
+        match kind {
+            RouteKind::Http => Some(&mut self.hosts.0),
+            RouteKind::Grpc => Some(&mut self.hosts.1),
+            RouteKind::Tls | RouteKind::Tcp | RouteKind::Udp => None,
+        }
+    }
+
+    /// Whether any of these hosts belongs to routes of the other kind for HTTP.
+    pub(crate) fn is_of_others(&self, kind: RouteKind, hosts: &[HostMatcher]) -> bool {
+        match kind {
+            RouteKind::Http => self.hosts.1.overlaps(hosts),
+            RouteKind::Grpc => self.hosts.0.overlaps(hosts),
+            RouteKind::Tls | RouteKind::Tcp | RouteKind::Udp => false,
+        }
+    }
+
+    pub(crate) fn is_udp(&self) -> bool {
+        self.spec.protocol == "UDP"
+    }
+}
+
+/// All Gateways of ours, their ListenerSets, and the listeners of both: those of a Gateway before those of its sets, the older set first.
+pub(crate) struct Gateways<'i> {
+    pub(crate) plans: Vec<Plan<'i>>,
+    pub(crate) sets: Vec<SetPlan<'i>>,
+    pub(crate) slots: Vec<Slot<'i>>,
+    /// The slots of each Gateway and ListenerSet; none of one that was refused.
+    pub(crate) owners: BTreeMap<(Kind, Name), Range<usize>>,
+}
+
+/// Finds them, and claims their places.
+pub(crate) fn gateways<'i>(
+    index: &'i Index,
+    settings: &Settings,
+    circumstances: &Circumstances,
+    binds: &mut Binds,
+) -> Gateways<'i> {
+    let mut plans = plans(index, settings, circumstances.allots);
+    let mut sets: Vec<SetPlan<'i>> = Vec::new();
+    let mut slots: Vec<Slot<'i>> = Vec::new();
+    let mut owners = BTreeMap::new();
+    for plan in &mut plans {
+        let first = slots.len();
+        for spec in &plan.entry.spec.listeners {
+            slots.push(slot(index, plan, (Kind::Gateway, plan.name), spec));
+        }
+        owners.insert((Kind::Gateway, plan.name.clone()), first..slots.len());
+        for set in sets_of(index, plan) {
+            let begin = slots.len();
+            if set.refused.is_none() {
+                plan.sets += 1;
+                for spec in &set.entry.spec.listeners {
+                    slots.push(slot(index, plan, (Kind::ListenerSet, set.name), spec));
+                }
+            }
+            owners.insert((Kind::ListenerSet, set.name.clone()), begin..slots.len());
+            sets.push(set);
+        }
+        let own = slots.get_mut(first..).unwrap_or_default();
+        for slot in own.iter_mut().skip(LISTENERS_MAX) {
+            slot.refused =
+                Some(Why::new("TooManyListeners", format!("a Gateway has {LISTENERS_MAX} listeners at most")));
+        }
+        conflicts(own);
+        for slot in own.iter_mut() {
+            claim(slot, plan, settings, circumstances, binds);
+        }
+    }
+    Gateways { plans, sets, slots, owners }
+}
+
+fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i>> {
+    let is_ours = |entry: &GatewayEntry| {
+        let class = Name::new("", &entry.spec.gateway_class_name);
+        let of_class =
+            index.classes.get(&class).is_some_and(|class| class.spec.controller_name == settings.controller_name);
+        of_class && settings.gateway_class.as_ref().is_none_or(|only| *only == entry.spec.gateway_class_name)
+    };
+    let mut ours: Vec<(&Name, &GatewayEntry)> = index.gateways.iter().filter(|(_, entry)| is_ours(entry)).collect();
+    ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
+    let claims: Vec<Claim> = ours.iter().map(|(_, entry)| claim_of(entry)).collect();
+    let allotted = address::allot(&claims, &settings.gateway_pools, allots);
+    ours.into_iter()
+        .zip(allotted)
+        .map(|((name, entry), allotted)| {
+            let (places, published) = match settings.gateway_pools.is_empty() {
+                true => shared(&entry.spec, settings),
+                false => own(allotted),
+            };
+            let refused = unsupported(&entry.spec).or_else(|| odd_address(&entry.spec, settings));
+            Plan { name, entry, refused, places, published, sets: 0 }
+        })
+        .collect()
+}
+
+/// An address of a type that is not served.
+fn odd_address(spec: &GatewaySpec, settings: &Settings) -> Option<Why> {
+    let has_pool = !settings.gateway_pools.is_empty();
+    let is_odd = |address: &&GatewayAddress| match kind_of(address) {
+        "IPAddress" => false,
+        // A name cannot be taken out of a pool.
+        "Hostname" => has_pool,
+        _ => true,
+    };
+    let odd = spec.addresses.iter().find(is_odd)?;
+    Some(Why::new("UnsupportedAddress", format!("addresses of the type {} are not supported here", kind_of(odd))))
+}
+
+fn kind_of(address: &GatewayAddress) -> &str {
+    address.kind.as_deref().unwrap_or("IPAddress")
+}
+
+fn claim_of(entry: &GatewayEntry) -> Claim {
+    // Those without a value ask for any; the API server lets no other text through than an address.
+    let addresses = |all: &[GatewayAddress]| {
+        all.iter().filter_map(|address| address.value.as_deref()?.parse().ok()).collect::<Vec<IpAddr>>()
+    };
+    Claim {
+        asked: addresses(&entry.spec.addresses),
+        present: addresses(&entry.status.addresses),
+        families: (false, false),
+    }
+}
+
+type Where = (Result<Vec<IpAddr>, Why>, Vec<GatewayAddress>);
+
+/// All Gateways share one place.
+fn shared(spec: &GatewaySpec, settings: &Settings) -> Where {
+    let published: Vec<GatewayAddress> = settings
+        .published()
+        .into_iter()
+        .map(|address| match address {
+            Published::Address(ip) => gateway_address("IPAddress", ip.to_string()),
+            Published::Host(host) => gateway_address("Hostname", host),
+        })
+        .collect();
+    let value = |address: &GatewayAddress| address.value.clone().filter(|text| !text.is_empty());
+    // One without a value asks for any of its type.
+    let meets = |asked: &GatewayAddress, published: &GatewayAddress| {
+        kind_of(asked) == kind_of(published) && value(asked).is_none_or(|text| published.value.as_ref() == Some(&text))
+    };
+    if let Some(foreign) = spec.addresses.iter().find(|asked| !published.iter().any(|of| meets(asked, of))) {
+        let what = value(foreign).unwrap_or_else(|| kind_of(foreign).to_owned());
+        let message = format!("{what} is not an address of this gateway, which has no pool to give addresses from");
+        return (Err(Why::new("AddressNotUsable", message)), Vec::new());
+    }
+    let is_told =
+        |of: &GatewayAddress| spec.addresses.is_empty() || spec.addresses.iter().any(|asked| meets(asked, of));
+    (Ok(vec![settings.listen]), published.into_iter().filter(is_told).collect())
+}
+
+fn own(allotted: Result<Vec<IpAddr>, Why>) -> Where {
+    match allotted {
+        Ok(addresses) if addresses.is_empty() => {
+            (Err(Why::new("AddressNotAssigned", "no address has been allotted yet")), Vec::new())
+        }
+        Ok(addresses) => {
+            let told = addresses.iter().map(|address| gateway_address("IPAddress", address.to_string())).collect();
+            (Ok(addresses), told)
+        }
+        Err(why) => (Err(why), Vec::new()),
+    }
+}
+
+fn gateway_address(kind: &str, value: String) -> GatewayAddress {
+    GatewayAddress { kind: Some(kind.to_owned()), value: Some(value) }
+}
+
+/// What a Gateway asks for and nobody here does. That clients shall show certificates must not be left undone in silence.
+fn unsupported(spec: &GatewaySpec) -> Option<Why> {
+    let tls = spec.tls.as_ref();
+    let what = [
+        (tls.is_some_and(|tls| tls.backend.is_some()), "Invalid", "tls.backend"),
+        (
+            spec.infrastructure.as_ref().is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
+            "InvalidParameters",
+            "infrastructure.parametersRef",
+        ),
+    ];
+    let found = what.into_iter().find(|(is_there, ..)| *is_there).map(|(_, reason, field)| (reason, field.to_owned()));
+    let frontend = tls.and_then(|tls| tls.frontend.as_ref());
+    let client_tls = frontend
+        .into_iter()
+        .flat_map(|frontend| std::iter::once(&frontend.default).chain(frontend.per_port.iter().map(|port| &port.tls)));
+    let unknown = || {
+        let of_clients = client_tls.flat_map(|tls| {
+            tls.others.keys().chain(tls.validation.iter().flat_map(|validation| validation.others.keys()))
+        });
+        let of_tls = tls.into_iter().flat_map(|tls| tls.others.keys());
+        let of_frontend = frontend.into_iter().flat_map(|frontend| frontend.others.keys());
+        let mut all = spec.others.keys().chain(of_tls).chain(of_frontend).chain(of_clients);
+        all.next().map(|field| ("Invalid", field.clone()))
+    };
+    found.or_else(unknown).map(|(reason, field)| Why::new(reason, format!("`{field}` is not supported")))
+}
+
+/// The ListenerSets of a Gateway, the oldest first.
+fn sets_of<'i>(index: &'i Index, plan: &Plan<'i>) -> Vec<SetPlan<'i>> {
+    let is_of = |name: &Name, entry: &ListenerSetEntry| {
+        let ObjectRef { group, kind, namespace, name: to } = &entry.spec.parent_ref;
+        group.as_deref().is_none_or(|group| group == GROUP)
+            && kind.as_deref().is_none_or(|kind| kind == "Gateway")
+            && namespace.as_deref().unwrap_or(&name.namespace) == &*plan.name.namespace
+            && **to == *plan.name.name
+    };
+    let mut sets: Vec<_> = index.listener_sets.iter().filter(|(name, entry)| is_of(name, entry)).collect();
+    sets.sort_by_key(|(name, entry)| (entry.meta.created, *name));
+    let allowed = plan.entry.spec.allowed_listeners.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+    sets.into_iter()
+        .map(|(name, entry)| {
+            let refused = if !is_allowed(index, allowed, "None", &plan.name.namespace, &name.namespace) {
+                let message = format!("allowedListeners of {} does not allow {}", plan.name, name.namespace);
+                Some(Why::new("NotAllowed", message))
+            } else if plan.refused.is_some() {
+                Some(Why::new("ParentNotAccepted", format!("the Gateway {} is not accepted", plan.name)))
+            } else {
+                None
+            };
+            SetPlan { name, entry, refused }
+        })
+        .collect()
+}

@@ -1,0 +1,219 @@
+//! Ingresses: hosts and paths on the two ports that all Ingresses share.
+//!
+//! Every rule is served in the clear; those whose host has a certificate within TLS too. Two Ingresses that say different things of one path
+//! are told so: the older is right.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use model::{HostMatcher, PathMatcher, Route, Transport};
+
+use super::bind::{Binds, Rank, Speaks, host};
+use super::cluster::{Clusters, Share};
+use super::listener::certificate;
+use super::reference::{Why, service_port};
+use super::{Circumstances, Desired, Notice, Statuses, lower};
+use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Kind, Name, PortRef};
+use crate::settings::{INGRESS_CONTROLLER, Settings};
+
+/// Where two Ingresses would say different things: a host, and a path with its type.
+type Claimed = BTreeMap<(Option<String>, bool, String), Name>;
+
+/// What is made of Ingresses.
+pub(crate) struct Serving<'t> {
+    pub(crate) binds: &'t mut Binds,
+    pub(crate) clusters: &'t mut Clusters,
+    pub(crate) statuses: &'t mut Statuses,
+    pub(crate) notices: &'t mut Vec<Notice>,
+}
+
+/// Serves every Ingress that is ours, the oldest first.
+pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circumstances, out: &mut Serving<'_>) {
+    let mut ours: Vec<_> = index.ingresses.iter().filter(|(_, entry)| is_ours(index, settings, entry)).collect();
+    ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
+    if ours.is_empty() {
+        return;
+    }
+    let mut claimed = Claimed::new();
+    let plain = place(settings, settings.ingress_ports.0, Speaks::Http, circumstances, out.binds);
+    let tls = place(settings, settings.ingress_ports.1, Speaks::Https, circumstances, out.binds);
+    for (name, entry) in ours {
+        let mut one = One { index, name, entry, claimed: &mut claimed, out };
+        let plain = one.or_told(plain.clone());
+        let tls = if entry.tls.is_empty() { None } else { one.or_told(tls.clone()) };
+        one.certificates(tls);
+        one.rules(plain, tls);
+        one.annotations();
+        let addresses = settings.published().iter().map(ToString::to_string).collect();
+        out.statuses.insert((Kind::Ingress, name.clone()), Desired::Ingress(addresses));
+    }
+}
+
+fn is_ours(index: &Index, settings: &Settings, entry: &IngressEntry) -> bool {
+    let is_our_class = |class: &Name| {
+        index
+            .ingress_classes
+            .get(class)
+            .is_some_and(|class| *class.controller == *INGRESS_CONTROLLER && !class.has_parameters)
+            && settings.ingress_class.as_deref().is_none_or(|only| *only == *class.name)
+    };
+    match entry.class.as_deref().filter(|class| !class.is_empty()) {
+        Some(class) => is_our_class(&Name::new("", class)),
+        None => index.ingress_classes.iter().any(|(name, class)| class.is_default && is_our_class(name)),
+    }
+}
+
+fn place(
+    settings: &Settings,
+    port: u16,
+    speaks: Speaks,
+    circumstances: &Circumstances,
+    binds: &mut Binds,
+) -> Result<SocketAddr, Why> {
+    let place = SocketAddr::new(settings.listen, port);
+    let refused = circumstances.binds.get(&place).cloned();
+    let outcome = refused.map_or_else(|| binds.claim(place, speaks), Err);
+    outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
+}
+
+/// One Ingress on its way.
+struct One<'t, 'o> {
+    index: &'t Index,
+    name: &'t Name,
+    entry: &'t IngressEntry,
+    claimed: &'t mut Claimed,
+    out: &'t mut Serving<'o>,
+}
+
+impl One<'_, '_> {
+    fn tell(&mut self, why: Why) {
+        self.out.notices.push(Notice::warning((Kind::Ingress, self.name.clone()), &self.entry.meta, why));
+    }
+
+    fn or_told<T>(&mut self, outcome: Result<T, Why>) -> Option<T> {
+        outcome.map_err(|why| self.tell(why)).ok()
+    }
+
+    fn certificates(&mut self, place: Option<SocketAddr>) {
+        for tls in &self.entry.tls {
+            let Some(secret) = &tls.secret else {
+                self.tell(Why::new(
+                    "InvalidCertificateRef",
+                    "an entry of tls names no Secret: its hosts are not served within TLS",
+                ));
+                continue;
+            };
+            match certificate(self.index, Name::new(&self.name.namespace, secret)) {
+                Ok((secret, keypair, wrong)) => {
+                    if let Some(place) = place {
+                        self.out.binds.certificate(place, &secret, &keypair);
+                    }
+                    wrong.into_iter().for_each(|why| self.tell(why));
+                }
+                Err(why) => self.tell(why),
+            }
+        }
+    }
+
+    /// Whether requests for this host come within TLS.
+    fn has_certificate(&self, host: Option<&str>) -> bool {
+        self.entry.tls.iter().filter(|tls| tls.secret.is_some()).any(|tls| {
+            let names = |name: &str| {
+                self::host(name) == self::host(host.unwrap_or_default())
+                    || matches!((self::host(name), host), (HostMatcher::Suffix(_), Some(host)) if self::host(name).matches(host))
+            };
+            tls.hosts.is_empty() || tls.hosts.iter().any(|name| names(name))
+        })
+    }
+
+    fn rules(&mut self, plain: Option<SocketAddr>, tls: Option<SocketAddr>) {
+        let mut all = 0;
+        for rule in &self.entry.rules {
+            let tls = tls.filter(|_| self.has_certificate(rule.host.as_deref()));
+            let tls = tls.and_then(|place| {
+                let outcome = self.out.binds.ask_clients(place, rule.host.as_deref(), None);
+                self.or_told(outcome.map(|()| place).map_err(|why| Why::new("Conflicted", why)))
+            });
+            for path in &rule.paths {
+                self.path(rule.host.as_deref(), path, [plain, tls], all);
+                all += 1;
+            }
+        }
+        if let Some(target) = &self.entry.default_backend {
+            let tls = tls.filter(|place| self.out.binds.ask_clients(*place, None, None).is_ok());
+            let path = IngressPath { path: "/".into(), kind: "Prefix".into(), target: target.clone() };
+            self.path(None, &path, [plain, tls], all);
+        }
+    }
+
+    fn path(&mut self, host: Option<&str>, path: &IngressPath, places: [Option<SocketAddr>; 2], number: usize) {
+        let matcher = match &*path.kind {
+            "Exact" => PathMatcher::Exact(path.path.to_string()),
+            // What the implementation makes of it: a prefix, as nearly all make of it.
+            "Prefix" | "ImplementationSpecific" => PathMatcher::Prefix(path.path.to_string()),
+            other => return self.tell(Why::new("UnsupportedValue", format!("the pathType {other} is not supported"))),
+        };
+        let exact = matches!(matcher, PathMatcher::Exact(_));
+        let written = if exact { &*path.path } else { path.path.trim_end_matches('/') };
+        let key = (host.map(str::to_ascii_lowercase), exact, written.to_owned());
+        let older = self.claimed.entry(key).or_insert_with(|| self.name.clone()).clone();
+        if older != *self.name {
+            let what = format!("{}{} belongs to the older Ingress {older}", host.unwrap_or("*"), path.path);
+            return self.tell(Why::new("Conflicted", what));
+        }
+        let shares = match self.share(&path.target) {
+            Ok(share) => vec![share],
+            Err(why) => {
+                self.tell(why);
+                Vec::new()
+            }
+        };
+        let to = match self.out.clusters.of(self.index, shares) {
+            Ok(to) => to,
+            Err(why) => return self.tell(Why::new("UnsupportedValue", why)),
+        };
+        let label = format!("ingress/{}#{number}", self.name);
+        let hosts = host.into_iter().map(self::host).collect();
+        let route = Route { hosts, path: matcher, ..lower::to_all(to.into(), label) };
+        let rank = Rank::new(&route, self.entry.meta.created, self.name, (number, 0));
+        for place in places.into_iter().flatten() {
+            if let Err(why) = self.out.binds.route(place, rank.clone(), route.clone()) {
+                self.tell(Why::new("TooManyRoutes", why));
+            }
+        }
+    }
+
+    fn share(&self, target: &IngressTarget) -> Result<Share, Why> {
+        let (service, wanted) = match target {
+            IngressTarget::Service(service, port) => (service, port),
+            IngressTarget::Resource(what) => {
+                return Err(Why::new(
+                    "UnsupportedValue",
+                    format!("a backend that is a {what} is not supported, only a Service"),
+                ));
+            }
+        };
+        let name = Name::new(&self.name.namespace, service);
+        let found = service_port(self.index, &name, Transport::Tcp, |port| match wanted {
+            PortRef::Number(number) => port.port == *number,
+            PortRef::Name(name) => *port.name == **name,
+        });
+        let port = found.map_err(|why| Why::new("BackendNotFound", why))?.ok_or_else(|| {
+            let wanted = match wanted {
+                PortRef::Number(number) => number.to_string(),
+                PortRef::Name(name) => name.to_string(),
+            };
+            Why::new("BackendNotFound", format!("the Service {name} has no TCP port {wanted}"))
+        })?;
+        let h2 = port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
+        Ok(Share { port: port.port, service: name, transport: Transport::Tcp, weight: 1, h2 })
+    }
+
+    /// Whoever comes from another controller relies on its annotations, and must hear that they do nothing.
+    fn annotations(&mut self) {
+        if !self.entry.foreign.is_empty() {
+            let message = format!("these annotations do nothing here: {}", self.entry.foreign.join(", "));
+            self.tell(Why::new("UnsupportedAnnotation", message));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What a rule of an HTTPRoute or a GRPCRoute means to the model: conditions here, filters in `filter`.
+
+use model::{
+    ClusterId, GrpcMatcher, PathMatcher, Route, RoutePolicy, Target, TextMatcher, Transport, ValueMatcher,
+    WeightedCluster,
+};
+use regex::Regex;
+
+use super::cluster::Clusters;
+use super::filter;
+use super::reference::{self, duration};
+use super::regexes::Regexes;
+use super::route::Made;
+use crate::index::{Index, Name, RouteKind};
+use crate::objects::{
+    BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, Text, Timeouts, ValueMatch,
+};
+
+/// Kinds of routes that a listener for HTTP serves.
+pub(crate) const HTTP_KINDS: &[RouteKind] = &[RouteKind::Http, RouteKind::Grpc];
+
+/// Features that the translation claims (`pkg/features` of the Gateway API v1.6): what is here is done whole. `UDPRoute` besides, where there is
+/// a kernel plane.
+///
+/// Of those that the standard channel has there are left: HTTPRouteBackendRequestHeaderModification (only of a rule's sole backend),
+/// HTTPRouteCORS, BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation, GatewayInfrastructure (nothing
+/// is made for a Gateway), GatewayFrontendClientCertificateValidationInsecureFallback, TLSRouteModeTerminate, TLSRouteModeMixed.
+pub(crate) const FEATURES: &[&str] = &[
+    "BackendTLSPolicy",
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
+    "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayPort8080",
+    "GatewayStaticAddresses",
+    "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestMultipleMirrors",
+    "HTTPRouteRequestPercentageMirror",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteSchemeRedirect",
+    "ListenerSet",
+    "ReferenceGrant",
+    "TCPRoute",
+    "TLSRoute",
+];
+
+/// The largest weight that the model has.
+const WEIGHT_MAX: u32 = 1_000_000;
+
+/// A call of gRPC says so by its content type (gRPC over HTTP2, section "Requests").
+const GRPC_CONTENT_TYPE: &str = r"\Aapplication/grpc(?:[+;].*)?\z";
+
+/// A rule on its way, and what is made of it.
+pub(crate) struct Lowering<'t> {
+    pub(crate) index: &'t Index,
+    pub(crate) kind: RouteKind,
+    pub(crate) name: &'t Name,
+    /// Of the routes, before the number of the match.
+    pub(crate) label: String,
+    pub(crate) made: &'t mut Made,
+    pub(crate) clusters: &'t mut Clusters,
+    pub(crate) regexes: &'t mut Regexes,
+}
+
+/// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts.
+///
+/// # Errors
+/// The rule asks for something that is not done here; in a sentence.
+pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
+    if let Some(field) = rule.others.keys().next() {
+        return Err(format!("`{field}` is not supported"));
+    }
+    let mut all = with.everything(&rule.filters, &rule.backend_refs)?;
+    timeouts(rule.timeouts.as_ref(), &mut all)?;
+    let everything = [HttpMatch::default()];
+    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
+    numbered(all, matches, with.regexes, http_match)
+}
+
+/// The same of a rule of a GRPCRoute.
+///
+/// # Errors
+/// As above.
+pub(crate) fn grpc(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
+    if let Some(field) = rule.others.keys().next() {
+        return Err(format!("`{field}` is not supported"));
+    }
+    let all = with.everything(&rule.filters, &rule.backend_refs)?;
+    let everything = [GrpcMatch::default()];
+    let matches = if rule.matches.is_empty() { &everything[..] } else { &rule.matches };
+    numbered(all, matches, with.regexes, grpc_match)
+}
+
+fn numbered<M>(
+    all: Route,
+    matches: &[M],
+    regexes: &mut Regexes,
+    put: fn(&M, &mut Route, &mut Regexes) -> Result<(), String>,
+) -> Result<Vec<Route>, String> {
+    let one = |(place, wanted): (usize, &M)| {
+        let mut route = Route { name: format!("{}.{place}", all.name), ..all.clone() };
+        put(wanted, &mut route, regexes)?;
+        Ok(route)
+    };
+    matches.iter().enumerate().map(one).collect()
+}
+
+impl Lowering<'_> {
+    /// The route that takes every request: who serves it, and what else is done.
+    fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
+        let mut route = to_all(Target::Clusters(Vec::new()), self.label.clone());
+        for wanted in filters {
+            filter::put(wanted, &mut route, self)?;
+        }
+        if matches!(route.to, Target::Redirect(_)) {
+            return Ok(route);
+        }
+        let mut clusters = Vec::with_capacity(backends.len());
+        for backend in backends {
+            // What leads nowhere keeps its share: its requests are answered with an error, and are not the others' gain.
+            let cluster = self.cluster(backend)?;
+            let weight = backend.weight.unwrap_or(1).min(WEIGHT_MAX);
+            clusters.push(WeightedCluster { cluster, weight });
+        }
+        if let [backend] = backends {
+            for wanted in &backend.filters {
+                filter::put(wanted, &mut route, self)?;
+            }
+        } else if let Some(filter) = backends.iter().find_map(|backend| backend.filters.first()) {
+            return Err(format!("the filter {} of one of several backendRefs is not supported", filter.kind));
+        }
+        if clusters.iter().all(|weighted| weighted.weight == 0) {
+            let cluster = self.clusters.of(self.index, Vec::new())?;
+            clusters = vec![WeightedCluster { cluster, weight: 1 }];
+        }
+        route.to = Target::Clusters(clusters);
+        Ok(route)
+    }
+
+    /// The cluster of a backend; one without endpoints where it leads nowhere.
+    pub(crate) fn cluster(&mut self, backend: &BackendRef) -> Result<ClusterId, String> {
+        let share = reference::backend(self.index, self.kind.name(), &self.name.namespace, backend, Transport::Tcp);
+        let share = self.made.note(share).map(|share| super::cluster::Share { weight: 1, ..share });
+        self.clusters.of(self.index, share.into_iter().collect())
+    }
+}
+
+/// The route that takes every request.
+pub(crate) fn to_all(to: Target, name: String) -> Route {
+    Route {
+        name,
+        hosts: Vec::new(),
+        path: PathMatcher::Prefix("/".to_owned()),
+        methods: Vec::new(),
+        headers: Vec::new(),
+        cookies: Vec::new(),
+        query: Vec::new(),
+        grpc: None,
+        to,
+        timeout: None,
+        policy: RoutePolicy::default(),
+    }
+}
+
+fn http_match(wanted: &HttpMatch, route: &mut Route, regexes: &mut Regexes) -> Result<(), String> {
+    if let Some(field) = wanted.others.keys().next() {
+        return Err(format!("`{field}` in matches is not supported"));
+    }
+    if let Some(matcher) = &wanted.path {
+        route.path = path(matcher, regexes)?;
+    }
+    route.methods = wanted.method.iter().map(ToString::to_string).collect();
+    route.headers = headers(&wanted.headers, regexes)?;
+    let query = |matcher: &ValueMatch| value(matcher, matcher.name.to_string(), regexes);
+    route.query = firsts(&wanted.query_params, str::to_owned).map(query).collect::<Result<_, _>>()?;
+    Ok(())
+}
+
+fn grpc_match(wanted: &GrpcMatch, route: &mut Route, regexes: &mut Regexes) -> Result<(), String> {
+    if let Some(field) = wanted.others.keys().next() {
+        return Err(format!("`{field}` in matches is not supported"));
+    }
+    route.methods = vec!["POST".to_owned()];
+    route.headers = headers(&wanted.headers, regexes)?;
+    let method = wanted.method.clone().unwrap_or_default();
+    let GrpcMethod { kind, service, method } = method;
+    let (service, method) = (service.filter(|text| !text.is_empty()), method.filter(|text| !text.is_empty()));
+    match (kind.as_deref().unwrap_or("Exact"), service, method) {
+        ("Exact", Some(service), method) => {
+            route.path = match &method {
+                Some(method) => PathMatcher::Exact(format!("/{service}/{method}")),
+                None => PathMatcher::Prefix(format!("/{service}/")),
+            };
+            route.grpc = Some(GrpcMatcher { service, method });
+        }
+        ("Exact" | "RegularExpression", None, None) => route.headers.push(is_grpc()?),
+        (kind @ ("Exact" | "RegularExpression"), service, method) => {
+            let part = |text: Option<String>| match text {
+                None => "[^/]+".to_owned(),
+                Some(text) if kind == "Exact" => ::regex::escape(&text),
+                Some(text) => format!("(?:{text})"),
+            };
+            let (service, method) = (part(service), part(method));
+            route.path = PathMatcher::Regex(regexes.anchored(&format!("/{service}/{method}"))?);
+            route.headers.push(is_grpc()?);
+        }
+        (other, ..) => return Err(format!("the method type {other} is not supported")),
+    }
+    Ok(())
+}
+
+fn is_grpc() -> Result<ValueMatcher, String> {
+    let value = Regex::new(GRPC_CONTENT_TYPE).map_err(|error| error.to_string())?;
+    Ok(ValueMatcher { name: "content-type".to_owned(), value: TextMatcher::Regex(value) })
+}
+
+fn headers(wanted: &[ValueMatch], regexes: &mut Regexes) -> Result<Vec<ValueMatcher>, String> {
+    let header = |matcher: &ValueMatch| value(matcher, matcher.name.to_ascii_lowercase(), regexes);
+    firsts(wanted, str::to_ascii_lowercase).map(header).collect()
+}
+
+/// Of several conditions on one name the first is the one that the API says counts.
+fn firsts(matches: &[ValueMatch], key: fn(&str) -> String) -> impl Iterator<Item = &ValueMatch> {
+    let mut seen = std::collections::BTreeSet::new();
+    matches.iter().filter(move |matcher| seen.insert(key(&matcher.name)))
+}
+
+fn path(wanted: &PathMatch, regexes: &mut Regexes) -> Result<PathMatcher, String> {
+    let value = wanted.value.as_deref().unwrap_or("/");
+    Ok(match wanted.kind.as_deref().unwrap_or("PathPrefix") {
+        "PathPrefix" => PathMatcher::Prefix(value.to_owned()),
+        "Exact" => PathMatcher::Exact(value.to_owned()),
+        "RegularExpression" => PathMatcher::Regex(regexes.anchored(value)?),
+        other => return Err(format!("the path type {other} is not supported")),
+    })
+}
+
+fn value(wanted: &ValueMatch, name: String, regexes: &mut Regexes) -> Result<ValueMatcher, String> {
+    let value = match wanted.kind.as_deref().unwrap_or("Exact") {
+        "Exact" => TextMatcher::Exact(wanted.value.to_string()),
+        "RegularExpression" => TextMatcher::Regex(regexes.anchored(&wanted.value)?),
+        other => return Err(format!("the match type {other} is not supported")),
+    };
+    Ok(ValueMatcher { name, value })
+}
+
+/// Zero is no limit.
+fn timeouts(wanted: Option<&Timeouts>, route: &mut Route) -> Result<(), String> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let of = |text: &Option<Text>| text.as_deref().map(duration).transpose();
+    route.timeout = of(&wanted.request)?.filter(|timeout| !timeout.is_zero());
+    route.policy.retry.per_try_timeout = of(&wanted.backend_request)?.filter(|timeout| !timeout.is_zero());
+    Ok(())
+}

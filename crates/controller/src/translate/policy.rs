@@ -1,0 +1,173 @@
+//! BackendTLSPolicy: TLS towards the endpoints of a Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::{ClusterTls, Pem, Transport};
+use rustls::pki_types::ServerName;
+
+use super::cluster::held;
+use super::reference::Why;
+use super::{Desired, Statuses};
+use crate::index::{Index, Kind, Name, PolicyEntry, ServicePort};
+use crate::objects::{AncestorStatus, Condition, GROUP, ParentRef};
+use crate::settings::Settings;
+
+/// The most that the API lets a status hold.
+const ANCESTORS_MAX: usize = 16;
+
+/// Whether a policy is about this port.
+pub(super) fn applies(index: &Index, service: &Name, port: &ServicePort) -> bool {
+    winner(index, service, &port.name).is_some()
+}
+
+/// The policy that decides about a port: one that names the port before one that does not, then the oldest, then the first by name.
+fn winner<'i>(index: &'i Index, service: &Name, port: &str) -> Option<(&'i Name, &'i PolicyEntry)> {
+    let section = |policy: &PolicyEntry| {
+        let targets = policy.spec.target_refs.iter();
+        let of = targets
+            .filter(|target| target.group.is_empty() && target.kind == "Service" && *target.name == *service.name);
+        let mut sections = of.map(|target| target.section_name.as_deref().filter(|section| !section.is_empty()));
+        let names_port = sections.clone().any(|section| section == Some(port));
+        if names_port { Some(0) } else { sections.any(|section| section.is_none()).then_some(1) }
+    };
+    let about = index.policies.iter().filter(|(name, _)| name.namespace == service.namespace);
+    let about = about.filter_map(|(name, policy)| Some((section(policy)?, policy.meta.created, name, policy)));
+    about
+        .min_by_key(|(section, created, name, _)| (*section, *created, *name))
+        .map(|(_, _, name, policy)| (name, policy))
+}
+
+/// What a port's policy asks for; `None`: there is none.
+///
+/// # Errors
+/// There is one, and it cannot be done: whatever needs it must fail.
+pub(super) fn tls(index: &Index, service: &Name, port: u16, transport: Transport) -> Result<Option<ClusterTls>, Why> {
+    let entry = index.services.get(service);
+    let port = entry.and_then(|entry| entry.ports.iter().find(|of| of.port == port && of.transport == transport));
+    let Some((name, policy)) = port.and_then(|port| winner(index, service, &port.name)) else { return Ok(None) };
+    let ca = believed(index, name, policy)?.map(|authority| authority.pem());
+    Ok(Some(ClusterTls {
+        server_name: Some(policy.spec.validation.hostname.clone()),
+        ca,
+        certificate: None,
+        verify: true,
+    }))
+}
+
+/// A ConfigMap, and the certificates in it.
+pub(super) struct Authority<'i> {
+    pub(super) name: Name,
+    text: &'i Arc<[u8]>,
+    /// What is wrong with the ConfigMap as it is now, where the certificates that it had before are still in use.
+    pub(super) wrong: Option<String>,
+}
+
+impl<'i> Authority<'i> {
+    /// # Errors
+    /// There is none of any use; in a sentence.
+    pub(super) fn find(index: &'i Index, name: Name) -> Result<Self, String> {
+        let Some(entry) = index.authorities.get(&name) else {
+            return Err(format!("there is no ConfigMap {name} with the key ca.crt"));
+        };
+        match (&entry.good, &entry.wrong) {
+            (Some(text), None) => Ok(Self { name, text, wrong: None }),
+            (Some(text), Some(wrong)) => {
+                let wrong = format!("ConfigMap {name}: {wrong}; the certificates that it had before stay in use");
+                Ok(Self { name, text, wrong: Some(wrong) })
+            }
+            (None, wrong) => {
+                Err(format!("ConfigMap {name}: {}", wrong.as_deref().unwrap_or("there is no certificate in it")))
+            }
+        }
+    }
+
+    pub(super) fn pem(&self) -> Pem {
+        held(format!("ConfigMap {}", self.name), self.text)
+    }
+}
+
+/// Who may have signed what endpoints show; `None`: those that the host trusts.
+fn believed<'i>(index: &'i Index, name: &Name, policy: &PolicyEntry) -> Result<Option<Authority<'i>>, Why> {
+    let validation = &policy.spec.validation;
+    if !validation.subject_alt_names.is_empty() {
+        return Err(Why::new("Invalid", "subjectAltNames is not supported: the certificate must carry `hostname`"));
+    }
+    if let Some(option) = policy.spec.options.keys().next() {
+        return Err(Why::new("Invalid", format!("the option {option} is not known here")));
+    }
+    if ServerName::try_from(validation.hostname.as_str()).is_err() {
+        return Err(Why::new("Invalid", format!("hostname: {:?} is not a name", validation.hostname)));
+    }
+    match (validation.ca_certificate_refs.as_slice(), validation.well_known_ca_certificates.as_deref()) {
+        ([], Some("System")) => Ok(None),
+        ([], _) => Err(Why::new("Invalid", "it says neither caCertificateRefs nor wellKnownCACertificates: System")),
+        ([reference], _) => {
+            let (group, kind) = (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref());
+            if !group.is_empty() || kind.is_some_and(|kind| kind != "ConfigMap") {
+                let message = format!("{}: only a ConfigMap with the key ca.crt can be named", reference.name);
+                return Err(Why::new("InvalidKind", message));
+            }
+            let found = Authority::find(index, Name::new(&name.namespace, &reference.name));
+            found.map(Some).map_err(|why| Why::new("InvalidCACertificateRef", why))
+        }
+        _ => Err(Why::new("InvalidCACertificateRef", "more than one of caCertificateRefs is not supported")),
+    }
+}
+
+/// What was found of each policy, for each Gateway that serves what it is about.
+pub(super) fn statuses(
+    index: &Index,
+    settings: &Settings,
+    users: &BTreeMap<Name, BTreeSet<Name>>,
+    statuses: &mut Statuses,
+) {
+    for (name, policy) in &index.policies {
+        let services: BTreeSet<Name> =
+            policy.spec.target_refs.iter().map(|target| Name::new(&name.namespace, &target.name)).collect();
+        let gateways: BTreeSet<&Name> = services.iter().filter_map(|service| users.get(service)).flatten().collect();
+        let conditions = conditions(index, name, policy);
+        let ancestor = |gateway: &&Name| AncestorStatus {
+            ancestor_ref: ParentRef {
+                group: Some(GROUP.into()),
+                kind: Some("Gateway".into()),
+                namespace: Some(gateway.namespace.clone()),
+                name: gateway.name.clone(),
+                ..ParentRef::default()
+            },
+            controller_name: settings.controller_name.as_str().into(),
+            conditions: conditions.clone(),
+        };
+        let ancestors = gateways.iter().take(ANCESTORS_MAX).map(ancestor).collect();
+        statuses.insert((Kind::Policy, name.clone()), Desired::Policy(ancestors));
+    }
+}
+
+fn conditions(index: &Index, name: &Name, policy: &PolicyEntry) -> Vec<Condition> {
+    let loses = policy.spec.target_refs.iter().any(|target| {
+        let service = Name::new(&name.namespace, &target.name);
+        let section = target.section_name.as_deref().unwrap_or_default();
+        index.services.contains_key(&service)
+            && winner(index, &service, section).is_some_and(|(winner, of)| {
+                // One that names the port does not take away the rest of the Service from one that does not.
+                winner != name
+                    && of.spec.target_refs.iter().any(|other| {
+                        other.name == target.name && other.section_name.as_deref().unwrap_or_default() == section
+                    })
+            })
+    });
+    let (accepted, resolved) = match believed(index, name, policy) {
+        Ok(Some(Authority { wrong: Some(wrong), .. })) => (Ok(()), Err(Why::new("InvalidCACertificateRef", wrong))),
+        Ok(_) => (Ok(()), Ok(())),
+        Err(why) if why.reason == "Invalid" => (Err(why), Ok(())),
+        Err(why) => (Err(Why::new("NoValidCACertificate", why.message.clone())), Err(why)),
+    };
+    let accepted = match accepted {
+        Ok(()) if loses => Err(Why::new("Conflicted", "an older BackendTLSPolicy is about the same port")),
+        other => other,
+    };
+    [("Accepted", accepted), ("ResolvedRefs", resolved)]
+        .into_iter()
+        .map(|(kind, outcome)| super::status::condition(kind, kind, &outcome, policy.meta.generation))
+        .collect()
+}

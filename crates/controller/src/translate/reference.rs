@@ -1,0 +1,246 @@
+//! References between objects: whether they are allowed, and what they lead to.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use model::Transport;
+
+use super::cluster::Share;
+use crate::index::{Index, Name, ServicePort};
+use crate::objects::{BackendRef, GROUP, Namespaces, ObjectRef};
+
+/// Why something is not done: a reason of the API for machines, and a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Why {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Why {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// Whether objects of `kind` (of the Gateway API) in `namespace` may name this object of the core group.
+pub(crate) fn is_granted(index: &Index, kind: &str, namespace: &str, to_kind: &str, to: &Name) -> bool {
+    *namespace == *to.namespace
+        || index.grants.iter().filter(|(name, _)| name.namespace == to.namespace).any(|(_, grant)| {
+            let from = |from: &crate::objects::GrantFrom| {
+                from.group == GROUP && from.kind == kind && from.namespace == namespace
+            };
+            let names = |granted: &crate::objects::GrantTo| {
+                let name = granted.name.as_deref().filter(|name| !name.is_empty());
+                granted.group.is_empty() && granted.kind == to_kind && name.is_none_or(|name| *name == *to.name)
+            };
+            grant.from.iter().any(from) && grant.to.iter().any(names)
+        })
+}
+
+/// The object of the core group that a reference from `namespace` leads to.
+///
+/// # Errors
+/// It is of another kind, or the reference is not allowed.
+pub(crate) fn core_object(
+    index: &Index,
+    kind: &str,
+    namespace: &str,
+    to_kind: &str,
+    reference: &ObjectRef,
+    invalid_kind: &'static str,
+) -> Result<Name, Why> {
+    let group = reference.group.as_deref().unwrap_or_default();
+    let found = reference.kind.as_deref().unwrap_or(to_kind);
+    if !group.is_empty() || found != to_kind {
+        let group = if group.is_empty() { String::new() } else { format!(" of {group}") };
+        let message = format!("{}: a {found}{group} cannot be used here, only a {to_kind}", reference.name);
+        return Err(Why::new(invalid_kind, message));
+    }
+    let name = Name::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
+    if !is_granted(index, kind, namespace, to_kind, &name) {
+        let message =
+            format!("no ReferenceGrant in {} lets a {kind} of {namespace} name {to_kind} {name}", name.namespace);
+        return Err(Why::new("RefNotPermitted", message));
+    }
+    Ok(name)
+}
+
+/// The port of a Service that a route names.
+///
+/// # Errors
+/// The reference leads nowhere, or to something that cannot be served.
+pub(crate) fn backend(
+    index: &Index,
+    kind: &str,
+    namespace: &str,
+    reference: &BackendRef,
+    transport: Transport,
+) -> Result<Share, Why> {
+    let name = core_object(index, kind, namespace, "Service", &reference.object, "InvalidKind")?;
+    let Some(number) = reference.port else {
+        return Err(Why::new("BackendNotFound", format!("{name}: a backendRef to a Service needs `port`")));
+    };
+    let port = service_port(index, &name, transport, |port| port.port == number)
+        .map_err(|message| Why::new("BackendNotFound", message))?
+        .ok_or_else(|| {
+            Why::new("BackendNotFound", format!("the Service {name} has no {} port {number}", word(transport)))
+        })?;
+    if let Some(why) = unspoken(index, &name, port) {
+        return Err(Why::new("UnsupportedProtocol", why));
+    }
+    // gRPC is HTTP/2, whatever the port says.
+    let h2 = kind == "GRPCRoute" || port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
+    Ok(Share { service: name, port: number, transport, weight: reference.weight.unwrap_or(1), h2 })
+}
+
+/// A port of a Service.
+///
+/// # Errors
+/// There is no such Service, or it has no endpoints by its nature; in a sentence.
+pub(crate) fn service_port<'i>(
+    index: &'i Index,
+    name: &Name,
+    transport: Transport,
+    is_it: impl Fn(&ServicePort) -> bool,
+) -> Result<Option<&'i ServicePort>, String> {
+    let service = index.services.get(name).ok_or_else(|| format!("there is no Service {name}"))?;
+    if service.is_external_name {
+        // Whoever may write a Service could make this gateway reach anything that it can reach (CVE-2021-25740).
+        return Err(format!("the Service {name} is of type ExternalName, which is not followed"));
+    }
+    Ok(service.ports.iter().find(|port| port.transport == transport && is_it(port)))
+}
+
+/// Why what a port says of its protocol cannot be spoken; `None`: it can.
+fn unspoken(index: &Index, service: &Name, port: &ServicePort) -> Option<String> {
+    let protocol = port.app_protocol.as_deref()?;
+    let has_policy = super::policy::applies(index, service, port);
+    match protocol {
+        "kubernetes.io/wss" | "https" if !has_policy => {
+            Some(format!("{service}: appProtocol {protocol} needs a BackendTLSPolicy, which says whom to believe"))
+        }
+        // Names without a prefix are IANA's, and say nothing that would change what is sent; ws is a request of HTTP/1.1 like others.
+        _ => None,
+    }
+}
+
+pub(crate) fn word(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
+    }
+}
+
+/// Whether an object of `namespace` is among those that are allowed by an object of `own`. `default` is what nothing said means.
+pub(crate) fn is_allowed(
+    index: &Index,
+    allowed: Option<&Namespaces>,
+    default: &str,
+    own: &str,
+    namespace: &str,
+) -> bool {
+    match allowed.and_then(|allowed| allowed.from.as_deref()).unwrap_or(default) {
+        "All" => true,
+        "Same" => own == namespace,
+        "Selector" => {
+            let labels = index.namespaces.get(&Name::new("", namespace));
+            let selector = allowed.and_then(|allowed| allowed.selector.as_ref());
+            selector.zip(labels).is_some_and(|(selector, labels)| selects(selector, labels))
+        }
+        _ => false,
+    }
+}
+
+/// Whether labels are meant. An operator that nobody knows selects nothing.
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let holds = |key: &str, value: &String| labels.get(key) == Some(value);
+    selector.match_labels.iter().flatten().all(|(key, value)| holds(key, value))
+        && selector.match_expressions.iter().flatten().all(|expression| {
+            let has = labels.contains_key(&expression.key);
+            let is_one = || expression.values.iter().flatten().any(|value| holds(&expression.key, value));
+            match expression.operator.as_str() {
+                "In" => is_one(),
+                "NotIn" => !is_one(),
+                "Exists" => has,
+                "DoesNotExist" => !has,
+                _ => false,
+            }
+        })
+}
+
+/// A duration as GEP-2257 writes it: up to four numbers with units, `1h30m`, `500ms`. Zero: no limit.
+///
+/// # Errors
+/// It is none; in a sentence.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write 10s, 1m30s or 500ms");
+    let mut rest = text;
+    let mut millis: u64 = 0;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let number: u64 = number.parse().ok().filter(|_| (1..=5).contains(&digits)).ok_or_else(wrong)?;
+        let unit = after.bytes().take_while(u8::is_ascii_lowercase).count();
+        let (unit, after) = after.split_at(unit);
+        let factor = match unit {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1000,
+            "ms" => 1,
+            _ => return Err(wrong()),
+        };
+        millis = millis.saturating_add(number.saturating_mul(factor));
+        rest = after;
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let check = |text: &str, expect: Option<u64>| {
+            assert_eq!(duration(text).ok(), expect.map(Duration::from_millis), "{text}");
+        };
+        check("10s", Some(10_000));
+        check("1h1m1s1ms", Some(3_661_001));
+        check("0s", Some(0));
+        check("99999h", Some(99_999 * 3_600_000));
+        for wrong in ["", "10", "s", "1.5s", "-1s", "100000s", "1d", "1s ", "1S"] {
+            check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn selectors() {
+        let labels: BTreeMap<String, String> = [("team".to_owned(), "a".to_owned())].into();
+        let check = |operator: &str, key: &str, values: &[&str], expect: bool| {
+            let expression = LabelSelectorRequirement {
+                key: key.into(),
+                operator: operator.into(),
+                values: Some(values.iter().map(|value| (*value).to_owned()).collect()),
+            };
+            let selector = LabelSelector { match_expressions: Some(vec![expression]), match_labels: None };
+            assert_eq!(selects(&selector, &labels), expect, "{key} {operator} {values:?}");
+        };
+        check("In", "team", &["b", "a"], true);
+        check("In", "team", &["b"], false);
+        check("NotIn", "team", &["b"], true);
+        check("NotIn", "other", &["b"], true);
+        check("NotIn", "team", &["a"], false);
+        check("Exists", "team", &[], true);
+        check("Exists", "other", &[], false);
+        check("DoesNotExist", "other", &[], true);
+        check("DoesNotExist", "team", &[], false);
+        check("Near", "team", &["a"], false);
+        assert!(selects(&LabelSelector::default(), &labels));
+    }
+}

@@ -1,0 +1,284 @@
+//! Routes: where each may be attached, what becomes of its rules, and what is said of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use model::{HostMatcher, Route};
+
+use super::bind::{Binds, Rank, intersection};
+use super::cluster::{Clusters, Share};
+use super::gateway::{Gateways, Slot};
+use super::hosts::Hosts;
+use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
+use super::reference::{Why, is_allowed};
+use super::regexes::Regexes;
+use super::status::{self, condition};
+use super::{Desired, Statuses, lower, stream};
+use crate::index::{Index, Kind, Name, RouteEntry, RouteKind, Rules};
+use crate::objects::{Condition, GROUP, GrpcRule, HttpRule, ParentRef, ParentStatus};
+use crate::settings::Settings;
+
+/// What is made of routes.
+pub(crate) struct Attaching<'t> {
+    pub(crate) binds: &'t mut Binds,
+    pub(crate) clusters: &'t mut Clusters,
+    pub(crate) vips: &'t mut stream::Vips,
+    pub(crate) statuses: &'t mut Statuses,
+    /// Where packets of vips arrive.
+    pub(crate) interfaces: &'t [String],
+    /// There are HTTPRoutes and GRPCRoutes.
+    pub(crate) has_both: bool,
+    /// Services that have had no endpoints for a while.
+    pub(crate) empty: &'t BTreeSet<Name>,
+    pub(crate) regexes: &'t mut Regexes,
+    /// The Gateways that lead to each Service.
+    pub(crate) users: &'t mut BTreeMap<Name, BTreeSet<Name>>,
+}
+
+/// Whether there are routes of both kinds for HTTP. If not, nobody need ask which hosts either has.
+pub(crate) fn has_both(index: &Index) -> bool {
+    let first = |kind| index.routes.range((kind, Name::new("", ""))..).next();
+    let has = |kind| first(kind).is_some_and(|((of, _), _)| *of == kind);
+    has(RouteKind::Http) && has(RouteKind::Grpc)
+}
+
+/// Attaches every route, the oldest first.
+pub(crate) fn attach(index: &Index, settings: &Settings, gateways: &mut Gateways<'_>, out: &mut Attaching<'_>) {
+    let mut routes: Vec<_> = index.routes.iter().collect();
+    routes.sort_by_key(|((kind, name), entry)| (entry.meta.created, name, *kind));
+    for ((kind, name), entry) in routes {
+        attach_one(index, settings, gateways, (*kind, name, entry), out);
+    }
+}
+
+type Found<'i> = (RouteKind, &'i Name, &'i RouteEntry);
+
+fn attach_one(
+    index: &Index,
+    settings: &Settings,
+    gateways: &mut Gateways<'_>,
+    route: Found<'_>,
+    out: &mut Attaching<'_>,
+) {
+    let (kind, name, entry) = route;
+    let mut parents = Vec::new();
+    let mut places: BTreeMap<SocketAddr, Hosts> = BTreeMap::new();
+    let mut of: BTreeSet<&Name> = BTreeSet::new();
+    for parent in &entry.parents {
+        let Some(slots) = slots_of(gateways, name, parent) else { continue };
+        let outcome = find(index, route, parent, slots, &gateways.slots).map(|found| {
+            for (at, both) in found {
+                let Some(slot) = gateways.slots.get_mut(at) else { continue };
+                slot.attached.insert((kind, name.clone()));
+                if let Some(own) = slot.hosts_of(kind).filter(|_| out.has_both) {
+                    own.add(&both);
+                }
+                of.insert(slot.gateway);
+                for place in slot.places.iter().filter(|_| slot.is_served()) {
+                    places.entry(*place).or_default().add(&both);
+                }
+            }
+        });
+        parents.push((parent.clone(), outcome));
+    }
+    if parents.is_empty() {
+        // Nothing of ours; a status that was ours is taken back.
+        if entry.present.iter().any(|parent| *parent.controller_name == *settings.controller_name) {
+            out.statuses.insert((Kind::Route(kind), name.clone()), Desired::Route(Box::default()));
+        }
+        return;
+    }
+    let made = serve(index, route, &places, out);
+    for service in &made.services {
+        out.users.entry(service.clone()).or_default().extend(of.iter().map(|gateway| (*gateway).clone()));
+    }
+    let status = |(parent, outcome): (ParentRef, Result<(), Why>)| ParentStatus {
+        parent_ref: parent,
+        controller_name: settings.controller_name.as_str().into(),
+        conditions: made.conditions(outcome, out.empty, entry.meta.generation),
+    };
+    let statuses = parents.into_iter().map(status).collect();
+    out.statuses.insert((Kind::Route(kind), name.clone()), Desired::Route(statuses));
+}
+
+/// The listeners of what a parentRef names, if that is ours.
+fn slots_of(gateways: &Gateways<'_>, route: &Name, parent: &ParentRef) -> Option<Range<usize>> {
+    if parent.group.as_deref().is_some_and(|group| group != GROUP) {
+        return None;
+    }
+    let name = Name::new(parent.namespace.as_deref().unwrap_or(&route.namespace), &parent.name);
+    let kind = match parent.kind.as_deref().unwrap_or("Gateway") {
+        "Gateway" => Kind::Gateway,
+        "ListenerSet" => Kind::ListenerSet,
+        _ => return None,
+    };
+    gateways.owners.get(&(kind, name)).cloned()
+}
+
+/// The listeners that take the route, with the hosts that it has there.
+///
+/// # Errors
+/// None does.
+fn find(
+    index: &Index,
+    (kind, name, entry): Found<'_>,
+    parent: &ParentRef,
+    range: Range<usize>,
+    slots: &[Slot<'_>],
+) -> Result<Vec<(usize, Vec<HostMatcher>)>, Why> {
+    let is_meant = |slot: &Slot<'_>| {
+        parent.section_name.as_deref().is_none_or(|section| section == slot.spec.name)
+            && parent.port.is_none_or(|port| port == slot.spec.port)
+    };
+    let meant: Vec<(usize, &Slot<'_>)> =
+        range.filter_map(|at| Some((at, slots.get(at)?))).filter(|(_, slot)| is_meant(slot)).collect();
+    if meant.is_empty() {
+        let what = parent.section_name.as_deref().map_or_else(String::new, |section| format!(" named {section}"));
+        let port = parent.port.map_or_else(String::new, |port| format!(" on port {port}"));
+        return Err(Why::new("NoMatchingParent", format!("{} has no listener{what}{port}", parent.name)));
+    }
+    let is_let_in = |slot: &Slot<'_>| {
+        let namespaces = slot.spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+        slot.kinds.contains(&kind) && is_allowed(index, namespaces, "Same", &slot.owner.1.namespace, &name.namespace)
+    };
+    let allowed: Vec<_> = meant.into_iter().filter(|(_, slot)| is_let_in(slot)).collect();
+    if allowed.is_empty() {
+        let message = format!("no listener of {} takes a {} of {}", parent.name, kind.name(), name.namespace);
+        return Err(Why::new("NotAllowedByListeners", message));
+    }
+    let hosts = |slot: &Slot<'_>| match kind {
+        RouteKind::Tcp | RouteKind::Udp => Some(Vec::new()),
+        _ => intersection(slot.hostname(), &entry.hostnames),
+    };
+    let found: Vec<_> = allowed.into_iter().filter_map(|(at, slot)| Some((at, hosts(slot)?))).collect();
+    if found.is_empty() {
+        let message = format!("no listener of {} is for {}", parent.name, entry.hostnames.join(", "));
+        return Err(Why::new("NoMatchingListenerHostname", message));
+    }
+    let is_free =
+        |(at, both): &(usize, Vec<HostMatcher>)| slots.get(*at).is_some_and(|slot| !slot.is_of_others(kind, both));
+    let found: Vec<_> = found.into_iter().filter(is_free).collect();
+    if found.is_empty() {
+        // The API lets a host have one kind of route for HTTP, and says which: the older.
+        let other = if kind == RouteKind::Grpc { RouteKind::Http } else { RouteKind::Grpc };
+        let message = format!("an older {} has one of its hosts at {}", other.name(), parent.name);
+        return Err(Why::new("HostnameConflict", message));
+    }
+    Ok(found)
+}
+
+/// What became of a route, wherever it is attached.
+#[derive(Default)]
+pub(crate) struct Made {
+    /// Why all of it is refused.
+    pub(crate) refused: Option<Why>,
+    /// Rules that were dropped, and why.
+    pub(crate) dropped: Vec<String>,
+    /// The first rule some or all of whose requests an older route of this name takes.
+    pub(crate) overlapped: Option<(usize, Name)>,
+    /// The first reference that leads nowhere.
+    pub(crate) references: Option<Why>,
+    /// Services that it leads to.
+    pub(crate) services: BTreeSet<Name>,
+}
+
+impl Made {
+    fn conditions(&self, attached: Result<(), Why>, empty: &BTreeSet<Name>, generation: i64) -> Box<[Condition]> {
+        let accepted = attached.and(match &self.refused {
+            Some(why) => Err(why.clone()),
+            None => Ok(()),
+        });
+        let references = self.references.clone().map_or(Ok(()), Err);
+        let mut conditions = vec![
+            condition("Accepted", "Accepted", &accepted, generation),
+            condition("ResolvedRefs", "ResolvedRefs", &references, generation),
+        ];
+        if self.refused.is_none() && !self.dropped.is_empty() {
+            // The API prescribes how this message begins.
+            let message = format!("Dropped Rule: {}", self.dropped.join("; "));
+            conditions.push(status::at(Condition::holds("PartiallyInvalid", "UnsupportedValue", message), generation));
+        }
+        if let Some((place, older)) = &self.overlapped {
+            let message = format!("rule {place}: the older route {older} takes the same requests");
+            conditions.push(status::at(Condition::holds(OVERLAPPED, "OlderRoute", message), generation));
+        }
+        if let Some(service) = self.services.intersection(empty).next() {
+            let message = format!("the Service {service} has no endpoint that serves: its share is answered 503");
+            conditions.push(status::at(Condition::fails(BACKENDS_AVAILABLE, "NoEndpoints", message), generation));
+        }
+        conditions.into()
+    }
+
+    /// Notes a reference, good or bad.
+    pub(crate) fn note(&mut self, share: Result<Share, Why>) -> Option<Share> {
+        match share {
+            Ok(share) => {
+                self.services.insert(share.service.clone());
+                Some(share)
+            }
+            Err(why) => {
+                self.references.get_or_insert(why);
+                None
+            }
+        }
+    }
+}
+
+fn serve(index: &Index, route: Found<'_>, places: &BTreeMap<SocketAddr, Hosts>, out: &mut Attaching<'_>) -> Made {
+    let (_, _, entry) = route;
+    if let Some(field) = entry.others.keys().next() {
+        let why = Why::new("UnsupportedValue", format!("`{field}` is not supported"));
+        return Made { refused: Some(why), ..Made::default() };
+    }
+    match &entry.rules {
+        Rules::Http(rules) => {
+            let lowering = |rule: &HttpRule, with: &mut lower::Lowering<'_>| lower::http(rule, with);
+            rules_of(index, route, rules, lowering, places, out)
+        }
+        Rules::Grpc(rules) => {
+            let lowering = |rule: &GrpcRule, with: &mut lower::Lowering<'_>| lower::grpc(rule, with);
+            rules_of(index, route, rules, lowering, places, out)
+        }
+        Rules::Stream(rules) => stream::serve(index, (route.0, route.1), rules, places, out),
+    }
+}
+
+/// Each rule for itself: one that cannot be served is dropped, and the others are served.
+fn rules_of<R>(
+    index: &Index,
+    (kind, name, entry): Found<'_>,
+    rules: &[R],
+    lowering: impl Fn(&R, &mut lower::Lowering<'_>) -> Result<Vec<Route>, String>,
+    places: &BTreeMap<SocketAddr, Hosts>,
+    out: &mut Attaching<'_>,
+) -> Made {
+    let mut made = Made::default();
+    for (place, rule) in rules.iter().enumerate() {
+        let label = format!("{}/{name}#{place}", kind.name().to_ascii_lowercase());
+        let (clusters, regexes) = (&mut *out.clusters, &mut *out.regexes);
+        let mut with = lower::Lowering { index, kind, name, label, made: &mut made, clusters, regexes };
+        let routes = match lowering(rule, &mut with) {
+            Ok(routes) => routes,
+            Err(why) => {
+                made.dropped.push(format!("rule {place}: {why}"));
+                continue;
+            }
+        };
+        for (matching, route) in routes.into_iter().enumerate() {
+            let rank = Rank::new(&route, entry.meta.created, name, (place, matching));
+            for (at, hosts) in places {
+                let route = Route { hosts: hosts.list(), ..route.clone() };
+                match out.binds.route(*at, rank.clone(), route) {
+                    Ok(None) => {}
+                    Ok(Some(older)) => drop(made.overlapped.get_or_insert((place, older))),
+                    Err(why) => made.dropped.push(format!("rule {place}: {why}")),
+                }
+            }
+        }
+    }
+    if !rules.is_empty() && made.dropped.len() >= rules.len() {
+        made.refused = Some(Why::new("UnsupportedValue", made.dropped.join("; ")));
+    }
+    made
+}

@@ -1,0 +1,163 @@
+//! Services of the type LoadBalancer: an address out of a pool, served by the kernel plane.
+//!
+//! | the Service says | the vip is |
+//! |---|---|
+//! | `externalTrafficPolicy: Cluster` | `full_nat`: endpoints on any node; they see an address of this host |
+//! | `externalTrafficPolicy: Local` | `nat`: endpoints of this node alone; they see the client |
+//! | `sessionAffinity: ClientIP` | with `affinity` |
+//! | `loadBalancerSourceRanges` | with `allow` |
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use model::VipMode;
+
+use super::address::{self, Claim};
+use super::cluster::Share;
+use super::reference::{Why, word};
+use super::stream::{self, Source, Vips};
+use super::{Circumstances, Desired, Notice, Statuses};
+use crate::index::{Index, Kind, LoadBalancer, Name, ServiceEntry};
+use crate::settings::Settings;
+
+/// Vips that the kernel plane has room for.
+const VIPS_MAX: usize = 1024;
+
+/// Networks in the `loadBalancerSourceRanges` of one Service.
+const SOURCES_OF_SERVICE_MAX: usize = 256;
+
+/// The same of all together, once for each vip: fewer than the kernel plane has room for.
+const SOURCES_MAX: usize = 61_440;
+
+/// Why there is no kernel plane to serve anything; `None`: there is one.
+pub(crate) fn no_kernel_plane(settings: &Settings, circumstances: &Circumstances) -> Option<String> {
+    if settings.interfaces.is_empty() {
+        return Some("no --vip-interface was given".to_owned());
+    }
+    circumstances.kernel.clone()
+}
+
+/// Serves every Service that is ours.
+pub(crate) fn translate(
+    index: &Index,
+    settings: &Settings,
+    circumstances: &Circumstances,
+    vips: &mut Vips,
+    statuses: &mut Statuses,
+    notices: &mut Vec<Notice>,
+) {
+    if settings.service_pools.is_empty() {
+        // Another controller of ours may have the pools, and the same class: its Services are nobody's business here.
+        return;
+    }
+    let is_ours = |load_balancer: &LoadBalancer| load_balancer.class.as_deref() == Some(&*settings.load_balancer_class);
+    let mut ours: Vec<(&Name, &ServiceEntry, &LoadBalancer)> = index
+        .services
+        .iter()
+        .filter_map(|(name, entry)| Some((name, entry, entry.load_balancer.as_deref()?)))
+        .filter(|(_, _, load_balancer)| is_ours(load_balancer))
+        .collect();
+    ours.sort_by_key(|(name, entry, _)| (entry.meta.created, *name));
+    let claims: Vec<Result<Claim, Why>> = ours.iter().map(|(.., load_balancer)| claim(load_balancer)).collect();
+    let good: Vec<Claim> = claims.iter().filter_map(|claim| claim.as_ref().ok()).map(Claim::clone).collect();
+    let mut allotted = address::allot(&good, &settings.service_pools, circumstances.allots).into_iter();
+    for ((name, entry, load_balancer), claim) in ours.into_iter().zip(claims) {
+        let addresses = claim.and_then(|_| allotted.next().unwrap_or(Ok(Vec::new())));
+        let outcome = addresses.and_then(|addresses| {
+            possible(load_balancer, settings, circumstances)?;
+            serve(index, settings, (name, entry, load_balancer), &addresses, vips)?;
+            Ok(addresses)
+        });
+        let served = outcome.unwrap_or_else(|why| {
+            notices.push(Notice::warning((Kind::Service, name.clone()), &entry.meta, why));
+            Vec::new()
+        });
+        statuses.insert((Kind::Service, name.clone()), Desired::Service(served));
+    }
+}
+
+fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
+    let asked = load_balancer.asked.iter().map(|text| {
+        let wrong = |_| Why::new("UnsupportedAddress", format!("{text} is no address"));
+        text.parse::<IpAddr>().map_err(wrong)
+    });
+    Ok(Claim {
+        asked: asked.collect::<Result<_, _>>()?,
+        present: load_balancer.present.clone(),
+        families: load_balancer.families,
+    })
+}
+
+fn possible(load_balancer: &LoadBalancer, settings: &Settings, circumstances: &Circumstances) -> Result<(), Why> {
+    if let Some(why) = no_kernel_plane(settings, circumstances) {
+        return Err(Why::new("KernelPlane", why));
+    }
+    if load_balancer.sources.len() > SOURCES_OF_SERVICE_MAX {
+        let message = format!("loadBalancerSourceRanges has more than {SOURCES_OF_SERVICE_MAX} networks");
+        return Err(Why::new("InvalidSourceRange", message));
+    }
+    if let Some(bad) = load_balancer.bad_sources.first() {
+        return Err(Why::new("InvalidSourceRange", format!("loadBalancerSourceRanges: {bad} is no network")));
+    }
+    if load_balancer.unspoken {
+        return Err(Why::new("UnsupportedProtocol", "one of its ports is for another protocol than TCP and UDP"));
+    }
+    if load_balancer.local && settings.node.is_none() {
+        return Err(Why::new("UnknownNode", "externalTrafficPolicy Local needs --node-name"));
+    }
+    Ok(())
+}
+
+fn serve(
+    index: &Index,
+    settings: &Settings,
+    (name, entry, load_balancer): (&Name, &ServiceEntry, &LoadBalancer),
+    addresses: &[IpAddr],
+    vips: &mut Vips,
+) -> Result<(), Why> {
+    let begun = vips.list.len();
+    let more = addresses.len() * entry.ports.len();
+    if begun + more > VIPS_MAX {
+        return Err(Why::new("TooManyVips", format!("the kernel plane has room for {VIPS_MAX} vips")));
+    }
+    if vips.sources() + more * load_balancer.sources.len() > SOURCES_MAX {
+        let message =
+            format!("the kernel plane has room for {SOURCES_MAX} networks in the source ranges of all Services");
+        return Err(Why::new("TooManySources", message));
+    }
+    for port in &entry.ports {
+        let (mode, node) = match load_balancer.local {
+            true => (VipMode::Nat, settings.node.clone()),
+            false => (VipMode::FullNat { sources: Vec::new() }, None),
+        };
+        let of = |address: &IpAddr| {
+            let place = SocketAddr::new(*address, port.port);
+            let label = format!("{}.{}@{place}/{}", name.name, name.namespace, word(port.transport).to_lowercase());
+            let mut vip = stream::vip(label, place, port.transport, mode.clone(), &settings.interfaces);
+            vip.affinity = load_balancer.affinity;
+            let is_same = |network: &&IpNet| network.addr().is_ipv4() == address.is_ipv4();
+            vip.allow = load_balancer.sources.iter().filter(is_same).copied().collect();
+            if vip.allow.is_empty() && !load_balancer.sources.is_empty() {
+                // Sources of the other family alone: nobody of this one may come.
+                vip.deny = everybody(*address);
+            }
+            vip
+        };
+        let (service, port, transport) = (name.clone(), port.port, port.transport);
+        let shares = vec![Share { service, port, transport, weight: 1, h2: false }];
+        let made = addresses.iter().map(of).collect();
+        if let Err(why) = vips.add(index, made, &Source { shares, node }) {
+            vips.truncate(begun);
+            return Err(why);
+        }
+    }
+    Ok(())
+}
+
+fn everybody(address: IpAddr) -> Vec<IpNet> {
+    let none: IpAddr = match address {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    IpNet::new(none, 0).into_iter().collect()
+}

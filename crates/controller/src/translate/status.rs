@@ -1,0 +1,339 @@
+//! What is written back: conditions of Gateways and their listeners, and how a status that is wanted becomes a write, if it is one at all.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::gateway::{Gateways, Plan, SetPlan, Slot};
+use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
+use super::reference::Why;
+use super::service::no_kernel_plane;
+use super::{Circumstances, Desired, Statuses, lower};
+use crate::index::{Index, Kind, Name};
+use crate::objects::{
+    AncestorStatus, Condition, GROUP, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentRef, ParentStatus,
+    RouteGroupKind, SupportedFeature,
+};
+use crate::settings::Settings;
+
+/// A condition of an outcome; `good` is its reason where all is well.
+pub(crate) fn condition(
+    kind: &'static str,
+    good: &'static str,
+    outcome: &Result<(), Why>,
+    generation: i64,
+) -> Condition {
+    let condition = match outcome {
+        Ok(()) => Condition::holds(kind, good, ""),
+        Err(why) => Condition::fails(kind, why.reason, why.message.clone()),
+    };
+    at(condition, generation)
+}
+
+/// Found in this generation.
+pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
+    Condition { observed_generation: generation, ..condition }
+}
+
+/// GatewayClasses that are ours.
+pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circumstances, statuses: &mut Statuses) {
+    let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
+    if no_kernel_plane(settings, circumstances).is_none() {
+        features.insert("UDPRoute");
+    }
+    let ours = index.classes.iter().filter(|(name, class)| {
+        class.spec.controller_name == settings.controller_name
+            && settings.gateway_class.as_deref().is_none_or(|only| only == &*name.name)
+    });
+    for (name, class) in ours {
+        let accepted = match &class.spec.parameters_ref {
+            None => Ok(()),
+            Some(_) => Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters")),
+        };
+        let feature = |name: &str| SupportedFeature { name: name.to_owned() };
+        let status = GatewayClassStatus {
+            conditions: vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)],
+            supported_features: features.iter().copied().map(feature).collect(),
+        };
+        statuses.insert((Kind::GatewayClass, name.clone()), Desired::Class(status));
+    }
+}
+
+/// Gateways and ListenerSets, after all routes have been attached.
+pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, statuses: &mut Statuses) {
+    for plan in &gateways.plans {
+        let slots = slots(gateways, Kind::Gateway, plan.name);
+        let generation = plan.entry.meta.generation;
+        let mut status = GatewayStatus {
+            addresses: plan.published.clone(),
+            conditions: of_gateway(plan, slots, circumstances),
+            listeners: slots.iter().map(|slot| listener(slot, plan, circumstances, generation)).collect(),
+            attached_listener_sets: i32::try_from(plan.sets).ok().filter(|sets| *sets > 0),
+        };
+        if plan.entry.status.attached_listener_sets.is_some_and(|written| written > 0) {
+            // It must be taken back; where it was never written it is not begun: an older API has no such field.
+            status.attached_listener_sets.get_or_insert(0);
+        }
+        statuses.insert((Kind::Gateway, plan.name.clone()), Desired::Gateway(status));
+    }
+    for set in &gateways.sets {
+        let slots = slots(gateways, Kind::ListenerSet, set.name);
+        let generation = set.entry.meta.generation;
+        let parent = gateways.plans.iter().find(|plan| slots.iter().any(|slot| slot.gateway == plan.name));
+        let listeners = slots.iter().filter_map(|slot| Some(listener(slot, parent?, circumstances, generation)));
+        let status = GatewayStatus {
+            addresses: Vec::new(),
+            conditions: of_set(set, slots, generation),
+            listeners: listeners.collect(),
+            attached_listener_sets: None,
+        };
+        statuses.insert((Kind::ListenerSet, set.name.clone()), Desired::Gateway(status));
+    }
+}
+
+fn slots<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g [Slot<'i>] {
+    let range = gateways.owners.get(&(kind, name.clone())).cloned().unwrap_or_default();
+    gateways.slots.get(range).unwrap_or_default()
+}
+
+fn is_valid(slot: &Slot<'_>) -> bool {
+    slot.conflict.is_none() && slot.refused.is_none()
+}
+
+/// Whether listeners are good: all, some, or none of them.
+fn validity(slots: &[Slot<'_>], generation: i64) -> Condition {
+    let bad: Vec<&str> = slots.iter().filter(|slot| !is_valid(slot)).map(|slot| slot.spec.name.as_str()).collect();
+    let message = || format!("not valid: {}", bad.join(", "));
+    let condition = match (bad.len(), slots.len()) {
+        (0, _) => Condition::holds("Accepted", "Accepted", ""),
+        (bad, all) if bad == all => Condition::fails("Accepted", "ListenersNotValid", message()),
+        _ => Condition::holds("Accepted", "ListenersNotValid", message()),
+    };
+    at(condition, generation)
+}
+
+fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances) -> Vec<Condition> {
+    let generation = plan.entry.meta.generation;
+    let accepted = match &plan.refused {
+        Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
+        None => validity(slots, generation),
+    };
+    let programmed = if !accepted.is_true() {
+        Err(Why::new("Invalid", "it is not accepted"))
+    } else if let Err(why) = &plan.places {
+        Err(why.clone())
+    } else if plan.published.is_empty() {
+        Err(Why::new("AddressNotAssigned", "nobody has said by which address it is reached (--publish-address)"))
+    } else if let Some(why) = &circumstances.refused {
+        Err(Why::new("Pending", why.clone()))
+    } else if !slots.iter().any(Slot::is_served) {
+        Err(Why::new("Invalid", "no listener of it can be served"))
+    } else {
+        Ok(())
+    };
+    vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
+}
+
+fn of_set(set: &SetPlan<'_>, slots: &[Slot<'_>], generation: i64) -> Vec<Condition> {
+    let accepted = match &set.refused {
+        Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
+        None => validity(slots, generation),
+    };
+    let programmed = match &set.refused {
+        Some(why) => Err(why.clone()),
+        None if slots.iter().any(Slot::is_served) => Ok(()),
+        None => Err(Why::new("Invalid", "no listener of it can be served")),
+    };
+    vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
+}
+
+fn listener(slot: &Slot<'_>, plan: &Plan<'_>, circumstances: &Circumstances, generation: i64) -> ListenerStatus {
+    let refused = slot.conflict.clone().or_else(|| slot.refused.clone());
+    let accepted = refused.map_or(Ok(()), Err);
+    let references = slot.references.clone().map_or(Ok(()), Err);
+    let programmed = match (&accepted, &plan.places, &circumstances.refused) {
+        (Err(_), ..) => Err(Why::new("Invalid", "it is not accepted")),
+        (Ok(()), Err(why), _) => Err(Why::new("Pending", why.message.clone())),
+        (Ok(()), Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
+        _ if plan.refused.is_some() => Err(Why::new("Invalid", "its Gateway is not accepted")),
+        _ if !slot.is_served() => Err(Why::new("Invalid", "there is no certificate to show")),
+        _ => Ok(()),
+    };
+    let conflicted = match &slot.conflict {
+        Some(why) => Condition::holds("Conflicted", why.reason, why.message.clone()),
+        None => Condition::fails("Conflicted", "NoConflicts", ""),
+    };
+    let kind =
+        |kind: &crate::index::RouteKind| RouteGroupKind { group: Some(GROUP.to_owned()), kind: kind.name().to_owned() };
+    ListenerStatus {
+        name: slot.spec.name.clone(),
+        supported_kinds: slot.kinds.iter().map(kind).collect(),
+        attached_routes: i32::try_from(slot.attached.len()).unwrap_or(i32::MAX),
+        conditions: vec![
+            condition("Accepted", "Accepted", &accepted, generation),
+            condition("Programmed", "Programmed", &programmed, generation),
+            condition("ResolvedRefs", "ResolvedRefs", &references, generation),
+            at(conflicted, generation),
+        ],
+    }
+}
+
+/// A write that is due.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// A merge patch of the status, which holds only over the state of the object that it was made from.
+    pub patch: Value,
+}
+
+/// What has to be written so that an object says what is wanted; `None`: it does, or it is gone. `now` is RFC 3339.
+pub(crate) fn write(
+    index: &Index,
+    settings: &Settings,
+    about: &(Kind, Name),
+    desired: &Desired,
+    now: &str,
+) -> Option<Write> {
+    let (kind, name) = about;
+    let (resource_version, status) = match (kind, desired) {
+        (Kind::GatewayClass, Desired::Class(wanted)) => {
+            let entry = index.classes.get(name)?;
+            (&entry.meta.resource_version, class(&entry.status, wanted, now)?)
+        }
+        (Kind::Gateway, Desired::Gateway(wanted)) => {
+            let entry = index.gateways.get(name)?;
+            (&entry.meta.resource_version, gateway(&entry.status, wanted, now)?)
+        }
+        (Kind::ListenerSet, Desired::Gateway(wanted)) => {
+            let entry = index.listener_sets.get(name)?;
+            (&entry.meta.resource_version, gateway(&entry.status, wanted, now)?)
+        }
+        (Kind::Route(of), Desired::Route(wanted)) => {
+            let entry = index.routes.get(&(*of, name.clone()))?;
+            (&entry.meta.resource_version, parents(&entry.present, wanted, &settings.controller_name, now)?)
+        }
+        (Kind::Policy, Desired::Policy(wanted)) => {
+            let entry = index.policies.get(name)?;
+            (&entry.meta.resource_version, ancestors(&entry.present, wanted, &settings.controller_name, now)?)
+        }
+        (Kind::Ingress, Desired::Ingress(wanted)) => {
+            let entry = index.ingresses.get(name)?;
+            let is_same = entry.present.iter().map(|text| &**text).eq(wanted.iter().map(String::as_str));
+            let point = |text: &String| match text.parse::<IpAddr>() {
+                Ok(ip) => json!({"ip": ip}),
+                Err(_) => json!({"hostname": text}),
+            };
+            let points: Vec<Value> = wanted.iter().map(point).collect();
+            (&entry.meta.resource_version, (!is_same).then(|| json!({"loadBalancer": {"ingress": points}}))?)
+        }
+        (Kind::Service, Desired::Service(wanted)) => {
+            let entry = index.services.get(name)?;
+            let present = &entry.load_balancer.as_ref()?.present;
+            // The packets reach the endpoint with the virtual address still in them, so that kube-proxy may short-circuit it.
+            let points: Vec<Value> = wanted.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
+            (&entry.meta.resource_version, (present != wanted).then(|| json!({"loadBalancer": {"ingress": points}}))?)
+        }
+        _ => return None,
+    };
+    Some(Write { patch: json!({"metadata": {"resourceVersion": resource_version}, "status": status}) })
+}
+
+fn class(present: &GatewayClassStatus, wanted: &GatewayClassStatus, now: &str) -> Option<Value> {
+    let conditions = merge(&present.conditions, &wanted.conditions, now);
+    let is_same = same(&present.conditions, &conditions) && present.supported_features == wanted.supported_features;
+    let status = GatewayClassStatus { conditions, supported_features: wanted.supported_features.clone() };
+    to_value(!is_same, status)
+}
+
+fn gateway(present: &GatewayStatus, wanted: &GatewayStatus, now: &str) -> Option<Value> {
+    let of = |name: &str| present.listeners.iter().find(|listener| listener.name == name);
+    let listener = |wanted: &ListenerStatus| {
+        let before = of(&wanted.name).map(|listener| listener.conditions.as_slice()).unwrap_or_default();
+        ListenerStatus { conditions: merge(before, &wanted.conditions, now), ..wanted.clone() }
+    };
+    let merged = GatewayStatus {
+        conditions: merge(&present.conditions, &wanted.conditions, now),
+        listeners: wanted.listeners.iter().map(listener).collect(),
+        ..wanted.clone()
+    };
+    let same_listener = |(a, b): (&ListenerStatus, &ListenerStatus)| {
+        a.name == b.name
+            && a.attached_routes == b.attached_routes
+            && a.supported_kinds == b.supported_kinds
+            && same(&a.conditions, &b.conditions)
+    };
+    let is_same = same(&present.conditions, &merged.conditions)
+        && present.addresses == merged.addresses
+        && present.attached_listener_sets.unwrap_or(0) == merged.attached_listener_sets.unwrap_or(0)
+        && present.listeners.len() == merged.listeners.len()
+        && present.listeners.iter().zip(&merged.listeners).all(same_listener);
+    let mut value = to_value(!is_same, merged)?;
+    if wanted.addresses.is_empty() {
+        // A merge patch leaves what it does not name.
+        value["addresses"] = Value::Null;
+    }
+    Some(value)
+}
+
+fn parents(present: &[ParentStatus], wanted: &[ParentStatus], ours: &str, now: &str) -> Option<Value> {
+    let (own, foreign): (Vec<_>, Vec<_>) = present.iter().partition(|parent| parent.controller_name == ours);
+    let merged = |wanted: &ParentStatus| {
+        let before = own.iter().find(|parent| parent.parent_ref == wanted.parent_ref);
+        let before = before.map(|parent| &*parent.conditions).unwrap_or_default();
+        ParentStatus { conditions: merge(before, &wanted.conditions, now).into(), ..wanted.clone() }
+    };
+    let wanted: Vec<ParentStatus> = wanted.iter().map(merged).collect();
+    let same_parent =
+        |(a, b): (&&ParentStatus, &ParentStatus)| a.parent_ref == b.parent_ref && same(&a.conditions, &b.conditions);
+    let is_same = own.len() == wanted.len() && own.iter().zip(&wanted).all(same_parent);
+    let all: Vec<&ParentStatus> = foreign.into_iter().chain(&wanted).collect();
+    (!is_same).then(|| json!({"parents": all}))
+}
+
+fn ancestors(present: &[AncestorStatus], wanted: &[AncestorStatus], ours: &str, now: &str) -> Option<Value> {
+    let parent = |ancestor: &AncestorStatus| ParentStatus {
+        parent_ref: ParentRef { ..ancestor.ancestor_ref.clone() },
+        controller_name: ancestor.controller_name.clone(),
+        conditions: ancestor.conditions.as_slice().into(),
+    };
+    let (present, wanted): (Vec<_>, Vec<_>) =
+        (present.iter().map(parent).collect(), wanted.iter().map(parent).collect());
+    let mut value = parents(&present, &wanted, ours, now)?;
+    // The same but for two names.
+    let mut all = value["parents"].take();
+    for ancestor in all.as_array_mut().into_iter().flatten() {
+        ancestor["ancestorRef"] = ancestor["parentRef"].take();
+        if let Some(fields) = ancestor.as_object_mut() {
+            fields.remove("parentRef");
+        }
+    }
+    Some(json!({"ancestors": all}))
+}
+
+/// What is wanted, with the times of what says the same already, and conditions of kinds that are not ours.
+fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Condition> {
+    let of = |kind: &str| present.iter().find(|condition| condition.kind == kind);
+    let timed = |wanted: &Condition| {
+        let before = of(&wanted.kind).filter(|before| before.status == wanted.status);
+        let time = before.map_or_else(|| now.into(), |before| before.last_transition_time.clone());
+        Condition { last_transition_time: time, ..wanted.clone() }
+    };
+    let is_foreign = |condition: &&Condition| {
+        !OUR_CONDITIONS.contains(&&*condition.kind) && !wanted.iter().any(|wanted| wanted.kind == condition.kind)
+    };
+    wanted.iter().map(timed).chain(present.iter().filter(is_foreign).cloned()).collect()
+}
+
+/// Kinds of conditions that are ours: one that is not wanted any more goes.
+const OUR_CONDITIONS: [&str; 7] =
+    ["Accepted", "Programmed", "ResolvedRefs", "Conflicted", "PartiallyInvalid", OVERLAPPED, BACKENDS_AVAILABLE];
+
+fn same(present: &[Condition], merged: &[Condition]) -> bool {
+    present.len() == merged.len()
+        && merged.iter().all(|merged| present.iter().any(|present| present.says_the_same(merged)))
+}
+
+fn to_value(is_due: bool, status: impl serde::Serialize) -> Option<Value> {
+    // Statuses are plain data: making JSON of them cannot fail.
+    is_due.then(|| serde_json::to_value(status).unwrap_or_default())
+}

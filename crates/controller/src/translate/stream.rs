@@ -1,0 +1,206 @@
+//! TLSRoute, TCPRoute, UDPRoute: who serves the connections or flows of a listener.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use model::{FlowTimeouts, PortRange, Transport, Vip, VipAlgorithm, VipMode};
+
+use super::cluster::{self, Share};
+use super::hosts::Hosts;
+use super::reference::{self, Why};
+use super::route::{Attaching, Made};
+use crate::index::{Index, Name, RouteKind, SliceEndpoint};
+use crate::objects::StreamRule;
+
+/// Endpoints of one vip: more is no use to anybody, and what one object asks for must leave room for the others.
+const ENDPOINTS_OF_VIP_MAX: usize = 2048;
+
+/// Endpoints of all vips together: fewer than the kernel plane has room for, where those that leave stay until their flows have ended.
+const ENDPOINTS_MAX: usize = 49_152;
+
+/// Vips, and what their endpoints follow from.
+#[derive(Default)]
+pub(crate) struct Vips {
+    pub(crate) list: Vec<Vip>,
+    /// `made_of.len() == list.len()`.
+    made_of: Vec<Source>,
+    /// Those that the kernel plane has refused, by their names, and why.
+    refused: BTreeMap<String, String>,
+}
+
+/// Where the endpoints of a vip come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) shares: Vec<Share>,
+    /// Only those on this node.
+    pub(crate) node: Option<String>,
+}
+
+impl Vips {
+    /// None yet; `refused` are those that must stay out.
+    pub(crate) fn new(refused: &BTreeMap<String, String>) -> Self {
+        Self { refused: refused.clone(), ..Self::default() }
+    }
+
+    /// More of them, whose endpoints are those of `source`: all or none.
+    ///
+    /// # Errors
+    /// The kernel plane has refused one of them before.
+    pub(crate) fn add(&mut self, index: &Index, vips: Vec<Vip>, source: &Source) -> Result<(), Why> {
+        if let Some(why) = vips.iter().find_map(|vip| self.refused.get(&vip.name)) {
+            return Err(Why::new("KernelPlane", why.clone()));
+        }
+        for mut vip in vips {
+            vip.endpoints = endpoints(index, &vip, source, self.room());
+            self.list.push(vip);
+            self.made_of.push(source.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes back those that were added after the first so many.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.list.truncate(count);
+        self.made_of.truncate(count);
+    }
+
+    /// How many endpoints more there may be.
+    fn room(&self) -> usize {
+        ENDPOINTS_MAX.saturating_sub(self.list.iter().map(|vip| vip.endpoints.len()).sum())
+    }
+
+    /// Networks in all lists of sources.
+    pub(crate) fn sources(&self) -> usize {
+        self.list.iter().map(|vip| vip.allow.len() + vip.deny.len()).sum()
+    }
+
+    /// Whether an address and port is in use.
+    pub(crate) fn is_taken(&self, place: SocketAddr, transport: Transport) -> bool {
+        let is_it =
+            |vip: &Vip| vip.address == place.ip() && vip.ports.first == place.port() && vip.transport == transport;
+        self.list.iter().any(is_it)
+    }
+
+    /// Follows the endpoints of these Services. Says whether any vip has others than before.
+    pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
+        let mut changed = false;
+        let mut room = self.room();
+        let is_meant = |source: &Source| source.shares.iter().any(|share| services.contains(&share.service));
+        for (vip, source) in self.list.iter_mut().zip(&self.made_of).filter(|(_, source)| is_meant(source)) {
+            room += vip.endpoints.len();
+            let now = endpoints(index, vip, source, room);
+            room -= now.len();
+            changed |= now != vip.endpoints;
+            vip.endpoints = now;
+        }
+        changed
+    }
+}
+
+/// Those of the vip's family, as many as there is room for.
+fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<model::Endpoint> {
+    let is_wanted = |endpoint: &SliceEndpoint| {
+        let is_here = source.node.as_deref().is_none_or(|node| endpoint.node.as_deref() == Some(node));
+        is_here && endpoint.address.is_ipv4() == vip.address.is_ipv4()
+    };
+    let mut found = cluster::endpoints_where(index, &source.shares, &is_wanted);
+    found.truncate(room.min(ENDPOINTS_OF_VIP_MAX));
+    found
+}
+
+/// A vip as Services and UDP listeners want it, without endpoints.
+pub(crate) fn vip(name: String, place: SocketAddr, transport: Transport, mode: VipMode, interfaces: &[String]) -> Vip {
+    Vip {
+        name,
+        address: place.ip(),
+        ports: PortRange { first: place.port(), last: place.port() },
+        transport,
+        interfaces: interfaces.to_vec(),
+        endpoints: Vec::new(),
+        // The same flow goes to the same endpoint from every replica, so that routers may move it between them.
+        algorithm: VipAlgorithm::Maglev,
+        mode,
+        affinity: None,
+        health_check: None,
+        allow: Vec::new(),
+        deny: Vec::new(),
+        source_rate: None,
+        timeouts: FlowTimeouts::new(transport),
+    }
+}
+
+/// Puts a route to use at its places.
+pub(crate) fn serve(
+    index: &Index,
+    (kind, name): (RouteKind, &Name),
+    rules: &[StreamRule],
+    places: &BTreeMap<SocketAddr, Hosts>,
+    out: &mut Attaching<'_>,
+) -> Made {
+    let mut made = Made::default();
+    let refuse = |reason, message: String, mut made: Made| {
+        made.refused = Some(Why::new(reason, message));
+        made
+    };
+    let [rule] = rules else {
+        return refuse(
+            "UnsupportedValue",
+            "a route of this kind has one rule: nothing tells several apart".into(),
+            made,
+        );
+    };
+    if let Some(field) = rule.others.keys().next() {
+        return refuse("UnsupportedValue", format!("`{field}` is not supported"), made);
+    }
+    let transport = if kind == RouteKind::Udp { Transport::Udp } else { Transport::Tcp };
+    let mut shares = Vec::new();
+    for backend in &rule.backend_refs {
+        let share = reference::backend(index, kind.name(), &name.namespace, backend, transport);
+        shares.extend(made.note(share));
+    }
+    let outcome = match kind {
+        RouteKind::Udp => udp(index, name, shares, places, out),
+        _ => tcp(index, kind, shares, places, out),
+    };
+    match outcome {
+        Ok(()) => made,
+        Err(Why { reason, message }) => refuse(reason, message, made),
+    }
+}
+
+fn tcp(
+    index: &Index,
+    kind: RouteKind,
+    shares: Vec<Share>,
+    places: &BTreeMap<SocketAddr, Hosts>,
+    out: &mut Attaching<'_>,
+) -> Result<(), Why> {
+    let to = out.clusters.of(index, shares).map_err(|why| Why::new("UnsupportedValue", why))?;
+    for (place, hosts) in places {
+        match kind {
+            RouteKind::Tls => out.binds.sni(*place, hosts.list(), to),
+            _ if out.binds.tcp(*place, to) => {}
+            _ => return Err(Why::new("Conflicted", format!("an older TCPRoute has all connections of {place}"))),
+        }
+    }
+    Ok(())
+}
+
+fn udp(
+    index: &Index,
+    name: &Name,
+    shares: Vec<Share>,
+    places: &BTreeMap<SocketAddr, Hosts>,
+    out: &mut Attaching<'_>,
+) -> Result<(), Why> {
+    let shares: Vec<Share> = shares.into_iter().filter(|share| share.weight > 0).collect();
+    if let Some(place) = places.keys().find(|place| out.vips.is_taken(**place, Transport::Udp)) {
+        return Err(Why::new("Conflicted", format!("an older UDPRoute has all flows of {place}")));
+    }
+    // An endpoint may be on any node, and would answer the client past this one: it must see an address of this host.
+    let mode = || VipMode::FullNat { sources: Vec::new() };
+    let of =
+        |place: &SocketAddr| vip(format!("udproute/{name}@{place}"), *place, Transport::Udp, mode(), out.interfaces);
+    let vips = places.keys().map(of).collect();
+    out.vips.add(index, vips, &Source { shares, node: None })
+}

@@ -1,0 +1,361 @@
+//! The thread that follows the cluster: news into the index, the index into snapshots, and statuses back.
+//!
+//! One loop, one change after another. A first change is published at once; what comes while that is put to use is published together, and
+//! never so often that it takes more than a tenth of a CPU. Nothing that the API server does or fails to do takes back what is served.
+
+mod telling;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use model::Snapshot;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::index::{Index, Kind, Name};
+use crate::settings::Settings;
+use crate::translate::{self, Circumstances, Regexes, Translation, translate};
+use crate::watch::News;
+use crate::write::Writer;
+use telling::Telling;
+
+/// News taken in at once before anything is made of them.
+const NEWS_AT_ONCE: usize = 1024;
+
+/// Between two snapshots: ten times what the last one cost, and within these bounds.
+const REST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const REST_FACTOR: u32 = 10;
+
+/// How long until a place where nothing could listen is tried again, or a write that failed. And between two looks at which Services have no
+/// endpoints: one that has none at two looks is told.
+const AGAIN_AFTER: Duration = Duration::from_secs(15);
+
+/// Writes under way at once.
+const WRITES_AT_ONCE: usize = 8;
+
+/// Statuses looked at between two looks at everything else.
+const CHECKS_AT_ONCE: usize = 64;
+
+/// A snapshot, and the way to say what became of it.
+pub struct Update {
+    /// What is to be served. Its generation is for whoever puts it to use to give.
+    pub snapshot: Snapshot,
+    /// Nothing but endpoints is different from the one before: certificates and sockets are the same.
+    pub endpoints_only: bool,
+    /// What became of it.
+    pub outcome: oneshot::Sender<Outcome>,
+}
+
+/// What became of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in use.
+    Adopted,
+    /// It is not; the one before is.
+    Refused(Refusal),
+}
+
+/// Why a snapshot is not in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// Places where nothing can listen, and why.
+    pub binds: Vec<(SocketAddr, String)>,
+    /// It is the kernel plane that refused.
+    pub kernel: bool,
+    /// The vips that it refused, by their names, and why, while it could serve the others.
+    pub vips: Vec<(String, String)>,
+    /// In a sentence.
+    pub why: String,
+}
+
+/// All that the thread knows.
+pub(crate) struct Work {
+    pub(crate) settings: Settings,
+    pub(crate) index: Index,
+    /// Watches that have not read their first list.
+    pub(crate) expected: BTreeSet<(Kind, Option<Box<str>>)>,
+    pub(crate) updates: mpsc::Sender<Update>,
+    pub(crate) writer: Writer,
+    circumstances: Circumstances,
+    /// They are not those of the last translation.
+    moved: bool,
+    translation: Translation,
+    regexes: Regexes,
+    /// A snapshot under way.
+    pending: Option<oneshot::Receiver<Outcome>>,
+    /// The statuses of the translation are true: its snapshot is in use.
+    in_use: bool,
+    /// Nothing is published before.
+    rest_until: Instant,
+    /// Statuses that may have to be written.
+    due: BTreeSet<(Kind, Name)>,
+    in_flight: BTreeSet<(Kind, Name)>,
+    failed: BTreeSet<(Kind, Name)>,
+    telling: Telling,
+    /// Services that had no endpoints at the last look.
+    bare: BTreeSet<Name>,
+    again_at: Instant,
+    /// What was said of the last snapshot that was refused.
+    last_refusal: Option<String>,
+}
+
+type Written = ((Kind, Name), Result<(), String>);
+
+impl Work {
+    pub(crate) fn new(
+        settings: Settings,
+        expected: BTreeSet<(Kind, Option<Box<str>>)>,
+        updates: mpsc::Sender<Update>,
+        client: Client,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            writer: Writer::new(client, &settings),
+            settings,
+            index: Index::default(),
+            expected,
+            updates,
+            circumstances: Circumstances::default(),
+            moved: true,
+            translation: Translation::default(),
+            regexes: Regexes::default(),
+            pending: None,
+            in_use: false,
+            rest_until: now,
+            due: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            telling: Telling::new(now),
+            bare: BTreeSet::new(),
+            again_at: now + AGAIN_AFTER,
+            last_refusal: None,
+        }
+    }
+
+    /// Works until nobody wants snapshots any more.
+    pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>, mut leads: watch::Receiver<bool>) {
+        let mut writes: JoinSet<Written> = JoinSet::new();
+        let updates = self.updates.clone();
+        loop {
+            self.publish();
+            self.write(&mut writes);
+            let has_checks = self.leads() && self.in_use && !self.due.is_empty() && writes.len() < WRITES_AT_ONCE;
+            let has_events = self.leads() && self.in_use && writes.len() < WRITES_AT_ONCE;
+            tokio::select! {
+                () = updates.closed() => return,
+                Some(first) = news.recv() => {
+                    self.take(first);
+                    for _ in 1..NEWS_AT_ONCE {
+                        let Ok(more) = news.try_recv() else { break };
+                        self.take(more);
+                    }
+                }
+                outcome = outcome(&mut self.pending) => self.hear(outcome),
+                Ok(()) = leads.changed() => self.lead(*leads.borrow_and_update()),
+                Some(Ok((about, outcome))) = writes.join_next() => self.written(about, outcome),
+                () = tokio::time::sleep_until(self.rest_until), if self.wants_to_publish() => {}
+                () = tokio::time::sleep_until(self.again_at) => self.try_again(),
+                () = until(self.telling.due()), if has_events => {}
+                () = std::future::ready(()), if has_checks => {}
+            }
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.circumstances.allots
+    }
+
+    fn lead(&mut self, leads: bool) {
+        if self.circumstances.allots != leads {
+            self.circumstances.allots = leads;
+            self.moved = true;
+            // Whoever wrote before may have written other things, and may have told other things or nothing.
+            self.due = self.translation.statuses.keys().cloned().collect();
+            self.telling.begin_anew();
+        }
+    }
+
+    fn take(&mut self, news: News) {
+        match news {
+            News::Applied(object) => self.index.apply(object),
+            News::Removed(kind, name) => self.index.remove(kind, &name),
+            News::Listed(kind, scope, listed) => {
+                let is_within = |name: &Name| scope.as_ref().is_none_or(|scope| **scope == *name.namespace);
+                for gone in self.index.names(kind).into_iter().filter(|name| is_within(name) && !listed.contains(name))
+                {
+                    self.index.remove(kind, &gone);
+                }
+                if self.expected.remove(&(kind, scope)) && self.expected.is_empty() {
+                    tracing::info!("the cluster has been read");
+                }
+            }
+        }
+    }
+
+    fn wants_to_publish(&self) -> bool {
+        let is_news = self.moved || self.index.changes().all || !self.index.changes().endpoints.is_empty();
+        self.expected.is_empty() && self.pending.is_none() && is_news
+    }
+
+    /// Makes a snapshot of what has changed, if it is time to.
+    fn publish(&mut self) {
+        let statuses = self.index.take_statuses();
+        self.due.extend(statuses);
+        let begun = Instant::now();
+        if !self.wants_to_publish() || begun < self.rest_until {
+            return;
+        }
+        let changes = self.index.take_changes();
+        let endpoints_only = !std::mem::take(&mut self.moved) && !changes.all;
+        if endpoints_only {
+            if !self.translation.follow(&self.index, &changes.endpoints) {
+                return;
+            }
+        } else {
+            let mut translation = translate(&self.index, &self.settings, &self.circumstances, &mut self.regexes);
+            translation.keep(&self.translation);
+            self.translation = translation;
+            self.in_use = false;
+        }
+        let snapshot = self.translation.snapshot(&self.settings);
+        let (sender, receiver) = oneshot::channel();
+        // There is room: nothing is sent before the one before has been answered.
+        if self.updates.try_send(Update { snapshot, endpoints_only, outcome: sender }).is_ok() {
+            self.pending = Some(receiver);
+        }
+        self.rest_until = begun + (begun.elapsed() * REST_FACTOR).clamp(REST.0, REST.1);
+    }
+
+    /// Hears what became of a snapshot.
+    fn hear(&mut self, outcome: Option<Outcome>) {
+        self.pending = None;
+        match outcome {
+            Some(Outcome::Adopted) if !self.in_use => {
+                self.in_use = true;
+                self.due = self.translation.statuses.keys().cloned().collect();
+                self.note();
+                if self.circumstances.binds.is_empty() && self.circumstances.kernel.is_none() {
+                    self.last_refusal = None;
+                }
+            }
+            Some(Outcome::Refused(refusal)) => self.learn(refusal),
+            // It was about endpoints alone; or whoever serves is about to end.
+            Some(Outcome::Adopted) | None => {}
+        }
+    }
+
+    /// Takes what cannot be served out of the next snapshot.
+    fn learn(&mut self, refusal: Refusal) {
+        // Tried again and again; said once.
+        if self.last_refusal.replace(refusal.why.clone()).as_ref() != Some(&refusal.why) {
+            tracing::error!(why = refusal.why, "a snapshot of the cluster was refused: what is served stays as it was");
+        }
+        let mut learned = self.circumstances.clone();
+        learned.binds.extend(refusal.binds);
+        let vips_known = learned.vips.len();
+        learned.vips.extend(refusal.vips);
+        if refusal.kernel && learned.vips.len() == vips_known {
+            learned.kernel = Some(refusal.why.clone());
+        }
+        if learned == self.circumstances {
+            // Nothing to leave out: it is said of all of it.
+            learned.refused = Some(refusal.why);
+        }
+        if learned == self.circumstances {
+            self.in_use = true;
+            self.due = self.translation.statuses.keys().cloned().collect();
+        } else {
+            self.circumstances = learned;
+            self.moved = true;
+        }
+        self.again_at = Instant::now() + AGAIN_AFTER;
+    }
+
+    /// Forgets what could not be done: it may be possible by now. And looks for Services that nobody serves.
+    fn try_again(&mut self) {
+        self.again_at = Instant::now() + AGAIN_AFTER;
+        let bare = self.translation.empty();
+        let empty = bare.intersection(&self.bare).cloned().collect();
+        self.bare = bare;
+        let hopeful = Circumstances { allots: self.circumstances.allots, empty, ..Circumstances::default() };
+        if self.circumstances != hopeful {
+            self.circumstances = hopeful;
+            self.moved = true;
+        }
+        self.due.append(&mut self.failed);
+    }
+
+    /// Takes note of what has to be told.
+    fn note(&mut self) {
+        for notice in self.telling.note(&self.translation.notices, Instant::now()) {
+            let (kind, name) = &notice.about;
+            tracing::warn!(?kind, object = %name, reason = &*notice.reason, "{}", notice.message);
+        }
+    }
+
+    /// Writes what is due, as far as there is room.
+    fn write(&mut self, writes: &mut JoinSet<Written>) {
+        if !self.leads() {
+            self.telling.keep_silent();
+            return;
+        }
+        if !self.in_use {
+            return;
+        }
+        while writes.len() < WRITES_AT_ONCE {
+            let Some(notice) = self.telling.next(Instant::now()) else { break };
+            let (about, telling) = (notice.about.clone(), self.writer.tell(notice));
+            writes.spawn(async move { (about, telling.await) });
+        }
+        let now = Timestamp::now();
+        // Whole seconds, as metav1.Time has them.
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+        for _ in 0..CHECKS_AT_ONCE {
+            if writes.len() >= WRITES_AT_ONCE {
+                return;
+            }
+            let Some(about) = self.due.pop_first() else { return };
+            if self.in_flight.contains(&about) {
+                continue;
+            }
+            let desired = self.translation.statuses.get(&about);
+            let due = desired.and_then(|desired| translate::write(&self.index, &self.settings, &about, desired, &now));
+            let Some(due) = due else { continue };
+            self.in_flight.insert(about.clone());
+            let writing = self.writer.write(&about, due);
+            writes.spawn(async move { (about, writing.await) });
+        }
+    }
+
+    fn written(&mut self, about: (Kind, Name), outcome: Result<(), String>) {
+        self.in_flight.remove(&about);
+        if let Err(why) = outcome {
+            // Mostly somebody else was faster: then the watch brings what they wrote, and this is looked at again.
+            tracing::debug!(kind = ?about.0, object = %about.1, why, "not written");
+            self.failed.insert(about);
+        }
+    }
+}
+
+/// Waits until then; for ever where there is no such time.
+async fn until(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What became of the snapshot under way; waits for ever where there is none.
+async fn outcome(pending: &mut Option<oneshot::Receiver<Outcome>>) -> Option<Outcome> {
+    match pending {
+        Some(receiver) => receiver.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Writing to the API server: statuses and Events.
+
+use std::future::Future;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use serde_json::Value;
+
+use crate::index::{Kind, Name, RouteKind};
+use crate::objects::{
+    BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, TCPRoute, TLSRoute, UDPRoute,
+};
+use crate::settings::Settings;
+use crate::translate::{Notice, Write};
+
+/// One write that takes longer is given up, and tried again later.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest note of an Event that an API server takes.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// Writes in the name of this controller.
+pub(crate) struct Writer {
+    client: Client,
+    controller_name: String,
+}
+
+impl Writer {
+    pub(crate) fn new(client: Client, settings: &Settings) -> Self {
+        Self { client, controller_name: settings.controller_name.clone() }
+    }
+
+    /// Writes a status, unless the object has changed meanwhile.
+    pub(crate) fn write(
+        &self,
+        about: &(Kind, Name),
+        write: Write,
+    ) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let (client, (kind, name)) = (self.client.clone(), about.clone());
+        async move {
+            let patch = write.patch;
+            let writing = async {
+                match kind {
+                    Kind::GatewayClass => patch_status::<GatewayClass>(Api::all(client), &name, patch).await,
+                    Kind::Gateway => patch_status::<Gateway>(within(client, &name), &name, patch).await,
+                    Kind::ListenerSet => patch_status::<ListenerSet>(within(client, &name), &name, patch).await,
+                    Kind::Route(RouteKind::Http) => {
+                        patch_status::<HTTPRoute>(within(client, &name), &name, patch).await
+                    }
+                    Kind::Route(RouteKind::Grpc) => {
+                        patch_status::<GRPCRoute>(within(client, &name), &name, patch).await
+                    }
+                    Kind::Route(RouteKind::Tls) => patch_status::<TLSRoute>(within(client, &name), &name, patch).await,
+                    Kind::Route(RouteKind::Tcp) => patch_status::<TCPRoute>(within(client, &name), &name, patch).await,
+                    Kind::Route(RouteKind::Udp) => patch_status::<UDPRoute>(within(client, &name), &name, patch).await,
+                    Kind::Policy => patch_status::<BackendTLSPolicy>(within(client, &name), &name, patch).await,
+                    Kind::Ingress => patch_status::<Ingress>(within(client, &name), &name, patch).await,
+                    Kind::Service => patch_status::<Service>(within(client, &name), &name, patch).await,
+                    _ => Ok(()),
+                }
+            };
+            in_time(writing).await
+        }
+    }
+
+    /// Tells whoever looks after an object. Each notice is an Event of its own: the client's recorder takes two that differ in what they say
+    /// alone for one that came again, and keeps the first text.
+    pub(crate) fn tell(&self, notice: Notice) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let (client, event) = (self.client.clone(), event(notice, &self.controller_name));
+        async move {
+            let namespace = event.metadata.namespace.clone().unwrap_or_default();
+            in_time(Api::namespaced(client, &namespace).create(&PostParams::default(), &event)).await
+        }
+    }
+}
+
+fn event(notice: Notice, controller_name: &str) -> Event {
+    let (kind, name) = &notice.about;
+    let (group, kind) = kind.told();
+    let about = ObjectReference {
+        api_version: Some(if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") }),
+        kind: Some(kind.to_owned()),
+        namespace: Some(name.namespace.to_string()).filter(|namespace| !namespace.is_empty()),
+        name: Some(name.name.to_string()),
+        uid: Some(notice.uid.to_string()),
+        ..ObjectReference::default()
+    };
+    let mut note = notice.message;
+    let ends = note.char_indices().map(|(at, sign)| at + sign.len_utf8());
+    note.truncate(ends.take_while(|end| *end <= NOTE_BYTES_MAX).last().unwrap_or(0));
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", name.name)),
+            // Cluster-wide objects have none; their Events are in `default`.
+            namespace: Some(about.namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            ..ObjectMeta::default()
+        },
+        action: Some("Translate".to_owned()),
+        event_time: Some(MicroTime(Timestamp::now())),
+        note: Some(note),
+        reason: Some(notice.reason.to_string()),
+        regarding: Some(about),
+        reporting_controller: Some(controller_name.to_owned()),
+        reporting_instance: Some(controller_name.to_owned()),
+        type_: Some("Warning".to_owned()),
+        ..Event::default()
+    }
+}
+
+fn within<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(
+    client: Client,
+    name: &Name,
+) -> Api<K> {
+    Api::namespaced(client, &name.namespace)
+}
+
+async fn patch_status<K>(api: Api<K>, name: &Name, patch: Value) -> kube::Result<()>
+where
+    K: serde::de::DeserializeOwned + std::fmt::Debug + Clone,
+{
+    api.patch_status(&name.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
+}
+
+async fn in_time<T>(writing: impl Future<Output = kube::Result<T>>) -> Result<(), String> {
+    match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {WRITE_TIMEOUT:?}")),
+    }
+}

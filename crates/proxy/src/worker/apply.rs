@@ -1,0 +1,121 @@
+//! A new snapshot on a worker: what is as it was stays, and costs nothing. A cluster of thousands of endpoints must not be made anew because one
+//! endpoint of another has changed.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use balance::RetryBudget;
+
+use super::{ListenerView, RouteViews, Worker};
+use crate::cluster::{Cluster, Endpoint};
+use crate::grpc::Methods;
+use crate::listener::Slot;
+use crate::policy::Dealer;
+use crate::pool::Pool;
+use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan, is_same};
+
+impl Worker {
+    pub(super) fn apply(self: &Rc<Self>, compiled: &Compiled) {
+        let old = self.clusters.take();
+        let clusters: Rc<[Rc<Cluster>]> = {
+            let by_name: HashMap<&str, &Rc<Cluster>> =
+                old.iter().map(|cluster| (cluster.plan.policy.name.as_str(), cluster)).collect();
+            let cluster = |plan: &Arc<ClusterPlan>| {
+                let before = by_name.get(plan.policy.name.as_str()).copied();
+                let same = before.filter(|before| Arc::ptr_eq(&before.plan, plan));
+                same.map_or_else(|| self.cluster(plan, before), Rc::clone)
+            };
+            compiled.clusters.iter().map(cluster).collect()
+        };
+        close_unused_pools(&old, &clusters);
+        *self.clusters.borrow_mut() = clusters.to_vec();
+
+        let mut slots = self.slots.borrow_mut();
+        slots.retain(|name, slot| {
+            let stays = compiled
+                .listeners
+                .iter()
+                .any(|plan| plan.policy.name == *name && plan.policy.bind == slot.view().plan.policy.bind);
+            if !stays {
+                slot.close();
+            }
+            stays
+        });
+        for plan in &compiled.listeners {
+            let slot = slots.get(&plan.policy.name);
+            let view = Rc::new(ListenerView {
+                plan: plan.clone(),
+                clusters: clusters.clone(),
+                counters: self.registry.listener(self.index, &plan.policy.name),
+                routes: self.routes(plan, slot.map(|slot| slot.view()).as_deref()),
+            });
+            match slot {
+                Some(slot) => slot.update(view),
+                None => drop(slots.insert(plan.policy.name.clone(), Rc::new(Slot::new(view)))),
+            }
+        }
+        drop(slots);
+        // Idle connections of listeners that are gone.
+        self.timers.interrupt();
+    }
+
+    fn routes(&self, plan: &ListenerPlan, old: Option<&ListenerView>) -> Rc<RouteViews> {
+        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.plan.router, &plan.router)) {
+            return old.routes.clone();
+        }
+        let routes = plan.routes();
+        Rc::new(RouteViews {
+            counters: routes.iter().map(|_| OnceCell::new()).collect(),
+            methods: routes.iter().map(|route| Some(Box::new(Methods::new(route.grpc.as_ref()?)))).collect(),
+            dealers: routes.iter().map(|route| Dealer::new(route, self.index)).collect(),
+        })
+    }
+
+    /// This worker's view of a cluster; pools of endpoints that stay are kept.
+    fn cluster(&self, plan: &Arc<ClusterPlan>, old: Option<&Rc<Cluster>>) -> Rc<Cluster> {
+        let old = old.filter(|old| {
+            old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
+                && old.plan.policy.protocol == plan.policy.protocol
+                && is_same(&old.plan.tls, &plan.tls)
+        });
+        let pools: HashMap<_, &Pool> = old
+            .iter()
+            .flat_map(|old| &old.endpoints)
+            .map(|endpoint| (endpoint.state.address(), &endpoint.pool))
+            .collect();
+        let name = plan.policy.name.as_str();
+        let endpoints = plan.state.endpoints().iter().enumerate().map(|(index, state)| {
+            let host = plan.host(state.address());
+            Rc::new(Endpoint {
+                index,
+                state: state.clone(),
+                host: host.map(Into::into),
+                pool: pools.get(&state.address()).map_or_else(Pool::default, |pool| (*pool).clone()),
+                counters: self.registry.endpoint(self.index, name, state.address()),
+            })
+        });
+        let counters = self.registry.cluster(self.index, name);
+        let budget = old.map_or_else(|| Rc::new(RefCell::new(RetryBudget::new())), |old| old.budget.clone());
+        Rc::new(Cluster::new(plan.clone(), endpoints.collect(), counters, self.index, self.workers.count(), budget))
+    }
+}
+
+/// Connections to endpoints that left the configuration; an old request may still hold the endpoint, and would give one back.
+fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
+    let stay: HashSet<*const Cluster> = new.iter().map(Rc::as_ptr).collect();
+    let gone: Vec<&Rc<Cluster>> = old.iter().filter(|cluster| !stay.contains(&Rc::as_ptr(cluster))).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let were: HashSet<*const Cluster> = old.iter().map(Rc::as_ptr).collect();
+    let made = new.iter().filter(|cluster| !were.contains(&Rc::as_ptr(cluster)));
+    // Those of clusters that stay are theirs alone.
+    let kept: HashSet<_> = made.flat_map(|cluster| &cluster.endpoints).map(|endpoint| endpoint.pool.id()).collect();
+    for endpoint in gone.iter().flat_map(|cluster| &cluster.endpoints) {
+        if !kept.contains(&endpoint.pool.id()) {
+            endpoint.pool.close();
+        }
+    }
+}

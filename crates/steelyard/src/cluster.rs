@@ -1,0 +1,143 @@
+//! `controller`: a cluster of Kubernetes as the source, and the same loop as for a file.
+//!
+//! Job: the command's arguments as settings; the cluster's snapshots into the loop, and what became of them back. Not its job: what objects
+//! mean, which is crate `controller`'s.
+
+use controller::{Handle, Options, Outcome, Refusal, Settings, Update};
+use model::{AccessLog, Dns, Generation, Snapshot};
+
+use crate::cli::ControllerArgs;
+use crate::exit::{Exit, Refused};
+use crate::handover;
+use crate::run::{self, Running, Source};
+
+/// Nothing but the control API: what is served before the cluster has been read.
+fn nothing_yet(settings: &Settings) -> Snapshot {
+    Snapshot {
+        generation: Generation(1),
+        admin: settings.admin,
+        access_log: settings.access_log.clone(),
+        dns: Dns::default(),
+        drain_timeout: controller::DRAIN_TIMEOUT,
+        listeners: Vec::new(),
+        clusters: Vec::new(),
+        vips: Vec::new(),
+        flows_max: controller::FLOWS_MAX,
+    }
+}
+
+/// `steelyard controller`.
+pub(crate) fn controller(args: ControllerArgs) -> Exit {
+    if let Err(exit) = run::log_to_stderr_or_say(&args.run.log) {
+        return exit;
+    }
+    let (options, run) = options(args);
+    let begin = nothing_yet(&options.settings);
+    match controller::start(options) {
+        Ok(handle) => run::run(Source::Cluster(Box::new(begin)), Some(handle), &run),
+        Err(why) => {
+            eprintln!("steelyard: {why}");
+            Exit::BadConfig
+        }
+    }
+}
+
+fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
+    let settings = Settings {
+        controller_name: args.controller_name,
+        gateway_class: args.gateway_class,
+        ingress_class: args.ingress_class,
+        load_balancer_class: args.load_balancer_class,
+        listen: args.listen_address,
+        ingress_ports: (args.http_port, args.https_port),
+        publish: args.publish_address,
+        gateway_pools: args.gateway_address_pool,
+        service_pools: args.address_pool,
+        interfaces: args.vip_interface,
+        node: args.node_name,
+        trusted_proxies: args.trusted_proxy,
+        admin: Some(args.admin),
+        access_log: args.access_log.map(|format| AccessLog { path: None, format: format.into() }),
+    };
+    let options = Options {
+        settings,
+        kubeconfig: args.kubeconfig,
+        context: args.context,
+        namespaces: args.namespace,
+        lease_namespace: args.lease_namespace,
+        lease_name: args.lease_name,
+        identity: args.identity.unwrap_or_else(own_name),
+    };
+    (options, args.run)
+}
+
+/// A name that no other replica has: that of the host, which is the pod's, and the number of the process.
+fn own_name() -> String {
+    format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
+}
+
+/// The next snapshot of the cluster; waits for ever where there is no cluster. `None`: it is followed no longer.
+pub(crate) async fn next(cluster: &mut Option<Handle>) -> Option<Update> {
+    match cluster {
+        Some(handle) => handle.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Running {
+    /// Puts the first snapshot to use. Without a predecessor that is one that serves nothing and answers the control API; with one, which serves
+    /// all that the cluster asks for, it is the cluster's.
+    pub(crate) async fn begin_with_cluster(&mut self) -> Result<(), Refused> {
+        self.control.wait_for_source(true);
+        if !handover::has_predecessor() {
+            return self.adopt(self.wanted.clone()).await;
+        }
+        let update = tokio::select! {
+            update = next(&mut self.cluster) => update,
+            () = self.ending.told() => None,
+        };
+        match update {
+            Some(update) => self.follow_cluster(update).await,
+            None => Err("the cluster could not be read; the old process goes on".to_owned().into()),
+        }
+    }
+
+    /// Puts a snapshot of the cluster to use, and says what became of it.
+    pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
+        let Update { snapshot, endpoints_only, outcome } = update;
+        let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
+        let adopted = if endpoints_only { self.exchange_endpoints(wanted).await } else { self.adopt(wanted).await };
+        let generation = self.wanted.generation.0;
+        let answer = match &adopted {
+            Ok(()) => {
+                self.control.wait_for_source(false);
+                tracing::debug!(generation, endpoints_only, "the cluster's snapshot is in use");
+                Outcome::Adopted
+            }
+            Err(refused) => Outcome::Refused(Refusal {
+                binds: refused.places.clone(),
+                kernel: refused.by_kernel_plane,
+                vips: refused.vips.clone(),
+                why: refused.why.clone(),
+            }),
+        };
+        if !endpoints_only {
+            self.control.note_reload(adopted.as_ref().err().map(|refused| refused.why.clone()));
+        }
+        // Whoever asked may be gone, which changes nothing here.
+        let _ = outcome.send(answer);
+        if !endpoints_only {
+            // Objects come in as text and as trees, both several times as large as what is kept of them.
+            net::memory::give_back();
+        }
+        adopted
+    }
+
+    /// Certificates, names and sockets are those that are in use already.
+    async fn exchange_endpoints(&mut self, wanted: Snapshot) -> Result<(), Refused> {
+        let (keys, addresses, overlay) = (self.keys.clone(), self.resolver.addresses(), self.overlay.clone());
+        self.put_to_use(&wanted, &keys, &addresses, &overlay).await?;
+        self.wanted = wanted;
+        Ok(())
+    }
+}
