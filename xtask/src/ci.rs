@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::command::{cargo, root, run as run_command, succeeds};
-use crate::{h2, setup, test, tidy, without_clang};
+use crate::{h2, kube, setup, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -21,6 +21,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
+    Stage { name: "Kubernetes", run: || kube::test(&[]) },
 ];
 
 /// Runs every stage; an error names those that failed.
@@ -67,7 +68,9 @@ fn format() -> Result<(), String> {
 }
 
 fn lints() -> Result<(), String> {
-    run_command(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"]))
+    // With what only `test kube` builds, too.
+    let targets = ["clippy", "--workspace", "--all-targets", "--features", "e2e/kube", "--locked"];
+    run_command(cargo(&targets).args(["--", "--deny", "warnings"]))
 }
 
 fn documentation() -> Result<(), String> {

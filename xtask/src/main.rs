@@ -9,7 +9,9 @@ mod ci;
 mod command;
 mod demo;
 mod fuzz;
+mod go;
 mod h2;
+mod kube;
 mod setup;
 mod test;
 mod tidy;
@@ -34,8 +36,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        arguments: "[h2] [CARGO TEST ARGS]",
-        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite",
+        arguments: "[h2|kube] [ARGS]",
+        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server",
         run: test::run,
     },
     Verb {
@@ -58,8 +60,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "bench",
-        arguments: "[l4|packet] [ARGS]",
-        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path, or (packet) the BPF programs alone",
+        arguments: "[l4|packet|kube] [ARGS]",
+        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path, or (packet) the BPF programs alone, or (kube) as a controller with thousands of routes",
         run: bench::run,
     },
     Verb {

@@ -97,6 +97,11 @@ impl Steelyard {
         let (admin, scratch) = (local(port()), Scratch::new());
         let file = scratch.write("steelyard.yaml", &config.replace("{admin}", &admin.to_string()));
         let program = start(&["serve", "-c", &file]);
+        Self::of(program, admin, scratch)
+    }
+
+    /// A program that was started with what is in `scratch`, once it is ready.
+    pub fn of(program: Program, admin: SocketAddr, scratch: Scratch) -> Self {
         let mut steelyard = Self { program, admin, scratch };
         let ready = || get(admin, "/readyz").filter(|response| response.status == 200);
         steelyard.program.until("ready", ready).unwrap();

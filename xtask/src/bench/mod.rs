@@ -31,7 +31,8 @@ const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only
        cargo xtask bench wire [--rounds N] [--calls N]
        cargo xtask bench l4 ...
        cargo xtask bench packet
-       cargo xtask bench collect";
+       cargo xtask bench collect
+       cargo xtask bench kube [--routes N] [--services N] [--changes N]";
 
 /// What pins and what puts load on: the program, and Debian's package of it.
 const TOOLS: [(&str, &str); 5] =
@@ -57,6 +58,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         Some(("packet", [])) => return kernel_plane("packet", "dev"),
         Some(("collect", [])) => return kernel_plane("collect", "release"),
         Some(("wire", rest)) => return wire::run(rest),
+        Some(("kube", rest)) => return crate::kube::bench(rest),
         _ => {}
     }
     let options = Options::parse(arguments)?;

@@ -1,0 +1,215 @@
+//! `cargo xtask bench kube`: what thousands of routes cost a controller, and how soon it serves a change.
+//!
+//! A real API server, on the same host. Nothing here is asserted: a figure belongs to the host it was measured on. What is printed:
+//!
+//! - memory: resident, of a controller of nothing, and of one of all of it: when it is ready, when all statuses have been written, and after
+//!   all the changes; the differences are what index, snapshot and routers hold;
+//! - the first list: from the start of the process until `/readyz` says 200;
+//! - a change: from the moment that an EndpointSlice is sent to the API server until a request is answered by the new endpoint. Requests are
+//!   made all the time, so half a millisecond of it is the bench's own.
+#![forbid(unsafe_code)]
+
+#[path = "../tests/kube/edge.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod edge;
+#[path = "../tests/kube/harness/mod.rs"]
+mod harness;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use edge::{Edge, api_server, gateway, header, origin, within};
+use serde_json::{Value, json};
+use support::{Origin, Steelyard};
+use testkit::strict::ResponseTo;
+use testkit::{Conn, client, until};
+
+/// Who writes objects at the same time.
+const WRITERS: usize = 4;
+/// Between two looks whether a change is served.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
+/// For all statuses to be written.
+const STATUSES_TIMEOUT: Duration = Duration::from_secs(300);
+
+struct Options {
+    routes: usize,
+    services: usize,
+    changes: usize,
+}
+
+impl Options {
+    fn parse(arguments: impl Iterator<Item = String>) -> Option<Self> {
+        let mut options = Self { routes: 5_000, services: 1_000, changes: 60 };
+        // cargo says that it is a bench.
+        let arguments: Vec<String> = arguments.filter(|argument| argument != "--bench").collect();
+        for pair in arguments.chunks(2) {
+            let [option, value] = pair else { return None };
+            let number = value.parse().ok().filter(|number| (1..=100_000).contains(number))?;
+            match option.as_str() {
+                "--routes" => options.routes = number,
+                "--services" => options.services = number,
+                "--changes" => options.changes = number,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(options) = Options::parse(std::env::args().skip(1)) else {
+        eprintln!("usage: cargo xtask bench kube [--routes N] [--services N] [--changes N]");
+        return ExitCode::from(2);
+    };
+    within("bench", |edge| run(edge, &options));
+    ExitCode::SUCCESS
+}
+
+fn run(edge: &Edge, options: &Options) {
+    println!("{} HTTPRoutes, {} Services with an EndpointSlice each\n", options.routes, options.services);
+    let origins = [1, 2].map(origin);
+    edge.gateway("{name: web, port: 80, protocol: HTTP}");
+    let begun = Instant::now();
+    let empty = edge.controller();
+    println!("first list of nothing          {:>9.1} ms", milliseconds(begun.elapsed()));
+    edge.until_programmed();
+    let base = rss_kib(&empty);
+    println!("resident, of nothing           {:>9.1} MiB", mib(base));
+    drop(empty);
+
+    let begun = Instant::now();
+    write_objects(edge, options, &origins[0]);
+    println!("(written in {:.1} s)", begun.elapsed().as_secs_f64());
+
+    let begun = Instant::now();
+    let controller = edge.controller();
+    println!("first list, until ready        {:>9.1} ms", milliseconds(begun.elapsed()));
+    say_memory("when ready", &controller, base);
+    until_all_statuses_are_written(edge, options);
+    say_memory("statuses written", &controller, base);
+    let mut changes: Vec<Duration> =
+        (0..options.changes).map(|number| change(edge, options, number, &origins)).collect();
+    changes.sort_unstable();
+    let at = |percent: usize| milliseconds(changes[(changes.len() - 1) * percent / 100]);
+    println!(
+        "an endpoint, until served      {:>9.1} ms median, {:.1} ms p90, {:.1} to {:.1} ms, of {} changes",
+        at(50),
+        at(90),
+        at(0),
+        at(100),
+        changes.len()
+    );
+    say_memory("after the changes", &controller, base);
+}
+
+fn say_memory(when: &str, controller: &Steelyard, base: u64) {
+    let now = rss_kib(controller);
+    println!(
+        "resident, {when:<20} {:>9.1} MiB, {:.1} MiB more than of nothing",
+        mib(now),
+        mib(now.saturating_sub(base))
+    );
+}
+
+fn write_objects(edge: &Edge, options: &Options, origin: &Origin) {
+    let objects = |writer: usize| {
+        let services = (writer..options.services).step_by(WRITERS).flat_map(|number| service(number, origin));
+        services.chain((writer..options.routes).step_by(WRITERS).map(|number| route(number, options)))
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            scope.spawn(move || {
+                let cluster = api_server().admin(&edge.name);
+                for object in objects(writer) {
+                    cluster.apply_object(object).unwrap();
+                }
+            });
+        }
+    });
+}
+
+fn service(number: usize, origin: &Origin) -> [Value; 2] {
+    let name = format!("service-{number}");
+    let ports = json!([{"name": "main", "port": 80}]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"clusterIP": "None", "ports": ports}});
+    [service, slice(number, origin)]
+}
+
+fn slice(number: usize, origin: &Origin) -> Value {
+    let name = format!("service-{number}");
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": format!("{name}-a"), "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "main", "port": origin.address.port()}],
+        "endpoints": [{"addresses": [origin.address.ip()], "conditions": {"ready": true}}],
+    })
+}
+
+fn route(number: usize, options: &Options) -> Value {
+    let backend = json!({"name": format!("service-{}", number % options.services), "port": 80});
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": format!("route-{number}")},
+        "spec": {
+            "parentRefs": [{"name": "edge"}],
+            "hostnames": [format!("h{number}.example.com")],
+            "rules": [{"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "backendRefs": [backend]}],
+        },
+    })
+}
+
+fn until_all_statuses_are_written(edge: &Edge, options: &Options) {
+    let last = || {
+        let routes = edge.cluster.list("HTTPRoute");
+        let is_told = |route: &&Value| route["status"]["parents"].as_array().is_some_and(|parents| !parents.is_empty());
+        (routes.iter().filter(is_told).count() == options.routes).then_some(())
+    };
+    let begun = Instant::now();
+    assert!(until(STATUSES_TIMEOUT, last).is_some(), "not all routes have a status after {STATUSES_TIMEOUT:?}");
+    println!("(statuses written in {:.1} s)", begun.elapsed().as_secs_f64());
+}
+
+/// One Service changes over from one endpoint to the other.
+fn change(edge: &Edge, options: &Options, number: usize, origins: &[Origin; 2]) -> Duration {
+    // Each its own Service, and each in turn to the other endpoint.
+    let (service, to) = (number % options.services, &origins[(number / options.services + 1) % 2]);
+    let expect = format!("pod-{}", to.address.ip().to_string().rsplit('.').next().unwrap_or_default());
+    let mut conn = client::connect("client", gateway(80), None).unwrap();
+    assert_ne!(answered_by(&mut conn, service), expect, "it has changed already");
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let patch = scope.spawn(|| edge.cluster.apply_object(slice(service, to)));
+        while answered_by(&mut conn, service) != expect {
+            assert!(begun.elapsed() < harness::PATIENCE, "{expect} never answered");
+            std::thread::park_timeout(LOOK_AGAIN);
+        }
+        let took = begun.elapsed();
+        patch.join().unwrap().unwrap();
+        took
+    })
+}
+
+/// The name of the endpoint that answers a request for a Service.
+fn answered_by(conn: &mut Conn, service: usize) -> String {
+    conn.send(format!("GET / HTTP/1.1\r\nHost: h{service}.example.com\r\n\r\n").as_bytes()).unwrap();
+    header(&conn.response(ResponseTo::Other).unwrap(), "x-origin")
+}
+
+fn rss_kib(controller: &Steelyard) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", controller.program.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,24 @@
+//! `steelyard controller` on a real API server: `cargo xtask test kube`.
+//!
+//! One API server for all tests of a run; each test has a namespace of the cluster and a node of its own, and its controllers run as a
+//! ServiceAccount with exactly the rights that `deploy/rbac.yaml` gives. A call that was refused fails the test.
+#![forbid(unsafe_code)]
+
+mod away;
+mod bad_input;
+mod deploy;
+mod edge;
+#[path = "../support/grpc.rs"]
+mod grpc;
+mod harness;
+mod replicas;
+mod rollouts;
+mod served;
+mod services;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/tls.rs"]
+mod tls;
+
+// `grpc` asks its parent for it.
+use support::local;

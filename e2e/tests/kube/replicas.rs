@@ -1,0 +1,150 @@
+//! Several controllers of the same objects: each serves, one writes, and one that is killed is followed by another.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use testkit::{Exit, PATIENCE, Signal};
+
+use crate::edge::{Edge, answer, api_server, gateway, holds, origin, until_endpoints, within};
+use crate::harness::{ADDRESS, PORT, Relay};
+use crate::support::Steelyard;
+
+/// Two, beside each other, reached at one address by the outside. The first holds the Lease.
+fn two(edge: &Edge) -> [Steelyard; 2] {
+    let start = |identity, address| {
+        edge.controller_with(identity, &["--listen-address", address, "--publish-address", "203.0.113.7"])
+    };
+    let one = start("one", "10.244.0.1");
+    edge.cluster.until("held", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "one");
+    [one, start("two", "10.244.0.2")]
+}
+
+fn holder(edge: &Edge) -> String {
+    let lease = edge.cluster.get("Lease", "steelyard");
+    lease.and_then(|lease| Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())).unwrap_or_default()
+}
+
+/// All calls so far of the controllers of this test.
+fn calls(edge: &Edge) -> Vec<Value> {
+    api_server().audit(&format!("{}:steelyard", edge.name))
+}
+
+/// Which tokens wrote statuses, and which the Lease: each controller has its own.
+fn writers(calls: &[Value]) -> [BTreeSet<String>; 2] {
+    let mut writers = [BTreeSet::new(), BTreeSet::new()];
+    for event in calls {
+        let (subresource, resource) = (&event["objectRef"]["subresource"], &event["objectRef"]["resource"]);
+        let is_good = event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300);
+        let is_write = is_good && (event["verb"] == "create" || event["verb"] == "update" || event["verb"] == "patch");
+        let token =
+            event["user"]["extra"]["authentication.kubernetes.io/credential-id"][0].as_str().unwrap_or_default();
+        match is_write {
+            true if subresource == "status" => writers[0].insert(token.to_owned()),
+            true if resource == "leases" => writers[1].insert(token.to_owned()),
+            _ => false,
+        };
+    }
+    writers
+}
+
+#[test]
+fn both_serve_and_one_writes() {
+    within("both_serve_and_one_writes", |edge| {
+        let [first, second] = [1, 2].map(origin);
+        edge.web(&[first.address]);
+        let controllers = two(edge);
+        edge.until_served("HTTPRoute", "web");
+        for expect in [&first, &second] {
+            edge.endpoints("web", &[expect.address]);
+            for (controller, address) in controllers.iter().zip(["10.244.0.1:80", "10.244.0.2:80"]) {
+                until_endpoints(controller, &[expect.address]);
+                assert_eq!(answer(address.parse().unwrap(), "a", "/").0, 200);
+            }
+        }
+        for number in 0..3 {
+            let name = format!("more-{number}");
+            edge.route("HTTPRoute", &name, "rules: [{backendRefs: [{name: web, port: 80}]}]");
+            edge.until_served("HTTPRoute", &name);
+        }
+        assert_eq!(holder(edge), "one");
+        let [statuses, lease] = writers(&calls(edge));
+        assert_eq!(lease.len(), 1, "{lease:?}");
+        assert_eq!(statuses, lease, "statuses were written by one who does not hold the Lease");
+    });
+}
+
+#[test]
+fn the_holder_is_killed() {
+    within("the_holder_is_killed", |edge| {
+        let web = origin(1);
+        edge.web(&[web.address]);
+        let [mut one, two] = two(edge);
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        let route = version(&edge.until_served("HTTPRoute", "web"));
+        let gateway_object = edge.until_programmed();
+        let class = edge.cluster.get("GatewayClass", &edge.name).unwrap();
+        assert_eq!(holder(edge), "one");
+        one.program.signal(Signal::KILL).unwrap();
+        assert_eq!(one.program.exit_within(PATIENCE).unwrap(), Exit::Signal(9));
+
+        // Nobody waits for a holder to be served.
+        let other = origin(2);
+        edge.endpoints("web", &[other.address]);
+        until_endpoints(&two, &[other.address]);
+        assert_eq!(answer("10.244.0.2:80".parse().unwrap(), "a", "/"), (200, "pod-2".into()));
+
+        edge.cluster.until("taken over", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "two");
+        // Of a Gateway of its own, so that nothing changes for the others.
+        edge.cluster.apply(&format!(
+            "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: later}}
+spec: {{gatewayClassName: {}, listeners: [{{name: web, port: 81, protocol: HTTP}}]}}
+",
+            edge.name
+        ));
+        edge.cluster.until("programmed by the other", "Gateway", "later", |gateway| {
+            holds(gateway, &gateway["status"], &["Programmed"])
+        });
+        // What was said is not said again, and was never taken back.
+        let now = |kind: &str, name: &str| version(&edge.cluster.get(kind, name).unwrap());
+        assert_eq!(now("HTTPRoute", "web"), route);
+        assert_eq!(now("Gateway", "edge"), version(&gateway_object));
+        assert_eq!(now("GatewayClass", &edge.name), version(&class));
+        assert!(std::net::TcpStream::connect(gateway(80)).is_err(), "the one that was killed still listens");
+    });
+}
+
+#[test]
+fn the_holder_is_cut_off_and_comes_back() {
+    within("the_holder_is_cut_off_and_comes_back", |edge| {
+        let web = origin(1);
+        edge.web(&[web.address]);
+        let more = |address| ["--listen-address", address, "--publish-address", "203.0.113.7"];
+        let one = edge.controller_with("one", &more("10.244.0.1"));
+        edge.until_served("HTTPRoute", "web");
+        let relay = Relay::start((ADDRESS, PORT).into());
+        let two = edge.controller_through(&relay, "two", &more("10.244.0.2"));
+        assert_eq!(holder(edge), "one");
+        let [first, _] = writers(&calls(edge));
+        edge.relay.close();
+        edge.cluster.until("taken over", "Lease", "steelyard", |lease| lease["spec"]["holderIdentity"] == "two");
+        let so_far = calls(edge).len();
+        edge.relay.open();
+
+        // Both are told, both serve, and the one that is back writes nothing.
+        let other = origin(2);
+        edge.endpoints("web", &[other.address]);
+        for (controller, address) in [(&one, "10.244.0.1:80"), (&two, "10.244.0.2:80")] {
+            until_endpoints(controller, &[other.address]);
+            assert_eq!(answer(address.parse().unwrap(), "a", "/"), (200, "pod-2".into()));
+        }
+        edge.route("HTTPRoute", "later", "rules: [{backendRefs: [{name: web, port: 80}]}]");
+        edge.until_served("HTTPRoute", "later");
+        let (all, [since, _]) = (calls(edge), writers(&calls(edge)[so_far..]));
+        let [_, holders] = writers(&all);
+        assert_eq!(since, &holders - &first, "statuses were written by one who does not hold the Lease any more");
+        assert_eq!(holder(edge), "two");
+    });
+}

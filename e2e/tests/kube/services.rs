@@ -1,0 +1,178 @@
+//! Services of the type LoadBalancer, and routes for UDP: what the kernel plane serves of a cluster.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use testkit::{Exit, PATIENCE, Signal, until};
+
+use crate::edge::{Edge, within_network};
+use crate::support::echo::{ECHO_PORT, datagram};
+use crate::support::network::{Family, detach};
+use crate::support::{Origin, Steelyard};
+
+/// Where packets of vips arrive, and the replies.
+const INTERFACES: &str = "client0,ep0,ep1,ep2";
+
+/// A controller with a kernel plane. What it pinned is gone when this is.
+struct Plane {
+    steelyard: Steelyard,
+}
+
+impl Plane {
+    fn start(edge: &Edge) -> Self {
+        let gateway = Family::V4.balancer(0).to_string();
+        let arguments =
+            ["--listen-address", &gateway, "--address-pool", "20.20.20.10-20.20.20.11", "--vip-interface", INTERFACES];
+        Self { steelyard: edge.controller_with("one", &arguments) }
+    }
+
+    /// Waits until a vip has these endpoints and no others.
+    #[track_caller]
+    fn until_endpoints(&self, vip: SocketAddr, expect: &[SocketAddr]) {
+        let is_it = |found: &&Value| found["address"] == format!("{vip}/tcp");
+        let are_there = || {
+            let status = self.steelyard.status();
+            let found = status["vips"].as_array()?.iter().find(is_it)?;
+            let endpoints = found["endpoints"].as_array()?.iter().filter_map(|endpoint| endpoint["address"].as_str());
+            endpoints.eq(expect.iter().map(ToString::to_string)).then_some(())
+        };
+        let vips = || self.steelyard.status()["vips"].clone();
+        assert!(until(PATIENCE, are_there).is_some(), "{vip}: not {expect:?}: {:#}", vips());
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        // First the process, then what it left in place on purpose.
+        _ = self.steelyard.program.signal(Signal::KILL);
+        _ = self.steelyard.program.exit_within(PATIENCE);
+        let detached = detach();
+        if !std::thread::panicking() {
+            assert_eq!(detached.exit, Exit::Code(0), "{}{}", detached.stdout, detached.stderr);
+        }
+    }
+}
+
+/// A Service of ours with these endpoints of the network, at this port of theirs.
+fn service(edge: &Edge, name: &str, more: &str, port: u16, endpoints: &[usize]) {
+    edge.cluster.apply(&format!(
+        "
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: steelyard.io/kernel-plane
+  allocateLoadBalancerNodePorts: false
+  ports: [{{name: main, port: 80}}]
+  {more}
+"
+    ));
+    let endpoints: Vec<SocketAddr> =
+        endpoints.iter().map(|index| SocketAddr::new(Family::V4.endpoint(*index), port)).collect();
+    edge.endpoints(name, &endpoints);
+}
+
+/// The address that a Service has been given.
+fn address(edge: &Edge, name: &str) -> SocketAddr {
+    let point = |service: &Value| service["status"]["loadBalancer"]["ingress"][0].clone();
+    let service = edge.cluster.until("given an address", "Service", name, |service| point(service).is_object());
+    assert_eq!(point(&service)["ipMode"], "VIP");
+    SocketAddr::new(point(&service)["ip"].as_str().unwrap().parse().unwrap(), 80)
+}
+
+#[test]
+fn a_load_balancer_has_an_address_and_a_vip() {
+    within_network("a_load_balancer_has_an_address_and_a_vip", |edge, network| {
+        let origins = network.origins();
+        let plane = Plane::start(edge);
+        service(edge, "web", "", 80, &[0, 1]);
+        let web = address(edge, "web");
+        assert_eq!(web.ip(), Family::V4.vip(10));
+        plane.until_endpoints(web, &[endpoint(0, 80), endpoint(1, 80)]);
+        network.get(web, 8, 800);
+        let first_two = origins[0].requests() + origins[1].requests();
+        assert_eq!((first_two, origins[2].requests()), (800, 0));
+
+        edge.endpoints("web", &[endpoint(2, 80)]);
+        plane.until_endpoints(web, &[endpoint(2, 80)]);
+        network.get(web, 8, 800);
+        assert_eq!((origins[0].requests() + origins[1].requests(), origins[2].requests()), (first_two, 800));
+
+        // One more has an address, and then the pool has none.
+        service(edge, "second", "", 80, &[1]);
+        assert_eq!(address(edge, "second").ip(), Family::V4.vip(11));
+        service(edge, "third", "", 80, &[1]);
+        let why = edge.cluster.until_event("Service", "third", "AddressNotAssigned");
+        assert!(why.contains("no address is free"), "{why}");
+        // One that is deleted gives its address back.
+        edge.cluster.delete("Service", "web");
+        assert_eq!(address(edge, "third").ip(), Family::V4.vip(10));
+
+        // Of no class: not ours.
+        let theirs = "{apiVersion: v1, kind: Service, metadata: {name: theirs}, spec: {type: LoadBalancer, ports: [{port: 80}]}}";
+        edge.cluster.apply(theirs);
+        edge.cluster.delete("Service", "second");
+        service(edge, "ours", "externalTrafficPolicy: Local", 80, &[1]);
+        edge.cluster.until_event("Service", "ours", "UnknownNode");
+        assert_eq!(edge.cluster.get("Service", "theirs").unwrap()["status"]["loadBalancer"], json!({}));
+    });
+}
+
+#[test]
+fn who_may_come_and_where_they_stay() {
+    within_network("who_may_come_and_where_they_stay", |edge, network| {
+        let origins = network.origins();
+        let plane = Plane::start(edge);
+        let all: Vec<usize> = (0..3).collect();
+        service(edge, "sticky", "sessionAffinity: ClientIP", 80, &all);
+        let sticky = address(edge, "sticky");
+        plane.until_endpoints(sticky, &[0, 1, 2].map(|index| endpoint(index, 80)));
+        for _ in 0..20 {
+            network.get(sticky, 1, 1);
+        }
+        let mut requests: Vec<u64> = origins.iter().map(Origin::requests).collect();
+        requests.sort_unstable();
+        assert_eq!(requests, [0, 0, 20], "one client was sent to several endpoints");
+
+        service(edge, "closed", "loadBalancerSourceRanges: [192.0.2.0/24]", 80, &all);
+        let closed = address(edge, "closed");
+        plane.until_endpoints(closed, &[0, 1, 2].map(|index| endpoint(index, 80)));
+        assert!(network.try_connect(closed).is_none(), "{closed} is open to everybody");
+        let everybody = json!({"spec": {"loadBalancerSourceRanges": ["192.0.2.0/24", "10.10.10.0/24"]}});
+        edge.cluster.patch("Service", "closed", everybody);
+        assert!(until(PATIENCE, || network.try_connect(closed)).is_some(), "{closed} is closed to those who may come");
+    });
+}
+
+#[test]
+fn udp_route() {
+    within_network("udp_route", |edge, network| {
+        let _echoes = network.echoes();
+        let _plane = Plane::start(edge);
+        edge.gateway("{name: dns, port: 53, protocol: UDP}");
+        edge.cluster.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: dns}, spec: {clusterIP: None, ports: [{name: main, port: 53, protocol: UDP}]}}",
+        );
+        edge.cluster.apply(&format!(
+            "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: dns-a, labels: {{kubernetes.io/service-name: dns}}}}
+addressType: IPv4
+ports: [{{name: main, port: {ECHO_PORT}, protocol: UDP}}]
+endpoints: [{{addresses: ['{}']}}, {{addresses: ['{}']}}]
+",
+            Family::V4.endpoint(0),
+            Family::V4.endpoint(1)
+        ));
+        edge.route("UDPRoute", "dns", "rules: [{backendRefs: [{name: dns, port: 53}]}]");
+        edge.until_served("UDPRoute", "dns");
+        edge.until_programmed();
+        datagram(&network.talk(SocketAddr::new(Family::V4.balancer(0), 53)), 100);
+    });
+}
+
+fn endpoint(index: usize, port: u16) -> SocketAddr {
+    SocketAddr::new(Family::V4.endpoint(index), port)
+}

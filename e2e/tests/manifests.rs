@@ -1,0 +1,104 @@
+//! The manifests of `deploy/`, as far as they can be held without a cluster: they are whole, and ask for the rights that are listed here.
+//!
+//! That an API server takes them, and that the controller can work with no more, `tests/kube` holds.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// The rights of the account, in all: group, resource, verbs. The Lease's are of its own namespace, and of that Lease alone where a name can be
+/// said.
+const RIGHTS: &[(&str, &str, &str)] = &[
+    ("", "configmaps", "list,watch"),
+    ("", "namespaces", "list,watch"),
+    ("", "secrets", "list,watch"),
+    ("", "services", "list,watch"),
+    ("", "services/status", "patch"),
+    ("coordination.k8s.io", "leases", "create"),
+    ("coordination.k8s.io", "leases", "get,update"),
+    ("discovery.k8s.io", "endpointslices", "list,watch"),
+    ("events.k8s.io", "events", "create"),
+    ("gateway.networking.k8s.io", "backendtlspolicies", "list,watch"),
+    ("gateway.networking.k8s.io", "backendtlspolicies/status", "patch"),
+    ("gateway.networking.k8s.io", "gatewayclasses", "list,watch"),
+    ("gateway.networking.k8s.io", "gatewayclasses/status", "patch"),
+    ("gateway.networking.k8s.io", "gateways", "list,watch"),
+    ("gateway.networking.k8s.io", "gateways/status", "patch"),
+    ("gateway.networking.k8s.io", "grpcroutes", "list,watch"),
+    ("gateway.networking.k8s.io", "grpcroutes/status", "patch"),
+    ("gateway.networking.k8s.io", "httproutes", "list,watch"),
+    ("gateway.networking.k8s.io", "httproutes/status", "patch"),
+    ("gateway.networking.k8s.io", "listenersets", "list,watch"),
+    ("gateway.networking.k8s.io", "listenersets/status", "patch"),
+    ("gateway.networking.k8s.io", "referencegrants", "list,watch"),
+    ("gateway.networking.k8s.io", "tcproutes", "list,watch"),
+    ("gateway.networking.k8s.io", "tcproutes/status", "patch"),
+    ("gateway.networking.k8s.io", "tlsroutes", "list,watch"),
+    ("gateway.networking.k8s.io", "tlsroutes/status", "patch"),
+    ("gateway.networking.k8s.io", "udproutes", "list,watch"),
+    ("gateway.networking.k8s.io", "udproutes/status", "patch"),
+    ("networking.k8s.io", "ingressclasses", "list,watch"),
+    ("networking.k8s.io", "ingresses", "list,watch"),
+    ("networking.k8s.io", "ingresses/status", "patch"),
+];
+
+fn deploy(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder)
+}
+
+fn documents(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn strings(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+#[test]
+fn every_manifest_is_a_resource_of_its_folder() {
+    for (folder, objects_min) in [("", 13), ("kernel-plane", 6)] {
+        let kustomization = &documents(&deploy(folder).join("kustomization.yaml"))[0];
+        let mut listed = strings(&kustomization["resources"]);
+        listed.sort_unstable();
+        let files =
+            fs::read_dir(deploy(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut files: Vec<String> =
+            files.filter(|name| name.ends_with(".yaml") && name != "kustomization.yaml").collect();
+        files.sort_unstable();
+        assert_eq!(listed, files, "{folder}");
+        let objects: Vec<Value> = files.iter().flat_map(|name| documents(&deploy(folder).join(name))).collect();
+        assert!(objects.len() >= objects_min, "{folder}: {} objects", objects.len());
+        for object in objects {
+            assert!(object["apiVersion"].is_string() && object["kind"].is_string(), "{object}");
+            assert!(object["metadata"]["name"].is_string(), "{object}");
+        }
+    }
+}
+
+#[test]
+fn rights_are_these_and_no_others() {
+    let mut found: Vec<(String, String, String)> = Vec::new();
+    for role in documents(&deploy("").join("rbac.yaml")) {
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            let verbs = strings(&rule["verbs"]).join(",");
+            for group in strings(&rule["apiGroups"]) {
+                for resource in strings(&rule["resources"]) {
+                    found.push((group.to_owned(), resource.to_owned(), verbs.clone()));
+                }
+            }
+        }
+    }
+    found.sort();
+    let expect: Vec<_> = RIGHTS.iter().map(|(g, r, v)| ((*g).to_owned(), (*r).to_owned(), (*v).to_owned())).collect();
+    assert_eq!(found, expect);
+    // The kernel plane's Lease is got by the same rights.
+    let role = |folder: &str| {
+        let objects = documents(&deploy(folder).join("rbac.yaml"));
+        objects.into_iter().find(|object| object["kind"] == "Role").map(|role| role["rules"].clone())
+    };
+    assert_eq!(role(""), role("kernel-plane"));
+    assert!(role("").is_some());
+}

@@ -1,0 +1,123 @@
+//! `cargo xtask test kube` and `cargo xtask bench kube`: Steelyard as the controller of a real API server.
+//!
+//! kube-apiserver and etcd are built from their Go modules, which `hack/kube` pins; the kinds of the Gateway API come from its own, which
+//! `hack/kube/gateway-api` pins. Both are kept under `target/kube`, so that all but the first run builds nothing. What is done with them is
+//! `e2e/tests/kube` and `e2e/benches/kube.rs`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::cargo::metadata;
+use crate::command::{self, capture, cargo};
+use crate::{go, setup, test};
+
+/// Where the modules are.
+const MODULE: &str = "hack/kube";
+const GATEWAY_API: &str = "hack/kube/gateway-api";
+/// The module whose kinds are installed, and where in it they are.
+const KINDS: (&str, &str) = ("sigs.k8s.io/gateway-api", "config/crd/standard");
+
+/// What is built. Go calls the second binary by the folder above its version: `server`.
+const PACKAGES: [&str; 2] = ["k8s.io/kubernetes/cmd/kube-apiserver", "go.etcd.io/etcd/server/v3"];
+
+/// What a released kube-apiserver says of itself; built from the module alone it would not know.
+const VERSION: &str = "v1.36.3";
+
+/// The tests; `arguments` go to the test binary: names of tests, mostly.
+pub fn test(arguments: &[String]) -> Result<(), String> {
+    setup::install_for("test")?;
+    command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
+    let mut tests = cargo(&["test", "--package", "e2e", "--features", "kube", "--test", "kube", "--"]);
+    let run = prepare("e2e/steelyard", &mut tests)?;
+    let outcome = test::run_all(tests.args(arguments));
+    clear(&run)?;
+    outcome
+}
+
+/// The figures.
+pub fn bench(arguments: &[String]) -> Result<(), String> {
+    setup::install_for("bench")?;
+    command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
+    let mut bench =
+        cargo(&["bench", "--profile", "dev", "--package", "e2e", "--features", "kube", "--bench", "kube", "--"]);
+    let run = prepare("release/steelyard", &mut bench)?;
+    let outcome = command::run(bench.args(arguments));
+    clear(&run)?;
+    outcome
+}
+
+/// Builds what is needed and says to `command` where it is. Returns the folder where a run keeps its own things.
+fn prepare(binary: &str, command: &mut Command) -> Result<PathBuf, String> {
+    let target = metadata()?.target_directory;
+    let directory = target.join("kube");
+    build(&directory)?;
+    let run = directory.join("run");
+    clear(&run)?;
+    command.env("STEELYARD_BIN", target.join(binary)).env("STEELYARD_KUBE", &directory);
+    Ok(run)
+}
+
+/// Some minutes the first time, and a second after that.
+fn build(directory: &Path) -> Result<(), String> {
+    let start = Instant::now();
+    let (major, minor) = major_and_minor(VERSION);
+    let say = |name: &str, value: &str| format!("-X k8s.io/component-base/version.{name}={value}");
+    let flags = ["-s -w".to_owned(), say("gitVersion", VERSION), say("gitMajor", major), say("gitMinor", minor)];
+    command::run(go::build(MODULE, directory)?.arg("-ldflags").arg(flags.join(" ")).args(PACKAGES))?;
+    command::run(&mut go::go(GATEWAY_API, &["mod", "download", KINDS.0])?)?;
+    let module = capture(&mut go::go(GATEWAY_API, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KINDS.0])?)?;
+    copy_kinds(&Path::new(module.trim()).join(KINDS.1), &directory.join("gateway-api"))?;
+    println!("kube: built in {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+fn major_and_minor(version: &str) -> (&str, &str) {
+    let mut parts = version.trim_start_matches('v').split('.');
+    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
+}
+
+/// The definitions alone, and no older ones that lie there.
+fn copy_kinds(from: &Path, to: &Path) -> Result<(), String> {
+    clear(to)?;
+    let copy = || -> std::io::Result<usize> {
+        fs::create_dir_all(to)?;
+        let mut count = 0;
+        for entry in fs::read_dir(from)? {
+            let path = entry?.path();
+            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|suffix| suffix == "yaml")) {
+                // Not fs::copy: files of the module cache are read-only, and a copy of one would be, too.
+                fs::write(to.join(name), fs::read(&path)?)?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    };
+    match copy() {
+        Ok(0) => Err(format!("there are no definitions of kinds in {}", from.display())),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("cannot copy {} to {}: {error}", from.display(), to.display())),
+    }
+}
+
+fn clear(directory: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("cannot remove {}: {error}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_module() {
+        let module = fs::read_to_string(command::root().join(MODULE).join("go.mod")).unwrap();
+        assert!(module.contains(&format!("k8s.io/kubernetes {VERSION}\n")), "{VERSION} is not what {MODULE} pins");
+        assert_eq!(major_and_minor(VERSION), ("1", "36"));
+    }
+}
