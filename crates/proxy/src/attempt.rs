@@ -60,7 +60,7 @@ pub(crate) async fn until_answered(
         }
         entry.endpoint = Some(lease.endpoint.clone());
         let mut attempt = Attempt::new(routed, lease, now_ms, entry.call.is_some());
-        let error = match attempt.run(downstream, work, entry, tries.fresh_since_ms, now_ms).await {
+        let error = match attempt.run(downstream, work, entry, tries.fresh_since_us, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = clock::now_us();
                 attempt.judge_head(work, entry, at_us);
@@ -89,7 +89,7 @@ pub(crate) async fn until_answered(
         }
         now_ms = clock::now_ms();
         if was_stale {
-            if !tries.again_fresh(routed, setback, work, entry.begun_us / 1000) {
+            if !tries.again_fresh(routed, setback, work, entry.begun_us) {
                 return Err(error);
             }
         } else if tries.again(routed, setback, index, work, now_ms) {
@@ -155,13 +155,13 @@ impl<'a> Attempt<'a> {
         downstream: &mut Downstream,
         work: &mut Work,
         entry: &mut Entry,
-        fresh_since_ms: Option<u64>,
+        fresh_since_us: Option<u64>,
         now_ms: u64,
     ) -> Result<(Upstream, usize, bool), Error> {
         let wanted = Wanted {
             who: downstream.who,
-            begun_ms: entry.begun_us / 1000,
-            fresh_since_ms,
+            begun_us: entry.begun_us,
+            fresh_since_us,
             now_ms,
             deadline_ms: self.deadline_ms,
         };

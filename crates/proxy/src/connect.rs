@@ -37,10 +37,10 @@ pub(crate) struct OnBehalfOf {
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) who: OnBehalfOf,
-    /// When the request began, in milliseconds.
-    pub(crate) begun_ms: u64,
+    /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
+    pub(crate) begun_us: u64,
     /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
-    pub(crate) fresh_since_ms: Option<u64>,
+    pub(crate) fresh_since_us: Option<u64>,
     pub(crate) now_ms: u64,
     /// When the request's time is over; `u64::MAX`: never.
     pub(crate) deadline_ms: u64,
@@ -68,7 +68,7 @@ pub(crate) async fn checkout(
         }
         return Ok(Upstream { stream: Stream::H2(handle), input: Buffer::none(), is_reused });
     }
-    if wanted.fresh_since_ms.is_none()
+    if wanted.fresh_since_us.is_none()
         && let Some(stream) = endpoint.pool.take(wanted.now_ms)
     {
         cluster.counters.reused.inc();

@@ -129,7 +129,7 @@ impl Drive<'_> {
             drop(wire);
             if is_established && !self.is_open {
                 self.is_open = true;
-                self.mux.opened(self.opening, connection.clone(), now_ms);
+                self.mux.opened(self.opening, connection.clone());
             }
             if is_going_away {
                 self.mux.remove(connection);

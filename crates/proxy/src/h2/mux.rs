@@ -7,6 +7,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use net::clock;
 use net::timer::Timer;
 use telemetry::Reason;
 use tokio::sync::Notify;
@@ -37,7 +38,7 @@ struct Links {
 #[derive(Clone)]
 struct Link {
     connection: Rc<Connection>,
-    opened_ms: u64,
+    opened_us: u64,
 }
 
 /// A connection in the making, and who waits for it.
@@ -52,8 +53,8 @@ impl Mux {
     /// A place for a request, if there is one now: with the stream still to be opened, and whether the connection is older than the request. It
     /// is used before anything else runs, so nobody else can take it.
     pub(crate) fn try_place(&self, wanted: &Wanted) -> Option<(Handle, bool)> {
-        let link = self.pick(wanted.fresh_since_ms)?;
-        let is_reused = link.opened_ms < wanted.begun_ms;
+        let link = self.pick(wanted.fresh_since_us)?;
+        let is_reused = link.opened_us < wanted.begun_us;
         Some((Handle::unopened(link.connection), is_reused))
     }
 
@@ -85,11 +86,11 @@ impl Mux {
         }
     }
 
-    /// The first that has room. `fresh_since_ms`: only one that was made since then.
-    fn pick(&self, fresh_since_ms: Option<u64>) -> Option<Link> {
+    /// The first that has room. `fresh_since_us`: only one that was made since then.
+    fn pick(&self, fresh_since_us: Option<u64>) -> Option<Link> {
         let links = self.0.borrow();
         let eligible =
-            || links.open.iter().filter(|link| fresh_since_ms.is_none_or(|since_ms| link.opened_ms >= since_ms));
+            || links.open.iter().filter(|link| fresh_since_us.is_none_or(|since_us| link.opened_us >= since_us));
         let first = eligible().find(|link| link.connection.room() > 0);
         // All are full, and there may be no more: whoever comes waits for room where the fewest are.
         let is_at_limit = links.open.len() + links.opening.len() >= CONNECTIONS_MAX;
@@ -103,10 +104,10 @@ impl Mux {
     }
 
     /// A connection was made. It goes away at once where the endpoint has left the configuration, once it has served who waits.
-    pub(super) fn opened(&self, opening: &Rc<Opening>, connection: Rc<Connection>, now_ms: u64) {
+    pub(super) fn opened(&self, opening: &Rc<Opening>, connection: Rc<Connection>) {
         let mut links = self.0.borrow_mut();
         links.opening.retain(|other| !Rc::ptr_eq(other, opening));
-        links.open.push(Link { connection, opened_ms: now_ms });
+        links.open.push(Link { connection, opened_us: clock::now_us() });
         drop(links);
         opening.finish(Ok(()));
     }

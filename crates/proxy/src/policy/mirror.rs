@@ -227,11 +227,12 @@ async fn deliver(
     who: OnBehalfOf,
     timer: &Timer,
 ) -> Result<(), Error> {
-    let now_ms = clock::now_ms();
+    let now_us = clock::now_us();
+    let now_ms = now_us / 1000;
     let deadline_ms = now_ms.saturating_add(MIRROR_MS_MAX);
     let lease = cluster.lease_at_once(now_ms, key)?;
     lease.endpoint.counters.requests.inc();
-    let mut wanted = Wanted { who, begun_ms: now_ms, fresh_since_ms: None, now_ms, deadline_ms };
+    let mut wanted = Wanted { who, begun_us: now_us, fresh_since_us: None, now_ms, deadline_ms };
     let outcome = loop {
         let upstream = connect::checkout(cluster, &lease.endpoint, &wanted, timer).await;
         let is_reused = upstream.as_ref().is_ok_and(|upstream| upstream.is_reused);
@@ -242,7 +243,7 @@ async fn deliver(
         match answered {
             // The endpoint closed a kept connection just then. Twice would not do harm either: a mirror's answers go nowhere.
             Err(error) if is_reused && error.reason != Reason::ResponseTimeout => {
-                wanted.fresh_since_ms = Some(now_ms);
+                wanted.fresh_since_us = Some(now_us);
             }
             answered => break answered,
         }

@@ -60,8 +60,8 @@ pub(crate) struct Tries {
     /// Endpoints that are not asked again as long as there are others.
     tried: SmallVec<[usize; 3]>,
     retries: u32,
-    /// The next try takes a connection that was made since then, in milliseconds.
-    pub(crate) fresh_since_ms: Option<u64>,
+    /// The next try takes a connection that was made since then, in microseconds.
+    pub(crate) fresh_since_us: Option<u64>,
     /// The next try is to come so much later, in milliseconds.
     pub(crate) wait_ms: u64,
     /// What went wrong last, where no response came.
@@ -95,7 +95,7 @@ impl Tries {
         routed: &Routed<'_>,
         setback: Setback,
         work: &mut Work,
-        begun_ms: u64,
+        begun_us: u64,
     ) -> bool {
         let is_repeatable = work.request.method.is_idempotent() || routed.policy.retry.non_idempotent;
         if !(setback == Setback::Unseen || is_repeatable) || !work.upload.rewind() {
@@ -103,7 +103,7 @@ impl Tries {
         }
         routed.cluster.counters.stale_reuse.inc();
         // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
-        self.fresh_since_ms = Some(begun_ms);
+        self.fresh_since_us = Some(begun_us);
         true
     }
 
