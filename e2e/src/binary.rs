@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The one that `STEELYARD_BIN` names; else it is built, once, with the profile `e2e`.
+/// The one that `STEELYARD_BIN` names; else it is built, once.
 pub fn steelyard() -> Result<PathBuf, String> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BINARY.get_or_init(|| std::env::var_os("STEELYARD_BIN").map_or_else(build, |path| Ok(path.into()))).clone()
@@ -13,13 +13,13 @@ pub fn steelyard() -> Result<PathBuf, String> {
 fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--profile", "e2e", "-p", "steelyard", "--bin", "steelyard"])
+        .args(["build", "-p", "steelyard", "--bin", "steelyard"])
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !built.status.success() {
-        return Err("`cargo build --profile e2e -p steelyard` failed".into());
+        return Err("`cargo build -p steelyard` failed".into());
     }
     // The last artifact is the binary, and the only one with an executable.
     let messages = String::from_utf8_lossy(&built.stdout);

@@ -1,7 +1,7 @@
 //! Running other programs, and saying which one failed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// The folder of the workspace, wherever the verb was called from.
 pub fn root() -> PathBuf {
@@ -22,31 +22,10 @@ pub fn cargo(arguments: &[&str]) -> Command {
 
 /// Runs it, its output going where ours goes; an error when it does not end with 0.
 pub fn run(command: &mut Command) -> Result<(), String> {
-    start(command)?.wait()
-}
-
-/// Begins it, as [`run`] does; to be waited for.
-pub fn start(command: &mut Command) -> Result<Started, String> {
     let shown = show(command);
     println!("+ {shown}");
-    let child = command.spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
-    Ok(Started { shown, child })
-}
-
-/// A program under way.
-#[must_use = "it runs on by itself until it is waited for"]
-pub struct Started {
-    shown: String,
-    child: Child,
-}
-
-impl Started {
-    /// Until it ends; an error when that is not with 0.
-    pub fn wait(mut self) -> Result<(), String> {
-        let Self { shown, child } = &mut self;
-        let status = child.wait().map_err(|error| format!("`{shown}` cannot be waited for: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
-    }
+    let status = command.status().map_err(|error| format!("`{shown}` did not start: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
 }
 
 /// Runs it and returns its standard output; an error carries what it wrote to standard error.

@@ -28,9 +28,9 @@ const VERSION: &str = "v1.36.3";
 /// The tests; `arguments` go to the test binary: names of tests, mostly.
 pub fn test(arguments: &[String]) -> Result<(), String> {
     setup::install_for("test")?;
-    command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
+    let binary = test::binary()?;
     let mut tests = cargo(&["test", "--package", "e2e", "--features", "kube", "--test", "kube", "--"]);
-    let run = prepare("e2e/steelyard", &mut tests)?;
+    let run = prepare(&binary, &mut tests)?;
     let outcome = test::run_all(tests.args(arguments));
     clear(&run)?;
     outcome
@@ -42,20 +42,20 @@ pub fn bench(arguments: &[String]) -> Result<(), String> {
     command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
     let mut bench =
         cargo(&["bench", "--profile", "dev", "--package", "e2e", "--features", "kube", "--bench", "kube", "--"]);
-    let run = prepare("release/steelyard", &mut bench)?;
+    let run = prepare(&metadata()?.target_directory.join("release/steelyard"), &mut bench)?;
     let outcome = command::run(bench.args(arguments));
     clear(&run)?;
     outcome
 }
 
 /// Builds what is needed and says to `command` where it is. Returns the folder where a run keeps its own things.
-fn prepare(binary: &str, command: &mut Command) -> Result<PathBuf, String> {
+fn prepare(binary: &Path, command: &mut Command) -> Result<PathBuf, String> {
     let target = metadata()?.target_directory;
     let directory = target.join("kube");
     build(&directory)?;
     let run = directory.join("run");
     clear(&run)?;
-    command.env("STEELYARD_BIN", target.join(binary)).env("STEELYARD_KUBE", &directory);
+    command.env("STEELYARD_BIN", binary).env("STEELYARD_KUBE", &directory);
     Ok(run)
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, PipeReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::cargo::metadata;
@@ -24,14 +25,13 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         _ => {}
     }
     setup::install_for("test")?;
-    // Two profiles have nothing in common but the CPUs: side by side, none of these idles while a last crate is built alone.
-    let binary = command::start(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
-    let built = command::run(&mut tests(&["--no-run"], arguments));
-    binary.wait()?;
-    built?;
-
-    let binary = metadata()?.target_directory.join("e2e/steelyard");
-    let (succeeded, tally) = watch(tests(&["--no-fail-fast"], arguments).env("STEELYARD_BIN", binary))?;
+    let binary = binary()?;
+    let mut tests = cargo(&["test", "--no-fail-fast"]);
+    if arguments.is_empty() {
+        tests.arg("--workspace");
+    }
+    tests.args(arguments).env("STEELYARD_BIN", binary);
+    let (succeeded, tally) = watch(&mut tests)?;
 
     let scripts_min = if arguments.is_empty() { scripts()? } else { 0 };
     let problems = verdict(&tally, succeeded, scripts_min, is_root());
@@ -39,15 +39,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-/// `cargo test` with `options`, of everything where no arguments say of what.
-fn tests(options: &[&str], arguments: &[String]) -> Command {
-    let mut tests = cargo(&["test"]);
-    tests.args(options);
-    if arguments.is_empty() {
-        tests.arg("--workspace");
-    }
-    tests.args(arguments);
-    tests
+/// Builds the binary that is tested from outside, and says where it is.
+pub fn binary() -> Result<PathBuf, String> {
+    command::run(&mut cargo(&["build", "--package", "steelyard"]))?;
+    Ok(metadata()?.target_directory.join("debug/steelyard"))
 }
 
 /// Runs `cargo test`, all of whose tests must run and pass.

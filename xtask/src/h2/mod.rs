@@ -14,8 +14,7 @@ mod tools;
 use std::time::Instant;
 
 use crate::cargo::metadata;
-use crate::command::{self, cargo};
-use crate::setup;
+use crate::{setup, test};
 use field::{Field, Side};
 
 const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc]";
@@ -29,11 +28,11 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         _ => return Err(USAGE.into()),
     };
     setup::install_for("test")?;
-    command::run(&mut cargo(&["build", "--profile", "e2e", "--package", "steelyard"]))?;
+    let binary = test::binary()?;
     let target = metadata()?.target_directory;
     let directory = target.join("interop");
     let tools = tools::build(&directory)?;
-    let field = Field::start(&target.join("e2e/steelyard"), &tools, &directory)?;
+    let field = Field::start(&binary, &tools, &directory)?;
 
     let mut outcomes = Vec::new();
     for side in Side::ALL {
