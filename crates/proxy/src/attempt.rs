@@ -246,7 +246,7 @@ impl<'a> Attempt<'a> {
             if let Poll::Ready(outcome) = head {
                 return Poll::Ready(outcome);
             }
-            if *upload_failed || upload.is_done() {
+            if *upload_failed || upload.is_done() || stream.h2().is_some() {
                 watch.check(cx, stream)?;
             }
             // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.

@@ -477,7 +477,7 @@ async fn respond(
         if download.is_done() && (upload_failed || ends_with_response || upload.is_done()) {
             return Poll::Ready(Ok(()));
         }
-        if upload_failed || upload.is_done() {
+        if upload_failed || upload.is_done() || stream.h2().is_some() {
             watch.check(cx, stream)?;
         }
         // Whom it waits for may change without progress: bytes have come, and the client does not take them.

@@ -177,6 +177,9 @@ pub(crate) fn poll_response_head(
 ///
 /// One that only ends its side (a half-close) is, and one that sends its next request already is not to be disturbed: either is seen
 /// once and then left alone.
+///
+/// While the request is still on its way, whoever reads it hears of the end of a connection; but a body that waits for its endpoint is not
+/// read, and a stream of HTTP/2 can tell of its end without being read. So that is asked all along.
 #[derive(Default)]
 pub(crate) struct Watch {
     is_over: bool,
