@@ -6,9 +6,10 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use support::echo::{ECHO_PORT, datagram, exchange};
+use support::echo::{ECHO_PORT, datagram, exchange, try_datagram};
 use support::network::{FAMILIES, Family, Links, Network, Vips, detach, endpoint_figures, endpoint_words, vip, within};
 use support::{Load, Origin, until_served};
 use testkit::packet::{Packet, SYN};
@@ -185,7 +186,10 @@ fn datagrams_for_a_dead_endpoint_go_to_another() {
         network.balancer.ip("link set dev ep1 down").unwrap();
         vips.steelyard.until("unhealthy", |status| endpoint_words(status, "udp", "state")[1] == "unhealthy");
         for socket in &sockets {
-            datagram(socket, 100);
+            // The kernel hears of it a moment later than the status does. Who asks by datagrams asks again.
+            socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let answered = vips.steelyard.program.until("answered", || try_datagram(socket, 100).ok());
+            answered.unwrap();
         }
     });
 }

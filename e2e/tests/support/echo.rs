@@ -102,10 +102,16 @@ pub fn exchange(stream: &TcpStream, text: &str) -> std::io::Result<()> {
 /// A datagram of `count` bytes to an echo and back.
 #[track_caller]
 pub fn datagram(socket: &UdpSocket, count: usize) {
+    try_datagram(socket, count).unwrap_or_else(|error| panic!("no answer to {count} bytes: {error}"));
+}
+
+/// The same, where it may get lost.
+#[track_caller]
+pub fn try_datagram(socket: &UdpSocket, count: usize) -> std::io::Result<()> {
     let sent: Vec<u8> = (0..count).map(|index| (index % 251) as u8).collect();
-    socket.send(&sent).unwrap_or_else(|error| panic!("datagram of {count} bytes not sent: {error}"));
+    socket.send(&sent)?;
     let mut received = vec![0; 65_536];
-    let received_count =
-        socket.recv(&mut received).unwrap_or_else(|error| panic!("no answer to {count} bytes: {error}"));
+    let received_count = socket.recv(&mut received)?;
     assert!(received[..received_count] == sent, "{count} bytes came back different");
+    Ok(())
 }
