@@ -298,29 +298,16 @@ mod tests {
     use std::time::Duration;
 
     use model::{
-        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher, Redirect, Route,
-        TcpListener,
+        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, Redirect, Route, TcpListener,
     };
     use telemetry::{Reason, Registry};
 
     use super::*;
 
     fn snapshot() -> Snapshot {
-        let route = |name: &str, to: Target| Route {
-            name: name.into(),
-            hosts: Vec::new(),
-            path: PathMatcher::Prefix("/".into()),
-            methods: Vec::new(),
-            headers: Vec::new(),
-            cookies: Vec::new(),
-            query: Vec::new(),
-            grpc: None,
-            to,
-            timeout: None,
-            policy: model::RoutePolicy::default(),
-        };
+        let route = |name: &str, to: ClusterId| Route::to_all(name, to.into());
         let http = Protocol::Http(HttpListener {
-            routes: [route("/hit", ClusterId(1).into()), route("/quiet", ClusterId(0).into())].into(),
+            routes: [route("/hit", ClusterId(1)), route("/quiet", ClusterId(0))].into(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),

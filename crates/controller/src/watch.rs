@@ -4,7 +4,6 @@
 //! forgotten (410). While the API server is away nothing arrives, and what was known stays known.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -15,7 +14,6 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -122,13 +120,7 @@ fn paged(objects: u32) -> watcher::Config {
 
 fn everywhere<K>(begun: &Begun<'_>, tasks: &mut JoinSet<()>)
 where
-    K: Watched
-        + Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + 'static,
+    K: Watched + Resource<DynamicType = (), Scope = ClusterResourceScope>,
 {
     let Begun { watching, turns } = begun;
     let api: Api<K> = Api::all(watching.client.clone());
@@ -137,13 +129,7 @@ where
 
 fn within<K>(begun: &Begun<'_>, tasks: &mut JoinSet<()>, config: watcher::Config)
 where
-    K: Watched
-        + Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + 'static,
+    K: Watched + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
 {
     let Begun { watching, turns } = begun;
     for scope in scopes(&watching.namespaces) {
@@ -163,7 +149,7 @@ async fn follow<K>(
     turns: Arc<Semaphore>,
     news: mpsc::Sender<News>,
 ) where
-    K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Watched,
 {
     // Until the first list has been read or has failed. Nobody closes the semaphore.
     let mut turn = turns.acquire_owned().await.ok();

@@ -30,3 +30,22 @@ pub struct Route {
     /// What else is done.
     pub policy: RoutePolicy,
 }
+
+impl Route {
+    /// The route that takes every request, and does nothing to it.
+    pub fn to_all(name: impl Into<String>, to: Target) -> Self {
+        Self {
+            name: name.into(),
+            hosts: Vec::new(),
+            path: PathMatcher::Prefix("/".to_owned()),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            cookies: Vec::new(),
+            query: Vec::new(),
+            grpc: None,
+            to,
+            timeout: None,
+            policy: RoutePolicy::default(),
+        }
+    }
+}

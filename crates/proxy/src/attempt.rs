@@ -246,9 +246,7 @@ impl<'a> Attempt<'a> {
             if let Poll::Ready(outcome) = head {
                 return Poll::Ready(outcome);
             }
-            if *upload_failed || upload.is_done() || stream.h2().is_some() {
-                watch.check(cx, stream)?;
-            }
+            watch.check(cx, stream, *upload_failed || upload.is_done())?;
             // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
             let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
             let waits_for_client = !is_held && !*upload_failed && !upload.is_read() && upload.waits_for_sender(input);

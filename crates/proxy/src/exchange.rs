@@ -477,9 +477,7 @@ async fn respond(
         if download.is_done() && (upload_failed || ends_with_response || upload.is_done()) {
             return Poll::Ready(Ok(()));
         }
-        if upload_failed || upload.is_done() || stream.h2().is_some() {
-            watch.check(cx, stream)?;
-        }
+        watch.check(cx, stream, upload_failed || upload.is_done())?;
         // Whom it waits for may change without progress: bytes have come, and the client does not take them.
         let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
         let progress = Some((upload.received + download.received + download.sent, waits_for_endpoint));

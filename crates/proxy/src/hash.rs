@@ -33,28 +33,15 @@ pub(crate) fn ip(ip: IpAddr) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use model::ForwardedHeaders;
-    use wire::h1::parse_request;
-
     use super::*;
+    use crate::policy::testing::asked;
 
     #[test]
     fn keys_come_from_what_is_named() {
         let check = |by: HashKey, lines: &str, expect: u64| {
-            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
-            let mut head = RequestHead::default();
-            parse_request(text.as_bytes(), 100, &mut head).unwrap();
-            let client = Client {
-                address: "10.0.0.9:1".parse().unwrap(),
-                ip_text: b"10.0.0.9",
-                local: "127.0.0.1:1".parse().unwrap(),
-                scheme: "http",
-                forwarded: ForwardedHeaders::Off,
-                is_trusted: false,
-                trusted_proxies: &[],
-                call: None,
-            };
-            assert_eq!(key(&by, &head, text.as_bytes(), &client), expect, "{by:?} {lines}");
+            asked(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}"), false, |asked| {
+                assert_eq!(key(&by, asked.head, asked.buffer, asked.client), expect, "{by:?} {lines}");
+            });
         };
         let address = hash_key(&[10, 0, 0, 9]);
         check(HashKey::ClientIp, "X-Forwarded-For: 1.1.1.1\r\n", address);

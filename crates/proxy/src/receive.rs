@@ -186,11 +186,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Costs no system call while the client is silent.
+    /// Costs no system call while the client is silent. `is_unread`: nobody else reads from it now.
     ///
     /// # Errors
     /// The client is gone.
-    pub(crate) fn check(&mut self, cx: &mut Context<'_>, stream: &Stream) -> Result<(), Error> {
+    pub(crate) fn check(&mut self, cx: &mut Context<'_>, stream: &Stream, is_unread: bool) -> Result<(), Error> {
         if self.is_over {
             return Ok(());
         }
@@ -198,6 +198,9 @@ impl Watch {
             let gone = stream.h2().map_or(Poll::Pending, |handle| handle.poll_cut(cx));
             return if let Poll::Ready(error) = gone { Err(Error::client_io(error)) } else { Ok(()) };
         };
+        if !is_unread {
+            return Ok(());
+        }
         let mut byte = [0];
         match tcp.poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
             Poll::Pending => Ok(()),

@@ -307,26 +307,14 @@ fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use model::{ClusterId, GrpcMatcher, RoutePolicy};
+    use model::{ClusterId, GrpcMatcher};
     use regex::Regex;
     use wire::h1::{Parsed, parse_request};
 
     use super::*;
 
     fn route(path: PathMatcher) -> Route {
-        Route {
-            name: String::new(),
-            hosts: Vec::new(),
-            path,
-            methods: Vec::new(),
-            headers: Vec::new(),
-            cookies: Vec::new(),
-            query: Vec::new(),
-            grpc: None,
-            to: ClusterId(0).into(),
-            timeout: None,
-            policy: RoutePolicy::default(),
-        }
+        Route { path, ..Route::to_all("", ClusterId(0).into()) }
     }
 
     fn prefix(path: &str) -> Route {

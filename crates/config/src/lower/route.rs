@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use model::{
-    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, RoutePolicy, Target, TextMatcher,
-    ValueMatcher,
+    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, Target, TextMatcher, ValueMatcher,
 };
 
 use super::{ClusterIds, policy, reachable};
@@ -51,23 +50,7 @@ pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut 
 
 /// The route that takes every request.
 pub fn catch_all(to: ClusterId) -> Route {
-    everything(Target::from(to))
-}
-
-fn everything(to: Target) -> Route {
-    Route {
-        name: "/".to_owned(),
-        hosts: Vec::new(),
-        path: PathMatcher::Prefix("/".to_owned()),
-        methods: Vec::new(),
-        headers: Vec::new(),
-        cookies: Vec::new(),
-        query: Vec::new(),
-        grpc: None,
-        to,
-        timeout: None,
-        policy: RoutePolicy::default(),
-    }
+    Route::to_all("/", Target::from(to))
 }
 
 fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
@@ -76,7 +59,7 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
         check_grpc(raw, grpc, ids, report);
     }
     // Where it leads is not known to be right, yet all else that is wrong is worth telling.
-    let mut route = everything(to.clone().unwrap_or(Target::Clusters(Vec::new())));
+    let mut route = Route::to_all("/", to.clone().unwrap_or(Target::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
     if let Some(path) = &raw.path {
         route.path = path_matcher(&path.value)?;

@@ -1,8 +1,12 @@
 //! Objects of every kind that is watched, on their way into the index.
 
+use std::fmt::Debug;
+
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use kube::Resource;
+use serde::de::DeserializeOwned;
 
 use super::{Name, RouteEntry, RouteKind, Rules};
 use crate::objects::{
@@ -89,7 +93,7 @@ impl RouteObject {
 }
 
 /// A type that is watched, and the way of its objects into the index.
-pub trait Watched: Sized {
+pub trait Watched: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {
     /// Its kind.
     const KIND: Kind;
 

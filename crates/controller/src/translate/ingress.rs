@@ -12,7 +12,7 @@ use super::bind::{Binds, Rank, Speaks, host};
 use super::cluster::{Clusters, Share};
 use super::listener::certificate;
 use super::reference::{Why, service_port};
-use super::{Circumstances, Desired, Notice, Statuses, lower};
+use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Kind, Name, PortRef};
 use crate::settings::{INGRESS_CONTROLLER, Settings};
 
@@ -174,7 +174,7 @@ impl One<'_, '_> {
         };
         let label = format!("ingress/{}#{number}", self.name);
         let hosts = host.into_iter().map(self::host).collect();
-        let route = Route { hosts, path: matcher, ..lower::to_all(to.into(), label) };
+        let route = Route { hosts, path: matcher, ..Route::to_all(label, to.into()) };
         let rank = Rank::new(&route, self.entry.meta.created, self.name, (number, 0));
         for place in places.into_iter().flatten() {
             if let Err(why) = self.out.binds.route(place, rank.clone(), route.clone()) {

@@ -1,8 +1,7 @@
 //! What a rule of an HTTPRoute or a GRPCRoute means to the model: conditions here, filters in `filter`.
 
 use model::{
-    ClusterId, GrpcMatcher, PathMatcher, Route, RoutePolicy, Target, TextMatcher, Transport, ValueMatcher,
-    WeightedCluster,
+    ClusterId, GrpcMatcher, PathMatcher, Route, Target, TextMatcher, Transport, ValueMatcher, WeightedCluster,
 };
 use regex::Regex;
 
@@ -125,7 +124,7 @@ fn numbered<M>(
 impl Lowering<'_> {
     /// The route that takes every request: who serves it, and what else is done.
     fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
-        let mut route = to_all(Target::Clusters(Vec::new()), self.label.clone());
+        let mut route = Route::to_all(self.label.clone(), Target::Clusters(Vec::new()));
         for wanted in filters {
             filter::put(wanted, &mut route, self)?;
         }
@@ -159,23 +158,6 @@ impl Lowering<'_> {
         let share = reference::backend(self.index, self.kind.name(), &self.name.namespace, backend, Transport::Tcp);
         let share = self.made.note(share).map(|share| super::cluster::Share { weight: 1, ..share });
         self.clusters.of(self.index, share.into_iter().collect())
-    }
-}
-
-/// The route that takes every request.
-pub(crate) fn to_all(to: Target, name: String) -> Route {
-    Route {
-        name,
-        hosts: Vec::new(),
-        path: PathMatcher::Prefix("/".to_owned()),
-        methods: Vec::new(),
-        headers: Vec::new(),
-        cookies: Vec::new(),
-        query: Vec::new(),
-        grpc: None,
-        to,
-        timeout: None,
-        policy: RoutePolicy::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use model::{FlowTimeouts, PortRange, Transport, Vip, VipAlgorithm, VipMode};
+use model::{PortRange, Transport, Vip, VipAlgorithm, VipMode};
 
 use super::cluster::{self, Share};
 use super::hosts::Hosts;
@@ -110,22 +110,13 @@ fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<mode
 
 /// A vip as Services and UDP listeners want it, without endpoints.
 pub(crate) fn vip(name: String, place: SocketAddr, transport: Transport, mode: VipMode, interfaces: &[String]) -> Vip {
+    let ports = PortRange { first: place.port(), last: place.port() };
     Vip {
-        name,
-        address: place.ip(),
-        ports: PortRange { first: place.port(), last: place.port() },
-        transport,
         interfaces: interfaces.to_vec(),
-        endpoints: Vec::new(),
         // The same flow goes to the same endpoint from every replica, so that routers may move it between them.
         algorithm: VipAlgorithm::Maglev,
         mode,
-        affinity: None,
-        health_check: None,
-        allow: Vec::new(),
-        deny: Vec::new(),
-        source_rate: None,
-        timeouts: FlowTimeouts::new(transport),
+        ..Vip::new(name, place.ip(), ports, transport)
     }
 }
 

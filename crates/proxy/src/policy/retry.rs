@@ -152,7 +152,7 @@ impl Tries {
         timer.set(due_ms);
         let mut watch = Watch::default();
         poll_fn(|cx| {
-            watch.check(cx, stream)?;
+            watch.check(cx, stream, true)?;
             timer.poll_elapsed(cx).map(Ok)
         })
         .await?;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Cluster, ClusterId, Endpoint, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathMatcher,
-    Route,
+    Cluster, ClusterId, Endpoint, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, Route,
 };
 
 use super::*;
@@ -26,19 +25,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
 }
 
 fn listener(name: &str, routes: &[&str]) -> Listener {
-    let route = |name: &&str| Route {
-        name: (*name).to_owned(),
-        hosts: Vec::new(),
-        path: PathMatcher::Prefix("/".into()),
-        methods: Vec::new(),
-        headers: Vec::new(),
-        cookies: Vec::new(),
-        query: Vec::new(),
-        grpc: None,
-        to: ClusterId(0).into(),
-        timeout: None,
-        policy: model::RoutePolicy::default(),
-    };
+    let route = |name: &&str| Route::to_all(*name, ClusterId(0).into());
     let protocol = Protocol::Http(HttpListener {
         routes: routes.iter().map(route).collect(),
         trusted_proxies: Vec::new(),
