@@ -52,7 +52,6 @@ pub(crate) async fn until_answered(
             Err(error) => return Err(tries.failed.unwrap_or(error)),
         };
         now_ms = lease.at_ms;
-        let index = lease.endpoint.index;
         lease.endpoint.counters.requests.inc();
         entry.attempts += 1;
         if entry.call.is_some() && now_ms > entry.begun_us / 1000 && routed.deadline_ms < u64::MAX {
@@ -65,7 +64,7 @@ pub(crate) async fn until_answered(
                 let at_us = clock::now_us();
                 attempt.judge_head(work, entry, at_us);
                 let setback = attempt.answer(&upstream, work, entry);
-                if !tries.again(routed, setback, index, work, at_us / 1000) {
+                if !tries.again(routed, setback, &attempt.lease, work, at_us / 1000) {
                     return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
                 }
                 if let Setback::Grpc(status) = setback
@@ -92,7 +91,7 @@ pub(crate) async fn until_answered(
             if !tries.again_fresh(routed, setback, work, entry.begun_us) {
                 return Err(error);
             }
-        } else if tries.again(routed, setback, index, work, now_ms) {
+        } else if tries.again(routed, setback, &attempt.lease, work, now_ms) {
             tries.failed = Some(error);
         } else {
             return Err(error);
@@ -330,6 +329,7 @@ impl<'a> Attempt<'a> {
     /// How it went wrong, as far as another try depends on it.
     fn setback(&self, error: &Error) -> Setback {
         match error.reason {
+            _ if !self.was_sent && connect::is_unreachable(error) => Setback::Unreachable,
             _ if !self.was_sent => Setback::Connect,
             _ if self.was_heard => Setback::Other,
             Reason::UpstreamRefused => Setback::Unseen,

@@ -130,12 +130,17 @@ impl Cluster {
         if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
     }
 
-    /// An endpoint that is not in `tried` and takes new work.
+    /// An endpoint that is not in `tried` and takes new work, in panic even if it is unhealthy or ejected.
     pub(crate) fn has_other(&self, tried: &[usize], now_ms: u64) -> bool {
         let state = &self.plan.state;
-        let takes_work =
-            |index: usize| state.weight(index) > 0 && state.status(index, now_ms) == Some(EndpointStatus::Healthy);
-        (0..self.endpoints.len()).any(|index| !tried.contains(&index) && takes_work(index))
+        let is_there = |takes_work: fn(EndpointStatus) -> bool| {
+            (0..self.endpoints.len()).any(|index| {
+                let is_new = state.weight(index) > 0 && !tried.contains(&index);
+                is_new && state.status(index, now_ms).is_some_and(takes_work)
+            })
+        };
+        is_there(|status| status == EndpointStatus::Healthy)
+            || state.panicking(now_ms) && is_there(|status| status != EndpointStatus::Draining)
     }
 
     /// How long to wait before a retry, the first of which is 1, in milliseconds.
@@ -347,6 +352,26 @@ mod tests {
         };
         check(false, Reason::NoEndpoint, 503);
         check(true, Reason::ClusterMissing, 500);
+    }
+
+    #[test]
+    fn another_is_one_that_takes_work() {
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], false);
+        let check = |tried: &[usize], expect| assert_eq!(cluster.has_other(tried, 0), expect, "{tried:?}");
+        check(&[], true);
+        check(&[0, 1], true);
+        check(&[2, 0, 1, 0], false);
+        cluster.plan.state.set_draining(2, true, 0);
+        check(&[0, 1], false);
+        check(&[0], true);
+        // Half of what counts is usable: the rest is not.
+        cluster.plan.state.set_healthy(1, false, 0);
+        check(&[0], false);
+        check(&[1], true);
+        // Less than that is panic, in which all are but those that drain.
+        cluster.plan.state.set_healthy(0, false, 0);
+        check(&[0], true);
+        check(&[0, 1], false);
     }
 
     #[test]

@@ -116,6 +116,13 @@ pub(crate) fn failure(error: io::Error) -> Error {
     }
 }
 
+/// Whether an endpoint could not be reached: it was put to no work. One that does not answer may be busy, and one whose handshake fails has
+/// worked for it: either is to be asked less, not more. One that goes away within a handshake of TLS is [`Reason::ConnectFailed`], and so one of
+/// those that could not be reached.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    matches!(error.reason, Reason::ConnectRefused | Reason::ConnectFailed)
+}
+
 /// Out of descriptors, buffers, memory, or ports for the address.
 fn is_local(error: &io::Error) -> bool {
     use rustix::io::Errno;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::Outcome;
+use balance::{Outcome, Redispatch};
 use model::HashKey;
 use net::buffer::Buffer;
 use net::clock;
@@ -21,7 +21,8 @@ use crate::relay::{self, End, Moved};
 use crate::stream::Stream;
 use crate::worker::{ListenerView, Worker};
 
-/// Endpoints that are tried for one connection. Nothing is sent before one accepts, so that trying is safe.
+/// Endpoints that are tried for one connection, not counting those that could not be reached, as far as [`Redispatch`] goes. Nothing is sent
+/// before one accepts, so that trying is safe.
 const ATTEMPTS_MAX: usize = 3;
 
 /// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
@@ -96,10 +97,16 @@ async fn open(
     entry: &mut Entry,
 ) -> Result<(Lease, Upstream), Error> {
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
+    let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
+    let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
     cluster.counters.requests.inc();
     let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
     loop {
-        let lease = cluster.lease(clock::now_ms(), u64::MAX, key, &tried, timer).await?;
+        let lease = match cluster.lease(clock::now_ms(), u64::MAX, key, &tried, timer).await {
+            Ok(lease) => lease,
+            // That there is no other endpoint is not what went wrong.
+            Err(error) => return Err(failed.unwrap_or(error)),
+        };
         let now_ms = lease.at_ms;
         entry.attempts += 1;
         entry.endpoint = Some(lease.endpoint.clone());
@@ -115,12 +122,21 @@ async fn open(
                 if error.side == Side::Internal {
                     return Err(error);
                 }
-                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::ConnectFailure);
+                let now_ms = clock::now_ms();
+                cluster.record(&lease.endpoint, now_ms, Outcome::ConnectFailure);
                 tried.push(lease.endpoint.index);
-                if tried.len() == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {
+                let is_free =
+                    connect::is_unreachable(&error) && redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms);
+                attempts += usize::from(!is_free);
+                if attempts == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {
                     return Err(error);
                 }
-                cluster.counters.retries.inc();
+                if is_free {
+                    cluster.counters.redispatches.inc();
+                } else {
+                    cluster.counters.retries.inc();
+                }
+                failed = Some(error);
             }
         }
     }

@@ -94,6 +94,8 @@ group! {
         requests: Counter => u64,
         /// Requests that were sent again.
         retries: Counter => u64,
+        /// Endpoints that could not be reached, where another one was taken at once and no retry was charged for it.
+        redispatches: Counter => u64,
         /// Upstream connections tried.
         connects: Counter => u64,
         /// Upstream connections that were tried and did not come about.

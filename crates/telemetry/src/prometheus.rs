@@ -142,6 +142,9 @@ fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
         total.requests
     });
     family("steelyard_cluster_retries_total", Counter, "Requests sent again.", |total| total.retries);
+    family("steelyard_cluster_redispatches_total", Counter, "Endpoints out of reach, passed over at once.", |total| {
+        total.redispatches
+    });
     family("steelyard_cluster_connects_total", Counter, "Upstream connections tried.", |total| total.connects);
     family(
         "steelyard_cluster_connect_failures_total",

@@ -74,7 +74,7 @@ keys! {
 keys! {
     /// When a request that went wrong is sent again, to another endpoint where there is one. Never after anything of a response went to the client, and never when a part of its body is gone already (a small one that came with the headers is still there).
     pub struct RawRetryObject as "a retry" {
-        /// How often a request is sent again, at most. Before each time some time passes, drawn by lot: less than 25ms, 75ms, 175ms, and then 250ms; none where the endpoint was asked for nothing and another one takes work.
+        /// How often a request is sent again, at most. An endpoint that refuses the connection, or that there is no way to, is not counted while another one takes work, up to 10 of them. Before each time some time passes, drawn by lot: less than 25ms, 75ms, 175ms, and then 250ms; none where the endpoint was asked for nothing and another one takes work.
         optional attempts: Int<1, 10>, default RETRY.attempts.to_string();
         /// `connect_failure`: no connection came about. `reset`: it ended before a byte of the response came. `timeout`: the response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the endpoint answered so; the last such answer is the client's. `cancelled`, `deadline_exceeded`, `resource_exhausted`, `internal`, `unavailable`: a call of gRPC failed so before its first message.
         optional on: OneOrMany<RetryOn>, default "[connect_failure, reset]";

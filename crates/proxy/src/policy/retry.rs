@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 
+use balance::Redispatch;
 use model::Retry;
 use net::clock;
 use net::timer::Timer;
@@ -18,7 +19,9 @@ use crate::receive::Watch;
 /// How one try went wrong, as far as another one depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// There was no connection.
+    /// There was no connection, nor anything that could have been the endpoint's work.
+    Unreachable,
+    /// There was no connection: the endpoint did not answer, or not well.
     Connect,
     /// The connection ended, and the endpoint cannot have read the request whole.
     Unseen,
@@ -38,7 +41,7 @@ pub(crate) enum Setback {
 fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
     let is_repeatable = method.is_idempotent() || retry.non_idempotent;
     match setback {
-        Setback::Connect => retry.on_connect_failure,
+        Setback::Unreachable | Setback::Connect => retry.on_connect_failure,
         Setback::Unseen => retry.on_reset,
         Setback::Reset => retry.on_reset && is_repeatable,
         Setback::Timeout => retry.on_timeout && is_repeatable,
@@ -51,7 +54,7 @@ fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
 
 /// Nothing was asked of the endpoint, and another one is there to be asked: no time has to pass for anything to get better.
 fn is_at_once(setback: Setback, has_other: bool) -> bool {
-    matches!(setback, Setback::Connect | Setback::Unseen) && has_other
+    matches!(setback, Setback::Unreachable | Setback::Connect | Setback::Unseen) && has_other
 }
 
 /// The tries of one request.
@@ -60,6 +63,7 @@ pub(crate) struct Tries {
     /// Endpoints that are not asked again as long as there are others.
     tried: SmallVec<[usize; 3]>,
     retries: u32,
+    redispatch: Redispatch,
     /// The next try takes a connection that was made since then, in microseconds.
     pub(crate) fresh_since_us: Option<u64>,
     /// The next try is to come so much later, in milliseconds.
@@ -82,6 +86,7 @@ impl Tries {
         match cluster.lease(now_ms, *deadline_ms, *key, &self.tried, timer).await {
             Err(Error { reason: Reason::NoEndpoint, .. }) if policy.retry.same_endpoint && !self.tried.is_empty() => {
                 self.tried.clear();
+                self.redispatch.end();
                 cluster.lease(now_ms, *deadline_ms, *key, &[], timer).await
             }
             leased => leased,
@@ -108,11 +113,14 @@ impl Tries {
     }
 
     /// Whether the request is sent again after a failure at this endpoint; if so that is counted, and the request made ready.
+    ///
+    /// One that could not be reached costs none of the route's tries and nothing of the budget while there is another endpoint to go to, as far
+    /// as [`Redispatch`] goes.
     pub(crate) fn again(
         &mut self,
         routed: &Routed<'_>,
         setback: Setback,
-        endpoint: usize,
+        lease: &Lease,
         work: &mut Work,
         now_ms: u64,
     ) -> bool {
@@ -121,24 +129,31 @@ impl Tries {
         if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
             return false;
         }
-        self.tried.push(endpoint);
+        self.tried.push(lease.endpoint.index);
+        let has_other = cluster.has_other(&self.tried, now_ms);
+        let is_free = setback == Setback::Unreachable && has_other && retry.attempts > 0 && {
+            let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
+            self.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
+        };
         let has_another = retry.same_endpoint || self.tried.len() < cluster.endpoints.len();
-        if self.retries >= retry.attempts || !has_another {
+        if !is_free && (self.retries >= retry.attempts || !has_another) {
             return false;
         }
-        let is_at_once = is_at_once(setback, cluster.has_other(&self.tried, now_ms));
-        let wait_ms = if is_at_once { 0 } else { cluster.backoff_ms(self.retries + 1) };
+        let wait_ms = if is_at_once(setback, has_other) { 0 } else { cluster.backoff_ms(self.retries + 1) };
         // The request's time is over before the wait is: what there is to be told can be told now.
         if now_ms.saturating_add(wait_ms) >= *deadline_ms {
             return false;
         }
-        if !cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
+        if is_free {
+            cluster.counters.redispatches.inc();
+        } else if cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
+            self.retries += 1;
+            cluster.counters.retries.inc();
+        } else {
             listener.count(Reason::RetryBudget);
             return false;
         }
-        self.retries += 1;
         self.wait_ms = wait_ms;
-        cluster.counters.retries.inc();
         work.upload.rewind()
     }
 
@@ -170,6 +185,7 @@ mod tests {
         let check = |setback, expect| {
             assert_eq!((is_at_once(setback, true), is_at_once(setback, false)), (expect, false), "{setback:?}");
         };
+        check(Setback::Unreachable, true);
         check(Setback::Connect, true);
         check(Setback::Unseen, true);
         check(Setback::Reset, false);
@@ -185,6 +201,7 @@ mod tests {
             assert_eq!(is_wanted(retry, setback, Method::Get), get, "GET {setback:?} {retry:?}");
             assert_eq!(is_wanted(retry, setback, Method::Post), post, "POST {setback:?} {retry:?}");
         };
+        check(&default, Setback::Unreachable, true, true);
         check(&default, Setback::Connect, true, true);
         check(&default, Setback::Unseen, true, true);
         check(&default, Setback::Reset, true, false);
@@ -203,6 +220,7 @@ mod tests {
         check(&grpc, Setback::Grpc(Status::Internal), false, false);
 
         let none = Retry { on_connect_failure: false, on_reset: false, ..Retry::default() };
+        check(&none, Setback::Unreachable, false, false);
         check(&none, Setback::Connect, false, false);
         check(&none, Setback::Unseen, false, false);
     }

@@ -1,0 +1,261 @@
+//! Endpoints that nobody has told to be dead: requests find others, and not a request is lost as long as there are some.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use serde_json::Value;
+use socket2::{Domain, Socket, Type};
+use support::{Load, Origin, Steelyard, local, port, steelyard, until_served};
+use testkit::strict::ResponseTo;
+use testkit::{Exit, PATIENCE, Program, Signal, client};
+
+const CONNECTIONS: usize = 32;
+/// Endpoints out of reach that a request passes over at no charge: as `docs/threat-model.md` has it.
+const REDISPATCHES_MAX: u64 = 10;
+
+/// One test at a time: each takes the CPUs of a small host for itself.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+macro_rules! alone {
+    () => {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    };
+}
+
+/// An address that refuses connections, and that nobody else can take meanwhile: bound, and not listened on.
+struct Dead {
+    address: SocketAddr,
+    _socket: Socket,
+}
+
+impl Dead {
+    fn new() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&local(0).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        Self { address, _socket: socket }
+    }
+}
+
+/// An address where connections are neither taken nor refused: the queue of those that wait to be accepted is full.
+struct Silent {
+    address: SocketAddr,
+    _sockets: Vec<Socket>,
+}
+
+impl Silent {
+    fn new() -> Self {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&local(0).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let mut sockets = vec![listener];
+        // A queue of 0 takes one (Linux: it is full when there are more than its length).
+        let filler = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        filler.connect_timeout(&address.into(), PATIENCE).unwrap();
+        sockets.push(filler);
+        Self { address, _sockets: sockets }
+    }
+}
+
+/// A listener `web` and a cluster `all`. `route` and `cluster`: further keys of these.
+fn config(web: u16, protocol: &str, route: &str, endpoints: &[String], cluster: &str) -> String {
+    let to = if protocol == "tcp" { "to: all".to_owned() } else { format!("routes: [{{to: all{route}}}]") };
+    format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '127.0.0.1:{web}', protocol: {protocol}, {to}}}
+clusters:
+  all: {{endpoints: [{}]{cluster}}}
+",
+        endpoints.join(", ")
+    )
+}
+
+fn plain(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<String> {
+    addresses.into_iter().map(|address| format!("'{address}'")).collect()
+}
+
+fn counted(balancer: &Steelyard, what: &str) -> u64 {
+    balancer.metric(&format!("steelyard_{what}_total"), &[("cluster", "all")]) as u64
+}
+
+fn ejected(status: &Value) -> usize {
+    let endpoints = status["clusters"][0]["endpoints"].as_array().expect("endpoints");
+    endpoints.iter().filter(|endpoint| endpoint["state"] == "ejected").count()
+}
+
+/// Ten listeners of HTTP/1.1 and HTTP/2 in front of one origin: seven are a process of their own, which dies as a whole.
+struct Ten {
+    origin: Origin,
+    addresses: Vec<SocketAddr>,
+    doomed: Program,
+    _others: Program,
+    _scratch: support::Scratch,
+}
+
+impl Ten {
+    fn start() -> Self {
+        let (origin, scratch) = (Origin::start("origin"), support::Scratch::new());
+        let addresses: Vec<_> = (0..10).map(|_| local(port())).collect();
+        let relay = |name: &str, addresses: &[SocketAddr]| {
+            let listener = |address: &SocketAddr| {
+                format!("  l{}: {{bind: '{address}', protocol: http, to: origin}}\n", address.port())
+            };
+            let listeners: String = addresses.iter().map(listener).collect();
+            let text = format!("listeners:\n{listeners}clusters:\n  origin: {{endpoints: ['{}']}}\n", origin.address);
+            let file = scratch.write(&format!("{name}.yaml"), &text);
+            let mut program = Program::spawn(name, steelyard().args(["serve", "-c", &file, "--workers", "1"])).unwrap();
+            let serve = || addresses.iter().all(|address| support::get(*address, "/").is_some()).then_some(());
+            program.until("serves", serve).unwrap();
+            program
+        };
+        let doomed = relay("doomed", &addresses[..7]);
+        let others = relay("others", &addresses[7..]);
+        Self { origin, addresses, doomed, _others: others, _scratch: scratch }
+    }
+}
+
+#[test]
+fn seven_of_ten_endpoints_die_at_once() {
+    alone!();
+    // Without ejection all seven stay in.
+    let off = ", outlier: off";
+    for (protocol, outlier, workers) in [("h1", "", 1), ("h1", off, 2), ("h2c", "", 2), ("h2c", off, 1)] {
+        let mut ten = Ten::start();
+        let web = port();
+        let cluster = format!(", protocol: {protocol}{outlier}");
+        let config = config(web, "http", "", &plain(ten.addresses.iter().copied()), &cluster);
+        let mut balancer = Steelyard::serve(&config, workers);
+        let load = Load::start(local(web), "/", CONNECTIONS);
+        until_served(&[&ten.origin], 1_000);
+        ten.doomed.signal(Signal::KILL).unwrap();
+        assert_eq!(ten.doomed.exit_within(PATIENCE).unwrap(), Exit::Signal(9));
+        if outlier.is_empty() {
+            // No more than half of a cluster may be: two of the dead stay in.
+            balancer.until("half is ejected", |status| ejected(status) == 5);
+        }
+        until_served(&[&ten.origin], 2_000);
+        let total = load.end(&mut balancer);
+        let redispatches = counted(&balancer, "cluster_redispatches");
+        eprintln!("{protocol}{outlier}, {workers} workers: {} answers, {redispatches} redispatches", total.answers);
+        assert!(redispatches > 0, "nobody met a dead endpoint");
+    }
+}
+
+/// One request, or one connection of a listener of TCP: its status, or 0 where it was cut.
+fn ask(web: u16, method: &str) -> u16 {
+    let mut conn = client::connect("client", local(web), None).unwrap();
+    let head = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    conn.send(head.as_bytes()).unwrap();
+    conn.response(ResponseTo::Other).map_or(0, |response| response.status)
+}
+
+#[test]
+fn ten_that_are_dead_cost_no_try() {
+    alone!();
+    // What is not idempotent goes on as well: nothing of it was sent.
+    for (protocol, speaks) in [("http", "h1"), ("http", "h2c"), ("tcp", "h1")] {
+        let dead: Vec<_> = (0..10).map(|_| Dead::new()).collect();
+        let ten = Ten::start();
+        let web = port();
+        let endpoints = plain(dead.iter().map(|dead| dead.address).chain([ten.addresses[9]]));
+        // Not one is left to retries.
+        let route = ", retry: {attempts: 1, on: connect_failure, budget: 0%}";
+        let cluster = format!(", protocol: {speaks}, outlier: off");
+        let balancer = Steelyard::serve(&config(web, protocol, route, &endpoints, &cluster), 1);
+        for _ in 0..22 {
+            assert_eq!(ask(web, "POST"), 200, "{protocol} {speaks}");
+        }
+        let [redispatches, failures, retries] =
+            ["cluster_redispatches", "endpoint_failures", "cluster_retries"].map(|what| counted(&balancer, what));
+        // Turns are taken in order, and the dead of a turn are passed over: each request finds the one that lives within a round.
+        assert!(redispatches >= 22, "{protocol} {speaks}: {redispatches}");
+        assert_eq!((failures, retries), (redispatches, 0), "{protocol} {speaks}: each of them is heard of");
+        assert_eq!(counted(&balancer, "cluster_connect_failures"), redispatches, "{protocol} {speaks}");
+    }
+}
+
+/// `dead` endpoints that refuse, `silent` ones that do not answer, all before the one that lives: what one request comes to, how many connects
+/// failed, and for how many of them a retry was charged.
+#[track_caller]
+fn check(protocol: &str, route: &str, dead: usize, silent: usize, expect: (u16, u64, u64)) {
+    let dead: Vec<_> = (0..dead).map(|_| Dead::new()).collect();
+    let silent: Vec<_> = (0..silent).map(|_| Silent::new()).collect();
+    let origin = Origin::start("origin");
+    let web = port();
+    let heavy = dead.iter().map(|dead| dead.address).chain(silent.iter().map(|silent| silent.address));
+    let endpoints = heavy.map(|address| format!("{{address: '{address}', weight: 60000}}"));
+    let endpoints: Vec<_> = endpoints.chain([format!("{{address: '{}', weight: 1}}", origin.address)]).collect();
+    let patience = if silent.is_empty() { "" } else { ", connect_timeout: 300ms" };
+    let config = config(web, protocol, route, &endpoints, &format!(", outlier: off{patience}"));
+    let balancer = Steelyard::serve(&config, 1);
+    let status = ask(web, "POST");
+    let got = (status, counted(&balancer, "endpoint_failures"), counted(&balancer, "cluster_retries"));
+    assert_eq!(got, expect, "{protocol}{route}, {} dead, {} silent", dead.len(), silent.len());
+    let reasons: f64 = ["connect_refused", "connect_timeout"]
+        .map(|reason| balancer.metric("steelyard_refused_total", &[("reason", reason)]))
+        .iter()
+        .sum();
+    assert_eq!(reasons, if status == 200 { 0.0 } else { 1.0 }, "told as what it was");
+}
+
+#[test]
+fn beyond_the_limit_tries_are_charged() {
+    alone!();
+    let max = REDISPATCHES_MAX;
+    for protocol in ["http", "tcp"] {
+        check(protocol, "", max as usize, 0, (200, max, 0));
+        check(protocol, "", max as usize + 2, 0, (200, max + 2, 2));
+        check(protocol, "", 20, 0, (if protocol == "http" { 502 } else { 0 }, max + 3, 2));
+    }
+    // The route's own rules say whether it goes on at all.
+    check("http", ", retry: off", 3, 0, (502, 1, 0));
+    check("http", ", retry: {on: [503]}", 3, 0, (502, 1, 0));
+    check("http", ", retry: {attempts: 1, on: connect_failure}", 20, 0, (502, max + 2, 1));
+}
+
+#[test]
+fn one_that_does_not_answer_is_charged() {
+    alone!();
+    for protocol in ["http", "tcp"] {
+        check(protocol, "", 0, 1, (200, 1, 1));
+        check(protocol, "", 0, 2, (200, 2, 2));
+        check(protocol, "", 0, 3, (if protocol == "http" { 504 } else { 0 }, 3, 2));
+    }
+}
+
+#[test]
+fn who_has_been_everywhere_goes_by_the_routes_tries() {
+    alone!();
+    let dead = [Dead::new(), Dead::new()];
+    let web = port();
+    let route = ", retry: {attempts: 3, on: connect_failure}";
+    let endpoints = plain(dead.iter().map(|dead| dead.address));
+    let balancer = Steelyard::serve(&config(web, "http", route, &endpoints, ", outlier: off"), 1);
+    assert_eq!(ask(web, "GET"), 502);
+    // The first is passed over; each that comes after it is charged, the same endpoints again.
+    let got = ["endpoint_failures", "cluster_redispatches", "cluster_retries"].map(|what| counted(&balancer, what));
+    assert_eq!(got, [5, 1, 3]);
+}
+
+#[test]
+fn the_status_tells_of_the_dead() {
+    alone!();
+    let (dead, origin) = (Dead::new(), Origin::start("origin"));
+    let web = port();
+    let endpoints = plain([dead.address, origin.address]);
+    let mut balancer =
+        Steelyard::serve(&config(web, "http", "", &endpoints, ", outlier: {consecutive_5xx: 3, eject_for: 1h}"), 1);
+    for _ in 0..20 {
+        assert_eq!(ask(web, "POST"), 200);
+    }
+    balancer.until("ejected", |status| ejected(status) == 1);
+    assert_eq!(counted(&balancer, "endpoint_failures"), 3);
+    let shown = balancer.ask(&["status"]);
+    assert!(shown.stdout.contains("ejected"), "{}", shown.stdout);
+    assert!(balancer.program.log().contains("last=ConnectFailure"), "{}", balancer.program.log());
+}
