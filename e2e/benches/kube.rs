@@ -176,8 +176,9 @@ fn until_all_statuses_are_written(edge: &Edge, options: &Options) {
 
 /// One Service changes over from one endpoint to the other.
 fn change(edge: &Edge, options: &Options, number: usize, origins: &[Origin; 2]) -> Duration {
-    // Each its own Service, and each in turn to the other endpoint.
-    let (service, to) = (number % options.services, &origins[(number / options.services + 1) % 2]);
+    // Each its own Service, as many as have a route, and each in turn to the other endpoint.
+    let services = options.services.min(options.routes);
+    let (service, to) = (number % services, &origins[(number / services + 1) % 2]);
     let expect = format!("pod-{}", to.address.ip().to_string().rsplit('.').next().unwrap_or_default());
     let mut conn = client::connect("client", gateway(80), None).unwrap();
     assert_ne!(answered_by(&mut conn, service), expect, "it has changed already");

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::cargo::metadata;
-use crate::command::{self, capture, cargo};
+use crate::command::{self, capture, cargo, is_root};
 use crate::{go, setup, test};
 
 /// Where the modules are.
@@ -38,6 +38,9 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
 
 /// The figures.
 pub fn bench(arguments: &[String]) -> Result<(), String> {
+    if !is_root() {
+        return Err("namespaces are root's".into());
+    }
     setup::install_for("bench")?;
     command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
     let mut bench =

@@ -11,6 +11,7 @@ mod child;
 mod contender;
 mod h2;
 mod l4;
+mod options;
 mod rivals;
 mod scenario;
 mod table;
@@ -25,6 +26,7 @@ use crate::cargo::metadata;
 use crate::command::{self, cargo, find_program};
 use crate::setup;
 use contender::Contender;
+use options::Options;
 use scenario::{SCENARIOS, Scenario};
 
 const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
@@ -61,7 +63,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         Some(("kube", rest)) => return crate::kube::bench(rest),
         _ => {}
     }
-    let options = Options::parse(arguments)?;
+    let options = parse(arguments)?;
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Err("one CPU for the contender and one for load and origin are needed, and there is only one".into());
     }
@@ -86,7 +88,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         println!("  GAP        {gap}");
     }
     let mut csv = String::from("scenario,contender,round,figure,value\n");
-    for scenario in &options.scenarios {
+    for scenario in &options.only {
         println!("\n== {}: {}\n", scenario.name, scenario.about);
         let samples = (scenario.run)(&bench)?;
         print!("{}", table::text(&samples));
@@ -105,30 +107,9 @@ fn kernel_plane(bench: &str, profile: &str) -> Result<(), String> {
     command::run(&mut cargo(&["bench", "--profile", profile, "--package", "l4", "--bench", bench]))
 }
 
-struct Options {
-    rounds: usize,
-    seconds: u64,
-    scenarios: Vec<&'static Scenario>,
-}
-
-impl Options {
-    fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Self { rounds: 5, seconds: 5, scenarios: SCENARIOS.iter().collect() };
-        for pair in arguments.chunks(2) {
-            let [option, value] = pair else { return Err(USAGE.into()) };
-            let number = || value.parse::<u64>().ok().filter(|number| (1..=1000).contains(number)).ok_or(USAGE);
-            match option.as_str() {
-                "--rounds" => options.rounds = number()? as usize,
-                "--seconds" => options.seconds = number()?,
-                "--only" => {
-                    let named = value.split(',').map(scenario::by_name).collect::<Result<Vec<_>, _>>()?;
-                    options.scenarios = named.concat();
-                }
-                _ => return Err(USAGE.into()),
-            }
-        }
-        Ok(options)
-    }
+fn parse(arguments: &[String]) -> Result<Options<&'static Scenario>, String> {
+    let options = Options { rounds: 5, seconds: 5, only: SCENARIOS.iter().collect() };
+    options.parse(arguments, USAGE, scenario::by_name, |_, _| false)
 }
 
 impl Bench {
@@ -157,8 +138,7 @@ mod tests {
     fn options() {
         let check = |line: &str, expect: Option<(usize, u64, usize)>| {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let options = Options::parse(&arguments);
-            let got = options.ok().map(|options| (options.rounds, options.seconds, options.scenarios.len()));
+            let got = parse(&arguments).ok().map(|options| (options.rounds, options.seconds, options.only.len()));
             assert_eq!(got, expect, "{line}");
         };
         check("", Some((5, 5, SCENARIOS.len())));

@@ -2,6 +2,7 @@
 //!
 //! What is measured, and how, stands in `crates/wire/benches/h2.rs`; this only builds and runs it.
 
+use super::options::pairs;
 use crate::command::{cargo, run as run_command};
 
 const USAGE: &str = "usage: cargo xtask bench wire [--rounds N] [--calls N]";
@@ -22,10 +23,10 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
 fn parse(arguments: &[String]) -> Result<(u32, u32), String> {
     let (mut rounds, mut calls) = (ROUNDS_DEFAULT, CALLS_DEFAULT);
-    for pair in arguments.chunks(2) {
-        let [option, value] = pair else { return Err(USAGE.into()) };
+    for pair in pairs(arguments, USAGE) {
+        let (option, value) = pair?;
         let number: u32 = value.parse().map_err(|_| USAGE)?;
-        match option.as_str() {
+        match option {
             "--rounds" if number >= 1 => rounds = number,
             "--calls" if number >= CALLS_MIN => calls = number,
             _ => return Err(format!("{USAGE}; N is at least 1 and {CALLS_MIN}")),

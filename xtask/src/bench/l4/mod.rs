@@ -20,9 +20,10 @@ mod network;
 mod row;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::child::Child;
+use super::options::Options;
 use super::table;
 use crate::cargo::metadata;
 use crate::command::{self, cargo, find_program, is_root};
@@ -53,7 +54,7 @@ pub struct Bench {
 
 /// Builds the release binary, unless one is named, and runs all rows or those named.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let options = Options::parse(arguments)?;
+    let (options, binary) = parse(arguments)?;
     if !is_root() {
         return Err("namespaces and eBPF are root's".into());
     }
@@ -67,7 +68,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         }
     }
     let target = metadata()?.target_directory;
-    let steelyard = match options.binary {
+    let steelyard = match binary {
         Some(path) => path,
         None => {
             command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
@@ -88,7 +89,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     host::describe().iter().for_each(|line| println!("  {line}"));
     gaps.iter().for_each(|gap| println!("  GAP {gap}"));
     let mut csv = String::from("row,contender,round,figure,value\n");
-    bench.run_rows(&options.rows, &mut csv)?;
+    bench.run_rows(&options.only, &mut csv)?;
     let raw = bench.directory.join("l4-raw.csv");
     std::fs::write(&raw, csv).map_err(|error| format!("cannot write {}: {error}", raw.display()))?;
     println!("\nevery round: {}", raw.display());
@@ -185,29 +186,19 @@ impl Field {
     }
 }
 
-struct Options {
-    rounds: usize,
-    seconds: u64,
-    rows: Vec<&'static Row>,
-    binary: Option<PathBuf>,
-}
-
-impl Options {
-    fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Self { rounds: 9, seconds: 1, rows: ROWS.iter().collect(), binary: None };
-        for pair in arguments.chunks(2) {
-            let [option, value] = pair else { return Err(USAGE.into()) };
-            let number = || value.parse::<u64>().ok().filter(|number| (1..=1000).contains(number)).ok_or(USAGE);
-            match option.as_str() {
-                "--rounds" => options.rounds = number()? as usize,
-                "--seconds" => options.seconds = number()?,
-                "--only" => options.rows = value.split(',').map(row::by_name).collect::<Result<_, _>>()?,
-                "--binary" => options.binary = Some(Path::new(value).to_owned()),
-                _ => return Err(USAGE.into()),
-            }
+/// The options, and the binary that is measured, where one is named.
+fn parse(arguments: &[String]) -> Result<(Options<&'static Row>, Option<PathBuf>), String> {
+    let options = Options { rounds: 9, seconds: 1, only: ROWS.iter().collect() };
+    let by_name = |name: &str| row::by_name(name).map(|row| vec![row]);
+    let mut binary = None;
+    let options = options.parse(arguments, USAGE, by_name, |option, value| {
+        let is_binary = option == "--binary";
+        if is_binary {
+            binary = Some(PathBuf::from(value));
         }
-        Ok(options)
-    }
+        is_binary
+    })?;
+    Ok((options, binary))
 }
 
 #[cfg(test)]
@@ -218,12 +209,14 @@ mod tests {
     fn options() {
         let check = |line: &str, expect: Option<(usize, u64, usize)>| {
             let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let options = Options::parse(&arguments);
-            let got = options.ok().map(|options| (options.rounds, options.seconds, options.rows.len()));
+            let options = parse(&arguments).ok();
+            let got = options.map(|(options, _)| (options.rounds, options.seconds, options.only.len()));
             assert_eq!(got, expect, "{line}");
         };
         check("", Some((9, 1, ROWS.len())));
         check("--rounds 1 --seconds 2 --only rps,hop --binary target/x", Some((1, 2, 2)));
+        let (_, binary) = parse(&["--binary".to_owned(), "target/x".to_owned()]).unwrap();
+        assert_eq!(binary, Some("target/x".into()));
         check("--only nonsense", None);
         check("--rounds", None);
         check("--rounds 0", None);
