@@ -31,6 +31,7 @@ use scenario::{SCENARIOS, Scenario};
 
 const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only SCENARIO[,SCENARIO]]
        cargo xtask bench wire [--rounds N] [--calls N]
+       cargo xtask bench wire --instructions
        cargo xtask bench l4 ...
        cargo xtask bench packet
        cargo xtask bench collect

@@ -4,10 +4,11 @@
 //! end in CRLF, two framings, doubtful lengths, white space where there must be none. The reader of a head or of a chunked
 //! body may be handed its bytes in any pieces and gives the same answer.
 
+pub(crate) mod authority;
 mod chunked;
 mod encode;
 pub(crate) mod fields;
-pub(crate) mod request;
+mod request;
 mod response;
 
 pub use chunked::{CHUNK_LINE_BYTES_MAX, ChunkError, ChunkedDecoder, Decoded, TRAILER_BYTES_MAX};

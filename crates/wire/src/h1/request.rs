@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::authority::is_authority;
 use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, RequestHead, Span, Version};
@@ -155,33 +156,6 @@ fn authority<'b>(host: Option<&'b [u8]>, target: Option<&'b [u8]>, is_http10: bo
         (_, None) => return Err(HeadError::Host),
     };
     if is_authority(authority) { Ok(authority) } else { Err(HeadError::Host) }
-}
-
-/// `host [":" port]` (RFC 3986 section 3.2.2, without user information, which has no place in HTTP: RFC 9110 section 4.2.4).
-pub(crate) fn is_authority(text: &[u8]) -> bool {
-    let (host, port) = match text {
-        [b'[', rest @ ..] => {
-            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
-            let (address, port) = rest.split_at(end);
-            if std::str::from_utf8(address).ok().and_then(|text| text.parse::<std::net::Ipv6Addr>().ok()).is_none() {
-                return false;
-            }
-            (address, port.get(1..).unwrap_or_default())
-        }
-        _ => text.split_at(text.iter().position(|byte| *byte == b':').unwrap_or(text.len())),
-    };
-    let host_ok = !host.is_empty()
-        && (text.starts_with(b"[")
-            || host.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte)));
-    let port_ok = match port {
-        [] => true,
-        [b':', digits @ ..] => {
-            digits.iter().all(u8::is_ascii_digit)
-                && std::str::from_utf8(digits).is_ok_and(|digits| digits.parse::<u16>().is_ok())
-        }
-        _ => false,
-    };
-    host_ok && port_ok
 }
 
 #[cfg(test)]

@@ -77,12 +77,10 @@ impl Connection {
     /// A whole header block. It is decoded whatever becomes of it: later blocks build on what it puts into the table.
     fn handle_block(&mut self, block: Block, bytes: &[u8]) -> Outcome {
         let id = block.stream;
-        let Some((key, stream)) = self.streams.find(id) else {
-            return match self.role {
-                Role::Server if id % 2 == 1 && id > self.last_theirs => self.handle_request(block, bytes),
-                _ => self.handle_late_block(id, bytes),
-            };
-        };
+        if self.role == Role::Server && id % 2 == 1 && id > self.last_theirs {
+            return self.handle_request(block, bytes);
+        }
+        let Some((key, stream)) = self.streams.find(id) else { return self.handle_late_block(id, bytes) };
         let reason = match stream.recv {
             Half::Ended | Half::Reset => Reason::StreamClosed,
             _ if block.is_circular => Reason::Priority,

@@ -135,15 +135,18 @@ impl Connection {
         }
         self.glitches.at(now_ms);
         let mut consumed = 0;
-        let mut event = self.next_waiting();
-        while event.is_none() {
+        loop {
+            // Of before; and a frame may have opened a window.
+            if let Some(event) = self.next_waiting() {
+                return Ok(Handled { consumed, event: Some(event) });
+            }
             let rest = input.get(consumed..).unwrap_or_default();
             if rest.is_empty() {
-                break;
+                return Ok(Handled { consumed, event: None });
             }
             let (count, outcome) = self.step(rest);
             consumed += count;
-            event = match outcome {
+            let event = match outcome {
                 Ok(event) => event,
                 Err(Fault::Stream(id, reason, code)) => {
                     self.stream_error(id, reason, code).map_err(|fault| self.fail(fault))?
@@ -153,10 +156,10 @@ impl Connection {
             if self.output.len() > self.limits.output_bytes_max as usize + ANSWER_BYTES_MAX {
                 return Err(self.fail(Fault::connection(Reason::OutputFlood)));
             }
-            // A frame may have opened a window.
-            event = event.or_else(|| self.next_waiting());
+            if event.is_some() {
+                return Ok(Handled { consumed, event });
+            }
         }
-        Ok(Handled { consumed, event })
     }
 
     /// What is to be written.
@@ -199,14 +202,18 @@ impl Connection {
     /// request is not wanted (RFC 9113 section 8.1), with INTERNAL_ERROR in the middle of a response, with CANCEL by a client.
     pub fn forget(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(key) else { return };
-        let code = match self.role {
-            Role::Client => ErrorCode::CANCEL,
-            Role::Server if stream.send == Half::Ended => ErrorCode::NO_ERROR,
-            Role::Server => ErrorCode::INTERNAL_ERROR,
-        };
         let (unreleased, is_queued) = (stream.unreleased, stream.is_queued);
-        self.reset(key, code);
-        self.windows.release(unreleased, &mut self.output);
+        if !stream.is_over() {
+            let code = match self.role {
+                Role::Client => ErrorCode::CANCEL,
+                Role::Server if stream.send == Half::Ended => ErrorCode::NO_ERROR,
+                Role::Server => ErrorCode::INTERNAL_ERROR,
+            };
+            self.reset(key, code);
+        }
+        if unreleased > 0 {
+            self.windows.release(unreleased, &mut self.output);
+        }
         if is_queued {
             self.want_room.remove(key);
             self.want_window.remove(key);
@@ -360,7 +367,13 @@ impl Connection {
         }
     }
 
+    #[inline]
     fn next_waiting(&mut self) -> Option<Event<'static>> {
+        let is_nobody_waiting = self.events.is_empty() && self.want_room.is_empty() && self.want_window.is_empty();
+        if is_nobody_waiting { None } else { self.next_of_waiting() }
+    }
+
+    fn next_of_waiting(&mut self) -> Option<Event<'static>> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }

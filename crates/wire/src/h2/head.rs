@@ -5,8 +5,8 @@
 
 use super::error::Reason;
 use super::limits::Limits;
+use crate::h1::authority::is_authority;
 use crate::h1::fields::content_length;
-use crate::h1::request::is_authority;
 use crate::hpack::{Decoded, Decoder, FIELD_OVERHEAD_BYTES, HpackError, Kind};
 use crate::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Span, Version};
 
@@ -48,8 +48,9 @@ impl HeadRoom {
     ) -> Outcome<ContentLength> {
         let Self { request, bytes, cookies, .. } = self;
         let mut list = List::new(&mut request.fields, bytes, cookies, limits);
-        decoder.decode(block, |field| list.take(&field))?;
-        Ok(list.end().and_then(|pseudo| {
+        let outcome = list.read(decoder, block)?;
+        let pseudo = list.pseudo;
+        Ok(outcome.and_then(|()| {
             fill_request(request, bytes, &pseudo, limits.extended_connect, is_end).map_err(Refusal::Malformed)
         }))
     }
@@ -65,18 +66,19 @@ impl HeadRoom {
     ) -> Outcome<ContentLength> {
         let Self { response, bytes, cookies, .. } = self;
         let mut list = List::new(&mut response.fields, bytes, cookies, limits);
-        decoder.decode(block, |field| list.take(&field))?;
-        Ok(list.end().and_then(|pseudo| {
-            fill_response(response, bytes, &pseudo, is_end, is_bodiless).map_err(Refusal::Malformed)
-        }))
+        let outcome = list.read(decoder, block)?;
+        let pseudo = list.pseudo;
+        Ok(outcome
+            .and_then(|()| fill_response(response, bytes, &pseudo, is_end, is_bodiless).map_err(Refusal::Malformed)))
     }
 
     /// Reads trailers.
     pub(super) fn read_trailers(&mut self, decoder: &mut Decoder, block: &[u8], limits: &Limits) -> Outcome<()> {
         let Self { trailers, bytes, cookies, .. } = self;
         let mut list = List::new(trailers, bytes, cookies, limits);
-        decoder.decode(block, |field| list.take(&field))?;
-        Ok(list.end().and_then(|pseudo| {
+        let outcome = list.read(decoder, block)?;
+        let pseudo = list.pseudo;
+        Ok(outcome.and_then(|()| {
             // No pseudo-header fields (section 8.1), and nothing that a recipient which merges trailers into the head would frame or
             // route by (RFC 9110 section 6.5.1).
             let framing = trailers.iter().any(|field| matches!(field.id, FieldId::ContentLength | FieldId::Host));
@@ -155,23 +157,33 @@ impl<'r> List<'r> {
         }
     }
 
+    /// Reads all of a block. Once for all kinds of lists: they are many lines of code, which stand in one place of the cache so.
+    #[inline(never)]
+    fn read(&mut self, decoder: &mut Decoder, block: &[u8]) -> Outcome<()> {
+        decoder.decode(block, |field| self.take(&field))?;
+        if let Some(cookie) = self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
+            cookie.value = push(self.bytes, self.cookies);
+        }
+        Ok(self.refusal.map_or(Ok(()), Err))
+    }
+
     /// Once the list is refused, its fields are not even looked at: a block of one-byte references to a large field is decoded at the
     /// cost of its own length.
     fn take(&mut self, field: &Decoded<'_>) {
-        if self.refusal.is_some() {
-            return;
-        }
         let size = field.name.len() + field.value.len() + FIELD_OVERHEAD_BYTES;
-        match (self.bytes_left.checked_sub(size), self.fields_left.checked_sub(1)) {
-            (Some(bytes), Some(fields)) => (self.bytes_left, self.fields_left) = (bytes, fields),
-            _ => {
-                self.refusal = Some(Refusal::TooLarge);
-                return;
-            }
-        }
+        let left = (self.bytes_left.checked_sub(size), self.fields_left.checked_sub(1));
+        let (Some(bytes_left), Some(fields_left)) = left else { return self.refuse(Refusal::TooLarge) };
+        (self.bytes_left, self.fields_left) = (bytes_left, fields_left);
         if let Err(reason) = self.place(field) {
-            self.refusal = Some(Refusal::Malformed(reason));
+            self.refuse(Refusal::Malformed(reason));
         }
+    }
+
+    /// The first reason stands, and from then on there is room for nothing.
+    #[cold]
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+        self.fields_left = 0;
     }
 
     fn place(&mut self, field: &Decoded<'_>) -> Result<(), Reason> {
@@ -212,8 +224,13 @@ impl<'r> List<'r> {
             FieldId::Expect => self.pseudo.expects_continue |= field.value.eq_ignore_ascii_case(b"100-continue"),
             _ => {}
         }
-        let name = push(self.bytes, field.name);
-        let value = push(self.bytes, field.value);
+        let (name, value) = if field.text.is_empty() {
+            (push(self.bytes, field.name), push(self.bytes, field.value))
+        } else {
+            let Span { start, end } = push(self.bytes, field.text);
+            let middle = start + field.name.len() as u32;
+            (Span { start, end: middle }, Span { start: middle, end })
+        };
         if id == FieldId::Host && self.pseudo.host.replace(value).is_some() {
             return Err(Reason::Authority);
         }
@@ -238,13 +255,6 @@ impl<'r> List<'r> {
         self.cookies.extend_from_slice(field.value);
         Ok(())
     }
-
-    fn end(self) -> Result<Pseudo, Refusal> {
-        if let Some(cookie) = self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
-            cookie.value = push(self.bytes, self.cookies);
-        }
-        self.refusal.map_or(Ok(self.pseudo), Err)
-    }
 }
 
 fn push(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
@@ -261,12 +271,12 @@ fn fill_request(
     extended_connect: bool,
     is_end: bool,
 ) -> Result<ContentLength, Reason> {
-    let method = pseudo.method.ok_or(Reason::PseudoHeader)?;
-    if pseudo.status.is_some() || !is_token(method.get(bytes)) {
+    head.method_name = pseudo.method.ok_or(Reason::PseudoHeader)?;
+    let method = head.method_name.get(bytes);
+    head.method = Method::of(method);
+    if pseudo.status.is_some() || head.method == Method::Other && !is_token(method) {
         return Err(Reason::PseudoHeader);
     }
-    head.method_name = method;
-    head.method = Method::of(method.get(bytes));
     let is_connect = head.method == Method::Connect;
     match pseudo.protocol {
         None => {}
@@ -297,8 +307,9 @@ fn fill_request(
 
 /// As in HTTP/1.1 (`h1::parse_request`): origin-form, or `*` for OPTIONS; visible ASCII without a fragment.
 fn is_path(path: &[u8], method: Method) -> bool {
-    let visible = path.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#');
-    visible && (path.first() == Some(&b'/') || path == b"*" && method == Method::Options)
+    // Without a branch for each byte.
+    let is_visible = path.iter().fold(true, |visible, byte| visible & matches!(byte, 0x21..=0x7e) & (*byte != b'#'));
+    is_visible && (path.first() == Some(&b'/') || path == b"*" && method == Method::Options)
 }
 
 /// One valid authority. `host` in its place or beside it must say the same (section 8.3.1): what is behind us may look at the one or

@@ -45,30 +45,32 @@ impl Connection {
     pub(super) fn step<'b>(&mut self, rest: &'b [u8]) -> (usize, Result<Option<Event<'b>>, Fault>) {
         match self.reading {
             Reading::Preface { got } => self.step_preface(got, rest),
-            Reading::Head => {
-                let (count, head) = self.gather(HEAD_BYTES, rest);
-                let Some(head) = head.first_chunk().map(FrameHead::parse) else { return (count, Ok(None)) };
-                self.carry.clear();
-                let begun = self.begin_frame(head);
-                let behind = rest.get(count..).unwrap_or_default();
-                if behind.is_empty()
-                    || !matches!((&begun, self.reading), (Ok(None), Reading::Payload(_) | Reading::Data(_)))
-                {
-                    return (count, begun);
-                }
-                // Nearly always there is more of the frame than its head.
-                let (more, outcome) = self.step(behind);
-                (count + more, outcome)
-            }
+            Reading::Head => self.step_head(rest),
             Reading::Payload(head) => self.step_payload(head, rest),
             Reading::Data(data) => self.step_data(data, rest),
             Reading::Skip { left } => {
                 let count = rest.len().min(left as usize);
-                let left = left - count as u32;
-                self.reading = if left == 0 { Reading::Head } else { Reading::Skip { left } };
+                self.skip(left - count as u32);
                 (count, Ok(None))
             }
         }
+    }
+
+    fn step_head<'b>(&mut self, rest: &'b [u8]) -> (usize, Result<Option<Event<'b>>, Fault>) {
+        let (count, head) = self.gather(HEAD_BYTES, rest);
+        let Some(head) = head.first_chunk().map(FrameHead::parse) else { return (count, Ok(None)) };
+        self.carry.clear();
+        let begun = self.begin_frame(head);
+        // Nearly always there is more of the frame than its head.
+        let Some(behind) = rest.get(count..).filter(|behind| !behind.is_empty() && matches!(begun, Ok(None))) else {
+            return (count, begun);
+        };
+        let (more, outcome) = match self.reading {
+            Reading::Payload(head) => self.step_payload(head, behind),
+            Reading::Data(data) => self.step_data(data, behind),
+            _ => (0, begun),
+        };
+        (count + more, outcome)
     }
 
     fn step_preface<'b>(&mut self, got: usize, rest: &[u8]) -> (usize, Result<Option<Event<'b>>, Fault>) {

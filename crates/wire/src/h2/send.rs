@@ -36,7 +36,10 @@ impl HeadWriter<'_> {
     /// HTTP/1.1 connection (`connection`, `keep-alive`, `proxy-connection`, `transfer-encoding`, `upgrade`, `te` but for `trailers`) have no place
     /// here: they come from a parsed head whose other such fields the caller left out, or are ours.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
-        self.write(name, value, false);
+        // What is expected has no upper case.
+        if !self.encoder.expected(self.out, name, value) {
+            self.write(name, value, false);
+        }
     }
 
     /// A field that came marked as one that no table may hold ([`Field::never_indexed`](crate::message::Field::never_indexed)).
@@ -47,7 +50,7 @@ impl HeadWriter<'_> {
     fn write(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
         // Without a branch for each byte.
         if !name.iter().fold(false, |upper, byte| upper | byte.is_ascii_uppercase()) {
-            return self.encoder.field(self.out, name, value, never_indexed);
+            return self.encoder.unexpected(self.out, name, value, never_indexed);
         }
         let mut short = [0; SHORT_NAME_BYTES];
         if let Some(short) = short.get_mut(..name.len()) {
@@ -143,9 +146,9 @@ impl Connection {
     /// [`SendError::Closed`]: the stream was cut off, has ended, or has no head yet.
     pub fn send_data(&mut self, key: StreamKey, bytes: &[u8], end: bool) -> Result<usize, SendError> {
         let room = (self.limits.output_bytes_max as usize).saturating_sub(self.output.len());
-        self.check_half(key, Half::Body)?;
-        let Self { streams, windows, output, glitches, want_window, want_room, turn, .. } = self;
-        let stream = streams.get(key).ok_or(SendError::Closed)?;
+        let Self { streams, windows, output, glitches, want_window, want_room, turn, failed, .. } = self;
+        let stream = streams.get(key).filter(|stream| stream.send == Half::Body && failed.is_none());
+        let stream = stream.ok_or(SendError::Closed)?;
         let window = stream.send_window.min(windows.send).max(0) as usize;
         let allowed = bytes.len().min(window).min(room);
         let mut taken = 0;
@@ -190,7 +193,10 @@ impl Connection {
         if self.is_output_full() {
             return Err(self.wait_for_room(key));
         }
-        self.write_block(key.id, true, fields);
+        self.write_block(key.id, true, |head| {
+            head.encoder.begin_trailers();
+            fields(head);
+        });
         self.end_sending(key);
         Ok(())
     }

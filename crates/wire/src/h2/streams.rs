@@ -1,11 +1,16 @@
 //! The streams of a connection: where each stands (RFC 9113 section 5.1), and which are over.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
 /// Streams that are over and remembered as such. A frame for a stream that this side reset may still be on its way, and is ignored;
 /// one for a stream that its sender ended is an error (section 5.1); behind the last that is remembered the two are not told apart.
 const DEPARTED_MAX: usize = 256;
+
+/// No stream was noted there.
+const NO_SLOT: u32 = u32::MAX;
+
+/// Places to find a stream by its id, for each slot. Ids of streams that are open at once are mostly not far apart, but a few may be old.
+const BY_ID_FACTOR: usize = 2;
 
 /// A stream, as the owner names it. Copy it freely: when the stream is over and its slot has another, calls with it do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +95,7 @@ impl Stream {
 }
 
 impl Default for Stream {
-    /// A free slot; and, with an id and its windows, a stream of which nothing was said.
+    /// With an id and its windows, a stream of which nothing was said.
     fn default() -> Self {
         Self {
             id: 0,
@@ -132,6 +137,10 @@ impl Queue {
         self.waiting.pop_front().map(|(_, key)| key)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     pub(super) fn remove(&mut self, key: StreamKey) {
         self.waiting.retain(|(_, waiting)| *waiting != key);
     }
@@ -146,20 +155,26 @@ impl Queue {
 pub(super) struct Streams {
     slots: Vec<Stream>,
     free: Vec<u32>,
-    /// Of streams that are not over.
-    by_id: HashMap<u32, u32, BuildHasherDefault<IdHasher>>,
+    /// Slots by id: the id's half, modulo the length, which is a power of two and at least twice that of `slots`. One side's ids rise by two:
+    /// so streams that are open at once hardly ever meet in one place. What is found here may be out of date, and is compared.
+    by_id: Vec<u32>,
+    /// Of streams that are not over one may have lost its place in `by_id`: only then is it worth while to look at all slots.
+    is_crowded: bool,
+    /// Streams that are not over.
+    open: usize,
     departed: VecDeque<(u32, Departure)>,
     slots_max: usize,
 }
 
 impl Streams {
     pub(super) fn new(slots_max: usize) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), by_id: HashMap::default(), departed: VecDeque::new(), slots_max }
+        let (slots, free, by_id, departed) = Default::default();
+        Self { slots, free, by_id, is_crowded: false, open: 0, departed, slots_max }
     }
 
     /// Streams that are not over.
     pub(super) fn open(&self) -> usize {
-        self.by_id.len()
+        self.open
     }
 
     /// Streams that the owner holds, over or not.
@@ -182,10 +197,12 @@ impl Streams {
             None if self.is_full() => return None,
             None => {
                 self.slots.push(stream);
+                self.widen();
                 self.slots.len() as u32 - 1
             }
         };
-        self.by_id.insert(id, slot);
+        self.open += 1;
+        self.note(id, slot);
         Some(StreamKey { id, slot })
     }
 
@@ -196,15 +213,24 @@ impl Streams {
 
     /// A stream that is not over.
     pub(super) fn find(&mut self, id: u32) -> Option<(StreamKey, &mut Stream)> {
-        let slot = *self.by_id.get(&id)?;
+        let is_it = |stream: &Stream| stream.id == id && !stream.is_over() && id != 0;
+        let mut slot = self.by_id.get(self.place(id)).copied()?;
+        if !self.slots.get(slot as usize).is_some_and(is_it) {
+            if !self.is_crowded {
+                return None;
+            }
+            slot = self.slots.iter().position(is_it)? as u32;
+            self.note(id, slot);
+        }
         self.slots.get_mut(slot as usize).map(|stream| (StreamKey { id, slot }, stream))
     }
 
-    /// Takes a stream that is over off the wire's books. The owner still holds it.
+    /// Takes a stream, which has just come to be over, off the wire's books. The owner still holds it.
     pub(super) fn depart(&mut self, id: u32, how: Departure) {
-        if self.by_id.remove(&id).is_some() {
-            self.remember(id, how);
-        }
+        debug_assert!(self.open > 0, "a stream departs once");
+        self.open = self.open.saturating_sub(1);
+        self.is_crowded &= self.open > 0;
+        self.remember(id, how);
     }
 
     /// Notes that a stream is over that was never held.
@@ -223,8 +249,33 @@ impl Streams {
     /// The owner lets go.
     pub(super) fn remove(&mut self, key: StreamKey) {
         if let Some(stream) = self.get(key) {
-            *stream = Stream::default();
+            stream.id = 0;
             self.free.push(key.slot);
+        }
+    }
+
+    fn place(&self, id: u32) -> usize {
+        (id as usize / 2) & self.by_id.len().wrapping_sub(1)
+    }
+
+    /// Gives a stream its place in `by_id`.
+    fn note(&mut self, id: u32, slot: u32) {
+        let place = self.place(id);
+        let Some(noted) = self.by_id.get_mut(place) else { return };
+        let before = std::mem::replace(noted, slot);
+        let other = self.slots.get(before as usize).filter(|stream| before != slot && !stream.is_over());
+        self.is_crowded |= other.is_some_and(|stream| stream.id != 0 && self.place(stream.id) == place);
+    }
+
+    /// There is one slot more.
+    fn widen(&mut self) {
+        let wanted = BY_ID_FACTOR * self.slots.len().next_power_of_two();
+        if wanted > self.by_id.len() {
+            self.by_id = vec![NO_SLOT; wanted];
+            self.is_crowded = false;
+            for slot in 0..self.slots.len() as u32 {
+                self.note(self.slots.get(slot as usize).map_or(0, |stream| stream.id), slot);
+            }
         }
     }
 
@@ -238,8 +289,7 @@ impl Streams {
     pub(super) fn memory_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Stream>()
             + self.free.capacity() * size_of::<u32>()
-            // A table of hashbrown is at most 8/7 larger than its capacity and rounded up to a power of two by then.
-            + self.by_id.capacity() * 2 * (size_of::<(u32, u32)>() + 1)
+            + self.by_id.capacity() * size_of::<u32>()
             + self.departed.capacity() * size_of::<(u32, Departure)>()
     }
 }
@@ -249,30 +299,9 @@ pub(super) fn memory_bytes_max(slots_max: usize) -> usize {
     let slots = slots_max.next_power_of_two().max(8);
     // Besides the streams: two queues for Writable and one for events, each of at most twice the slots.
     let queues = 3 * 2 * slots * size_of::<super::Event<'static>>();
-    slots * (size_of::<Stream>() + size_of::<u32>() + 2 * 2 * (size_of::<(u32, u32)>() + 1))
+    slots * (size_of::<Stream>() + size_of::<u32>() + BY_ID_FACTOR * size_of::<u32>())
         + DEPARTED_MAX * size_of::<(u32, Departure)>()
         + queues
-}
-
-/// Ids are small numbers that count up: one multiplication spreads them. Whoever chooses ids that collide makes a look-up among
-/// at most `slots_max` streams slower, and nothing else.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
 }
 
 #[cfg(test)]
@@ -283,13 +312,19 @@ mod tests {
         Stream { id, recv: Half::Body, send: Half::Head, ..Stream::default() }
     }
 
+    fn close(streams: &mut Streams, key: StreamKey) {
+        let stream = streams.get(key).unwrap();
+        (stream.recv, stream.send) = (Half::Ended, Half::Reset);
+        streams.depart(key.id, Departure::Ours);
+    }
+
     #[test]
     fn keys_of_streams_that_are_gone_lead_nowhere() {
         let mut streams = Streams::new(2);
         let first = streams.insert(stream(1)).unwrap();
         let second = streams.insert(stream(3)).unwrap();
         assert!(streams.insert(stream(5)).is_none());
-        streams.depart(1, Departure::Ours);
+        close(&mut streams, first);
         assert_eq!((streams.open(), streams.held()), (1, 2));
         assert!(streams.find(1).is_none() && streams.get(first).is_some());
         streams.remove(first);
@@ -302,6 +337,28 @@ mod tests {
         assert_eq!(streams.iter_mut().map(|(key, _)| key).collect::<Vec<_>>(), [third, second]);
     }
 
+    /// Ids as a client may choose them: all of one place in `by_id`, and then one that is of no stream.
+    #[test]
+    fn streams_whose_ids_meet_are_found() {
+        let mut streams = Streams::new(20);
+        for round in 0..3 {
+            let id = |at: u32| 1 + 2 * 64 * (20 * round + at);
+            let keys: Vec<_> = (0..20).map(|at| streams.insert(stream(id(at))).unwrap()).collect();
+            for key in keys.iter().chain(keys.iter().rev()) {
+                assert_eq!(streams.find(key.id).map(|(found, _)| found), Some(*key), "{round}");
+            }
+            assert!(streams.find(id(20)).is_none() && streams.find(0).is_none());
+            for (at, key) in keys.iter().enumerate() {
+                close(&mut streams, *key);
+                assert!(streams.find(key.id).is_none());
+                assert_eq!(streams.open(), 19 - at);
+                let last = keys.last().filter(|last| *last != key);
+                assert_eq!(last.and_then(|last| streams.find(last.id)).map(|(found, _)| found), last.copied());
+            }
+            keys.into_iter().for_each(|key| streams.remove(key));
+        }
+    }
+
     #[test]
     fn memory_is_bounded() {
         let mut streams = Streams::new(200);
@@ -309,7 +366,7 @@ mod tests {
             let ids = (0..200).map(|at| 2 * (round * 200 + at) + 1);
             let keys: Vec<_> = ids.map(|id| streams.insert(stream(id)).unwrap()).collect();
             for key in keys {
-                streams.depart(key.id, Departure::Theirs);
+                close(&mut streams, key);
                 streams.remove(key);
             }
         }

@@ -25,38 +25,29 @@ impl Decoder {
     /// The tables of the two sides do not agree any more: the connection must be closed.
     pub fn decode(&mut self, block: &[u8], mut emit: impl FnMut(Decoded<'_>)) -> Result<(), HpackError> {
         let mut rest = Reader { bytes: block };
-        let mut is_first = true;
-        while let Some(&byte) = rest.bytes.first() {
+        // Section 4.2: at the beginning of a block only.
+        while let Some(0x20..=0x3f) = rest.bytes.first() {
+            let size = rest.integer(5)?;
+            if size > super::TABLE_BYTES_MAX {
+                return Err(HpackError::TableSize);
+            }
+            self.table.set_size_max(size);
+        }
+        while let Some(byte) = rest.bytes.first() {
             match byte {
-                0x80.. => {
-                    let index = rest.integer(7)?;
-                    let (kind, name, value) = self.field(index).ok_or(HpackError::Index)?;
-                    emit(Decoded { kind, name, value, never_indexed: false });
-                }
+                0x80.. => emit(self.field(rest.integer(7)?).ok_or(HpackError::Index)?),
                 0x40..=0x7f => {
-                    let index = rest.integer(6)?;
-                    let literal = self.literal(index, &mut rest)?;
-                    let (kind, name, value) = literal.resolve(&self.scratch);
-                    emit(Decoded { kind, name, value, never_indexed: false });
-                    self.table.insert(kind, name, value);
+                    let literal = self.literal(6, &mut rest)?;
+                    let field = literal.field(&self.scratch);
+                    emit(field);
+                    self.table.insert(field.kind, field.name, field.value);
                 }
-                0x20..=0x3f => {
-                    // Section 4.2: at the beginning of a block only.
-                    let size = rest.integer(5)?;
-                    if !is_first || size > super::TABLE_BYTES_MAX {
-                        return Err(HpackError::TableSize);
-                    }
-                    self.table.set_size_max(size);
-                    continue;
-                }
-                _ => {
-                    let index = rest.integer(4)?;
-                    let literal = self.literal(index, &mut rest)?;
-                    let (kind, name, value) = literal.resolve(&self.scratch);
-                    emit(Decoded { kind, name, value, never_indexed: byte >= 0x10 });
+                0x20..=0x3f => return Err(HpackError::TableSize),
+                first => {
+                    let literal = self.literal(4, &mut rest)?;
+                    emit(Decoded { never_indexed: *first >= 0x10, ..literal.field(&self.scratch) });
                 }
             }
-            is_first = false;
         }
         Ok(())
     }
@@ -73,23 +64,30 @@ impl Decoder {
         }
     }
 
-    fn field(&self, index: usize) -> Option<(Kind, &[u8], &[u8])> {
-        match index.checked_sub(static_table::LENGTH + 1) {
-            Some(age) => self.table.field(age),
-            None => static_table::entry(index).map(|(kind, name, value)| (kind, name.as_bytes(), value.as_bytes())),
-        }
+    /// The field of either table with this index.
+    #[inline]
+    fn field(&self, index: usize) -> Option<Decoded<'_>> {
+        let Some(age) = index.checked_sub(static_table::LENGTH + 1) else {
+            let (kind, name, value) = static_table::entry(index)?;
+            return Some(Decoded { kind, name, value, text: &[], never_indexed: false });
+        };
+        let (kind, text, name_len) = self.table.text(age)?;
+        let (name, value) = text.split_at_checked(name_len)?;
+        Some(Decoded { kind, name, value, text, never_indexed: false })
     }
 
-    /// Reads the name, unless an index stands for it, and the value.
-    fn literal<'b>(&mut self, index: usize, rest: &mut Reader<'b>) -> Result<Literal<'b>, HpackError> {
+    /// Reads the name, unless an index stands for it, and the value. `prefix_bits`: of the index.
+    #[inline(never)]
+    fn literal<'b>(&mut self, prefix_bits: u32, rest: &mut Reader<'b>) -> Result<Literal<'b>, HpackError> {
+        let index = rest.integer(prefix_bits)?;
         self.scratch.clear();
         if index == 0 {
             let name = rest.string(&mut self.scratch)?;
             let value = rest.string(&mut self.scratch)?;
-            return Ok(Literal { kind: None, name, value });
+            return Ok(Literal::new(None, name, value, &self.scratch));
         }
         let (kind, name) = match static_table::entry(index) {
-            Some((kind, name, _)) => (kind, Text::Plain(name.as_bytes())),
+            Some((kind, name, _)) => (kind, Text::Plain(name)),
             None => {
                 let age = index - static_table::LENGTH - 1;
                 let (kind, name, _) = self.table.field(age).ok_or(HpackError::Index)?;
@@ -99,28 +97,32 @@ impl Decoder {
             }
         };
         let value = rest.string(&mut self.scratch)?;
-        Ok(Literal { kind: Some(kind), name, value })
+        Ok(Literal::new(Some(kind), name, value, &self.scratch))
     }
 }
 
 struct Literal<'b> {
-    /// The kind of the entry that lent its name.
-    kind: Option<Kind>,
+    kind: Kind,
     name: Text<'b>,
     value: Text<'b>,
 }
 
 impl<'b> Literal<'b> {
-    fn resolve<'s>(self, scratch: &'s [u8]) -> (Kind, &'s [u8], &'s [u8])
+    /// `its_kind`: that of the entry that lent its name.
+    fn new(its_kind: Option<Kind>, name: Text<'b>, value: Text<'b>, scratch: &[u8]) -> Self {
+        let kind = match its_kind {
+            Some(kind) => kind.with_value(name.bytes(scratch), value.bytes(scratch)),
+            None => Kind::of(name.bytes(scratch), value.bytes(scratch)),
+        };
+        Self { kind, name, value }
+    }
+
+    fn field<'s>(&self, scratch: &'s [u8]) -> Decoded<'s>
     where
         'b: 's,
     {
         let (name, value) = (self.name.bytes(scratch), self.value.bytes(scratch));
-        let kind = match self.kind {
-            Some(kind) => kind.with_value(name, value),
-            None => Kind::of(name, value),
-        };
-        (kind, name, value)
+        Decoded { kind: self.kind, name, value, text: &[], never_indexed: false }
     }
 }
 
@@ -131,13 +133,13 @@ enum Text<'b> {
 }
 
 impl<'b> Text<'b> {
-    fn bytes<'s>(self, scratch: &'s [u8]) -> &'s [u8]
+    fn bytes<'s>(&self, scratch: &'s [u8]) -> &'s [u8]
     where
         'b: 's,
     {
         match self {
             Self::Plain(bytes) => bytes,
-            Self::Scratch(range) => scratch.get(range).unwrap_or_default(),
+            Self::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
         }
     }
 }

@@ -5,47 +5,20 @@
 //! repeat on a connection enter at once. Credentials and cookies never enter: on an upstream connection the table is shared by
 //! many clients, and one of them could find out another's secret by the length of what is sent (RFC 7541 section 7.1).
 
+use super::places::{Place, Places};
 use super::table::DynamicTable;
-use super::{Kind, TABLE_BYTES_MAX, huffman, static_table};
+use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX, huffman, static_table};
 
-/// Places in which a field, by the hash of its name and value, is remembered: of the table's at most 128 fields nearly all.
-const VALUE_SLOTS: usize = 256;
-/// Likewise by the hash of its name alone.
-const NAME_SLOTS: usize = 64;
-/// Marks a place in the static table among numbers of fields.
-const IS_STATIC: u32 = 1 << 31;
-/// Fields remembered as seen once.
-const SEEN_SLOTS: usize = 128;
 /// A larger field does not enter the table: it would cost the place of several that are worth more.
 const INDEXED_BYTES_MAX: usize = TABLE_BYTES_MAX / 4;
 
 /// One direction of one connection: the blocks must be sent in the order in which they were written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Encoder {
     pub(super) table: DynamicTable,
-    /// Fields that ever entered the table. The last of them has this number, `< IS_STATIC`; 0: none did.
-    inserted: u32,
-    /// Numbers of fields; with [`IS_STATIC`], places in the static table of those that came. One that has left the table, or gave up its slot to
-    /// another, is not found: it is written anew.
-    by_value: Box<[u32; VALUE_SLOTS]>,
-    by_name: [u32; NAME_SLOTS],
-    /// Parts of hashes.
-    seen: [u16; SEEN_SLOTS],
+    places: Box<Places>,
     /// Sizes of the table that have to be told at the next block's beginning: the smallest since the last block, and the last.
     resize: Option<(usize, usize)>,
-}
-
-impl Default for Encoder {
-    fn default() -> Self {
-        Self {
-            table: DynamicTable::default(),
-            inserted: 0,
-            by_value: Box::new([0; VALUE_SLOTS]),
-            by_name: [0; NAME_SLOTS],
-            seen: [0; SEEN_SLOTS],
-            resize: None,
-        }
-    }
 }
 
 impl Encoder {
@@ -60,115 +33,117 @@ impl Encoder {
     }
 
     /// Begins a block: to be called once in front of its fields.
+    #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
-        if let Some((smallest, last)) = self.resize.take() {
-            // Section 4.2: both, when it was smaller in between.
-            if smallest < last {
-                integer(out, 0x20, 5, smallest);
-            }
-            integer(out, 0x20, 5, last);
+        self.places.begin();
+        if self.resize.is_some() {
+            self.tell_size(out);
         }
+    }
+
+    #[cold]
+    fn tell_size(&mut self, out: &mut Vec<u8>) {
+        let Some((smallest, last)) = self.resize.take() else { return };
+        // Section 4.2: both, when it was smaller in between.
+        if smallest < last {
+            integer(out, 0x20, 5, smallest);
+        }
+        integer(out, 0x20, 5, last);
+    }
+
+    /// The block that was begun is one of trailers: they begin with other fields than a head.
+    pub(crate) fn begin_trailers(&mut self) {
+        self.places.begin_trailers();
     }
 
     /// Writes a field. `name` has no upper case. `never_indexed`: the field came with that mark and must leave with it (section 6.2.3).
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
-        let name_hash = hash(0, name);
-        let value_hash = hash(name_hash, value);
-        // Nearly always: a connection says the same things over and over.
-        if !never_indexed && let Some(index) = self.find_value(name, value, value_hash) {
-            return integer(out, 0x80, 7, index);
+        if never_indexed || !self.expected(out, name, value) {
+            self.unexpected(out, name, value, never_indexed);
         }
-        self.new_field(out, (name, name_hash), (value, value_hash), never_indexed);
     }
 
-    /// Writes a field that is not to be found by its value, and remembers it for the next time.
-    fn new_field(
-        &mut self,
-        out: &mut Vec<u8>,
-        (name, name_hash): (&[u8], u32),
-        (value, value_hash): (&[u8], u32),
-        never_indexed: bool,
-    ) {
-        let first_static = static_table::find_name(name, name_hash);
-        if never_indexed || is_sensitive(first_static) {
-            let index = first_static.or_else(|| self.find_name(name, name_hash)).unwrap_or(0);
-            return literal(out, (0x10, 4), index, name, value);
-        }
-        if let Some(index) = first_static.and_then(|first| static_table::find_value(first, name, value)) {
-            self.remember_static(index, value_hash);
+    /// Writes the field if it is the one that is expected behind the last: it nearly always is. False: it is not, and nothing was written.
+    ///
+    /// Inlined, with what it calls, since this is all that happens to most fields: a fifth of the cost is calls otherwise.
+    #[inline(always)]
+    pub(crate) fn expected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> bool {
+        let place = self.places.expected();
+        let Some(index) = self.index(place, name, value) else { return false };
+        self.places.go_on(place);
+        integer(out, 0x80, 7, index);
+        true
+    }
+
+    /// Writes a field wherever it stands, if it stands anywhere.
+    pub(crate) fn unexpected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
+        let name_hash = hash(0, name);
+        let value_hash = hash(name_hash, value);
+        if !never_indexed && let Some((place, index)) = self.find(name, value, value_hash) {
+            self.places.go_to(place);
             return integer(out, 0x80, 7, index);
         }
+        let first_static = static_table::find_name(name, name_hash);
         let index = first_static.or_else(|| self.find_name(name, name_hash)).unwrap_or(0);
-        let is_small = name.len() + value.len() + super::FIELD_OVERHEAD_BYTES <= INDEXED_BYTES_MAX;
-        if !is_small || !(self.is_seen(value_hash) || repeats(first_static)) {
+        if never_indexed || is_sensitive(first_static) {
+            self.places.pass(name_hash);
+            return literal(out, (0x10, 4), index, name, value);
+        }
+        let is_small = name.len() + value.len() + FIELD_OVERHEAD_BYTES <= INDEXED_BYTES_MAX;
+        if !is_small || !(self.places.is_seen(value_hash) || repeats(first_static)) {
+            self.places.pass(name_hash);
             return literal(out, (0x00, 4), index, name, value);
         }
         literal(out, (0x40, 6), index, name, value);
         // The kind is of no use on this side.
         if self.table.insert(Kind::UnknownPseudo, name, value) {
-            self.inserted = (self.inserted + 1) % IS_STATIC;
-            // 0 is no number.
-            self.inserted = self.inserted.max(1);
-            if let Some(slot) = self.by_value.get_mut(value_hash as usize % VALUE_SLOTS) {
-                *slot = self.inserted;
-            }
-            if let Some(slot) = self.by_name.get_mut(name_hash as usize % NAME_SLOTS) {
-                *slot = self.inserted;
-            }
+            let place = self.places.insert(name_hash, value_hash);
+            self.places.go_to(place);
+        } else {
+            self.places.pass(name_hash);
         }
     }
 
     /// Bytes of memory that it holds, besides itself.
     pub fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes() + size_of_val(&*self.by_value)
+        self.table.memory_bytes() + size_of::<Places>()
     }
 
-    /// The index of a field, as far as it is remembered.
-    fn find_value(&self, name: &[u8], value: &[u8], value_hash: u32) -> Option<usize> {
-        let number = *self.by_value.get(value_hash as usize % VALUE_SLOTS)?;
-        if number & IS_STATIC != 0 {
-            let index = (number ^ IS_STATIC) as usize;
-            let (_, its_name, its_value) = static_table::entry(index)?;
-            return (its_name.as_bytes() == name && its_value.as_bytes() == value).then_some(index);
+    /// The index of the field at this place, if it has the name and the value.
+    #[inline(always)]
+    fn index(&self, place: Place, name: &[u8], value: &[u8]) -> Option<usize> {
+        if let Some(index) = place.static_index() {
+            let (its_name, its_value) = static_table::text(index)?;
+            return (is_same(its_value, value) && is_same(its_name, name)).then_some(index);
         }
-        let age = self.age(number)?;
+        let age = self.places.age(place)?;
         let (_, its_name, its_value) = self.table.field(age)?;
-        (its_name == name && its_value == value).then_some(static_table::LENGTH + 1 + age)
+        (is_same(its_value, value) && is_same(its_name, name)).then_some(static_table::LENGTH + 1 + age)
+    }
+
+    fn find(&self, name: &[u8], value: &[u8], value_hash: u32) -> Option<(Place, usize)> {
+        if let Some(index) = static_table::find_value(name, value, value_hash) {
+            return Some((Place::of_static(index), index));
+        }
+        for place in self.places.with_value(value_hash) {
+            // What is behind one that has left the table is older, and has left it, too.
+            self.places.age(place).filter(|age| *age < self.table.len())?;
+            if let Some(index) = self.index(place, name, value) {
+                return Some((place, index));
+            }
+        }
+        None
     }
 
     fn find_name(&self, name: &[u8], name_hash: u32) -> Option<usize> {
-        let number = *self.by_name.get(name_hash as usize % NAME_SLOTS)?;
-        let age = self.age(number)?;
+        let age = self.places.age(self.places.with_name(name_hash))?;
         let (_, its_name, _) = self.table.field(age)?;
         (its_name == name).then_some(static_table::LENGTH + 1 + age)
-    }
-
-    /// Spares looking for the field the next time; but no other field loses its slot for it, which costs more to find.
-    fn remember_static(&mut self, index: usize, value_hash: u32) {
-        let at = value_hash as usize % VALUE_SLOTS;
-        let Some(number) = self.by_value.get(at).copied() else { return };
-        let is_used = number & IS_STATIC == 0 && self.age(number).is_some_and(|age| self.table.field(age).is_some());
-        if let Some(slot) = self.by_value.get_mut(at).filter(|_| !is_used) {
-            *slot = IS_STATIC | index as u32;
-        }
-    }
-
-    /// How many fields came behind the field with this number.
-    fn age(&self, number: u32) -> Option<usize> {
-        // After 2^31 fields a number may be of an earlier round; what it leads to is compared, so nothing wrong comes of it.
-        (number != 0).then(|| (self.inserted.wrapping_sub(number) % IS_STATIC) as usize)
-    }
-
-    /// Whether the field came before, as far as is known; remembers it.
-    fn is_seen(&mut self, value_hash: u32) -> bool {
-        let Some(slot) = self.seen.get_mut(value_hash as usize % SEEN_SLOTS) else { return false };
-        let mark = (value_hash >> 16) as u16 | 1;
-        std::mem::replace(slot, mark) == mark
     }
 }
 
 /// Memory of an encoder at most.
-pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + VALUE_SLOTS * size_of::<u32>();
+pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + size_of::<Places>();
 
 /// `authorization`, `cookie`, `proxy-authorization`, `set-cookie`.
 fn is_sensitive(static_index: Option<usize>) -> bool {
@@ -200,18 +175,41 @@ fn string(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+#[inline]
 fn integer(out: &mut Vec<u8>, pattern: u8, prefix_bits: u32, value: usize) {
     let mask = (1_usize << prefix_bits) - 1;
     if value < mask {
         return out.push(pattern | value as u8);
     }
     out.push(pattern | mask as u8);
-    let mut rest = value - mask;
+    rest_of_integer(out, value - mask);
+}
+
+fn rest_of_integer(out: &mut Vec<u8>, mut rest: usize) {
     while rest >= 0x80 {
         out.push(rest as u8 | 0x80);
         rest >>= 7;
     }
     out.push(rest as u8);
+}
+
+/// `left == right`, for what is mostly short: without a call up to 16 bytes.
+#[inline]
+fn is_same(left: &[u8], right: &[u8]) -> bool {
+    if left.len() != right.len() {
+        return false;
+    }
+    if let (Some(from), Some(to), Some(its_from), Some(its_to)) =
+        (left.first_chunk::<8>(), left.last_chunk::<8>(), right.first_chunk::<8>(), right.last_chunk::<8>())
+    {
+        return from == its_from && to == its_to && (left.len() <= 16 || left == right);
+    }
+    if let (Some(from), Some(to), Some(its_from), Some(its_to)) =
+        (left.first_chunk::<4>(), left.last_chunk::<4>(), right.first_chunk::<4>(), right.last_chunk::<4>())
+    {
+        return from == its_from && to == its_to;
+    }
+    left == right
 }
 
 /// Continues the hash `from` with `text`. Whoever makes collisions on purpose loses compression, nothing else.

@@ -135,21 +135,26 @@ fn code(byte: u8) -> Code {
     CODES.get(usize::from(byte)).copied().unwrap_or_default()
 }
 
-/// Appends what `coded` stands for: at most 8/5 as many bytes.
+/// Appends what `coded` stands for: at most 8/5 as many bytes. After an error, some of it.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     out.reserve(coded.len() * 8 / 5);
-    let mut rest = coded.iter();
+    let mut rest = coded;
     // The next bits, at the left end, zeros behind them.
     let mut bits = 0_u64;
     let mut count = 0_u32;
     loop {
-        while count <= 56 {
-            let Some(byte) = rest.next() else { break };
-            bits |= u64::from(*byte) << (56 - count);
-            count += 8;
-        }
-        if count == 0 {
-            return Ok(());
+        // So that no code is longer than what is there, but at the end.
+        if count < 32 {
+            if let Some((four, behind)) = rest.split_first_chunk::<4>() {
+                bits |= u64::from(u32::from_be_bytes(*four)) << (32 - count);
+                count += 32;
+                rest = behind;
+            } else {
+                for byte in std::mem::take(&mut rest) {
+                    bits |= u64::from(*byte) << (56 - count);
+                    count += 8;
+                }
+            }
         }
         let next = (bits >> 32) as u32;
         let (mut symbol, mut length) = SHORT.get((next >> (32 - SHORT_BITS)) as usize).copied().unwrap_or_default();

@@ -16,6 +16,7 @@ mod decoder;
 mod encoder;
 mod huffman;
 mod kind;
+mod places;
 mod static_table;
 mod table;
 
@@ -41,6 +42,8 @@ pub struct Decoded<'d> {
     pub value: &'d [u8],
     /// The sender asked that no hop ever puts it into a table (RFC 7541 section 7.1.3).
     pub never_indexed: bool,
+    /// Name and value in one piece, where they lie so; else empty.
+    pub(crate) text: &'d [u8],
 }
 
 /// Memory of both directions' tables at most, besides what a decoder needs for the longest literal.

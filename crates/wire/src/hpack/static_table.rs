@@ -73,15 +73,35 @@ pub(super) const ENTRIES: [(&str, &str); LENGTH] = [
 ];
 
 /// The entry with this index and what kind of field it is; `None` beyond the static table, and for 0.
-pub(super) fn entry(index: usize) -> Option<(Kind, &'static str, &'static str)> {
+#[inline]
+pub(super) fn entry(index: usize) -> Option<(Kind, &'static [u8], &'static [u8])> {
     let at = index.checked_sub(1)?;
     let (name, value) = ENTRIES.get(at)?;
-    Some((kind(at), name, value))
+    Some((*KINDS.get(at)?, name.as_bytes(), value.as_bytes()))
 }
 
-/// As [`Kind::of`] would say; a `match`, because each request asks several times.
-fn kind(at: usize) -> Kind {
-    match at + 1 {
+/// Name and value of the entry with this index.
+#[inline]
+pub(super) fn text(index: usize) -> Option<(&'static [u8], &'static [u8])> {
+    entry(index).map(|(_, name, value)| (name, value))
+}
+
+/// Kinds of the entries, as [`Kind::of`] would say.
+static KINDS: [Kind; LENGTH] = kinds();
+
+#[expect(clippy::indexing_slicing, reason = "computed at compile time: out of bounds does not compile")]
+const fn kinds() -> [Kind; LENGTH] {
+    let mut kinds = [Kind::Field(FieldId::Other); LENGTH];
+    let mut at = 0;
+    while at < LENGTH {
+        kinds[at] = kind(at + 1);
+        at += 1;
+    }
+    kinds
+}
+
+const fn kind(index: usize) -> Kind {
+    match index {
         1 => Kind::Authority,
         2 | 3 => Kind::Method,
         4 | 5 => Kind::Path,
@@ -100,39 +120,44 @@ fn kind(at: usize) -> Kind {
 
 /// The first index with this name, by the name's [`hash`].
 pub(super) fn find_name(name: &[u8], name_hash: u32) -> Option<usize> {
-    let mut at = name_hash as usize;
+    find(&BY_NAME, name_hash, |its_name, _| its_name == name)
+}
+
+/// The index with this name and value, by the [`hash`] of the value that continues the name's. Empty values are not looked for.
+pub(super) fn find_value(name: &[u8], value: &[u8], value_hash: u32) -> Option<usize> {
+    find(&BY_VALUE, value_hash, |its_name, its_value| its_value == value && its_name == name)
+}
+
+fn find(slots: &[u8; SLOTS], hash: u32, is_it: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
+    let mut at = hash as usize;
     loop {
         // Ends: more than half of the slots are free.
-        let index = usize::from(*BY_NAME.get(at % SLOTS)?);
-        let (_, text, _) = entry(index)?;
-        if text.as_bytes() == name {
+        let index = usize::from(*slots.get(at % SLOTS)?);
+        let (name, value) = text(index)?;
+        if is_it(name, value) {
             return Some(index);
         }
         at += 1;
     }
 }
 
-/// The index with this name and value. `first` is the first index with the name.
-pub(super) fn find_value(first: usize, name: &[u8], value: &[u8]) -> Option<usize> {
-    let same_name = ENTRIES.iter().enumerate().skip(first - 1).take_while(|(_, entry)| entry.0.as_bytes() == name);
-    let mut same = same_name.filter(|(_, entry)| !entry.1.is_empty() && entry.1.as_bytes() == value);
-    same.next().map(|(at, _)| at + 1)
-}
-
 const SLOTS: usize = 256;
 
 /// Open addressing by [`hash`] of the name; 0: free.
-static BY_NAME: [u8; SLOTS] = by_name();
+static BY_NAME: [u8; SLOTS] = slots(false);
+/// Likewise by that of name and value, of the entries that have one.
+static BY_VALUE: [u8; SLOTS] = slots(true);
 
 #[expect(clippy::indexing_slicing, reason = "computed at compile time: out of bounds does not compile")]
-const fn by_name() -> [u8; SLOTS] {
+const fn slots(by_value: bool) -> [u8; SLOTS] {
     let mut slots = [0; SLOTS];
     let mut index = 1;
     while index <= LENGTH {
-        let name = ENTRIES[index - 1].0.as_bytes();
+        let (name, value) = (ENTRIES[index - 1].0.as_bytes(), ENTRIES[index - 1].1.as_bytes());
         let is_first = index == 1 || !same(name, ENTRIES[index - 2].0.as_bytes());
-        if is_first {
-            let mut at = hash(0, name) as usize % SLOTS;
+        if if by_value { !value.is_empty() } else { is_first } {
+            let name_hash = hash(0, name);
+            let mut at = if by_value { hash(name_hash, value) } else { name_hash } as usize % SLOTS;
             while slots[at] != 0 {
                 at = (at + 1) % SLOTS;
             }
@@ -164,15 +189,20 @@ mod tests {
 
     #[test]
     fn every_entry_is_found_by_name_and_by_value() {
+        let by_value = |name: &str, value: &str| {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            find_value(name, value, hash(hash(0, name), value))
+        };
         for (at, (name, value)) in ENTRIES.iter().enumerate() {
             let first = ENTRIES.iter().position(|entry| entry.0 == *name).unwrap() + 1;
             assert_eq!(find_name(name.as_bytes(), hash(0, name.as_bytes())), Some(first), "{name}");
             let expect = (!value.is_empty()).then_some(at + 1);
-            assert_eq!(find_value(first, name.as_bytes(), value.as_bytes()), expect, "{name}: {value}");
-            assert_eq!(entry(at + 1), Some((Kind::of(name.as_bytes(), value.as_bytes()), *name, *value)));
+            assert_eq!(by_value(name, value), expect, "{name}: {value}");
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            assert_eq!(entry(at + 1), Some((Kind::of(name, value), name, value)));
         }
         assert_eq!(find_name(b"x-request-id", hash(0, b"x-request-id")), None);
-        assert_eq!(find_value(2, b":method", b"PUT"), None);
+        assert_eq!((by_value(":method", "PUT"), by_value("x", "GET")), (None, None));
         assert_eq!((entry(0), entry(62)), (None, None));
     }
 }

@@ -41,7 +41,6 @@ impl Default for DynamicTable {
 
 impl DynamicTable {
     /// Number of fields.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -51,12 +50,20 @@ impl DynamicTable {
     }
 
     /// The field that came `age` fields ago; 0 is the last.
+    #[inline]
     pub(super) fn field(&self, age: usize) -> Option<(Kind, &[u8], &[u8])> {
+        let (kind, text, name_len) = self.text(age)?;
+        let (name, value) = text.split_at_checked(name_len)?;
+        Some((kind, name, value))
+    }
+
+    /// Likewise, as its name and its value in one piece, and how long the name is.
+    #[inline]
+    pub(super) fn text(&self, age: usize) -> Option<(Kind, &[u8], usize)> {
         let entry = self.entries.get(self.entries.len().checked_sub(age + 1)?)?;
         let from = usize::from(entry.start);
-        let middle = from + usize::from(entry.name_len);
-        let end = middle + usize::from(entry.value_len);
-        Some((entry.kind, self.bytes.get(from..middle)?, self.bytes.get(middle..end)?))
+        let length = usize::from(entry.name_len) + usize::from(entry.value_len);
+        Some((entry.kind, self.bytes.get(from..from + length)?, usize::from(entry.name_len)))
     }
 
     /// Adds a field. One that is larger than the table empties it (section 4.4) and is not added: false.

@@ -181,6 +181,32 @@ fn values_that_do_not_repeat_take_no_room() {
     assert!(encoder.table.len() < 10, "{}", encoder.table.len());
 }
 
+/// Fields whose hashes meet do not push each other out: each is a byte from the second time on, in whatever order they come.
+#[test]
+fn fields_whose_hashes_meet_are_all_found() {
+    let bucket = |value: &str| encoder::hash(encoder::hash(0, b"user-agent"), value.as_bytes()) % 256;
+    let values: Vec<String> = (0..).map(|at| at.to_string()).filter(|value| bucket(value) == 7).take(8).collect();
+    let mut encoder = Encoder::default();
+    for step in [1, 3, 5, 7] {
+        let fields: Vec<_> = (0..8).map(|at| ("user-agent", values[at * step % 8].as_str())).collect();
+        let block = encode(&mut encoder, &fields);
+        assert!(step == 1 || block.len() == fields.len(), "{step}: {block:x?}");
+    }
+    assert_eq!(encoder.table.len(), 8);
+}
+
+/// More fields than there are numbers for, each of which enters the table at once.
+#[test]
+fn numbers_of_fields_begin_again() {
+    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+    for number in 0..70_000 {
+        let value = (number / 2).to_string();
+        let block = encode(&mut encoder, &[("user-agent", &value)]);
+        assert_eq!(decode(&mut decoder, &block).unwrap(), [("user-agent".to_owned(), value)]);
+        assert!(number % 2 == 0 || block.len() == 1, "{number}");
+    }
+}
+
 #[test]
 fn a_change_of_the_size_is_told_once() {
     let check = |sizes: &[usize], expect: &str| {
@@ -234,6 +260,33 @@ proptest! {
             let second: Vec<_> = second.into_iter().map(|(name, value, _)| (name, value)).collect();
             let expect: Vec<_> = fields.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes())).collect();
             prop_assert_eq!(second, expect);
+        }
+    }
+
+    /// What is expected behind a field may not come, or come with a mark: it is written as what it is. Few fields, so that most are expected.
+    #[test]
+    fn expectations_that_fail_are_not_written(
+        blocks in proptest::collection::vec((0..3_u8, proptest::collection::vec((0..4_usize, 0..3_usize, 0..4_u8), 0..6)), 1..60),
+    ) {
+        let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+        for (kind, fields) in blocks {
+            let mut block = Vec::new();
+            encoder.begin(&mut block);
+            if kind == 0 {
+                encoder.begin_trailers();
+            }
+            let named = |(name, value, mark): (usize, usize, u8)| {
+                ([":method", "user-agent", "x-a", "x-b"][name], ["GET", "a", "b"][value], mark == 0)
+            };
+            let fields: Vec<_> = fields.into_iter().map(named).collect();
+            for (name, value, never_indexed) in &fields {
+                encoder.field(&mut block, name.as_bytes(), value.as_bytes(), *never_indexed);
+            }
+            let mut decoded = Vec::new();
+            let take = |field: Decoded<'_>| decoded.push((field.name.to_vec(), field.value.to_vec(), field.never_indexed));
+            decoder.decode(&block, take).unwrap();
+            let expect = |(name, value, mark): (&str, &str, bool)| (name.as_bytes().to_vec(), value.as_bytes().to_vec(), mark);
+            prop_assert_eq!(decoded, fields.into_iter().map(expect).collect::<Vec<_>>());
         }
     }
 
