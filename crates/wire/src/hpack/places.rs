@@ -48,8 +48,10 @@ const VALUE_BUCKETS: usize = 256;
 const BUCKET_STEPS_MAX: usize = 8;
 /// By the hash of a name alone.
 const NAME_SLOTS: usize = 64;
-/// Fields remembered as seen once.
-const SEEN_SLOTS: usize = 128;
+/// Fields remembered as seen once: so many of each of these sets, to which they go by their hash. Of one each, two fields that meet would take
+/// each other for new for ever, and no request would be without their literals.
+const SEEN_EACH: usize = 4;
+const SEEN_SETS: usize = 32;
 
 /// What an encoder remembers of where fields are.
 #[derive(Debug)]
@@ -66,8 +68,8 @@ pub(super) struct Places {
     /// By number modulo [`FIELDS_MAX`], the next older field of the same bucket. So no two fields push each other out.
     older: [Place; FIELDS_MAX as usize],
     by_name: [Place; NAME_SLOTS],
-    /// Parts of hashes.
-    seen: [u16; SEEN_SLOTS],
+    /// Parts of hashes, the youngest of each set first.
+    seen: [[u16; SEEN_EACH]; SEEN_SETS],
 }
 
 impl Default for Places {
@@ -79,7 +81,7 @@ impl Default for Places {
             by_value: [Place::default(); VALUE_BUCKETS],
             older: [Place::default(); FIELDS_MAX as usize],
             by_name: [Place::default(); NAME_SLOTS],
-            seen: [0; SEEN_SLOTS],
+            seen: [[0; SEEN_EACH]; SEEN_SETS],
         }
     }
 }
@@ -154,8 +156,13 @@ impl Places {
 
     /// Whether the field came before, as far as is known; remembers it.
     pub(super) fn is_seen(&mut self, value_hash: u32) -> bool {
-        let Some(slot) = self.seen.get_mut(value_hash as usize % SEEN_SLOTS) else { return false };
+        let Some(set) = self.seen.get_mut(value_hash as usize % SEEN_SETS) else { return false };
         let mark = (value_hash >> 16) as u16 | 1;
-        std::mem::replace(slot, mark) == mark
+        let is_seen = set.contains(&mark);
+        if !is_seen {
+            let [first, second, third, _] = *set;
+            *set = [mark, first, second, third];
+        }
+        is_seen
     }
 }

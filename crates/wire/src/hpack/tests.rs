@@ -195,6 +195,17 @@ fn fields_whose_hashes_meet_are_all_found() {
     assert_eq!(encoder.table.len(), 8);
 }
 
+/// Fields that meet where it is remembered that they came once enter the table all the same when they come again.
+#[test]
+fn fields_that_meet_before_they_enter_all_enter() {
+    let set = |value: &str| encoder::hash(encoder::hash(0, b"x-forwarded-for"), value.as_bytes()) % 128;
+    let values: Vec<String> = (0..).map(|at| at.to_string()).filter(|value| set(value) == 7).take(4).collect();
+    let fields: Vec<_> = values.iter().map(|value| ("x-forwarded-for", value.as_str())).collect();
+    let mut encoder = Encoder::default();
+    let lengths: Vec<usize> = (0..3).map(|_| encode(&mut encoder, &fields).len()).collect();
+    assert_eq!((lengths[2], encoder.table.len()), (4, 4), "{lengths:?}");
+}
+
 /// More fields than there are numbers for, each of which enters the table at once.
 #[test]
 fn numbers_of_fields_begin_again() {
