@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::memory;
+
 /// Room of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in rooms of 16 KiB, each of which
 /// begins a page, what they hold would lie in a few sets of the caches.
 const TINY_BYTES: usize = 1024;
@@ -24,13 +26,58 @@ const SMALL_SPARES_MAX: usize = 256;
 const LARGE_SPARES_MAX: usize = 16;
 
 thread_local! {
-    static SPARES: RefCell<Spares> = const { RefCell::new(Spares { tiny: Vec::new(), small: Vec::new(), large: Vec::new() }) };
+    static SPARES: RefCell<Spares> =
+        const { RefCell::new(Spares { tiny: Shelf::new(), small: Shelf::new(), large: Shelf::new() }) };
 }
 
 struct Spares {
-    tiny: Vec<Box<[u8]>>,
-    small: Vec<Box<[u8]>>,
-    large: Vec<Box<[u8]>>,
+    tiny: Shelf,
+    small: Shelf,
+    large: Shelf,
+}
+
+/// Spare rooms of one size.
+struct Shelf {
+    rooms: Vec<Box<[u8]>>,
+    /// The fewest that lay here since [`trim`]: so many nobody has needed.
+    least: usize,
+}
+
+impl Shelf {
+    const fn new() -> Self {
+        Self { rooms: Vec::new(), least: 0 }
+    }
+
+    fn take(&mut self) -> Option<Box<[u8]>> {
+        let room = self.rooms.pop();
+        self.least = self.least.min(self.rooms.len());
+        room
+    }
+
+    fn put(&mut self, room: Box<[u8]>, spares_max: usize) {
+        if self.rooms.len() < spares_max {
+            self.rooms.push(room);
+        } else {
+            memory::note_freed(room.len());
+        }
+    }
+
+    fn trim(&mut self) {
+        let surplus = self.least.min(self.rooms.len()).div_ceil(2);
+        // The oldest, which lie at the bottom.
+        self.rooms.drain(..surplus).for_each(|room| memory::note_freed(room.len()));
+        self.least = self.rooms.len();
+    }
+}
+
+/// Drops half of the spare rooms of this thread that nobody needed since the last call: called ten times a second, a burst is forgotten within
+/// a second or two.
+pub fn trim() {
+    SPARES.with_borrow_mut(|spares| {
+        spares.tiny.trim();
+        spares.small.trim();
+        spares.large.trim();
+    });
 }
 
 /// Bytes that were read and not yet used. Its room goes back to the thread when it is dropped.
@@ -45,19 +92,19 @@ pub struct Buffer {
 impl Buffer {
     /// An empty buffer of [`TINY_BYTES`].
     fn tiny() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.tiny.pop());
+        let spare = SPARES.with_borrow_mut(|spares| spares.tiny.take());
         Self::of(spare.unwrap_or_else(|| vec![0; TINY_BYTES].into_boxed_slice()))
     }
 
     /// An empty buffer of [`SMALL_BYTES`].
     pub fn small() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.small.pop());
+        let spare = SPARES.with_borrow_mut(|spares| spares.small.take());
         Self::of(spare.unwrap_or_else(|| vec![0; SMALL_BYTES].into_boxed_slice()))
     }
 
     /// An empty buffer of [`LARGE_BYTES`].
     pub fn large() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.large.pop());
+        let spare = SPARES.with_borrow_mut(|spares| spares.large.take());
         Self::of(spare.unwrap_or_else(|| vec![0; LARGE_BYTES].into_boxed_slice()))
     }
 
@@ -169,18 +216,18 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.room.is_empty() {
+            return;
+        }
         let room = std::mem::take(&mut self.room);
         // Fails only while the thread ends; the room is then freed.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
-            let (list, max) = match room.len() {
-                TINY_BYTES => (&mut spares.tiny, TINY_SPARES_MAX),
-                SMALL_BYTES => (&mut spares.small, SMALL_SPARES_MAX),
-                LARGE_BYTES => (&mut spares.large, LARGE_SPARES_MAX),
-                _ => return,
-            };
-            if list.len() < max {
-                list.push(room);
+            match room.len() {
+                TINY_BYTES => spares.tiny.put(room, TINY_SPARES_MAX),
+                SMALL_BYTES => spares.small.put(room, SMALL_SPARES_MAX),
+                LARGE_BYTES => spares.large.put(room, LARGE_SPARES_MAX),
+                bytes => memory::note_freed(bytes),
             }
         });
     }
@@ -233,5 +280,21 @@ mod tests {
     fn room_is_used_again() {
         let first = Buffer::small().room.as_ptr();
         assert_eq!(Buffer::small().room.as_ptr(), first);
+    }
+
+    #[test]
+    fn rooms_that_nobody_needs_are_dropped_by_halves() {
+        let spares = || SPARES.with_borrow(|spares| spares.small.rooms.len());
+        let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
+        drop(burst);
+        assert_eq!(spares(), 100);
+        // All were needed since the last time, if there was one.
+        trim();
+        let in_use: Vec<Buffer> = (0..20).map(|_| Buffer::small()).collect();
+        drop(in_use);
+        trim();
+        assert_eq!(spares(), 60);
+        (0..10).for_each(|_| trim());
+        assert_eq!(spares(), 0);
     }
 }

@@ -8,7 +8,7 @@ mod orders;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use controller::Update;
 use model::{Generation, Snapshot};
@@ -34,6 +34,9 @@ use crate::vips::{self, VipPlan};
 
 /// Orders that wait for the loop; the control API answers "busy" beyond that.
 const ORDERS_MAX: usize = 16;
+
+/// Between two looks at whether a burst has left memory that nobody uses.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
 
 /// Where snapshots come from.
 pub(crate) enum Source {
@@ -157,6 +160,7 @@ pub(crate) struct Running {
     watch: Watch,
     probes: watch::Receiver<u64>,
     collect: Interval,
+    tidy: Interval,
     signals: Signals,
     pub(crate) ending: Ending,
     inherited: Inherited,
@@ -174,6 +178,7 @@ enum Event {
     Cluster(Option<Update>),
     ProbeEnded,
     Collect,
+    Tidy,
     Order(Order),
 }
 
@@ -198,6 +203,8 @@ impl Running {
         let control = Arc::new(Control::new(registry, workers, orders_tx));
         let mut collect = tokio::time::interval(COLLECT_EVERY);
         collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tidy = tokio::time::interval(TIDY_EVERY);
+        tidy.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             wanted: snapshot,
             keys: Arc::default(),
@@ -205,6 +212,7 @@ impl Running {
             detached: false,
             probes: control.probes(),
             collect,
+            tidy,
             control,
             plane,
             resolver: Resolver::idle(),
@@ -368,6 +376,7 @@ impl Running {
                 update = cluster::next(&mut self.cluster) => Event::Cluster(update),
                 Some(order) = self.orders.recv() => Event::Order(order),
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
+                _ = self.tidy.tick() => Event::Tidy,
                 // Last, since there is no end of it where many endpoints are probed.
                 Ok(()) = self.probes.changed(), if serves_vips => Event::ProbeEnded,
             };
@@ -393,6 +402,7 @@ impl Running {
                         self.collect.reset_after(COLLECT_ON);
                     }
                 }
+                Event::Tidy => net::memory::give_back_after_bursts(),
                 Event::Order(order) => self.carry_out(order).await,
             }
         }

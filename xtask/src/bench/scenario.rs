@@ -119,6 +119,9 @@ pub const ERRORS: &str = "errors";
 /// No load of a bench takes longer, whatever happens to it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// From the last request until connections count as idle: everybody's pools get the time to shrink, and so do those who never shrink.
+const SETTLE: Duration = Duration::from_secs(4);
+
 /// The one of this name, or all of a family: `h2` are `h2-8x32` and its like.
 pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
     let is_of_it = |other: &str| other == name || other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
@@ -254,7 +257,7 @@ fn memory(bench: &Bench) -> Result<Samples, String> {
     Ok(samples)
 }
 
-/// Resident memory in KiB once `count` connections have carried a request each and are left alone.
+/// Resident memory in KiB once `count` connections have carried a request each and were left alone for [`SETTLE`].
 fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Result<u64, String> {
     let count_text = count.to_string();
     let url = format!("http://127.0.0.1:{}/", running.port);
@@ -269,6 +272,7 @@ fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Resu
         pause(POLL * 10);
         // Connected, and busy for less than a hundredth of the time: idle.
         if open_files(pid) >= count && cpu_ns(pid)? - before < (POLL * 10).as_nanos() as u64 / 100 {
+            pause(SETTLE);
             break rss_kib(pid);
         }
         if Instant::now() > deadline {
