@@ -13,7 +13,7 @@ use crate::body::Failure;
 use crate::cluster::{Cluster, Lease};
 use crate::connect::{self, Upstream, Wanted};
 use crate::error::{Error, Side};
-use crate::exchange::{self, Answered, Downstream, Routed, Work};
+use crate::exchange::{self, Answered, Downstream, Routed};
 use crate::grpc;
 use crate::h2::Handle;
 use crate::log::Entry;
@@ -22,6 +22,7 @@ use crate::policy::headers::ResponseEdits;
 use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
 use crate::respond;
+use crate::work::{Reply, Rooms, Work};
 
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 const INTERIM_MAX: usize = 16;
@@ -61,9 +62,9 @@ pub(crate) async fn until_answered(
         let mut attempt = Attempt::new(routed, lease, now_ms, entry.call.is_some());
         let error = match attempt.run(downstream, work, entry, tries.fresh_since_us, now_ms).await {
             Ok((upstream, head_bytes, upload_failed)) => {
-                let at_us = clock::now_us();
+                let at_us = exchange::arrived_us(&upstream.stream);
                 attempt.judge_head(work, entry, at_us);
-                let setback = attempt.answer(&upstream, work, entry);
+                let setback = attempt.answer(&upstream, work.reply(), entry);
                 if !tries.again(routed, setback, &attempt.lease, work, at_us / 1000) {
                     return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
                 }
@@ -111,6 +112,7 @@ impl Routed<'_> {
 struct Attempt<'a> {
     limits: &'a ListenerLimits,
     cluster: &'a Cluster,
+    rooms: &'a Rooms,
     /// The route's, or that of this try.
     deadline_ms: u64,
     lease: Lease,
@@ -136,6 +138,7 @@ impl<'a> Attempt<'a> {
         Self {
             limits: &routed.http.limits,
             cluster: &routed.cluster,
+            rooms: &routed.worker.rooms,
             deadline_ms: routed.deadline_ms.min(try_ends_ms),
             lease,
             was_reused: false,
@@ -158,7 +161,7 @@ impl<'a> Attempt<'a> {
         now_ms: u64,
     ) -> Result<(Upstream, usize, bool), Error> {
         let wanted = Wanted {
-            who: downstream.who,
+            who: &downstream.peer.who,
             begun_us: entry.begun_us,
             fresh_since_us,
             now_ms,
@@ -193,14 +196,14 @@ impl<'a> Attempt<'a> {
                     return Err(error);
                 }
             };
-            match work.response.status {
+            match work.status() {
                 // HTTP/2 has none: `wire::h2` refuses it.
                 101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
                 101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
                 100..=199 => {
                     self.was_heard = true;
-                    self.was_continued |= work.response.status == 100;
+                    self.was_continued |= work.status() == 100;
                     Box::pin(self.pass_interim(downstream, &mut upstream, work, head_bytes)).await?;
                 }
                 _ => return Ok((upstream, head_bytes, upload_failed)),
@@ -219,7 +222,7 @@ impl<'a> Attempt<'a> {
         is_first: bool,
     ) -> Result<usize, Error> {
         let Downstream { stream, input, timer, .. } = downstream;
-        let Work { request, response, response_bytes, upload, .. } = work;
+        let Work { request, upload, reply: answer, .. } = work;
         let stall_ms = crate::millis(self.limits.stall_timeout);
         let response_ms = crate::millis(self.cluster.plan.policy.response_timeout);
         let mut scanned = 0;
@@ -235,15 +238,23 @@ impl<'a> Attempt<'a> {
                     _ => {}
                 }
             }
-            let head = match upstream.stream.h2() {
-                Some(handle) => handle.poll_response(cx, response, response_bytes).map_ok(|()| 0),
+            // There already, where a 1xx or another try has been answered.
+            let mut reply = answer.take().unwrap_or_else(|| self.rooms.reply());
+            let Reply { head, bytes, .. } = &mut *reply;
+            let polled = match upstream.stream.h2() {
+                Some(handle) => handle.poll_response(cx, head, bytes).map_ok(|()| 0),
                 None => {
                     let Upstream { stream, input, .. } = &mut *upstream;
-                    receive::poll_response_head(cx, stream, input, &mut scanned, request.method, response)
+                    receive::poll_response_head(cx, stream, input, &mut scanned, request.method, head)
                 }
             };
-            if let Poll::Ready(outcome) = head {
-                return Poll::Ready(outcome);
+            if let Poll::Ready(Ok(_)) = polled {
+                *answer = Some(reply);
+            } else {
+                self.rooms.give_back_reply(reply);
+            }
+            if polled.is_ready() {
+                return polled;
             }
             watch.check(cx, stream, *upload_failed || upload.is_done())?;
             // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
@@ -293,7 +304,7 @@ impl<'a> Attempt<'a> {
 
     /// Tells the cluster what the head of an answer says. That all is well is said when the answer is complete.
     fn judge_head(&self, work: &Work, entry: &Entry, at_us: u64) {
-        match work.response.status {
+        match work.status() {
             101 => self.cluster.record(&self.lease.endpoint, at_us / 1000, Outcome::Success),
             500.. => self.cluster.record(&self.lease.endpoint, at_us / 1000, Outcome::Failure5xx),
             _ => {}
@@ -305,14 +316,14 @@ impl<'a> Attempt<'a> {
     }
 
     /// What the head of a response means for another try. Once a 1xx was passed on, the client has heard of this one.
-    fn answer(&self, upstream: &Upstream, work: &Work, entry: &mut Entry) -> Setback {
+    fn answer(&self, upstream: &Upstream, reply: &Reply, entry: &mut Entry) -> Setback {
         if self.was_heard {
             return Setback::Other;
         }
         if let Some(call) = &mut entry.call {
-            let status = match work.response.body {
+            let status = match reply.head.body {
                 Body::None => {
-                    call.take_head(&work.response, exchange::head_of_response(upstream, &work.response_bytes));
+                    call.take_head(&reply.head, exchange::head_of_response(upstream, &reply.bytes));
                     call.status
                 }
                 // Some services send a head in any case, and the trailers right behind it. Nobody waits for them to come: a head that stands
@@ -323,7 +334,7 @@ impl<'a> Attempt<'a> {
                 return Setback::Grpc(status);
             }
         }
-        Setback::Status(work.response.status)
+        Setback::Status(reply.head.status)
     }
 
     /// How it went wrong, as far as another try depends on it.

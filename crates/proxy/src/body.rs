@@ -65,6 +65,8 @@ pub(crate) struct Pump {
     is_forgotten: bool,
     /// Something was written that the receiver's stream may still hold.
     is_unflushed: bool,
+    /// [`Pump::poll`] has come to the end: all is read and written.
+    is_over: bool,
     /// When the last of the head was written, in microseconds; 0: not yet.
     pub(crate) head_sent_us: u64,
     /// Bytes of the body taken from the reader.
@@ -169,6 +171,7 @@ impl Pump {
         self.head_sent_us = 0;
         self.is_forgotten = false;
         self.is_unflushed = false;
+        self.is_over = false;
         self.call = None;
         self.copy = None;
         self.out.clear();
@@ -263,7 +266,7 @@ impl Pump {
 
     /// Nothing is left to read or to write.
     pub(crate) fn is_done(&self) -> bool {
-        self.is_read() && !self.is_pending()
+        self.is_over || (self.is_read() && !self.is_pending())
     }
 
     /// Something of what was read is not written.
@@ -293,6 +296,7 @@ impl Pump {
         if possible {
             self.written = 0;
             self.head_sent_us = 0;
+            self.is_over = false;
             if let Sink::H2 { step, .. } = &mut self.sink {
                 *step = Step::Head;
             }
@@ -316,6 +320,7 @@ impl Pump {
             }
             ready!(self.poll_flush(cx, writer)).map_err(Failure::Write)?;
             if self.is_read() {
+                self.is_over = true;
                 return Poll::Ready(Ok(()));
             }
             if !input.is_empty() {

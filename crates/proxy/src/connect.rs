@@ -35,8 +35,8 @@ pub(crate) struct OnBehalfOf {
 
 /// What kind of connection is wanted, and by when.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    pub(crate) who: OnBehalfOf,
+pub(crate) struct Wanted<'w> {
+    pub(crate) who: &'w OnBehalfOf,
     /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
     pub(crate) begun_us: u64,
     /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
@@ -54,7 +54,7 @@ pub(crate) struct Wanted {
 pub(crate) async fn checkout(
     cluster: &Cluster,
     endpoint: &Rc<Endpoint>,
-    wanted: &Wanted,
+    wanted: &Wanted<'_>,
     timer: &Timer,
 ) -> Result<Upstream, Error> {
     if cluster.plan.policy.protocol == ClusterProtocol::H2 {
@@ -84,13 +84,13 @@ pub(crate) async fn checkout(
 pub(crate) async fn connect(
     cluster: &Cluster,
     endpoint: &Endpoint,
-    wanted: &Wanted,
+    wanted: &Wanted<'_>,
     timer: &Timer,
 ) -> Result<Upstream, Error> {
     let Wanted { who, now_ms, deadline_ms, .. } = *wanted;
     cluster.counters.connects.inc();
     timer.set(now_ms.saturating_add(crate::millis(cluster.plan.policy.connect_timeout)).min(deadline_ms));
-    let error = match timer.guard(open(&cluster.plan, endpoint, who)).await {
+    let error = match timer.guard(open(&cluster.plan, endpoint, *who)).await {
         Ok(Ok(stream)) => return Ok(Upstream { stream, input: Buffer::none(), is_reused: false }),
         Err(_) if net::clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
         Err(_) => Error::upstream(Reason::ConnectTimeout),

@@ -17,7 +17,7 @@ use telemetry::Reason;
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use crate::attempt;
-use crate::body::{Failure, Framing, Pump};
+use crate::body::{Failure, Framing};
 use crate::cluster::{Cluster, Endpoint, Lease};
 use crate::connect::{OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
@@ -36,6 +36,7 @@ use crate::respond::{self, Own};
 use crate::route::HostText;
 use crate::stream::Stream;
 use crate::tls::Secured;
+use crate::work::{Reply, Work};
 use crate::worker::{ListenerView, Worker};
 
 /// Room for the longest IP address.
@@ -47,15 +48,20 @@ pub(crate) struct Downstream {
     /// What the client sent and nobody took yet.
     pub(crate) input: Buffer,
     pub(crate) timer: Timer,
+    pub(crate) peer: Rc<Peer>,
+    /// Requests begun on this connection.
+    pub(crate) requests: u64,
+    /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
+    pub(crate) quiet_since_ms: u64,
+}
+
+/// Whose a downstream connection is: the same for all its streams.
+pub(crate) struct Peer {
     pub(crate) who: OnBehalfOf,
     /// The client's IP address as text.
     pub(crate) ip_text: IpText,
     /// For whom the connection was made; `None`: it is in the clear.
     pub(crate) secured: Option<Rc<Secured>>,
-    /// Requests begun on this connection.
-    pub(crate) requests: u64,
-    /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
-    pub(crate) quiet_since_ms: u64,
 }
 
 /// What becomes of the downstream connection after an exchange.
@@ -88,27 +94,11 @@ struct Tunnel {
     idle_ms: u64,
 }
 
-/// What an exchange works on. Pooled by the worker: heads and buffers keep their room.
-#[derive(Default)]
-pub(crate) struct Work {
-    pub(crate) request: RequestHead,
-    /// What the request's head points into, if it came over HTTP/2. Of HTTP/1 that is the connection's input.
-    pub(crate) request_bytes: Vec<u8>,
-    pub(crate) response: ResponseHead,
-    /// Likewise.
-    pub(crate) response_bytes: Vec<u8>,
-    pub(crate) upload: Pump,
-    pub(crate) download: Pump,
-    pub(crate) scratch: Vec<u8>,
-    /// Copies for mirrors that wait for the request's body.
-    mirror: Option<Box<Copies>>,
-}
-
 /// Serves the next request of a connection, or the one of a stream, whose head is in `work` already.
 pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstream, mut work: Box<Work>) -> Next {
     let mut listener = slot.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
-    let mut entry = Entry::http(downstream.who.client);
+    let mut entry = Entry::http(downstream.peer.who.client);
     let outcome = run(worker, slot, &listener, http, downstream, &mut work, &mut entry).await;
     let next = match outcome {
         Ok(Course::Over(next)) => next,
@@ -136,34 +126,19 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
     };
     work.mirror();
     if entry.is_begun() {
-        entry.bytes_out += work.download.sent;
+        entry.bytes_out += work.sent();
         entry.bytes_in += work.upload.received;
         worker.log_http(&listener, &entry);
     }
-    downstream.quiet_since_ms = match work.download.head_sent_us {
-        0 => clock::now_ms(),
+    downstream.quiet_since_ms = match work.reply.as_ref().map(|reply| &reply.download) {
         // A long body may have taken its time: then the clock is asked.
-        sent_us if work.download.received > net::buffer::SMALL_BYTES as u64 => clock::now_ms().max(sent_us / 1000),
-        sent_us => sent_us / 1000,
+        Some(download) if download.head_sent_us > 0 && download.received <= net::buffer::SMALL_BYTES as u64 => {
+            download.head_sent_us / 1000
+        }
+        _ => clock::now_ms(),
     };
-    work.clear();
-    worker.give_back(work);
+    worker.rooms.give_back(work);
     next
-}
-
-impl Work {
-    /// Leaves nothing of the request to the next: now, since all of it is at hand, and not when the next comes.
-    fn clear(&mut self) {
-        self.upload.leave(Framing::H1(Body::None));
-        self.download.leave(Framing::H1(Body::None));
-        // What still waits waits for a body that will not be whole.
-        self.mirror = None;
-    }
-
-    /// Sends the copies for mirrors on their way, if the request's body is whole.
-    fn mirror(&mut self) {
-        self.mirror = self.mirror.take().and_then(|copies| copies.send_if_whole(&mut self.upload));
-    }
 }
 
 async fn run(
@@ -176,7 +151,7 @@ async fn run(
     entry: &mut Entry,
 ) -> Result<Course, Error> {
     let head_bytes = receive::request_head(downstream, &http.limits, work).await?;
-    entry.begin(clock::now_us());
+    entry.begin(arrived_us(&downstream.stream));
     downstream.requests += 1;
     let head = head_of_request(downstream, work);
     entry.call = Ongoing::of(&work.request, head);
@@ -215,21 +190,23 @@ async fn run(
     }
     let deadline_ms = timeout_ms.map_or(u64::MAX, |timeout_ms| (entry.begun_us / 1000).saturating_add(timeout_ms));
     let Prepared { key, preferred, is_https } = prepared;
-    let routed = Routed { listener, http, policy: &route.policy, cluster, key, preferred, is_https, deadline_ms };
+    let policy = &route.policy;
+    let routed = Routed { worker, listener, http, policy, cluster, key, preferred, is_https, deadline_ms };
     let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if is_tunnel(&answered, work) {
         let tunnel = Box::pin(open_tunnel(&routed, downstream, answered, work, entry)).await?;
         return Ok(Course::Tunnel(Box::new(tunnel)));
     }
-    if let Some(call) = &mut entry.call
-        && !call.take_head(&work.response, head_of_response(&answered.upstream, &work.response_bytes))
-    {
-        return Err(Error::upstream(Reason::UpstreamNotGrpc));
+    if let Some(call) = &mut entry.call {
+        let reply = work.reply();
+        if !call.take_head(&reply.head, head_of_response(&answered.upstream, &reply.bytes)) {
+            return Err(Error::upstream(Reason::UpstreamNotGrpc));
+        }
     }
     let may_stay = may_stay(http, downstream, slot.is_ending(worker));
     let endpoint = answered.lease.endpoint.clone();
     let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
-    judge(&routed, &endpoint, work, entry, &outcome);
+    judge(&routed, &endpoint, work.reply(), entry, &outcome);
     outcome.map(Course::Over)
 }
 
@@ -245,7 +222,7 @@ fn way<'r>(
     entry: &mut Entry,
 ) -> Result<(usize, &'r Route, Way), Error> {
     let head = head_of_request(downstream, work);
-    if let Some(secured) = &downstream.secured
+    if let Some(secured) = &downstream.peer.secured
         && !is_for(secured, &work.request, head)
     {
         return Err(Error::internal(Reason::Misdirected));
@@ -260,17 +237,23 @@ fn way<'r>(
 }
 
 /// Tells the cluster how the endpoint did.
-fn judge(routed: &Routed<'_>, endpoint: &Endpoint, work: &Work, entry: &Entry, outcome: &Result<Next, Error>) {
+fn judge(routed: &Routed<'_>, endpoint: &Endpoint, reply: &Reply, entry: &Entry, outcome: &Result<Next, Error>) {
     let judgement = match outcome {
         Ok(_) if entry.call.as_ref().is_some_and(Ongoing::is_endpoints_fault) => Outcome::Failure5xx,
         // A 5xx was judged when it came, and is no success now. Others nearly all are: the clock is not asked for them.
-        Ok(_) if work.response.status < 500 => {
-            return routed.cluster.record(endpoint, work.download.head_sent_us / 1000, Outcome::Success);
+        Ok(_) if reply.head.status < 500 => {
+            return routed.cluster.record(endpoint, reply.download.head_sent_us / 1000, Outcome::Success);
         }
         Err(error) if error.side == Side::Upstream => attempt::outcome(error),
         _ => return,
     };
     routed.cluster.record(endpoint, clock::now_ms(), judgement);
+}
+
+/// When what came over `stream` was there, in microseconds. A turn of a connection of HTTP/2 asks the clock before it reads, and each
+/// exchange when it has sent something: what was read for many is not asked for once more each.
+pub(crate) fn arrived_us(stream: &Stream) -> u64 {
+    if stream.h2().is_some() { clock::last_us() } else { clock::now_us() }
 }
 
 /// What the spans of the request's head point into.
@@ -285,7 +268,7 @@ pub(crate) fn head_of_response<'h>(upstream: &'h Upstream, bytes: &'h [u8]) -> &
 
 /// The endpoint has opened the tunnel that was asked for: by 101, or by any success over HTTP/2 (RFC 8441 section 4).
 fn is_tunnel(answered: &Answered, work: &Work) -> bool {
-    match work.response.status {
+    match work.status() {
         101 => true,
         200..=299 => work.request.upgrade.is_some() && answered.upstream.stream.h2().is_some(),
         _ => false,
@@ -305,13 +288,14 @@ fn may_stay(http: &HttpListener, downstream: &Downstream, is_ending: bool) -> bo
 
 /// What is known of the client of the request that is in the input.
 fn client<'c>(http: &'c HttpListener, downstream: &'c Downstream) -> Client<'c> {
+    let peer = &*downstream.peer;
     Client {
-        address: downstream.who.client,
-        ip_text: &downstream.ip_text,
-        local: downstream.who.local,
-        scheme: if downstream.secured.is_some() { "https" } else { "http" },
+        address: peer.who.client,
+        ip_text: &peer.ip_text,
+        local: peer.who.local,
+        scheme: if peer.secured.is_some() { "https" } else { "http" },
         forwarded: http.forwarded,
-        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&downstream.who.client.ip())),
+        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&peer.who.client.ip())),
         trusted_proxies: &http.trusted_proxies,
         call: None,
     }
@@ -368,7 +352,7 @@ fn prepare(
     // What a call of gRPC-Web is translated to is not what would be copied.
     if let Some(dealer) = listener.dealer(*number).filter(|_| translation.is_none()) {
         let means = Means { timers: &worker.timers, in_flight: &worker.mirrors };
-        *mirror = Copies::begin(listener, mirrors, dealer, &asked, &edits, downstream.who, &means);
+        *mirror = Copies::begin(listener, mirrors, dealer, &asked, &edits, downstream.peer.who, &means);
     }
     if translation.is_some() && request.body != Body::None {
         request.body = Body::Chunked;
@@ -397,6 +381,7 @@ fn prepare(
 
 /// A request that knows where it goes.
 pub(crate) struct Routed<'r> {
+    pub(crate) worker: &'r Worker,
     pub(crate) listener: &'r ListenerView,
     pub(crate) http: &'r HttpListener,
     pub(crate) policy: &'r RoutePolicy,
@@ -443,17 +428,18 @@ async fn respond(
     let Routed { http, cluster, deadline_ms, .. } = routed;
     let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
     // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
-    let is_early_refusal = work.response.status >= 300 && (upload_failed || !work.upload.is_done());
+    let is_early_refusal = work.status() >= 300 && (upload_failed || !work.upload.is_done());
     let cookie = routed.cookie(&lease.endpoint);
     let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
     let call = entry.call.as_ref();
     let may_stay = begin_response(downstream, &upstream, work, call, &edits, may_stay && !is_early_refusal);
     upstream.input.consume(head_bytes);
-    entry.status = work.response.status;
+    entry.status = work.status();
     // A call is over with its status, whatever its client still has to say.
     let ends_with_response = is_early_refusal || entry.call.is_some();
 
-    let Work { request, response, upload, download, .. } = work;
+    let Work { request, upload, reply, .. } = work;
+    let Reply { head: response, download, .. } = &mut **reply.get_or_insert_default();
     let Downstream { stream, input, timer, .. } = downstream;
     let stall_ms = crate::millis(http.limits.stall_timeout);
     let response_ms = crate::millis(cluster.plan.policy.response_timeout);
@@ -539,7 +525,8 @@ fn begin_response(
     edits: &ResponseEdits<'_>,
     may_stay: bool,
 ) -> bool {
-    let Work { request, response, response_bytes, download, .. } = work;
+    let Work { request, reply, .. } = work;
+    let Reply { head: response, bytes, download } = &mut **reply.get_or_insert_default();
     let from = Framing::on(&upstream.stream, response.body);
     let translation = call.and_then(Ongoing::response_translation);
     if translation.is_some() && response.body != Body::None {
@@ -554,7 +541,7 @@ fn begin_response(
         keep_alive,
         web: call.filter(|call| call.is_translated).map(|call| call.call),
     };
-    let head = head_of_response(upstream, response_bytes);
+    let head = head_of_response(upstream, bytes);
     let out = download.start(from, Framing::on(&downstream.stream, framing), None);
     headers::write_response(out, response, head, &to, edits);
     download.is_final();
@@ -660,18 +647,18 @@ async fn fail(
     entry.begin(clock::now_us());
     entry.reason = Some(error.reason);
     listener.count(error.reason);
-    tracing::debug!(listener = listener.plan.policy.name, client = %downstream.who.client, %error, "request failed");
+    tracing::debug!(listener = listener.plan.policy.name, client = %downstream.peer.who.client, %error, "request failed");
     let status = respond::status(error);
-    let call = entry.call.as_mut().map(|call| call.fail(error.reason, status, work.response.status));
+    let call = entry.call.as_mut().map(|call| call.fail(error.reason, status, work.status()));
     downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
-    if let (Some(call), true) = (&call, work.download.sent > 0 && error.side != Side::Downstream) {
+    if let (Some(call), true) = (&call, work.sent() > 0 && error.side != Side::Downstream) {
         return cut_short(downstream, work, call).await;
     }
     if error.reason == Reason::NotHttp {
         // Nothing that was said is cut off: it is only not answered.
         return Next::Linger;
     }
-    let Some(status) = status.filter(|_| work.download.sent == 0) else { return Next::Reset };
+    let Some(status) = status.filter(|_| work.sent() == 0) else { return Next::Reset };
     let may_stay = may_stay && error.side != Side::Downstream;
     if let Some(call) = call {
         entry.status = 200;
@@ -716,7 +703,7 @@ fn answered<E>(entry: &mut Entry, sent: Result<std::io::Result<usize>, E>, keep_
 /// Ends the response of a call that has broken off within its body as a call ends: its client reads the messages that came, and then why
 /// there are no more.
 async fn cut_short(downstream: &mut Downstream, work: &mut Work, answer: &Answer) -> Next {
-    let Work { download, .. } = work;
+    let Reply { download, .. } = work.reply();
     if !download.cut_short(answer) {
         return Next::Reset;
     }

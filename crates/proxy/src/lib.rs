@@ -55,6 +55,7 @@ mod snapshot;
 mod stream;
 mod tcp;
 mod tls;
+mod work;
 mod worker;
 
 use std::time::Duration;
@@ -64,5 +65,5 @@ pub use snapshot::{ClusterPlan, Compiled, ListenerPlan};
 pub use tls::{ClientKeys, Keys};
 
 fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1000).saturating_add(u64::from(duration.subsec_millis()))
 }

@@ -12,9 +12,10 @@ use wire::h1::{self, HeadError, Parsed};
 use wire::message::{Body, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::error::Error;
-use crate::exchange::{Downstream, Work};
+use crate::exchange::Downstream;
 use crate::h2::Handle;
 use crate::stream::Stream;
+use crate::work::Work;
 
 /// A response head larger than this is refused, whatever the listener allows its clients.
 pub(crate) const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;

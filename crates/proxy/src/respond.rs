@@ -9,12 +9,13 @@ use wire::message::{Method, RequestHead, Version};
 
 use crate::connect::Upstream;
 use crate::error::Error;
-use crate::exchange::Work;
+use crate::exchange;
 use crate::grpc::Answer;
 use crate::h2::Block;
 use crate::headers::{self, Out};
 use crate::policy::headers::ResponseEdits;
 use crate::stream::Stream;
+use crate::work::{Reply, Work};
 
 /// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
@@ -221,8 +222,9 @@ pub(crate) async fn interim(
     work: &mut Work,
     edits: &ResponseEdits<'_>,
 ) -> io::Result<usize> {
-    let Work { response, response_bytes, scratch, .. } = work;
-    let buffer = if upstream.stream.h2().is_some() { response_bytes.as_slice() } else { upstream.input.filled() };
+    let Work { reply, scratch, .. } = work;
+    let Reply { head: response, bytes, .. } = &**reply.get_or_insert_default();
+    let buffer = exchange::head_of_response(upstream, bytes);
     let Stream::H2(handle) = stream else {
         scratch.clear();
         headers::write_interim(scratch, response, buffer, edits);

@@ -12,7 +12,7 @@ use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 
 use crate::connect::OnBehalfOf;
-use crate::exchange::{self, Downstream, Next};
+use crate::exchange::{self, Downstream, Next, Peer};
 use crate::h2;
 use crate::listener::Slot;
 use crate::stream::Stream;
@@ -42,9 +42,7 @@ pub(crate) fn serve<'c>(
         stream,
         input,
         timer: Timer::new(&worker.timers),
-        who,
-        ip_text: who.client.ip().to_string().bytes().collect(),
-        secured,
+        peer: Rc::new(Peer { who, ip_text: who.client.ip().to_string().bytes().collect(), secured }),
         requests: 0,
         quiet_since_ms: clock::now_ms(),
     };
@@ -65,7 +63,7 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
         // What an exchange needs of it, it holds itself, and a tunnel lets go of it.
         drop(listener);
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
-        let next = Box::pin(exchange::serve(worker, slot, downstream, worker.take_work())).await;
+        let next = Box::pin(exchange::serve(worker, slot, downstream, worker.rooms.work())).await;
         match next {
             Next::KeepAlive => {}
             Next::Close => return close(downstream).await,
@@ -78,7 +76,7 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
 /// Whether it is HTTP/2 that is spoken: as agreed upon within TLS (RFC 9113 section 3.2); in the clear as the first bytes say (section 3.3), of
 /// which those that make the difference are waited for.
 async fn speaks_h2(listener: &ListenerView, downstream: &mut Downstream) -> bool {
-    if let Some(secured) = &downstream.secured {
+    if let Some(secured) = &downstream.peer.secured {
         return secured.is_h2();
     }
     match begins_as_h2(downstream.input.filled()) {

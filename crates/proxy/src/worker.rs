@@ -18,23 +18,19 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
 use crate::cluster::Cluster;
-use crate::exchange::Work;
 use crate::grpc::{self, Methods, Source};
 use crate::listener::{self, Slot};
 use crate::policy::Dealer;
 use crate::policy::mirror::InFlight;
 use crate::share::{Handed, Workers};
 use crate::snapshot::{Compiled, ListenerPlan};
+use crate::work::Rooms;
 
 /// Between two looks at idle upstream connections and the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// How long connections get to end once they are cut.
 const CUT_MS: u64 = 500;
-
-/// Spare [`Work`]s: as many as requests that are under way at once, up to this. Those that were not needed for a while are given back; what
-/// the allocator gives back of them to the system is another matter: of four times as many a burst left 2 MiB resident.
-const SPARE_WORK_MAX: usize = 256;
 
 /// An order from the control thread.
 pub(crate) enum Command {
@@ -57,13 +53,7 @@ pub(crate) struct Worker {
     registry: Arc<Registry>,
     slots: RefCell<HashMap<String, Rc<Slot>>>,
     clusters: RefCell<Vec<Rc<Cluster>>>,
-    #[expect(
-        clippy::vec_box,
-        reason = "taken out and put back in its box: an exchange holds a pointer, not the heads and pumps"
-    )]
-    spare_work: RefCell<Vec<Box<Work>>>,
-    /// The fewest spares since the last look: so many were not needed.
-    spare_work_least: Cell<usize>,
+    pub(crate) rooms: Rooms,
     pub(crate) mirrors: InFlight,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
@@ -157,8 +147,7 @@ impl Worker {
             registry,
             slots: RefCell::default(),
             clusters: RefCell::default(),
-            spare_work: RefCell::default(),
-            spare_work_least: Cell::new(0),
+            rooms: Rooms::default(),
             mirrors: InFlight::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
@@ -180,29 +169,6 @@ impl Worker {
 
     pub(crate) fn is_cut(&self) -> bool {
         self.cut.get()
-    }
-
-    pub(crate) fn take_work(&self) -> Box<Work> {
-        let mut spare = self.spare_work.borrow_mut();
-        let work = spare.pop().unwrap_or_default();
-        self.spare_work_least.set(self.spare_work_least.get().min(spare.len()));
-        work
-    }
-
-    pub(crate) fn give_back(&self, work: Box<Work>) {
-        let mut spare = self.spare_work.borrow_mut();
-        if spare.len() < SPARE_WORK_MAX {
-            spare.push(work);
-        }
-    }
-
-    /// Drops half of the spares that nobody needed since the last time: after a burst memory comes back within a second or two.
-    fn trim_spare_work(&self) {
-        let mut spare = self.spare_work.borrow_mut();
-        let surplus = self.spare_work_least.get().min(spare.len()).div_ceil(2);
-        // The oldest, which lie at the bottom.
-        drop(spare.drain(..surplus));
-        self.spare_work_least.set(spare.len());
     }
 
     pub(crate) fn logs_requests(&self) -> bool {
@@ -256,7 +222,8 @@ impl Worker {
                 }
             }
             self.with_logger(Logger::flush);
-            self.trim_spare_work();
+            self.rooms.trim();
+            net::buffer::trim();
         }
     }
 

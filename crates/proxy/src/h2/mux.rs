@@ -52,7 +52,7 @@ pub(super) struct Opening {
 impl Mux {
     /// A place for a request, if there is one now: with the stream still to be opened, and whether the connection is older than the request. It
     /// is used before anything else runs, so nobody else can take it.
-    pub(crate) fn try_place(&self, wanted: &Wanted) -> Option<(Handle, bool)> {
+    pub(crate) fn try_place(&self, wanted: &Wanted<'_>) -> Option<(Handle, bool)> {
         let link = self.pick(wanted.fresh_since_us)?;
         let is_reused = link.opened_us < wanted.begun_us;
         Some((Handle::unopened(link.connection), is_reused))
@@ -66,7 +66,7 @@ impl Mux {
         &self,
         cluster: &Cluster,
         endpoint: &Rc<Endpoint>,
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
         timer: &Timer,
     ) -> Result<(Handle, bool), Error> {
         let streams_max = cluster.plan.policy.limits.streams_per_connection_max as usize;
@@ -77,7 +77,7 @@ impl Mux {
             let opening = self.opening(streams_max).unwrap_or_else(|| {
                 let opening = Rc::new(Opening::default());
                 self.0.borrow_mut().opening.push(opening.clone());
-                dial::spawn(self.clone(), opening.clone(), cluster, endpoint, wanted.who, timer.sibling());
+                dial::spawn(self.clone(), opening.clone(), cluster, endpoint, *wanted.who, timer.sibling());
                 opening
             });
             timer.set(wanted.deadline_ms);

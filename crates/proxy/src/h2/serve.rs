@@ -16,10 +16,11 @@ use super::driver::{Driver, End};
 use super::exchanges::Exchanges;
 use super::handle::Handle;
 use super::liveness::{Heard, Liveness, Sign};
-use crate::exchange::{self, Downstream, IpText, Next, Work};
+use crate::exchange::{self, Downstream, Next};
 use crate::listener::Slot;
 use crate::session::{self, DRAIN_IDLE_MS, LINGER_MS};
 use crate::stream::Stream;
+use crate::work::Work;
 use crate::worker::Worker;
 
 /// A connection without a request for this long gives back its buffers; one that comes sooner finds them.
@@ -214,10 +215,10 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B
             End::Done => {}
             End::Broken(error) => {
                 self.clients.on_refused(error.reason);
-                tracing::debug!(client = %downstream.who.client, %error, "connection closed");
+                tracing::debug!(client = %downstream.peer.who.client, %error, "connection closed");
             }
             End::Gone | End::Lost(_) | End::Silent => {
-                tracing::trace!(client = %downstream.who.client, ?end, "connection gone");
+                tracing::trace!(client = %downstream.peer.who.client, ?end, "connection gone");
             }
         }
         connection.end(if let End::Lost(_) = end { Cut::Lost } else { Cut::Gone });
@@ -280,7 +281,7 @@ struct Clients<'s, F, B> {
 impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Owner for Clients<'_, F, B> {
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
         self.requests += 1;
-        let mut work = self.worker.take_work();
+        let mut work = self.worker.rooms.work();
         if !is_too_large {
             wire.take_request(&mut work.request, &mut work.request_bytes);
         }
@@ -288,10 +289,7 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Owner for Client
             stream: Stream::H2(Handle::of_request(self.connection.clone(), key)),
             input: Buffer::none(),
             timer: Timer::new(&self.worker.timers),
-            who: self.downstream.who,
-            // Not `clone`, which goes byte by byte.
-            ip_text: IpText::from_slice(&self.downstream.ip_text),
-            secured: self.downstream.secured.clone(),
+            peer: self.downstream.peer.clone(),
             requests: 0,
             quiet_since_ms: 0,
         };

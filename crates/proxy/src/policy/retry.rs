@@ -12,9 +12,10 @@ use wire::message::Method;
 
 use crate::cluster::Lease;
 use crate::error::Error;
-use crate::exchange::{Downstream, Routed, Work};
+use crate::exchange::{Downstream, Routed};
 use crate::grpc::Status;
 use crate::receive::Watch;
+use crate::work::Work;
 
 /// How one try went wrong, as far as another one depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
