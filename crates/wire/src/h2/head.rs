@@ -242,7 +242,10 @@ impl<'r> List<'r> {
     fn place_crumb(&mut self, field: &Decoded<'_>) -> Result<(), Reason> {
         match self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
             Some(cookie) => {
-                self.cookies.extend_from_slice(b"; ");
+                // An empty one says nothing, and would leave white space at an end of the value: HTTP/1.1 does not carry that.
+                if !field.value.is_empty() && !self.cookies.is_empty() {
+                    self.cookies.extend_from_slice(b"; ");
+                }
                 cookie.never_indexed |= field.never_indexed;
             }
             None => {
