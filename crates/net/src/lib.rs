@@ -7,6 +7,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 pub mod buffer;
+pub mod cache;
 pub mod clock;
 pub mod inherit;
 pub mod memory;

@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::AcqRel;
 use std::task::{Context, Wake, Waker};
 
+use net::cache::Place;
+
 /// Boxes kept for the next exchanges. More streams than that at once are rare, and find their boxes made as they come.
 const SPARES_MAX: usize = 64;
 
@@ -34,6 +36,8 @@ pub(super) struct Exchanges<F> {
 
 struct Seat<F> {
     waker: Waker,
+    /// What the exchange works on, besides itself.
+    work: Place,
     /// `None`: the seat is free.
     exchange: Option<Pin<Box<Option<F>>>>,
 }
@@ -71,12 +75,14 @@ impl<F: Future<Output = ()>> Exchanges<F> {
     }
 
     /// Takes an exchange in. It begins with the next [`Exchanges::poll`], which the task sees to, behind those that were taken in before it.
-    pub(super) fn push(&mut self, exchange: F) {
+    /// `work`: what it works on, which is fetched before it runs.
+    pub(super) fn push(&mut self, exchange: F, work: Place) {
         let mut room = self.spares.pop().unwrap_or_else(|| Box::pin(None));
         room.set(Some(exchange));
         let index = self.seat();
         if let (Some(seat), Some(bell)) = (self.seats.get_mut(index), self.bells.get(index / SEATS_EACH)) {
             seat.exchange = Some(room);
+            seat.work = work;
             self.taken += 1;
             bell.rung.fetch_or(bit(index), AcqRel);
         }
@@ -94,7 +100,7 @@ impl<F: Future<Output = ()>> Exchanges<F> {
             self.bells.push(Arc::new(Bell { rung: AtomicU64::new(0), task: self.task.clone() }));
             self.free.push(0);
         }
-        self.seats.push(Seat { waker: waker(&self.bells, index), exchange: None });
+        self.seats.push(Seat { waker: waker(&self.bells, index), work: Place::of(&()), exchange: None });
         index
     }
 
@@ -108,6 +114,14 @@ impl<F: Future<Output = ()>> Exchanges<F> {
             while rung != 0 {
                 let index = number * SEATS_EACH + rung.trailing_zeros() as usize;
                 rung &= rung - 1;
+                // Hundreds wait, and none of them is in the nearest cache when its turn comes: the next is fetched while this one runs.
+                if rung != 0
+                    && let Some(next) = self.seats.get(number * SEATS_EACH + rung.trailing_zeros() as usize)
+                    && let Some(room) = &next.exchange
+                {
+                    Place::of(&**room).prefetch();
+                    next.work.prefetch();
+                }
                 let Some(seat) = self.seats.get_mut(index) else { continue };
                 let Some(mut room) = seat.exchange.take() else { continue };
                 let polled =
@@ -230,7 +244,7 @@ mod tests {
         let cx = Context::from_waker(&waker);
         let mut exchanges = Exchanges::new();
         let all: Vec<Rc<Seen>> = (0..5).map(|_| Rc::default()).collect();
-        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone())));
+        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone()), Place::of(&())));
         exchanges.poll(&cx);
         exchanges.poll(&cx);
         exchanges.rest(&cx);
@@ -252,7 +266,7 @@ mod tests {
 
         // A waker of an exchange that is over does no harm to the one that has its seat now.
         let next = Rc::<Seen>::default();
-        exchanges.push(exchange(next.clone()));
+        exchanges.push(exchange(next.clone()), Place::of(&()));
         wake(&all[3]);
         exchanges.poll(&cx);
         assert_eq!((next.polls.take(), exchanges.is_empty()), (1, false));
@@ -275,7 +289,9 @@ mod tests {
         let cx = Context::from_waker(&waker);
         for round in 0..3 {
             // Every third stays.
-            (0..100).for_each(|number| exchanges.push(begin(number, if number % 3 == 0 { usize::MAX } else { 1 })));
+            (0..100).for_each(|number| {
+                exchanges.push(begin(number, if number % 3 == 0 { usize::MAX } else { 1 }), Place::of(&()))
+            });
             exchanges.poll(&cx);
             let begun = std::mem::take(&mut *order.borrow_mut());
             assert_eq!(begun, (0..100).collect::<Vec<_>>(), "{round}");
@@ -289,7 +305,7 @@ mod tests {
         let cx = Context::from_waker(&waker);
         let mut exchanges = Exchanges::new();
         let all: Vec<Rc<Seen>> = (0..200).map(|_| Rc::default()).collect();
-        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone())));
+        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone()), Place::of(&())));
         exchanges.poll(&cx);
         exchanges.rest(&cx);
         for seen in &all {
@@ -311,7 +327,7 @@ mod tests {
         let wakers = tasks.clone().map(Waker::from);
         let seen = Rc::<Seen>::default();
         let mut exchanges = Exchanges::new();
-        exchanges.push(exchange(seen.clone()));
+        exchanges.push(exchange(seen.clone()), Place::of(&()));
         exchanges.poll(&Context::from_waker(&wakers[0]));
         exchanges.poll(&Context::from_waker(&wakers[1]));
         exchanges.rest(&Context::from_waker(&wakers[1]));

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use model::{HttpListener, ListenerLimits, Protocol};
 use net::buffer::Buffer;
+use net::cache::Place;
 use net::clock;
 use net::timer::Timer;
 use telemetry::Reason;
@@ -293,7 +294,8 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Owner for Client
             requests: 0,
             quiet_since_ms: 0,
         };
-        self.exchanges.push((self.begin)(downstream, work));
+        let place = Place::of(&*work);
+        self.exchanges.push((self.begin)(downstream, work), place);
     }
 
     fn on_refused(&mut self, reason: h2::Reason) {
