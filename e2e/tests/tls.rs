@@ -44,6 +44,12 @@ impl Edge {
     fn refused(&self, reason: &str) -> f64 {
         self.balancer.metric("steelyard_refused_total", &[("listener", "edge"), ("reason", reason)])
     }
+
+    /// Waits: a client may see the end of its connection before that is counted.
+    fn until_refused(&self, reason: &str, count: f64) {
+        testkit::until(testkit::PATIENCE, || (self.refused(reason) == count).then_some(()))
+            .unwrap_or_else(|| panic!("{reason}: {} and not {count}", self.refused(reason)));
+    }
 }
 
 fn config(address: SocketAddr, origin: &Origin, pki: &Pki, clients: &Pki, more: &str) -> String {
@@ -127,7 +133,7 @@ fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
     assert!(refused(edge.pki.client(None)), "no certificate");
     edge.pki.issue("mallory", &["mallory"]);
     assert!(refused(edge.pki.client(Some((&edge.pki, "mallory")))), "of another authority");
-    assert_eq!(edge.refused("tls_handshake"), 2.0);
+    edge.until_refused("tls_handshake", 2.0);
 }
 
 #[test]
@@ -319,15 +325,10 @@ fn what_is_no_handshake_ends_and_is_counted() {
     };
     let heard = talk(b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n");
     assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
-    // Counted a moment after the client has seen the end.
-    let until_counted = |reason: &str, expect: f64| {
-        let counted = || (edge.refused(reason) == expect).then_some(());
-        testkit::until(testkit::PATIENCE, counted).unwrap_or_else(|| panic!("{reason}: {}", edge.refused(reason)));
-    };
-    until_counted("tls_handshake", 1.0);
+    edge.until_refused("tls_handshake", 1.0);
     talk(b"");
     talk(&[22, 3, 1, 0, 200, 1]);
-    until_counted("tls_handshake_timeout", 2.0);
+    edge.until_refused("tls_handshake_timeout", 2.0);
 }
 
 #[test]

@@ -28,10 +28,10 @@ const VERSION: &str = "v1.36.3";
 /// The tests; `arguments` go to the test binary: names of tests, mostly.
 pub fn test(arguments: &[String]) -> Result<(), String> {
     setup::install_for("test")?;
-    let binary = test::binary()?;
-    let mut tests = cargo(&["test", "--package", "e2e", "--features", "kube", "--test", "kube", "--"]);
+    let binary = test::build_steelyard(&[])?;
+    let mut tests = cargo(&["test", "--workspace", "--features", "e2e/kube", "--test", "kube", "--"]);
     let run = prepare(&binary, &mut tests)?;
-    let outcome = test::run_all(tests.args(arguments));
+    let outcome = test::run_chosen(tests.args(arguments));
     clear(&run)?;
     outcome
 }

@@ -4,11 +4,11 @@
 
 use std::process::Command;
 
-use crate::cargo::metadata;
 use crate::command::{cargo, command, run as run_command};
+use crate::test;
 
-/// What no host has.
-const NO_CLANG: &str = "clang-that-is-not-here";
+/// What to set to what no host has.
+const NO_CLANG: (&str, &str) = ("CLANG", "clang-that-is-not-here");
 /// "This host cannot".
 const HOST_CANNOT: i32 = 77;
 
@@ -19,8 +19,7 @@ pub fn run() -> Result<(), String> {
         &[&["clippy"], &packages[..], &["--all-targets", "--", "--deny", "warnings"]].concat(),
     )))?;
     run_command(without(&mut cargo(&["test", "--package", "l4", "--lib", "--locked"])))?;
-    run_command(without(&mut cargo(&["build", "--package", "steelyard", "--locked"])))?;
-    let steelyard = metadata()?.target_directory.join("debug/steelyard").display().to_string();
+    let steelyard = test::build_steelyard(&[NO_CLANG])?.display().to_string();
     let says = |words: &[&str], code: i32, text: &str| says(&mut command(&steelyard, words), code, text);
     says(&["check", "-c", "examples/http.yaml"], 0, "good")?;
     says(&["check", "-c", "examples/vip.yaml"], 0, "but this build has no kernel plane")?;
@@ -28,7 +27,7 @@ pub fn run() -> Result<(), String> {
 }
 
 fn without(command: &mut Command) -> &mut Command {
-    command.env("CLANG", NO_CLANG)
+    command.env(NO_CLANG.0, NO_CLANG.1)
 }
 
 fn says(command: &mut Command, code: i32, text: &str) -> Result<(), String> {

@@ -8,13 +8,13 @@ use std::process::Command;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::contender::sha256;
+use crate::contender::Digests;
 use crate::host;
 use crate::record::{Binary, Environment, Limits, Setting};
 
 /// Reads the host. `itself` is this program's own file. Cgroups, settings of namespaces and placement are the caller's to fill in.
 #[must_use]
-pub fn capture(itself: &Path, version: &str) -> Environment {
+pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> Environment {
     let cpuinfo = read("/proc/cpuinfo");
     let config = KernelConfig::of_this_host();
     Environment {
@@ -45,7 +45,7 @@ pub fn capture(itself: &Path, version: &str) -> Environment {
             name: "steelyard".to_owned(),
             path: itself.display().to_string(),
             version: version.to_owned(),
-            sha256: sha256(itself),
+            sha256: digests.of(itself),
         }],
         placement: String::new(),
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn this_host_has_a_name_a_kernel_and_cpus() {
-        let environment = capture(Path::new("/bin/sh"), "1.2.3");
+        let environment = capture(Path::new("/bin/sh"), "1.2.3", &mut Digests::default());
         assert!(!environment.kernel.is_empty() && environment.cpus > 0 && environment.memory_bytes > 1 << 20);
         assert!(environment.threads_per_core > 0 && environment.limits.somaxconn > 0);
         assert_eq!((environment.binaries[0].sha256.len(), environment.binaries[0].version.as_str()), (64, "1.2.3"));

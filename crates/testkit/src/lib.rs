@@ -35,7 +35,7 @@ pub use balancer::{Balancer, Exit, Signal};
 pub use bytes::escape;
 pub use conn::{Conn, End};
 pub use origin::Origin;
-pub use ports::free_port;
+pub use ports::{PORTS, free_port, share_of_ports};
 pub use program::{Finished, Program, until};
 
 /// The longest wait for any one event: a byte, a connection, an exit. Far more than loopback needs, and twice the longest fixed timeout of the

