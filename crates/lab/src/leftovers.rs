@@ -182,6 +182,15 @@ mod tests {
             fs::write(directory.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
         }
         let mut inside = Command::new("ip").args(["netns", "exec", &name, "sleep", "600"]).spawn().unwrap();
+        // Until it is inside it is none of the namespace's, and nobody would end it.
+        let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
+        for round in 0.. {
+            if network(&inside.id().to_string()) != network("self") {
+                break;
+            }
+            assert!(round < ROUNDS_MAX, "it does not get inside");
+            thread::park_timeout(ROUND);
+        }
 
         let found = Leftovers::find();
         assert!(found.namespaces.contains(&name));
