@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::memory;
+use crate::spares::Spares;
 
 /// Room of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in rooms of 16 KiB, each of which
 /// begins a page, what they hold would lie in a few sets of the caches.
@@ -26,57 +27,23 @@ const SMALL_SPARES_MAX: usize = 256;
 const LARGE_SPARES_MAX: usize = 16;
 
 thread_local! {
-    static SPARES: RefCell<Spares> =
-        const { RefCell::new(Spares { tiny: Shelf::new(), small: Shelf::new(), large: Shelf::new() }) };
+    static ROOMS: RefCell<Rooms> =
+        const { RefCell::new(Rooms { tiny: Spares::new(), small: Spares::new(), large: Spares::new() }) };
 }
 
-struct Spares {
-    tiny: Shelf,
-    small: Shelf,
-    large: Shelf,
+/// Spare rooms of this thread, by size.
+struct Rooms {
+    tiny: Spares<[u8]>,
+    small: Spares<[u8]>,
+    large: Spares<[u8]>,
 }
 
-/// Spare rooms of one size.
-struct Shelf {
-    rooms: Vec<Box<[u8]>>,
-    /// The fewest that lay here since [`trim`]: so many nobody has needed.
-    least: usize,
-}
-
-impl Shelf {
-    const fn new() -> Self {
-        Self { rooms: Vec::new(), least: 0 }
-    }
-
-    fn take(&mut self) -> Option<Box<[u8]>> {
-        let room = self.rooms.pop();
-        self.least = self.least.min(self.rooms.len());
-        room
-    }
-
-    fn put(&mut self, room: Box<[u8]>, spares_max: usize) {
-        if self.rooms.len() < spares_max {
-            self.rooms.push(room);
-        } else {
-            memory::note_freed(room.len());
-        }
-    }
-
-    fn trim(&mut self) {
-        let surplus = self.least.min(self.rooms.len()).div_ceil(2);
-        // The oldest, which lie at the bottom.
-        self.rooms.drain(..surplus).for_each(|room| memory::note_freed(room.len()));
-        self.least = self.rooms.len();
-    }
-}
-
-/// Drops half of the spare rooms of this thread that nobody needed since the last call: called ten times a second, a burst is forgotten within
-/// a second or two.
+/// Drops spare rooms of this thread that nobody needs ([`Spares::trim`]).
 pub fn trim() {
-    SPARES.with_borrow_mut(|spares| {
-        spares.tiny.trim();
-        spares.small.trim();
-        spares.large.trim();
+    ROOMS.with_borrow_mut(|rooms| {
+        rooms.tiny.trim();
+        rooms.small.trim();
+        rooms.large.trim();
     });
 }
 
@@ -92,19 +59,19 @@ pub struct Buffer {
 impl Buffer {
     /// An empty buffer of [`TINY_BYTES`].
     fn tiny() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.tiny.take());
+        let spare = ROOMS.with_borrow_mut(|rooms| rooms.tiny.take());
         Self::of(spare.unwrap_or_else(|| vec![0; TINY_BYTES].into_boxed_slice()))
     }
 
     /// An empty buffer of [`SMALL_BYTES`].
     pub fn small() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.small.take());
+        let spare = ROOMS.with_borrow_mut(|rooms| rooms.small.take());
         Self::of(spare.unwrap_or_else(|| vec![0; SMALL_BYTES].into_boxed_slice()))
     }
 
     /// An empty buffer of [`LARGE_BYTES`].
     pub fn large() -> Self {
-        let spare = SPARES.with_borrow_mut(|spares| spares.large.take());
+        let spare = ROOMS.with_borrow_mut(|rooms| rooms.large.take());
         Self::of(spare.unwrap_or_else(|| vec![0; LARGE_BYTES].into_boxed_slice()))
     }
 
@@ -221,12 +188,12 @@ impl Drop for Buffer {
         }
         let room = std::mem::take(&mut self.room);
         // Fails only while the thread ends; the room is then freed.
-        let _ = SPARES.try_with(|spares| {
-            let mut spares = spares.borrow_mut();
+        let _ = ROOMS.try_with(|rooms| {
+            let mut rooms = rooms.borrow_mut();
             match room.len() {
-                TINY_BYTES => spares.tiny.put(room, TINY_SPARES_MAX),
-                SMALL_BYTES => spares.small.put(room, SMALL_SPARES_MAX),
-                LARGE_BYTES => spares.large.put(room, LARGE_SPARES_MAX),
+                TINY_BYTES => rooms.tiny.put(room, TINY_SPARES_MAX),
+                SMALL_BYTES => rooms.small.put(room, SMALL_SPARES_MAX),
+                LARGE_BYTES => rooms.large.put(room, LARGE_SPARES_MAX),
                 bytes => memory::note_freed(bytes),
             }
         });
@@ -284,7 +251,7 @@ mod tests {
 
     #[test]
     fn rooms_that_nobody_needs_are_dropped_by_halves() {
-        let spares = || SPARES.with_borrow(|spares| spares.small.rooms.len());
+        let spares = || ROOMS.with_borrow(|rooms| rooms.small.len());
         let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
         drop(burst);
         assert_eq!(spares(), 100);

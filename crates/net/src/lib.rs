@@ -12,6 +12,7 @@ pub mod clock;
 pub mod inherit;
 pub mod memory;
 pub mod socket;
+pub mod spares;
 pub mod splice;
 pub mod timer;
 pub mod worker;

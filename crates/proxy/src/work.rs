@@ -1,7 +1,8 @@
 //! What an exchange works on, in rooms that are used again.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
+use net::spares::Spares;
 use wire::message::{Body, RequestHead, ResponseHead};
 
 use crate::body::{Framing, Pump};
@@ -60,35 +61,30 @@ impl Work {
 }
 
 /// Rooms of one worker that no exchange is in.
+#[derive(Default)]
 pub(crate) struct Rooms {
-    work: Spares<Work>,
-    replies: Spares<Reply>,
+    work: RefCell<Spares<Work>>,
+    replies: RefCell<Spares<Reply>>,
 }
 
 /// Spares kept of each: as many as are in use at once, up to this. Those that were not needed for a while are given back; what the allocator gives
 /// back of them to the system is another matter: of four times as many a burst left 2 MiB resident.
 const SPARES_MAX: usize = 256;
 
-impl Default for Rooms {
-    fn default() -> Self {
-        Self { work: Spares::new(), replies: Spares::new() }
-    }
-}
-
 impl Rooms {
     /// For a request.
     pub(crate) fn work(&self) -> Box<Work> {
-        self.work.take()
+        self.work.borrow_mut().take().unwrap_or_default()
     }
 
     /// For a response.
     pub(crate) fn reply(&self) -> Box<Reply> {
-        self.replies.take()
+        self.replies.borrow_mut().take().unwrap_or_default()
     }
 
     /// A response that did not come.
     pub(crate) fn give_back_reply(&self, reply: Box<Reply>) {
-        self.replies.give_back(reply);
+        self.replies.borrow_mut().put(reply, SPARES_MAX);
     }
 
     /// An exchange is over.
@@ -96,54 +92,15 @@ impl Rooms {
         if let Some(mut reply) = work.reply.take() {
             reply.head.status = 0;
             reply.download.leave(Framing::H1(Body::None));
-            self.replies.give_back(reply);
+            self.replies.borrow_mut().put(reply, SPARES_MAX);
         }
         work.clear();
-        self.work.give_back(work);
+        self.work.borrow_mut().put(work, SPARES_MAX);
     }
 
-    /// Drops half of the spares that nobody needed since the last time: after a burst memory comes back within a second or two.
+    /// Drops spares that nobody needs ([`Spares::trim`]).
     pub(crate) fn trim(&self) {
-        self.work.trim();
-        self.replies.trim();
-    }
-}
-
-/// Spare rooms of one kind.
-struct Spares<T> {
-    rooms: RefCell<Vec<Box<T>>>,
-    /// The fewest that lay here since the last [`Spares::trim`].
-    least: Cell<usize>,
-}
-
-impl<T: Default> Spares<T> {
-    fn new() -> Self {
-        Self { rooms: RefCell::default(), least: Cell::new(0) }
-    }
-
-    /// The one that was used last, whose bytes are nearest.
-    fn take(&self) -> Box<T> {
-        let mut rooms = self.rooms.borrow_mut();
-        let room = rooms.pop().unwrap_or_default();
-        self.least.set(self.least.get().min(rooms.len()));
-        room
-    }
-
-    fn give_back(&self, room: Box<T>) {
-        let mut rooms = self.rooms.borrow_mut();
-        if rooms.len() < SPARES_MAX {
-            rooms.push(room);
-        } else {
-            net::memory::note_freed(size_of::<T>());
-        }
-    }
-
-    fn trim(&self) {
-        let mut rooms = self.rooms.borrow_mut();
-        let surplus = self.least.get().min(rooms.len()).div_ceil(2);
-        // The oldest, which lie at the bottom.
-        drop(rooms.drain(..surplus));
-        net::memory::note_freed(surplus * size_of::<T>());
-        self.least.set(rooms.len());
+        self.work.borrow_mut().trim();
+        self.replies.borrow_mut().trim();
     }
 }
