@@ -1,6 +1,8 @@
 //! HTTP/2 through the whole binary, in all mixtures with HTTP/1.1, with clients and origins of another making.
 #![forbid(unsafe_code)]
 
+#[path = "support/frames.rs"]
+mod frames;
 #[path = "support/sides.rs"]
 mod sides;
 mod support;
@@ -117,6 +119,29 @@ fn bodies_and_trailers_go_both_ways_at_once() {
         let none = client.ask(&Ask { trailers: &[("x-up", "alone")], ..Ask::post("/echo", b"") }).await.unwrap();
         assert_eq!((none.trailer("x-sum"), none.trailer("x-came")), (Some("0"), Some("alone")));
     });
+}
+
+#[test]
+fn the_last_of_a_body_says_that_it_is_the_last() {
+    // A frame of its own for END_STREAM would be one more to write, and to read, for each small response.
+    for endpoints in [Speaks::H1, Speaks::H2] {
+        let between = Between::start(endpoints);
+        let mut client = frames::Client::connect(between.address, &[]);
+        for _ in 0..3 {
+            let asked = [&frames::GET[..3], &[(&b":path"[..], &b"/small"[..])]].concat();
+            let stream = client.open(&frames::block(&asked), true);
+            let mut got = Vec::new();
+            while got.last().is_none_or(|(_, is_end, _)| !is_end) {
+                let frame = client.frame().unwrap();
+                if frame.stream == stream {
+                    got.push((frame.kind, frame.flags & frames::flag::END_STREAM != 0, frame.payload));
+                }
+            }
+            let [(first, false, _), (second, true, body)] = &got[..] else { panic!("{endpoints:?}: {got:?}") };
+            assert_eq!((*first, *second), (frames::kind::HEADERS, frames::kind::DATA), "{endpoints:?}");
+            assert_eq!(body, b"small", "{endpoints:?}");
+        }
+    }
 }
 
 #[test]

@@ -391,10 +391,19 @@ impl Pump {
             ready!(self.poll_flush(cx, writer)).map_err(Failure::Write)?;
             self.is_forgotten = true;
             self.is_unflushed |= writer.is_buffering();
-            let count = match ready!(Pin::new(writer).poll_write(cx, piece)) {
+            let ends = self.ends_with(piece.len(), input.len(), reader);
+            let sent = match writer {
+                // END_STREAM on the last of the body spares a frame of its own.
+                Stream::H2(handle) => handle.poll_send(cx, piece, ends),
+                writer => Pin::new(writer).poll_write(cx, piece),
+            };
+            let count = match ready!(sent) {
                 Ok(0) => return Poll::Ready(Err(Failure::Write(io::ErrorKind::WriteZero.into()))),
                 outcome => outcome.map_err(Failure::Write)?,
             };
+            if let (true, Sink::H2 { step, .. }) = (ends && count == piece.len(), &mut self.sink) {
+                *step = Step::Ended;
+            }
             self.sent += count as u64;
             count
         };
@@ -416,6 +425,15 @@ impl Pump {
             _ => {}
         }
         Poll::Ready(Ok(count))
+    }
+
+    /// Behind so many bytes, of as many as are at hand, nothing more comes, be it trailers.
+    fn ends_with(&self, count: usize, at_hand: usize, reader: &Stream) -> bool {
+        match (&self.source, reader) {
+            (Source::Length(remaining), _) => *remaining == count as u64,
+            (Source::Frames, Stream::H2(handle)) => count == at_hand && handle.has_ended_without_trailers(),
+            _ => false,
+        }
     }
 
     /// Decodes chunks, and frames the data for the receiver.

@@ -63,6 +63,11 @@ impl Handle {
         self.with(|place| place.is_ended && place.input.is_empty()).unwrap_or_default()
     }
 
+    /// The same, and no trailers have come with it.
+    pub(crate) fn has_ended_without_trailers(&self) -> bool {
+        self.with(|place| place.is_ended && place.input.is_empty() && !place.has_trailers).unwrap_or_default()
+    }
+
     /// Puts what has come of the body into `input`, which is empty, without copying it. False: the body is over.
     ///
     /// # Errors
