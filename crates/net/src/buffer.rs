@@ -181,6 +181,12 @@ impl Buffer {
     }
 }
 
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.room.is_empty() {

@@ -1,7 +1,7 @@
 //! The upstream half of an exchange: choose, connect, send, wait for the answer to begin; and once more elsewhere where that is safe.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use balance::Outcome;
 use model::{ClusterProtocol, ListenerLimits};
@@ -47,20 +47,15 @@ pub(crate) async fn until_answered(
             tries.back_off(downstream).await?;
             now_ms = clock::now_ms();
         }
-        let lease = match tries.lease(routed, now_ms, &downstream.timer).await {
-            Ok(lease) => lease,
+        // Nothing is kept over a wait that is not needed behind it: hundreds of requests wait at once, and what each keeps is in none of the
+        // nearer caches when its turn comes.
+        let mut attempt = match tries.lease(routed, now_ms, &downstream.timer).await {
+            Ok(lease) => Attempt::new(routed, lease, entry.call.is_some()),
             // That there is no other endpoint is not what went wrong.
-            Err(error) => return Err(tries.failed.unwrap_or(error)),
+            Err(error) => return Err(tries.failure().unwrap_or(error)),
         };
-        now_ms = lease.at_ms;
-        lease.endpoint.counters.requests.inc();
-        entry.attempts += 1;
-        if entry.call.is_some() && now_ms > entry.begun_us / 1000 && routed.deadline_ms < u64::MAX {
-            work.upload.retime(routed.deadline_ms.saturating_sub(now_ms));
-        }
-        entry.endpoint = Some(lease.endpoint.clone());
-        let mut attempt = Attempt::new(routed, lease, now_ms, entry.call.is_some());
-        let error = match attempt.run(downstream, work, entry, tries.fresh_since_us, now_ms).await {
+        attempt.begin(routed, work, entry);
+        let error = match attempt.run(downstream, work, entry, tries.fresh_since_us).await {
             Ok((upstream, head_bytes, upload_failed)) => {
                 let at_us = exchange::arrived_us(&upstream.stream);
                 attempt.judge_head(work, entry, at_us);
@@ -74,7 +69,7 @@ pub(crate) async fn until_answered(
                     routed.cluster.record(&attempt.lease.endpoint, at_us / 1000, Outcome::Failure5xx);
                 }
                 now_ms = at_us / 1000;
-                tries.failed = None;
+                tries.failed(None);
                 continue;
             }
             Err(error) => routed.name(error),
@@ -93,7 +88,7 @@ pub(crate) async fn until_answered(
                 return Err(error);
             }
         } else if tries.again(routed, setback, &attempt.lease, work, now_ms) {
-            tries.failed = Some(error);
+            tries.failed(Some(error));
         } else {
             return Err(error);
         }
@@ -132,9 +127,9 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(routed: &'a Routed<'_>, lease: Lease, now_ms: u64, is_call: bool) -> Self {
+    fn new(routed: &'a Routed<'_>, lease: Lease, is_call: bool) -> Self {
         let per_try = routed.policy.retry.per_try_timeout;
-        let try_ends_ms = per_try.map_or(u64::MAX, |timeout| now_ms.saturating_add(crate::millis(timeout)));
+        let try_ends_ms = per_try.map_or(u64::MAX, |timeout| lease.at_ms.saturating_add(crate::millis(timeout)));
         Self {
             limits: &routed.http.limits,
             cluster: &routed.cluster,
@@ -151,6 +146,17 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Counts it, and tells a call how much time is left to it.
+    fn begin(&self, routed: &Routed<'_>, work: &mut Work, entry: &mut Entry) {
+        let Lease { endpoint, at_ms, .. } = &self.lease;
+        endpoint.counters.requests.inc();
+        entry.attempts += 1;
+        if entry.call.is_some() && *at_ms > entry.begun_us / 1000 && routed.deadline_ms < u64::MAX {
+            work.upload.retime(routed.deadline_ms.saturating_sub(*at_ms));
+        }
+        entry.endpoint = Some(endpoint.clone());
+    }
+
     /// Gives the connection, the length of the response's head, and whether the request stopped getting through.
     async fn run(
         &mut self,
@@ -158,30 +164,15 @@ impl<'a> Attempt<'a> {
         work: &mut Work,
         entry: &mut Entry,
         fresh_since_us: Option<u64>,
-        now_ms: u64,
     ) -> Result<(Upstream, usize, bool), Error> {
-        let wanted = Wanted {
-            who: &downstream.peer.who,
-            begun_us: entry.begun_us,
-            fresh_since_us,
-            now_ms,
-            deadline_ms: self.deadline_ms,
-        };
-        let checked_out = connect::checkout(self.cluster, &self.lease.endpoint, &wanted, &downstream.timer).await;
-        let mut upstream = checked_out?;
-        self.was_reused = upstream.is_reused;
-        self.was_sent = true;
-        // What a new connection took is the network's time and the endpoint's, not ours.
-        entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
-
+        let mut upstream = self.checkout(downstream, entry, fresh_since_us).await?;
         // Asked only where it can matter: an idempotent request is sent again in any case, and a new connection is not stale.
         let is_doubtful = upstream.is_reused && !work.request.method.is_idempotent();
         let acked = |upstream: &Upstream| upstream.stream.tcp().and_then(net::socket::bytes_acked);
         let acked_before = if is_doubtful { acked(&upstream) } else { None };
-        let mut upload_failed = false;
-        for interims in 0..=INTERIM_MAX {
-            let head = self.response_head(downstream, &mut upstream, work, &mut upload_failed, interims == 0);
-            let head_bytes = match head.await {
+        let mut wait = Wait::new(work.upload.received);
+        while wait.interims <= INTERIM_MAX {
+            let head_bytes = match self.response_head(&mut wait, downstream, &mut upstream, work).await {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
@@ -198,89 +189,123 @@ impl<'a> Attempt<'a> {
             };
             match work.status() {
                 // HTTP/2 has none: `wire::h2` refuses it.
-                101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, upload_failed)),
+                101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, wait.upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
                 101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
                 100..=199 => {
                     self.was_heard = true;
                     self.was_continued |= work.status() == 100;
                     Box::pin(self.pass_interim(downstream, &mut upstream, work, head_bytes)).await?;
+                    wait = wait.behind_interim(work.upload.received);
                 }
-                _ => return Ok((upstream, head_bytes, upload_failed)),
+                _ => return Ok((upstream, head_bytes, wait.upload_failed)),
             }
         }
         Err(Error::upstream(Reason::UpstreamBadHead))
     }
 
+    async fn checkout(
+        &mut self,
+        downstream: &Downstream,
+        entry: &mut Entry,
+        fresh_since_us: Option<u64>,
+    ) -> Result<Upstream, Error> {
+        let wanted = Wanted {
+            who: &downstream.peer.who,
+            begun_us: entry.begun_us,
+            fresh_since_us,
+            now_ms: self.lease.at_ms,
+            deadline_ms: self.deadline_ms,
+        };
+        let checked_out = connect::checkout(self.cluster, &self.lease.endpoint, &wanted, &downstream.timer).await;
+        let upstream = checked_out?;
+        self.was_reused = upstream.is_reused;
+        self.was_sent = true;
+        // What a new connection took is the network's time and the endpoint's, not ours.
+        entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
+        Ok(upstream)
+    }
+
     /// Sends what there is of the request while it waits for the head of a response.
-    async fn response_head(
+    fn response_head<'w>(
+        &'w self,
+        wait: &'w mut Wait,
+        downstream: &'w mut Downstream,
+        upstream: &'w mut Upstream,
+        work: &'w mut Work,
+    ) -> impl Future<Output = Result<usize, Error>> {
+        poll_fn(move |cx| self.poll_response_head(cx, wait, downstream, upstream, work))
+    }
+
+    fn poll_response_head(
         &self,
+        cx: &mut Context<'_>,
+        wait: &mut Wait,
         downstream: &mut Downstream,
         upstream: &mut Upstream,
         work: &mut Work,
-        upload_failed: &mut bool,
-        is_first: bool,
-    ) -> Result<usize, Error> {
+    ) -> Poll<Result<usize, Error>> {
         let Downstream { stream, input, timer, .. } = downstream;
         let Work { request, upload, reply: answer, .. } = work;
-        let stall_ms = crate::millis(self.limits.stall_timeout);
-        let response_ms = crate::millis(self.cluster.plan.policy.response_timeout);
-        let mut scanned = 0;
-        let mut seen = u64::MAX;
-        let mut watch = Watch::default();
-        let mut pace = Pace::new(self.limits, self.limits.min_rate.filter(|_| !self.may_pause), upload.received);
-        poll_fn(|cx| {
-            if !*upload_failed && !upload.is_done() {
-                match upload.poll(cx, stream, input, &mut upstream.stream) {
-                    // The endpoint stopped listening; it may still have said why.
-                    Poll::Ready(Err(Failure::Write(_))) => *upload_failed = true,
-                    Poll::Ready(Err(failure)) => return Poll::Ready(Err(request_error(failure))),
-                    _ => {}
-                }
+        if !wait.upload_failed && !upload.is_done() {
+            match upload.poll(cx, stream, input, &mut upstream.stream) {
+                // The endpoint stopped listening; it may still have said why.
+                Poll::Ready(Err(Failure::Write(_))) => wait.upload_failed = true,
+                Poll::Ready(Err(failure)) => return Poll::Ready(Err(request_error(failure))),
+                _ => {}
             }
-            // There already, where a 1xx or another try has been answered.
-            let mut reply = answer.take().unwrap_or_else(|| self.rooms.reply());
-            let Reply { head, bytes, .. } = &mut *reply;
-            let polled = match upstream.stream.h2() {
-                Some(handle) => handle.poll_response(cx, head, bytes).map_ok(|()| 0),
-                None => {
-                    let Upstream { stream, input, .. } = &mut *upstream;
-                    receive::poll_response_head(cx, stream, input, &mut scanned, request.method, head)
-                }
-            };
-            if let Poll::Ready(Ok(_)) = polled {
-                *answer = Some(reply);
-            } else {
-                self.rooms.give_back_reply(reply);
+        }
+        // There already, where a 1xx or another try has been answered.
+        let mut reply = answer.take().unwrap_or_else(|| self.rooms.reply());
+        let Reply { head, bytes, .. } = &mut *reply;
+        let polled = match upstream.stream.h2() {
+            Some(handle) => handle.poll_response(cx, head, bytes).map_ok(|()| 0),
+            None => {
+                let Upstream { stream, input, .. } = &mut *upstream;
+                receive::poll_response_head(cx, stream, input, &mut wait.scanned, request.method, head)
             }
-            if polled.is_ready() {
-                return polled;
-            }
-            watch.check(cx, stream, *upload_failed || upload.is_done())?;
-            // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
-            let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
-            let waits_for_client = !is_held && !*upload_failed && !upload.is_read() && upload.waits_for_sender(input);
-            let progress = upload.sent + scanned as u64;
-            if progress != seen {
-                seen = progress;
-                // A head without a body has just been sent, nearly always: no need to ask the clock again.
-                let now_ms =
-                    if is_first && scanned == 0 && request.body == Body::None { upload.head_sent_us / 1000 } else { 0 };
-                let now_ms = if now_ms == 0 { clock::now_ms() } else { now_ms };
-                let left_ms = pace.note(now_ms, upload.received, waits_for_client);
-                let wait_ms = if waits_for_client { stall_ms.min(left_ms) } else { response_ms };
-                timer.set(now_ms.saturating_add(wait_ms).min(self.deadline_ms));
-            }
-            timer.poll_elapsed(cx).map(|()| {
-                Err(match waits_for_client {
-                    false if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
-                    true if pace.is_over(clock::now_ms()) => Error::downstream(Reason::BodyTooSlow),
-                    true => Error::downstream(Reason::BodyTimeout),
-                    false => Error::upstream(Reason::ResponseTimeout),
-                })
+        };
+        if let Poll::Ready(Ok(_)) = polled {
+            *answer = Some(reply);
+        } else {
+            self.rooms.give_back_reply(reply);
+        }
+        if polled.is_ready() {
+            return polled;
+        }
+        wait.watch.check(cx, stream, wait.upload_failed || upload.is_done())?;
+        // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
+        let is_held = request.expect_continue && !self.was_continued && upload.received == 0;
+        let waits_for_client = !is_held && !wait.upload_failed && !upload.is_read() && upload.waits_for_sender(input);
+        let progress = upload.sent + wait.scanned as u64;
+        if progress != wait.seen {
+            wait.seen = progress;
+            // A head without a body has just been sent, nearly always: no need to ask the clock again.
+            let is_just_sent = wait.interims == 0 && wait.scanned == 0 && request.body == Body::None;
+            let sent_ms = if is_just_sent { upload.head_sent_us / 1000 } else { 0 };
+            let now_ms = if sent_ms == 0 { clock::now_ms() } else { sent_ms };
+            let wait_ms = self.wait_ms(wait, now_ms, upload.received, waits_for_client);
+            timer.set(now_ms.saturating_add(wait_ms).min(self.deadline_ms));
+        }
+        timer.poll_elapsed(cx).map(|()| {
+            Err(match waits_for_client {
+                false if clock::now_ms() >= self.deadline_ms => Error::upstream(Reason::RequestTimeout),
+                true if wait.pace.is_over(clock::now_ms()) => Error::downstream(Reason::BodyTooSlow),
+                true => Error::downstream(Reason::BodyTimeout),
+                false => Error::upstream(Reason::ResponseTimeout),
             })
         })
-        .await
+    }
+
+    /// How long whoever is to say something now may take for it, in milliseconds.
+    fn wait_ms(&self, wait: &mut Wait, now_ms: u64, received: u64, waits_for_client: bool) -> u64 {
+        let rate = self.limits.min_rate.filter(|_| !self.may_pause);
+        let left_ms = wait.pace.note(self.limits, rate, now_ms, received, waits_for_client);
+        if waits_for_client {
+            crate::millis(self.limits.stall_timeout).min(left_ms)
+        } else {
+            crate::millis(self.cluster.plan.policy.response_timeout)
+        }
     }
 
     /// Passes a 1xx on to a client that knows them (RFC 9110 section 15.2).
@@ -362,6 +387,32 @@ impl<'a> Attempt<'a> {
             %error,
             "endpoint failed"
         );
+    }
+}
+
+/// What is known between one look for a response's head and the next.
+struct Wait {
+    /// Bytes of it, over HTTP/1, in which its end is not.
+    scanned: usize,
+    /// What had been sent and scanned at the last look.
+    seen: u64,
+    pace: Pace,
+    interims: usize,
+    watch: Watch,
+    /// The request stopped getting through.
+    upload_failed: bool,
+}
+
+impl Wait {
+    /// `received`: bytes of the request's body that came before.
+    fn new(received: u64) -> Self {
+        let (watch, pace) = (Watch::default(), Pace::new(received));
+        Self { scanned: 0, seen: u64::MAX, pace, interims: 0, watch, upload_failed: false }
+    }
+
+    /// The next one, behind an interim response.
+    fn behind_interim(self, received: u64) -> Self {
+        Self { interims: self.interims + 1, upload_failed: self.upload_failed, ..Self::new(received) }
     }
 }
 

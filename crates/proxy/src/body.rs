@@ -67,6 +67,8 @@ pub(crate) struct Pump {
     is_unflushed: bool,
     /// [`Pump::poll`] has come to the end: all is read and written.
     is_over: bool,
+    /// Trailers for HTTP/2 are to be sent.
+    has_trailers: bool,
     /// When the last of the head was written, in microseconds; 0: not yet.
     pub(crate) head_sent_us: u64,
     /// Bytes of the body taken from the reader.
@@ -77,14 +79,20 @@ pub(crate) struct Pump {
     allowance: Option<u64>,
     /// What of the body was taken, where somebody else wants it too.
     copy: Option<Box<Copy>>,
-    /// The message is one of a call.
-    call: Option<CallPart>,
     /// For HTTP/2.
     head: Block,
-    trailers: Block,
-    /// Rooms for the trailers of HTTP/2 as they come.
-    trailer_fields: Vec<Field>,
-    trailer_bytes: Vec<u8>,
+    /// Trailers. In a box: most messages have none.
+    ending: Option<Box<Ending>>,
+    /// The message is one of a call.
+    call: Option<CallPart>,
+}
+
+/// Trailers of HTTP/2: rooms for them as they come, and as they go.
+#[derive(Default)]
+struct Ending {
+    fields: Vec<Field>,
+    bytes: Vec<u8>,
+    block: Block,
 }
 
 /// A body kept for another than its receiver: `data.len() <= bytes_max`.
@@ -172,6 +180,7 @@ impl Pump {
         self.is_forgotten = false;
         self.is_unflushed = false;
         self.is_over = false;
+        self.has_trailers = false;
         self.call = None;
         self.copy = None;
         self.out.clear();
@@ -182,7 +191,6 @@ impl Pump {
             }
             to @ (Framing::H2(_) | Framing::Tunnel) => {
                 self.sink = Sink::H2 { step: Step::Head, is_tunnel: to == Framing::Tunnel };
-                self.trailers.clear();
                 self.head.clear();
                 Head::H2(&mut self.head)
             }
@@ -222,9 +230,12 @@ impl Pump {
             }
             (Sink::H2 { step: Step::Body, is_tunnel: false }, None) => {
                 self.source = Source::Done;
+                let ending = self.ending.get_or_insert_default();
+                ending.block.clear();
                 for (name, value) in answer.trailers() {
-                    self.trailers.field(name, value, false);
+                    ending.block.field(name, value, false);
                 }
+                self.has_trailers = true;
                 true
             }
             _ => false,
@@ -503,11 +514,16 @@ impl Pump {
 
     /// The sender's stream has ended, perhaps with trailers.
     fn finish_stream(&mut self, handle: &Handle) -> Result<(), Failure> {
-        let (mut fields, mut bytes) =
-            (std::mem::take(&mut self.trailer_fields), std::mem::take(&mut self.trailer_bytes));
-        let has_trailers = handle.take_trailers(&mut fields, &mut bytes);
-        let finished = self.finish_with(if has_trailers { &fields } else { &[] }, &bytes);
-        (self.trailer_fields, self.trailer_bytes) = (fields, bytes);
+        if !handle.has_trailers() {
+            return self.finish(&[]);
+        }
+        let ending = self.ending.get_or_insert_default();
+        handle.take_trailers(&mut ending.fields, &mut ending.bytes);
+        let (fields, bytes) = (std::mem::take(&mut ending.fields), std::mem::take(&mut ending.bytes));
+        let finished = self.finish_with(&fields, &bytes);
+        if let Some(ending) = &mut self.ending {
+            (ending.fields, ending.bytes) = (fields, bytes);
+        }
         finished
     }
 
@@ -522,7 +538,13 @@ impl Pump {
                 self.out.extend_from_slice(b"\r\n");
             }
             Sink::H1 { is_chunked: false } => {}
-            Sink::H2 { .. } => headers::write_trailers(&mut self.trailers, fields, section),
+            Sink::H2 { .. } if fields.is_empty() => {}
+            Sink::H2 { .. } => {
+                let ending = self.ending.get_or_insert_default();
+                ending.block.clear();
+                headers::write_trailers(&mut ending.block, fields, section);
+                self.has_trailers = !ending.block.is_empty();
+            }
         }
         Ok(())
     }
@@ -566,7 +588,7 @@ impl Pump {
     /// Head, what is in `out`, and the end, each as soon as it is known: END_STREAM stands on the last frame that there is anyway.
     fn poll_flush_frames(&mut self, cx: &mut Context<'_>, handle: &mut Handle) -> Poll<io::Result<()>> {
         let Sink::H2 { mut step, is_tunnel } = self.sink else { return Poll::Ready(Ok(())) };
-        let is_last = self.is_read() && self.trailers.is_empty() && !is_tunnel;
+        let is_last = self.is_read() && !self.has_trailers && !is_tunnel;
         if step == Step::Head {
             let end = is_last && self.out.is_empty();
             ready!(handle.poll_send_head(cx, &self.head, end))?;
@@ -584,11 +606,11 @@ impl Pump {
             }
         }
         if step == Step::Body && self.is_read() && !is_tunnel {
-            if self.trailers.is_empty() {
-                ready!(handle.poll_send(cx, &[], true))?;
+            if let Some(ending) = self.ending.as_ref().filter(|_| self.has_trailers) {
+                ready!(handle.poll_send_trailers(cx, &ending.block))?;
+                self.sent += ending.block.len() as u64;
             } else {
-                ready!(handle.poll_send_trailers(cx, &self.trailers))?;
-                self.sent += self.trailers.len() as u64;
+                ready!(handle.poll_send(cx, &[], true))?;
             }
             self.sink = Sink::H2 { step: Step::Ended, is_tunnel };
         }

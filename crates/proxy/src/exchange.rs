@@ -1,11 +1,10 @@
 //! One request, from its head to the last byte of its response: every stage in order.
 //!
-//! receive -> route -> policy (rate limit, redirect, split) -> cluster (choose) -> connect -> send and wait -> respond (relay) -> log; any
-//! failure goes to `fail`.
+//! receive -> route -> policy (rate limit, redirect, split) -> cluster (choose) -> connect -> attempt (send and wait) -> passing (relay the
+//! response) -> log; any failure goes to `fail`.
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 use balance::Outcome;
 use model::{ClusterProtocol, HttpListener, Protocol, Route, RoutePolicy, Scheme};
@@ -14,10 +13,10 @@ use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::Reason;
-use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
+use wire::message::{Body, RequestHead, Version};
 
 use crate::attempt;
-use crate::body::{Failure, Framing};
+use crate::body::Framing;
 use crate::cluster::{Cluster, Endpoint, Lease};
 use crate::connect::{OnBehalfOf, Upstream};
 use crate::error::{Error, Side};
@@ -26,11 +25,11 @@ use crate::h2;
 use crate::headers::{self, Client};
 use crate::listener::Slot;
 use crate::log::Entry;
-use crate::pace::Pace;
+use crate::passing::Passing;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, MIRROR_BODY_BYTES_MAX, Means};
 use crate::policy::{self, Asked, Way};
-use crate::receive::{self, Watch};
+use crate::receive;
 use crate::relay::{self, End, Moved};
 use crate::respond::{self, Own};
 use crate::route::HostText;
@@ -181,8 +180,10 @@ async fn run(
         timeout = timeout.into_iter().chain(call.timeout).min();
     }
     let timeout_ms = timeout.map(crate::millis);
-    let chosen = Chosen { worker, listener, http, number, route, cluster: &cluster, timeout_ms };
-    let prepared = prepare(&chosen, downstream, work, entry.call.as_ref(), head_bytes)?;
+    let prepared = {
+        let chosen = Chosen { worker, listener, http, number, route, cluster: &cluster, timeout_ms };
+        prepare(&chosen, downstream, work, entry.call.as_ref(), head_bytes)?
+    };
     work.mirror();
     if downstream.input.is_empty() {
         // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
@@ -192,7 +193,7 @@ async fn run(
     let Prepared { key, preferred, is_https } = prepared;
     let policy = &route.policy;
     let routed = Routed { worker, listener, http, policy, cluster, key, preferred, is_https, deadline_ms };
-    let answered = attempt::until_answered(&routed, downstream, work, entry).await?;
+    let mut answered = attempt::until_answered(&routed, downstream, work, entry).await?;
     if is_tunnel(&answered, work) {
         let tunnel = Box::pin(open_tunnel(&routed, downstream, answered, work, entry)).await?;
         return Ok(Course::Tunnel(Box::new(tunnel)));
@@ -204,8 +205,10 @@ async fn run(
         }
     }
     let may_stay = may_stay(http, downstream, slot.is_ending(worker));
+    let mut passing = Passing::begin(&routed, downstream, &mut answered, work, entry, may_stay);
+    let passed = poll_fn(|cx| passing.poll(cx, &routed, downstream, &mut answered, work)).await;
     let endpoint = answered.lease.endpoint.clone();
-    let outcome = respond(&routed, downstream, answered, work, entry, may_stay).await;
+    let outcome = passed.map(|()| passing.finish(&routed, answered, work, entry));
     judge(&routed, &endpoint, work.reply(), entry, &outcome);
     outcome.map(Course::Over)
 }
@@ -398,7 +401,7 @@ pub(crate) struct Routed<'r> {
 
 impl Routed<'_> {
     /// The cookie for a client that another endpoint has served than it came back to, or that came for the first time.
-    fn cookie(&self, endpoint: &Endpoint) -> Option<Vec<u8>> {
+    pub(crate) fn cookie(&self, endpoint: &Endpoint) -> Option<Vec<u8>> {
         let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
         sticky.set(endpoint.index, self.is_https)
     }
@@ -414,177 +417,6 @@ pub(crate) struct Answered {
     pub(crate) at_us: u64,
     /// The request got through to its end; false: the endpoint answered before, or stopped listening.
     pub(crate) upload_failed: bool,
-}
-
-/// Relays the response, and what is left of the request.
-async fn respond(
-    routed: &Routed<'_>,
-    downstream: &mut Downstream,
-    answered: Answered,
-    work: &mut Work,
-    entry: &mut Entry,
-    may_stay: bool,
-) -> Result<Next, Error> {
-    let Routed { http, cluster, deadline_ms, .. } = routed;
-    let Answered { lease, mut upstream, head_bytes, at_us, mut upload_failed } = answered;
-    // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
-    let is_early_refusal = work.status() >= 300 && (upload_failed || !work.upload.is_done());
-    let cookie = routed.cookie(&lease.endpoint);
-    let edits = ResponseEdits { headers: &routed.policy.response_headers, cookie: cookie.as_deref() };
-    let call = entry.call.as_ref();
-    let may_stay = begin_response(downstream, &upstream, work, call, &edits, may_stay && !is_early_refusal);
-    upstream.input.consume(head_bytes);
-    entry.status = work.status();
-    // A call is over with its status, whatever its client still has to say.
-    let ends_with_response = is_early_refusal || entry.call.is_some();
-
-    let Work { request, upload, reply, .. } = work;
-    let Reply { head: response, download, .. } = &mut **reply.get_or_insert_default();
-    let Downstream { stream, input, timer, .. } = downstream;
-    let stall_ms = crate::millis(http.limits.stall_timeout);
-    let response_ms = crate::millis(cluster.plan.policy.response_timeout);
-    let mut seen = None;
-    let mut watch = Watch::default();
-    let mut pace = Pace::new(&http.limits, http.limits.min_rate, upload.received);
-    poll_fn(|cx| {
-        if !upload_failed && !upload.is_done() {
-            // A request that fails now does not take the response with it: the endpoint may have had enough of it.
-            if let Poll::Ready(Err(_)) = upload.poll(cx, stream, input, &mut upstream.stream) {
-                upload_failed = true;
-            }
-        }
-        if !download.is_done() {
-            let polled = download.poll(cx, &mut upstream.stream, &mut upstream.input, stream);
-            if let Poll::Ready(Err(failure)) = polled {
-                return Poll::Ready(Err(response_error(failure)));
-            }
-        }
-        // An endpoint may answer well before it has heard all, and go on listening.
-        if download.is_done() && (upload_failed || ends_with_response || upload.is_done()) {
-            return Poll::Ready(Ok(()));
-        }
-        watch.check(cx, stream, upload_failed || upload.is_done())?;
-        // Whom it waits for may change without progress: bytes have come, and the client does not take them.
-        let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
-        let progress = Some((upload.received + download.received + download.sent, waits_for_endpoint));
-        if progress != seen {
-            seen = progress;
-            let now_ms = clock::now_ms();
-            let left_ms = pace.note(now_ms, upload.received + download.sent, !waits_for_endpoint);
-            let wait_ms = if waits_for_endpoint { response_ms } else { stall_ms.min(left_ms) };
-            timer.set(now_ms.saturating_add(wait_ms).min(*deadline_ms));
-        }
-        timer.poll_elapsed(cx).map(|()| {
-            // If the response is complete, the rest of the request is not waited for any longer.
-            upload_failed |= download.is_done();
-            let waits_for_endpoint = download.waits_for_sender(&upstream.input);
-            if download.is_done() { Ok(()) } else { Err(overdue(*deadline_ms, waits_for_endpoint, &pace)) }
-        })
-    })
-    .await?;
-
-    entry.finish(upload.head_sent_us, at_us, download.head_sent_us);
-    if let Some(call) = &mut entry.call {
-        call.status = download.grpc_status().or(call.status);
-    }
-    let download_sent_ms = download.head_sent_us / 1000;
-    let keep_alive = request.keep_alive;
-    let is_uploaded = upload.is_done() && !upload_failed;
-    if is_uploaded && response.keep_alive && upstream.input.is_empty() {
-        give_back(cluster, &lease, upstream, request.method, response, download_sent_ms);
-    }
-    Ok(match (may_stay, is_uploaded) {
-        (true, true) => Next::KeepAlive,
-        // A client that meant to stay may be sending its next request.
-        (false, true) if !keep_alive => Next::Close,
-        _ => Next::Linger,
-    })
-}
-
-/// What has taken too long in the middle of a response.
-fn overdue(deadline_ms: u64, waits_for_endpoint: bool, pace: &Pace) -> Error {
-    let now_ms = clock::now_ms();
-    if now_ms >= deadline_ms {
-        Error::upstream(Reason::RequestTimeout)
-    } else if waits_for_endpoint {
-        Error::upstream(Reason::ResponseTimeout)
-    } else if pace.is_over(now_ms) {
-        Error::downstream(Reason::ReadTooSlow)
-    } else {
-        Error::downstream(Reason::SlowRead)
-    }
-}
-
-/// Writes the response's head as the client gets it, and settles how its body goes on. Gives whether the connection can carry another
-/// request behind it.
-fn begin_response(
-    downstream: &Downstream,
-    upstream: &Upstream,
-    work: &mut Work,
-    call: Option<&Ongoing>,
-    edits: &ResponseEdits<'_>,
-    may_stay: bool,
-) -> bool {
-    let Work { request, reply, .. } = work;
-    let Reply { head: response, bytes, download } = &mut **reply.get_or_insert_default();
-    let from = Framing::on(&upstream.stream, response.body);
-    let translation = call.and_then(Ongoing::response_translation);
-    if translation.is_some() && response.body != Body::None {
-        // It grows by the trailers.
-        (response.body, response.content_length) = (Body::Chunked, None);
-    }
-    let framing = headers::response_framing(response, request.version);
-    let keep_alive = may_stay && request.keep_alive && framing != Body::UntilClose;
-    let to = headers::Downstream {
-        method: request.method,
-        version: request.version,
-        keep_alive,
-        web: call.filter(|call| call.is_translated).map(|call| call.call),
-    };
-    let head = head_of_response(upstream, bytes);
-    let out = download.start(from, Framing::on(&downstream.stream, framing), None);
-    headers::write_response(out, response, head, &to, edits);
-    download.is_final();
-    if call.is_some() {
-        download.is_of_call(translation);
-    }
-    keep_alive
-}
-
-fn response_error(failure: Failure) -> Error {
-    match failure {
-        Failure::Read(error) => Error::endpoint_io(error),
-        Failure::Truncated => Error::upstream(Reason::UpstreamEof),
-        Failure::Framing | Failure::TooLarge => Error::upstream(Reason::UpstreamBadFraming),
-        Failure::Write(error) => Error::client_io(error),
-    }
-}
-
-/// Keeps an upstream connection for the next request.
-pub(crate) fn give_back(
-    cluster: &Cluster,
-    lease: &Lease,
-    upstream: Upstream,
-    method: Method,
-    response: &ResponseHead,
-    now_ms: u64,
-) {
-    let policy = &cluster.plan.policy;
-    // Announced to the endpoint as one client's: nobody else's requests may go there. And a stream has had its request.
-    if policy.send_proxy_protocol.is_some() || upstream.stream.h2().is_some() {
-        return;
-    }
-    let mut idle_ms = crate::millis(policy.idle_timeout);
-    if let Some(seconds) = response.keep_alive_timeout_s {
-        // A second before the endpoint closes it, so that no request meets it closing.
-        idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
-    }
-    let (pool, expires_ms) = (&lease.endpoint.pool, now_ms.saturating_add(idle_ms));
-    if method == Method::Head || matches!(response.status, 204 | 304) {
-        pool.put_aside(upstream.stream, expires_ms, policy.idle_connections_max);
-    } else {
-        pool.put(upstream.stream, expires_ms, policy.idle_connections_max);
-    }
 }
 
 /// Tells the client that its tunnel is open.

@@ -41,6 +41,7 @@ mod headers;
 mod listener;
 mod log;
 mod pace;
+mod passing;
 mod passthrough;
 mod plane;
 mod policy;

@@ -4,11 +4,17 @@
 
 use model::{ListenerLimits, MinRate};
 
-/// One client's account, of one direction of an exchange.
+/// One client's account, of one direction of an exchange. It is opened when the client is first waited for: most are never waited for.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// `None`: it may take all the time it wants.
-    rate: Option<MinRate>,
+    /// Bytes moved before this, which earn nothing.
+    before: u64,
+    account: Option<Box<Account>>,
+}
+
+#[derive(Debug)]
+struct Account {
+    rate: MinRate,
     /// Time that is left to it, in milliseconds: `0 <= left_ms <= left_ms_max`.
     left_ms: u64,
     /// What was fast for long may be slow for so long, and no longer.
@@ -20,25 +26,53 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// An account with the grace of `rate` on it. `moved`: bytes before this, which earn nothing.
-    pub(crate) fn new(limits: &ListenerLimits, rate: Option<MinRate>, moved: u64) -> Self {
-        let grace_ms = rate.map_or(0, |rate| crate::millis(rate.grace));
-        let left_ms_max = grace_ms.max(crate::millis(limits.stall_timeout));
-        Self { rate, left_ms: grace_ms, left_ms_max, since_ms: None, paid: moved }
+    /// `moved`: bytes before this, which earn nothing.
+    pub(crate) fn new(moved: u64) -> Self {
+        Self { before: moved, account: None }
     }
 
     /// So many bytes have been moved in all by now; the client is waited for from now on, or something else is: gives for how long it may be, in
-    /// milliseconds.
-    pub(crate) fn note(&mut self, now_ms: u64, moved: u64, waits_for_client: bool) -> u64 {
-        let Some(rate) = self.rate else { return u64::MAX };
+    /// milliseconds. The account begins with the grace of `rate` on it; without one the client may take all the time it wants.
+    pub(crate) fn note(
+        &mut self,
+        limits: &ListenerLimits,
+        rate: Option<MinRate>,
+        now_ms: u64,
+        moved: u64,
+        waits_for_client: bool,
+    ) -> u64 {
+        match (&mut self.account, rate) {
+            (Some(account), _) => account.note(now_ms, moved, waits_for_client),
+            (None, Some(rate)) if waits_for_client => {
+                let account = self.account.insert(Box::new(Account::new(limits, rate, self.before)));
+                account.note(now_ms, moved, true)
+            }
+            (None, _) => u64::MAX,
+        }
+    }
+
+    /// The client has been waited for, for longer than it may be.
+    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+        self.account.as_ref().is_some_and(|account| account.is_over(now_ms))
+    }
+}
+
+impl Account {
+    fn new(limits: &ListenerLimits, rate: MinRate, paid: u64) -> Self {
+        let left_ms = crate::millis(rate.grace);
+        let left_ms_max = left_ms.max(crate::millis(limits.stall_timeout));
+        Self { rate, left_ms, left_ms_max, since_ms: None, paid }
+    }
+
+    fn note(&mut self, now_ms: u64, moved: u64, waits_for_client: bool) -> u64 {
         if let Some(since_ms) = self.since_ms.take() {
             self.left_ms = self.left_ms.saturating_sub(now_ms.saturating_sub(since_ms));
         }
         if !waits_for_client {
             return u64::MAX;
         }
-        let per_ms = crate::millis(rate.per).max(1);
-        let bytes = rate.bytes.max(1);
+        let per_ms = crate::millis(self.rate.per).max(1);
+        let bytes = self.rate.bytes.max(1);
         let earned_ms = moved.saturating_sub(self.paid).saturating_mul(per_ms) / bytes;
         // What is less than a millisecond's worth is not lost: it earns with what comes next.
         self.paid = self.paid.saturating_add(earned_ms.saturating_mul(bytes).div_ceil(per_ms));
@@ -47,10 +81,9 @@ impl Pace {
         self.left_ms
     }
 
-    /// The client has been waited for, for longer than it may be.
-    pub(crate) fn is_over(&self, now_ms: u64) -> bool {
+    fn is_over(&self, now_ms: u64) -> bool {
         let ends_ms = self.since_ms.map(|since_ms| since_ms.saturating_add(self.left_ms));
-        self.rate.is_some() && ends_ms.is_some_and(|ends_ms| now_ms >= ends_ms)
+        ends_ms.is_some_and(|ends_ms| now_ms >= ends_ms)
     }
 }
 
@@ -61,17 +94,16 @@ mod tests {
     use super::*;
 
     /// 100 bytes a second after a grace of 5 s, of which up to 60 s are kept.
-    fn pace() -> Pace {
+    fn terms() -> (ListenerLimits, Option<MinRate>) {
         let rate = MinRate { bytes: 100, per: Duration::from_secs(1), grace: Duration::from_secs(5) };
-        let limits = ListenerLimits { stall_timeout: Duration::from_secs(60), ..ListenerLimits::default() };
-        Pace::new(&limits, Some(rate), 0)
+        (ListenerLimits { stall_timeout: Duration::from_secs(60), ..ListenerLimits::default() }, Some(rate))
     }
 
     /// `(at_ms, moved in all, whether the client is waited for, how long it may be)` in order.
     fn check(steps: &[(u64, u64, bool, u64)]) {
-        let mut pace = pace();
+        let ((limits, rate), mut pace) = (terms(), Pace::new(0));
         for (at_ms, moved, waits, expect) in steps {
-            assert_eq!(pace.note(*at_ms, *moved, *waits), *expect, "at {at_ms} of {steps:?}");
+            assert_eq!(pace.note(&limits, rate, *at_ms, *moved, *waits), *expect, "at {at_ms} of {steps:?}");
             let ends_ms = at_ms.saturating_add(*expect);
             assert_eq!((pace.is_over(ends_ms), pace.is_over(ends_ms - 1)), (*waits, false), "at {at_ms} of {steps:?}");
         }
@@ -95,17 +127,17 @@ mod tests {
     #[test]
     fn parts_of_a_millisecond_add_up() {
         let rate = MinRate { bytes: 10_000, per: Duration::from_secs(1), grace: Duration::from_secs(1) };
-        let mut pace = Pace::new(&ListenerLimits::default(), Some(rate), 7);
+        let (limits, mut pace) = (ListenerLimits::default(), Pace::new(7));
         assert_eq!(
-            [7, 11, 16, 17, 36, 37].map(|moved| pace.note(0, moved, true)),
+            [7, 11, 16, 17, 36, 37].map(|moved| pace.note(&limits, Some(rate), 0, moved, true)),
             [1000, 1000, 1000, 1001, 1002, 1003]
         );
     }
 
     #[test]
     fn without_a_rate_there_is_all_the_time() {
-        let mut pace = Pace::new(&ListenerLimits::default(), None, 0);
-        assert_eq!(pace.note(0, 0, true), u64::MAX);
+        let mut pace = Pace::new(0);
+        assert_eq!(pace.note(&ListenerLimits::default(), None, 0, 0, true), u64::MAX);
         assert!(!pace.is_over(u64::MAX));
     }
 }

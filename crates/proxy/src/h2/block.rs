@@ -2,17 +2,20 @@
 
 use wire::h1;
 use wire::h2::{HeadWriter, Target};
-use wire::message::{Field, FieldId, Span};
+use wire::message::Span;
 
 use crate::headers::Out;
 
-/// Fields and pseudo-header fields, as an index over their bytes. Made for reuse.
+/// Fields and pseudo-header fields. Made for reuse.
 #[derive(Default)]
 pub(crate) struct Block {
+    /// Pseudo-header fields, and from `fields_at` on the fields one behind the other: of each an [`Entry`], its name, its value. All in one
+    /// piece, for it lies until the request is answered, and hundreds do: see the `places` of a connection.
     bytes: Vec<u8>,
-    fields: Vec<Field>,
-    /// Of the field that is being written.
-    name: Span,
+    fields_at: usize,
+    /// The field that is being written: where it begins, and behind its name its value.
+    begun: Span,
+    count: u32,
     /// Of a response; 0: a request, or trailers.
     pub(crate) status: u16,
     method: Span,
@@ -22,15 +25,38 @@ pub(crate) struct Block {
     protocol: Option<Span>,
 }
 
+/// What stands before a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    name_bytes: usize,
+    value_bytes: usize,
+    never_indexed: bool,
+}
+
+/// Bytes of an [`Entry`].
+const ENTRY_BYTES: usize = 8;
+
+impl Entry {
+    fn bytes(self) -> [u8; ENTRY_BYTES] {
+        let name = (self.name_bytes as u32) << 1 | u32::from(self.never_indexed);
+        (u64::from(name) << 32 | u64::from(self.value_bytes as u32)).to_le_bytes()
+    }
+
+    fn of(bytes: [u8; ENTRY_BYTES]) -> Self {
+        let both = u64::from_le_bytes(bytes);
+        let name = (both >> 32) as usize;
+        Self { name_bytes: name >> 1, value_bytes: both as u32 as usize, never_indexed: name & 1 == 1 }
+    }
+}
+
 impl Block {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
-        self.fields.clear();
-        self.status = 0;
+        (self.fields_at, self.count, self.status) = (0, 0, 0);
         self.protocol = None;
     }
 
-    /// Sets what a request is for. `authority` writes it.
+    /// Sets what a request is for, before its fields. `authority` writes it.
     pub(crate) fn target(
         &mut self,
         method: &[u8],
@@ -46,6 +72,7 @@ impl Block {
         let start = self.at();
         authority(&mut self.bytes);
         self.authority = Span { start, end: self.at() };
+        self.fields_at = self.bytes.len();
     }
 
     /// What a request is for.
@@ -62,35 +89,61 @@ impl Block {
 
     /// Writes the fields.
     pub(crate) fn write(&self, to: &mut HeadWriter<'_>) {
-        for field in &self.fields {
-            let (name, value) = (field.name.get(&self.bytes), field.value.get(&self.bytes));
-            if field.never_indexed { to.never_indexed(name, value) } else { to.field(name, value) }
+        for (name, value, never_indexed) in self.fields() {
+            if never_indexed { to.never_indexed(name, value) } else { to.field(name, value) }
         }
+    }
+
+    /// Name, value, and whether no table may hold it.
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+        let mut rest = self.bytes.get(self.fields_at..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            let (entry, behind) = rest.split_first_chunk()?;
+            let entry = Entry::of(*entry);
+            let (name, behind) = behind.split_at_checked(entry.name_bytes)?;
+            let (value, behind) = behind.split_at_checked(entry.value_bytes)?;
+            rest = behind;
+            Some((name, value, entry.never_indexed))
+        })
     }
 
     /// Gives a field that was written another value, which `value` writes.
     pub(crate) fn replace(&mut self, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.at();
-        if let Some(field) = self.fields.iter_mut().find(|field| field.name.get(&self.bytes) == name) {
-            value(&mut self.bytes);
-            field.value = Span { start, end: self.bytes.len() as u32 };
-        }
+        let mut at = self.fields_at;
+        let found = self.fields().find_map(|(other, before, never_indexed)| {
+            let start = at;
+            at += ENTRY_BYTES + other.len() + before.len();
+            (other == name).then_some((start, before.len(), never_indexed))
+        });
+        let Some((start, value_bytes, never_indexed)) = found else { return };
+        let mut text = Vec::new();
+        value(&mut text);
+        let entry = Entry { name_bytes: name.len(), value_bytes: text.len(), never_indexed };
+        let value_at = start + ENTRY_BYTES + name.len();
+        self.bytes.splice(value_at..value_at + value_bytes, text);
+        self.put(start, entry);
     }
 
     /// No field is in it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fields.is_empty()
+        self.count == 0
     }
 
-    /// Bytes of all that was written: a measure of what goes out, not what HPACK makes of it.
+    /// Bytes of all names and values: a measure of what goes out, not what HPACK makes of it.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.count as usize * ENTRY_BYTES
     }
 
     fn push(&mut self, text: &[u8]) -> Span {
         let start = self.at();
         self.bytes.extend_from_slice(text);
         Span { start, end: self.at() }
+    }
+
+    fn put(&mut self, at: usize, entry: Entry) {
+        if let Some(place) = self.bytes.get_mut(at..at + ENTRY_BYTES) {
+            place.copy_from_slice(&entry.bytes());
+        }
     }
 
     fn at(&self) -> u32 {
@@ -100,21 +153,28 @@ impl Block {
 
 impl Out for Block {
     fn value(&mut self, name: &[u8]) -> &mut Vec<u8> {
-        self.name = self.push(name);
+        let start = self.at();
+        self.bytes.extend_from_slice(&[0; ENTRY_BYTES]);
+        self.bytes.extend_from_slice(name);
+        self.begun = Span { start, end: self.at() };
         &mut self.bytes
     }
 
     fn end(&mut self, never_indexed: bool) {
-        let name = self.name;
-        let value = Span { start: name.end, end: self.at() };
-        self.fields.push(Field { id: FieldId::Other, name, value, never_indexed });
+        let (start, value_at) = (self.begun.start as usize, self.begun.end as usize);
+        let (name_bytes, value_bytes) = (value_at - start - ENTRY_BYTES, self.bytes.len() - value_at);
+        self.put(start, Entry { name_bytes, value_bytes, never_indexed });
+        self.count += 1;
     }
 
     fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
-        // Room for both at once.
-        self.bytes.reserve(name.len() + value.len());
-        self.value(name).extend_from_slice(value);
-        self.end(never_indexed);
+        // Room for all at once.
+        self.bytes.reserve(ENTRY_BYTES + name.len() + value.len());
+        let entry = Entry { name_bytes: name.len(), value_bytes: value.len(), never_indexed };
+        self.bytes.extend_from_slice(&entry.bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        self.count += 1;
     }
 }
 
@@ -132,5 +192,60 @@ impl Out for Vec<u8> {
 
     fn field(&mut self, name: &[u8], value: &[u8], _: bool) {
         h1::field(self, name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(block: &Block) -> Vec<(String, String, bool)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        block.fields().map(|(name, value, never_indexed)| (text(name), text(value), never_indexed)).collect()
+    }
+
+    fn list(fields: &[(&str, &str, bool)]) -> Vec<(String, String, bool)> {
+        fields.iter().map(|(name, value, never)| (name.to_string(), value.to_string(), *never)).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_read_in_its_order() {
+        let mut block = Block::default();
+        for round in 0..2 {
+            block.clear();
+            assert_eq!((block.is_empty(), block.len()), (true, 0));
+            block.target(b"GET", b"http", b"", None, |out| out.extend_from_slice(b"a.test"));
+            block.field(b"accept", b"*/*", false);
+            block.value(b"x-forwarded-for").extend_from_slice(b"10.0.0.1, ");
+            block.bytes.extend_from_slice(b"10.0.0.2");
+            block.end(false);
+            block.field(b"authorization", b"", true);
+            let to = block.to();
+            assert_eq!((to.method, to.path, to.authority), (&b"GET"[..], &b"/"[..], &b"a.test"[..]), "{round}");
+            let expect = [
+                ("accept", "*/*", false),
+                ("x-forwarded-for", "10.0.0.1, 10.0.0.2", false),
+                ("authorization", "", true),
+            ];
+            assert_eq!(listed(&block), list(&expect), "{round}");
+            assert_eq!(
+                block.len(),
+                "GEThttp/a.test".len() + "accept*/*x-forwarded-for10.0.0.1, 10.0.0.2authorization".len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_is_replaced_by_a_shorter_or_a_longer_one() {
+        let mut block = Block::default();
+        block.field(b"a", b"1", false);
+        block.field(b"grpc-timeout", b"1000m", true);
+        block.field(b"z", b"26", false);
+        for value in ["7m", "1000000u", ""] {
+            block.replace(b"grpc-timeout", |out| out.extend_from_slice(value.as_bytes()));
+            block.replace(b"not-there", |out| out.extend_from_slice(b"x"));
+            assert_eq!(listed(&block), list(&[("a", "1", false), ("grpc-timeout", value, true), ("z", "26", false)]));
+            assert_eq!(block.len(), "a1grpc-timeoutz26".len() + value.len());
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! What the task of a connection shares with the exchanges on its streams.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use net::buffer::Buffer;
+use net::spares::Spares;
 use wire::h2::{self, ErrorCode, Event, Limits, ResetBy, Role, StreamKey};
-use wire::message::{Field, ResponseHead};
+use wire::message::ResponseHead;
+
+use super::place::{Arrived, Place};
 
 /// Informational responses that wait for their exchange to pass them on; one more cuts the stream off.
 const HEADS_MAX: usize = 16;
@@ -15,14 +16,16 @@ const HEADS_MAX: usize = 16;
 /// The payload of a PING that asks for a sign of life. What comes back is not looked at: anything is one.
 const PING: [u8; 8] = *b"liveness";
 
-/// Room for heads that a place keeps for its next stream, in bytes.
-const ROOM_BYTES_MAX: usize = 4096;
+/// Rooms for heads and trailers that are kept for other streams ([`Arrived`]).
+const SPARES_MAX: usize = 128;
 
 /// A connection. Each call borrows what it needs for its own duration: nothing is held while something else runs.
 pub(crate) struct Connection {
     pub(super) wire: RefCell<h2::Connection>,
     /// By [`StreamKey::slot`].
     pub(super) places: RefCell<Vec<Place>>,
+    /// For heads and trailers that come.
+    spares: RefCell<Spares<Arrived>>,
     /// The task that reads and writes the socket.
     driver: RefCell<Option<Waker>>,
     /// It was woken and has not run since, or it runs: what is said to it now it will hear.
@@ -83,97 +86,6 @@ impl Cut {
     }
 }
 
-/// What has come for one stream and its exchange has not taken yet.
-///
-/// What every look needs stands in front, in one line of the cache: of hundreds of streams that wait none is in the nearer caches when its
-/// turn comes, and each line that is touched is waited for.
-#[repr(C, align(64))]
-pub(super) struct Place {
-    /// 0: it is nobody's.
-    id: u32,
-    /// Nothing follows what is in `input`.
-    pub(super) is_ended: bool,
-    /// Trailers came, and are in `trailers` and `trailer_bytes`.
-    pub(super) has_trailers: bool,
-    /// A response's head came, and is in `head` and `head_bytes`.
-    pub(super) has_head: bool,
-    /// The request's head is beyond the limits, and was not kept.
-    pub(super) is_too_large: bool,
-    /// Who waits for something to come.
-    pub(super) reader: Option<Waker>,
-    /// DATA: at most the stream's window.
-    pub(super) input: Buffer,
-    pub(super) cut: Option<Cut>,
-    pub(super) head: ResponseHead,
-    pub(super) head_bytes: Vec<u8>,
-    /// Who waits for room to send.
-    pub(super) writer: Option<Waker>,
-    pub(super) trailers: Vec<Field>,
-    pub(super) trailer_bytes: Vec<u8>,
-    /// Heads behind `head`: there is more than one only where informational responses come.
-    pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self {
-            id: 0,
-            input: Buffer::none(),
-            is_ended: false,
-            has_trailers: false,
-            trailers: Vec::new(),
-            trailer_bytes: Vec::new(),
-            has_head: false,
-            head: ResponseHead::default(),
-            head_bytes: Vec::new(),
-            heads: VecDeque::new(),
-            cut: None,
-            reader: None,
-            writer: None,
-            is_too_large: false,
-        }
-    }
-
-    fn begin(&mut self, id: u32, is_ended: bool, is_too_large: bool) {
-        (self.id, self.is_ended, self.is_too_large) = (id, is_ended, is_too_large);
-    }
-
-    /// Gives all back but what its next stream will need, too.
-    fn clear(&mut self) {
-        self.id = 0;
-        self.input = Buffer::none();
-        (self.is_ended, self.has_trailers, self.has_head) = (false, false, false);
-        if !self.heads.is_empty() {
-            self.heads = VecDeque::new();
-        }
-        (self.cut, self.reader, self.writer) = (None, None, None);
-        let room = self.trailer_bytes.capacity()
-            + self.head_bytes.capacity()
-            + (self.trailers.capacity() + self.head.fields.capacity()) * size_of::<Field>();
-        if room > ROOM_BYTES_MAX {
-            *self = Self::new();
-        }
-    }
-
-    fn wake_reader(&mut self) {
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
-    }
-
-    fn wake_writer(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            writer.wake();
-        }
-    }
-
-    pub(super) fn cut(&mut self, cut: Cut) {
-        self.cut.get_or_insert(cut);
-        self.wake_reader();
-        self.wake_writer();
-    }
-}
-
 /// What the task of a connection does with what only it can.
 pub(super) trait Owner {
     /// A request. Its head is in [`h2::Connection::take_request`] of `wire`, unless it is too large.
@@ -191,6 +103,7 @@ impl Connection {
         Self {
             wire: RefCell::new(h2::Connection::new(role, limits)),
             places: RefCell::default(),
+            spares: RefCell::default(),
             driver: RefCell::default(),
             is_woken: Cell::new(false),
             openers: RefCell::default(),
@@ -260,7 +173,7 @@ impl Connection {
         let mut places = self.places.borrow_mut();
         let slot = key.slot as usize;
         if slot >= places.len() {
-            places.resize_with(slot + 1, Place::new);
+            places.resize_with(slot + 1, Place::default);
         }
         if let Some(place) = places.get_mut(slot) {
             place.begin(key.id, is_ended, is_too_large);
@@ -280,13 +193,14 @@ impl Connection {
             Event::Response { end, .. } => {
                 self.has_spoken.set(true);
                 place.is_ended |= end;
+                let arrived = place.arrived.get_or_insert_with(|| self.spare());
                 if !place.has_head {
                     place.has_head = true;
-                    wire.take_response(&mut place.head, &mut place.head_bytes);
-                } else if place.heads.len() < HEADS_MAX {
+                    wire.take_response(&mut arrived.head, &mut arrived.head_bytes);
+                } else if arrived.heads.len() < HEADS_MAX {
                     let (mut head, mut bytes) = (ResponseHead::default(), Vec::new());
                     wire.take_response(&mut head, &mut bytes);
-                    place.heads.push_back((head, bytes));
+                    arrived.heads.push_back((head, bytes));
                 } else {
                     wire.reset(stream, ErrorCode::ENHANCE_YOUR_CALM);
                     place.cut(Cut::Broken(h2::Reason::Response));
@@ -301,13 +215,18 @@ impl Connection {
             }
             Event::Trailers { .. } => {
                 self.has_spoken.set(true);
-                wire.take_trailers(&mut place.trailers, &mut place.trailer_bytes);
+                let arrived = place.arrived.get_or_insert_with(|| self.spare());
+                wire.take_trailers(&mut arrived.trailers, &mut arrived.trailer_bytes);
                 (place.has_trailers, place.is_ended) = (true, true);
                 place.wake_reader();
             }
             Event::Reset { code, by, .. } => place.cut(Cut::of(code, by)),
             _ => place.wake_writer(),
         });
+    }
+
+    fn spare(&self) -> Box<Arrived> {
+        self.spares.borrow_mut().take().unwrap_or_default()
     }
 
     /// The place of a stream, as long as its exchange has not let go of it.
@@ -318,7 +237,11 @@ impl Connection {
 
     /// An exchange lets go of its stream.
     pub(super) fn forget(&self, key: StreamKey) {
-        self.with_place(key, Place::clear);
+        if let Some(mut arrived) = self.with_place(key, Place::clear).flatten()
+            && arrived.clear()
+        {
+            self.spares.borrow_mut().put(arrived, SPARES_MAX);
+        }
         let mut wire = self.wire.borrow_mut();
         wire.forget(key);
         let is_worth_a_look = !wire.output().is_empty() || wire.streams_held() == 0;
@@ -368,6 +291,7 @@ impl Connection {
     pub(super) fn shrink(&self) {
         self.wire.borrow_mut().shrink();
         *self.places.borrow_mut() = Vec::new();
+        *self.spares.borrow_mut() = Spares::new();
     }
 
     /// Streams that exchanges hold.

@@ -1,19 +1,22 @@
 //! The exchanges on the streams of a client's connection, which its task runs by itself.
 //!
-//! A task of the runtime for each stream would be made, queued and taken apart for each request. Here an exchange is a future in a box that
-//! the last one left behind, and waking it sets a bit; the connection's task is woken once for all whose bits are set, and what they
-//! say goes out in the same turn.
+//! A task of the runtime for each stream would be made, queued and taken apart for each request. Here a seat has a future that serves one
+//! request after another, and is neither made nor moved for any of them; waking it sets a bit; the connection's task is woken once for all
+//! whose bits are set, and what they say goes out in the same turn.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::AcqRel;
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use net::cache::Place;
 
-/// Boxes kept for the next exchanges. More streams than that at once are rare, and find their boxes made as they come.
-const SPARES_MAX: usize = 64;
+/// Seats that keep their future for the next request. More streams than that at once are rare, and find theirs made as they come.
+const KEPT_MAX: usize = 64;
 
 /// Exchanges that one [`Bell`] is for.
 const SEATS_EACH: usize = 63;
@@ -22,24 +25,48 @@ const SEATS_EACH: usize = 63;
 const ATTENDED: u64 = 1 << SEATS_EACH;
 
 /// The exchanges under way: as many as the connection has streams, at most twice its limit.
-pub(super) struct Exchanges<F> {
-    seats: Vec<Seat<F>>,
+pub(super) struct Exchanges<J, F, B> {
+    seats: Vec<Seat<J, F>>,
     taken: usize,
     /// One for each [`SEATS_EACH`] seats.
     bells: Vec<Arc<Bell>>,
     /// A bit for each seat of a bell that is free.
     free: Vec<u64>,
-    spares: Vec<Pin<Box<Option<F>>>>,
     /// Who runs them.
     task: Waker,
+    desk: Rc<Desk<J>>,
+    /// Makes what serves the requests that it finds on the desk.
+    begin: B,
 }
 
-struct Seat<F> {
+struct Seat<J, F> {
     waker: Waker,
     /// What the exchange works on, besides itself.
     work: Place,
-    /// `None`: the seat is free.
-    exchange: Option<Pin<Box<Option<F>>>>,
+    /// What it is to begin with.
+    job: Option<J>,
+    /// Of a free seat one that waits for its next request, or `None`.
+    exchange: Option<Pin<Box<F>>>,
+}
+
+/// Where an exchange finds its next request. They run one by one, so there is one desk for all.
+pub(super) struct Desk<J> {
+    job: Cell<Option<J>>,
+    is_asked: Cell<bool>,
+}
+
+impl<J> Desk<J> {
+    /// The next request. Whoever asks has done with the last.
+    pub(super) async fn next(&self) -> J {
+        poll_fn(|_| match self.job.take() {
+            Some(job) => Poll::Ready(job),
+            None => {
+                self.is_asked.set(true);
+                Poll::Pending
+            }
+        })
+        .await
+    }
 }
 
 /// Says which exchanges are to be looked at.
@@ -68,20 +95,20 @@ impl Wake for Rope {
     }
 }
 
-impl<F: Future<Output = ()>> Exchanges<F> {
-    pub(super) fn new() -> Self {
-        let (seats, bells, free, spares) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { seats, taken: 0, bells, free, spares, task: Waker::noop().clone() }
+impl<J, F: Future<Output = ()>, B: Fn(Rc<Desk<J>>) -> F> Exchanges<J, F, B> {
+    /// `begin` makes a future that asks the desk for a request, serves it, and asks for the next; or ends.
+    pub(super) fn new(begin: B) -> Self {
+        let (seats, bells, free) = (Vec::new(), Vec::new(), Vec::new());
+        let desk = Rc::new(Desk { job: Cell::new(None), is_asked: Cell::new(false) });
+        Self { seats, taken: 0, bells, free, task: Waker::noop().clone(), desk, begin }
     }
 
-    /// Takes an exchange in. It begins with the next [`Exchanges::poll`], which the task sees to, behind those that were taken in before it.
-    /// `work`: what it works on, which is fetched before it runs.
-    pub(super) fn push(&mut self, exchange: F, work: Place) {
-        let mut room = self.spares.pop().unwrap_or_else(|| Box::pin(None));
-        room.set(Some(exchange));
+    /// Takes a request in. Its exchange begins with the next [`Exchanges::poll`], which the task sees to, behind those that were taken in
+    /// before it. `work`: what it works on, which is fetched before it runs.
+    pub(super) fn push(&mut self, job: J, work: Place) {
         let index = self.seat();
         if let (Some(seat), Some(bell)) = (self.seats.get_mut(index), self.bells.get(index / SEATS_EACH)) {
-            seat.exchange = Some(room);
+            seat.job = Some(job);
             seat.work = work;
             self.taken += 1;
             bell.rung.fetch_or(bit(index), AcqRel);
@@ -100,7 +127,8 @@ impl<F: Future<Output = ()>> Exchanges<F> {
             self.bells.push(Arc::new(Bell { rung: AtomicU64::new(0), task: self.task.clone() }));
             self.free.push(0);
         }
-        self.seats.push(Seat { waker: waker(&self.bells, index), work: Place::of(&()), exchange: None });
+        let waker = waker(&self.bells, index);
+        self.seats.push(Seat { waker, work: Place::of(&()), job: None, exchange: None });
         index
     }
 
@@ -109,34 +137,30 @@ impl<F: Future<Output = ()>> Exchanges<F> {
         if !self.task.will_wake(cx.waker()) {
             self.move_to(cx.waker());
         }
-        for (number, bell) in self.bells.iter().enumerate() {
-            let mut rung = bell.rung.swap(ATTENDED, AcqRel) & !ATTENDED;
+        let Self { seats, bells, free, desk, begin, .. } = self;
+        for ((number, bell), free) in bells.iter().enumerate().zip(free) {
+            // A free seat is rung where somebody had still a waker of the exchange that was there.
+            let mut rung = bell.rung.swap(ATTENDED, AcqRel) & !ATTENDED & !*free;
             while rung != 0 {
                 let index = number * SEATS_EACH + rung.trailing_zeros() as usize;
                 rung &= rung - 1;
                 // Hundreds wait, and none of them is in the nearest cache when its turn comes: the next is fetched while this one runs.
                 if rung != 0
-                    && let Some(next) = self.seats.get(number * SEATS_EACH + rung.trailing_zeros() as usize)
-                    && let Some(room) = &next.exchange
+                    && let Some(next) = seats.get(number * SEATS_EACH + rung.trailing_zeros() as usize)
                 {
-                    Place::of(&**room).prefetch();
+                    next.exchange.as_ref().map(|exchange| Place::of(&**exchange).prefetch()).unwrap_or_default();
                     next.work.prefetch();
                 }
-                let Some(seat) = self.seats.get_mut(index) else { continue };
-                let Some(mut room) = seat.exchange.take() else { continue };
-                let polled =
-                    room.as_mut().as_pin_mut().map(|exchange| exchange.poll(&mut Context::from_waker(&seat.waker)));
-                if polled.is_some_and(|polled| polled.is_pending()) {
-                    seat.exchange = Some(room);
-                    continue;
-                }
-                room.set(None);
-                self.taken -= 1;
-                if let Some(free) = self.free.get_mut(number) {
+                let Some(seat) = seats.get_mut(index) else { continue };
+                let exchange = seat.exchange.get_or_insert_with(|| Box::pin(begin(desk.clone())));
+                desk.job.set(seat.job.take());
+                let is_gone = exchange.as_mut().poll(&mut Context::from_waker(&seat.waker)).is_ready();
+                if desk.is_asked.take() || is_gone {
+                    self.taken -= 1;
                     *free |= bit(index);
-                }
-                if self.spares.len() < SPARES_MAX {
-                    self.spares.push(room);
+                    if is_gone || index >= KEPT_MAX {
+                        seat.exchange = None;
+                    }
                 }
             }
         }
@@ -157,8 +181,7 @@ impl<F: Future<Output = ()>> Exchanges<F> {
     /// Gives back the room of those that are over, if none is under way.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
-            let task = self.task.clone();
-            *self = Self { task, ..Self::new() };
+            (self.seats, self.bells, self.free) = (Vec::new(), Vec::new(), Vec::new());
         }
     }
 
@@ -187,11 +210,8 @@ fn waker(bells: &[Arc<Bell>], index: usize) -> Waker {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::{Cell, RefCell};
-    use std::future::poll_fn;
-    use std::rc::Rc;
+    use std::cell::RefCell;
     use std::sync::atomic::AtomicUsize;
-    use std::task::Poll;
 
     use super::*;
 
@@ -227,6 +247,14 @@ mod tests {
         })
     }
 
+    /// What serves jobs, and counts in `made` how many of it there are.
+    async fn serve(made: &Cell<usize>, desk: Rc<Desk<Rc<Seen>>>) {
+        made.set(made.get() + 1);
+        loop {
+            exchange(desk.next().await).await;
+        }
+    }
+
     fn wake(seen: &Seen) {
         if let Some(waker) = seen.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -237,14 +265,19 @@ mod tests {
         all.iter().map(|seen| seen.polls.take()).collect()
     }
 
+    fn jobs(count: usize) -> Vec<Rc<Seen>> {
+        (0..count).map(|_| Rc::default()).collect()
+    }
+
     #[test]
     fn only_those_that_were_woken_are_run_and_the_task_is_woken_once() {
         let task = Arc::new(Task::default());
         let waker = Waker::from(task.clone());
         let cx = Context::from_waker(&waker);
-        let mut exchanges = Exchanges::new();
-        let all: Vec<Rc<Seen>> = (0..5).map(|_| Rc::default()).collect();
-        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone()), Place::of(&())));
+        let made = Cell::new(0);
+        let mut exchanges = Exchanges::new(|desk| serve(&made, desk));
+        let all = jobs(5);
+        all.iter().for_each(|seen| exchanges.push(seen.clone(), Place::of(&())));
         exchanges.poll(&cx);
         exchanges.poll(&cx);
         exchanges.rest(&cx);
@@ -264,37 +297,40 @@ mod tests {
         exchanges.poll(&cx);
         assert_eq!(polls(&all), [1, 0, 0, 0, 0]);
 
-        // A waker of an exchange that is over does no harm to the one that has its seat now.
-        let next = Rc::<Seen>::default();
-        exchanges.push(exchange(next.clone()), Place::of(&()));
+        // A waker of an exchange that is over does no harm: to nobody, and to the one that has its seat now.
         wake(&all[3]);
         exchanges.poll(&cx);
-        assert_eq!((next.polls.take(), exchanges.is_empty()), (1, false));
+        assert_eq!((polls(&all), exchanges.taken), (vec![0; 5], 4));
+        let next = Rc::<Seen>::default();
+        exchanges.push(next.clone(), Place::of(&()));
+        wake(&all[3]);
+        exchanges.poll(&cx);
+        assert_eq!((next.polls.take(), exchanges.taken), (1, 5));
+        assert_eq!(made.get(), 5, "the seat's own future served both");
     }
 
     #[test]
     fn those_that_came_first_begin_first() {
-        let order = Rc::new(RefCell::new(Vec::new()));
-        let mut exchanges = Exchanges::new();
-        let begin = |number: usize, ends: usize| {
-            let order = order.clone();
-            let mut polls = 0;
-            poll_fn(move |_| {
+        let order = RefCell::new(Vec::new());
+        let begin = |desk: Rc<Desk<usize>>| async {
+            let desk = desk;
+            loop {
+                let number = desk.next().await;
                 order.borrow_mut().push(number);
-                polls += 1;
-                if polls >= ends { Poll::Ready(()) } else { Poll::Pending }
-            })
+                // Every third stays.
+                if number.is_multiple_of(3) {
+                    std::future::pending::<()>().await;
+                }
+            }
         };
         let waker = Waker::from(Arc::new(Task::default()));
         let cx = Context::from_waker(&waker);
+        let mut exchanges = Exchanges::new(begin);
         for round in 0..3 {
-            // Every third stays.
-            (0..100).for_each(|number| {
-                exchanges.push(begin(number, if number % 3 == 0 { usize::MAX } else { 1 }), Place::of(&()))
-            });
+            (0..100).for_each(|number| exchanges.push(number, Place::of(&())));
             exchanges.poll(&cx);
-            let begun = std::mem::take(&mut *order.borrow_mut());
-            assert_eq!(begun, (0..100).collect::<Vec<_>>(), "{round}");
+            assert_eq!(order.take(), (0..100).collect::<Vec<_>>(), "{round}");
+            assert_eq!(exchanges.taken, 34 * (round + 1));
         }
     }
 
@@ -303,31 +339,52 @@ mod tests {
         let task = Arc::new(Task::default());
         let waker = Waker::from(task.clone());
         let cx = Context::from_waker(&waker);
-        let mut exchanges = Exchanges::new();
-        let all: Vec<Rc<Seen>> = (0..200).map(|_| Rc::default()).collect();
-        all.iter().for_each(|seen| exchanges.push(exchange(seen.clone()), Place::of(&())));
-        exchanges.poll(&cx);
-        exchanges.rest(&cx);
-        for seen in &all {
-            seen.may_end.set(true);
-            wake(seen);
+        let made = Cell::new(0);
+        let mut exchanges = Exchanges::new(|desk| serve(&made, desk));
+        for round in 1..=2 {
+            let all = jobs(200);
+            all.iter().for_each(|seen| exchanges.push(seen.clone(), Place::of(&())));
+            exchanges.poll(&cx);
+            exchanges.rest(&cx);
+            for seen in &all {
+                seen.may_end.set(true);
+                wake(seen);
+            }
+            // One for each bell, at most.
+            assert!((1..=4).contains(&task.wakes()));
+            exchanges.poll(&cx);
+            assert_eq!(polls(&all), vec![2; 200]);
+            let kept = exchanges.seats.iter().filter(|seat| seat.exchange.is_some()).count();
+            assert!(exchanges.is_empty() && kept == KEPT_MAX, "{kept}");
+            assert_eq!(made.get(), 200 * round - KEPT_MAX * (round - 1));
         }
-        // One for each bell, at most.
-        assert!((1..=4).contains(&task.wakes()));
-        exchanges.poll(&cx);
-        assert_eq!(polls(&all), vec![2; 200]);
-        assert!(exchanges.is_empty() && exchanges.spares.len() == SPARES_MAX);
         exchanges.shrink();
-        assert!(exchanges.seats.is_empty() && exchanges.spares.is_empty());
+        assert!(exchanges.seats.is_empty() && exchanges.bells.is_empty() && exchanges.free.is_empty());
+    }
+
+    #[test]
+    fn one_that_comes_to_its_end_leaves_its_seat() {
+        let waker = Waker::from(Arc::new(Task::default()));
+        let cx = Context::from_waker(&waker);
+        let begun = Cell::new(0);
+        let mut exchanges = Exchanges::new(|desk: Rc<Desk<usize>>| async {
+            let desk = desk;
+            begun.set(begun.get() + desk.next().await);
+        });
+        for round in 1..=3 {
+            exchanges.push(1, Place::of(&()));
+            exchanges.poll(&cx);
+            assert_eq!((begun.get(), exchanges.is_empty(), exchanges.seats.len()), (round, true, 1));
+        }
     }
 
     #[test]
     fn another_task_can_take_over() {
         let tasks = [Arc::new(Task::default()), Arc::new(Task::default())];
         let wakers = tasks.clone().map(Waker::from);
-        let seen = Rc::<Seen>::default();
-        let mut exchanges = Exchanges::new();
-        exchanges.push(exchange(seen.clone()), Place::of(&()));
+        let (seen, made) = (Rc::<Seen>::default(), Cell::new(0));
+        let mut exchanges = Exchanges::new(|desk| serve(&made, desk));
+        exchanges.push(seen.clone(), Place::of(&()));
         exchanges.poll(&Context::from_waker(&wakers[0]));
         exchanges.poll(&Context::from_waker(&wakers[1]));
         exchanges.rest(&Context::from_waker(&wakers[1]));

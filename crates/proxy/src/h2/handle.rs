@@ -11,7 +11,8 @@ use wire::h2::{ErrorCode, SendError, StreamKey};
 use wire::message::{Field, ResponseHead};
 
 use super::block::Block;
-use super::connection::{Connection, Cut, Place};
+use super::connection::{Connection, Cut};
+use super::place::Place;
 use crate::error::Error;
 use crate::grpc;
 
@@ -96,22 +97,29 @@ impl Handle {
         }
     }
 
-    /// Takes the trailers that ended the body; false: there were none. The rooms are used again.
-    pub(crate) fn take_trailers(&self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) -> bool {
+    /// Trailers ended the body.
+    pub(crate) fn has_trailers(&self) -> bool {
+        self.with(|place| place.has_trailers).unwrap_or_default()
+    }
+
+    /// Takes the trailers, if there are any. The rooms are used again.
+    pub(crate) fn take_trailers(&self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
         let taken = self.with(|place| {
-            std::mem::swap(&mut place.trailers, fields);
-            std::mem::swap(&mut place.trailer_bytes, bytes);
-            std::mem::take(&mut place.has_trailers)
+            if let Some(arrived) = place.arrived.as_mut().filter(|_| std::mem::take(&mut place.has_trailers)) {
+                std::mem::swap(&mut arrived.trailers, fields);
+                std::mem::swap(&mut arrived.trailer_bytes, bytes);
+            }
         });
-        taken.unwrap_or_default()
+        // Those of a stream that is gone are gone.
+        taken.unwrap_or_default();
     }
 
     /// The status of a call whose head has come, if its trailers have, too, and nothing is between them.
     pub(crate) fn early_status(&self) -> Option<grpc::Status> {
         let status = self.with(|place| {
             let is_all = place.has_trailers && place.input.is_empty();
-            let status = grpc::find(&place.trailers, &place.trailer_bytes, b"grpc-status").map(grpc::Status::parse);
-            status.filter(|_| is_all)
+            let arrived = place.arrived.as_ref().filter(|_| is_all)?;
+            grpc::find(&arrived.trailers, &arrived.trailer_bytes, b"grpc-status").map(grpc::Status::parse)
         });
         status.ok().flatten()
     }
@@ -136,12 +144,12 @@ impl Handle {
             };
         }
         let polled = self.with(|place| {
-            if place.has_head {
-                std::mem::swap(&mut place.head, head);
-                std::mem::swap(&mut place.head_bytes, bytes);
+            if let Some(arrived) = place.arrived.as_mut().filter(|_| place.has_head) {
+                std::mem::swap(&mut arrived.head, head);
+                std::mem::swap(&mut arrived.head_bytes, bytes);
                 place.has_head = false;
-                if let Some(next) = place.heads.pop_front() {
-                    (place.head, place.head_bytes) = next;
+                if let Some(next) = arrived.heads.pop_front() {
+                    (arrived.head, arrived.head_bytes) = next;
                     place.has_head = true;
                 }
                 return Poll::Ready(Ok(()));

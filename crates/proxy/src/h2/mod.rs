@@ -1,13 +1,14 @@
 //! Connections of HTTP/2, on both sides.
 //!
 //! A connection has one task, which alone reads and writes its socket (`driver`), and shares with the exchanges on its streams what
-//! `wire::h2` keeps of it (`connection`). The task of a client's connection runs the exchanges, too (`exchanges`). An exchange holds a stream by a [`Handle`], which stands in [`Stream`](crate::stream::Stream) where a
-//! connection of HTTP/1 would: so an exchange does not know what is spoken on its other side. All of it lives on one worker.
+//! `wire::h2` keeps of it (`connection`). The task of a client's connection runs the exchanges, too (`exchanges`). An exchange holds a stream by a
+//! [`Handle`], which stands in [`Stream`](crate::stream::Stream) where a connection of HTTP/1 would: so an exchange does not know what is
+//! spoken on its other side. All of it lives on one worker.
 //!
 //! | what | file |
 //! |---|---|
 //! | a head on its way out | `block` |
-//! | what task and streams share | `connection` |
+//! | what task and streams share | `connection`, `place` |
 //! | one stream, as its exchange holds it | `handle` |
 //! | the socket | `driver` |
 //! | whether the other side still lives | `liveness` |
@@ -31,6 +32,7 @@ mod exchanges;
 mod handle;
 mod liveness;
 mod mux;
+mod place;
 mod serve;
 
 pub(crate) use block::Block;

@@ -14,7 +14,7 @@ use wire::h2::{self, Role, StreamKey};
 
 use super::connection::{Connection, Cut, Owner};
 use super::driver::{Driver, End};
-use super::exchanges::Exchanges;
+use super::exchanges::{Desk, Exchanges};
 use super::handle::Handle;
 use super::liveness::{Heard, Liveness, Sign};
 use crate::exchange::{self, Downstream, Next};
@@ -36,22 +36,11 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     let stream = std::mem::replace(&mut downstream.stream, Stream::H2(Handle::unopened(connection.clone())));
     let input = std::mem::replace(&mut downstream.input, Buffer::none());
     let begun_ms = clock::now_ms();
+    let begin = |desk| exchanges_of_seat(worker, slot, downstream, &connection, desk);
     let mut session = Session {
         driver: Driver::new(stream, connection.clone(), begun_ms),
         liveness: Liveness::new(0),
-        clients: Clients {
-            worker,
-            slot,
-            connection: &connection,
-            downstream,
-            requests: 0,
-            exchanges: Exchanges::new(),
-            begin: |mut downstream: Downstream, work| async move {
-                if exchange::serve(worker, slot, &mut downstream, work).await == Next::Reset {
-                    downstream.stream.reset_on_close();
-                }
-            },
-        },
+        clients: Clients { worker, slot, downstream, requests: 0, exchanges: Exchanges::new(begin) },
         begun_ms,
         quiet_since_ms: Some(begun_ms),
         unfinished: None,
@@ -69,6 +58,38 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
     session.end(end).await;
 }
 
+/// A request that came: its stream, and what it is worked on in.
+type Job = (StreamKey, Box<Work>);
+
+/// Serves one request after another that is laid on the desk, as streams of `connection`.
+async fn exchanges_of_seat(
+    worker: &Rc<Worker>,
+    slot: &Rc<Slot>,
+    client: &Downstream,
+    connection: &Rc<Connection>,
+    desk: Rc<Desk<Job>>,
+) {
+    let mut downstream = Downstream {
+        stream: Stream::H2(Handle::unopened(connection.clone())),
+        input: Buffer::none(),
+        timer: Timer::new(&worker.timers),
+        peer: client.peer.clone(),
+        requests: 0,
+        quiet_since_ms: 0,
+    };
+    loop {
+        let (key, work) = desk.next().await;
+        downstream.stream = Stream::H2(Handle::of_request(connection.clone(), key));
+        downstream.requests = 0;
+        if exchange::serve(worker, slot, &mut downstream, work).await == Next::Reset {
+            downstream.stream.reset_on_close();
+        }
+        downstream.stream = Stream::H2(Handle::unopened(connection.clone()));
+        downstream.input = Buffer::none();
+        downstream.timer.clear();
+    }
+}
+
 struct Session<'s, F, B> {
     driver: Driver,
     liveness: Liveness,
@@ -84,7 +105,7 @@ struct Session<'s, F, B> {
     is_shrunk: bool,
 }
 
-impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B> {
+impl<F: Future<Output = ()>, B: Fn(Rc<Desk<Job>>) -> F> Session<'_, F, B> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             let now_ms = clock::now_ms();
@@ -211,7 +232,8 @@ impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Session<'_, F, B
 
     /// Says the last words, cuts off what is left, and waits until the exchanges have ended.
     async fn end(mut self, end: End) {
-        let Clients { connection, downstream, .. } = self.clients;
+        let Clients { downstream, .. } = self.clients;
+        let connection = self.driver.connection.clone();
         match &end {
             End::Done => {}
             End::Broken(error) => {
@@ -270,32 +292,20 @@ enum Due {
 struct Clients<'s, F, B> {
     worker: &'s Rc<Worker>,
     slot: &'s Rc<Slot>,
-    connection: &'s Rc<Connection>,
-    /// What every stream's exchange begins with.
     downstream: &'s Downstream,
     requests: u64,
-    exchanges: Exchanges<F>,
-    /// Makes the exchange of a request whose head is in the second.
-    begin: B,
+    exchanges: Exchanges<Job, F, B>,
 }
 
-impl<F: Future<Output = ()>, B: Fn(Downstream, Box<Work>) -> F> Owner for Clients<'_, F, B> {
+impl<F: Future<Output = ()>, B: Fn(Rc<Desk<Job>>) -> F> Owner for Clients<'_, F, B> {
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
         self.requests += 1;
         let mut work = self.worker.rooms.work();
         if !is_too_large {
             wire.take_request(&mut work.request, &mut work.request_bytes);
         }
-        let downstream = Downstream {
-            stream: Stream::H2(Handle::of_request(self.connection.clone(), key)),
-            input: Buffer::none(),
-            timer: Timer::new(&self.worker.timers),
-            peer: self.downstream.peer.clone(),
-            requests: 0,
-            quiet_since_ms: 0,
-        };
         let place = Place::of(&*work);
-        self.exchanges.push((self.begin)(downstream, work), place);
+        self.exchanges.push((key, work), place);
     }
 
     fn on_refused(&mut self, reason: h2::Reason) {

@@ -27,9 +27,9 @@ use crate::body::{Head, Pump};
 use crate::cluster::{Cluster, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
-use crate::exchange;
 use crate::h2::{Block, Handle};
 use crate::headers;
+use crate::passing;
 use crate::receive;
 use crate::stream::Stream;
 use crate::worker::ListenerView;
@@ -288,7 +288,7 @@ async fn answer(
     });
     let is_whole = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))??;
     if is_whole && head.keep_alive && upstream.input.is_empty() {
-        exchange::give_back(cluster, lease, upstream, method, &head, clock::now_ms());
+        passing::give_back(cluster, lease, upstream, method, &head, clock::now_ms());
     }
     Ok(head.status)
 }

@@ -61,16 +61,22 @@ fn is_at_once(setback: Setback, has_other: bool) -> bool {
 /// The tries of one request.
 #[derive(Default)]
 pub(crate) struct Tries {
-    /// Endpoints that are not asked again as long as there are others.
-    tried: SmallVec<[usize; 3]>,
-    retries: u32,
-    redispatch: Redispatch,
+    /// Those that have failed. In a box: there are few.
+    past: Option<Box<Past>>,
     /// The next try takes a connection that was made since then, in microseconds.
     pub(crate) fresh_since_us: Option<u64>,
     /// The next try is to come so much later, in milliseconds.
     pub(crate) wait_ms: u64,
+}
+
+#[derive(Default)]
+struct Past {
+    /// Endpoints that are not asked again as long as there are others.
+    tried: SmallVec<[usize; 3]>,
+    retries: u32,
+    redispatch: Redispatch,
     /// What went wrong last, where no response came.
-    pub(crate) failed: Option<Error>,
+    failed: Option<Error>,
 }
 
 impl Tries {
@@ -80,18 +86,31 @@ impl Tries {
     /// Those of [`crate::cluster::Cluster::lease`].
     pub(crate) async fn lease(&mut self, routed: &Routed<'_>, now_ms: u64, timer: &Timer) -> Result<Lease, Error> {
         let Routed { cluster, policy, key, deadline_ms, .. } = routed;
-        let preferred = routed.preferred.filter(|index| !self.tried.contains(index));
+        let tried = self.past.as_ref().map_or(&[][..], |past| &past.tried);
+        let preferred = routed.preferred.filter(|index| !tried.contains(index));
         if let Some(lease) = preferred.and_then(|index| cluster.lease_of(index, now_ms)) {
             return Ok(lease);
         }
-        match cluster.lease(now_ms, *deadline_ms, *key, &self.tried, timer).await {
-            Err(Error { reason: Reason::NoEndpoint, .. }) if policy.retry.same_endpoint && !self.tried.is_empty() => {
-                self.tried.clear();
-                self.redispatch.end();
+        match (cluster.lease(now_ms, *deadline_ms, *key, tried, timer).await, &mut self.past) {
+            (Err(Error { reason: Reason::NoEndpoint, .. }), Some(past))
+                if policy.retry.same_endpoint && !past.tried.is_empty() =>
+            {
+                past.tried.clear();
+                past.redispatch.end();
                 cluster.lease(now_ms, *deadline_ms, *key, &[], timer).await
             }
-            leased => leased,
+            (leased, _) => leased,
         }
+    }
+
+    /// What went wrong with the last try. `None`: it was answered.
+    pub(crate) fn failed(&mut self, error: Option<Error>) {
+        self.past.get_or_insert_default().failed = error;
+    }
+
+    /// What went wrong with the last try, where no response came.
+    pub(crate) fn failure(&mut self) -> Option<Error> {
+        self.past.as_mut().and_then(|past| past.failed.take())
     }
 
     /// A connection from the pool was closed by its endpoint just then, which says nothing about the endpoint: whether the request is sent
@@ -130,17 +149,18 @@ impl Tries {
         if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
             return false;
         }
-        self.tried.push(lease.endpoint.index);
-        let has_other = cluster.has_other(&self.tried, now_ms);
+        let past = self.past.get_or_insert_default();
+        past.tried.push(lease.endpoint.index);
+        let has_other = cluster.has_other(&past.tried, now_ms);
         let is_free = setback == Setback::Unreachable && has_other && retry.attempts > 0 && {
             let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
-            self.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
+            past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
-        let has_another = retry.same_endpoint || self.tried.len() < cluster.endpoints.len();
-        if !is_free && (self.retries >= retry.attempts || !has_another) {
+        let has_another = retry.same_endpoint || past.tried.len() < cluster.endpoints.len();
+        if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
-        let wait_ms = if is_at_once(setback, has_other) { 0 } else { cluster.backoff_ms(self.retries + 1) };
+        let wait_ms = if is_at_once(setback, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
         // The request's time is over before the wait is: what there is to be told can be told now.
         if now_ms.saturating_add(wait_ms) >= *deadline_ms {
             return false;
@@ -148,7 +168,7 @@ impl Tries {
         if is_free {
             cluster.counters.redispatches.inc();
         } else if cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
-            self.retries += 1;
+            past.retries += 1;
             cluster.counters.retries.inc();
         } else {
             listener.count(Reason::RetryBudget);
