@@ -27,7 +27,7 @@ use crate::work::{Reply, Rooms, Work};
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 const INTERIM_MAX: usize = 16;
 
-/// Sends the request until an endpoint has begun its final answer, whose head is then in `work.response`.
+/// Sends the request until an endpoint has begun its final answer, whose head is then in `work.reply`.
 ///
 /// Without a policy of the route's own a request goes to another endpoint where the first cannot have acted on it (no connection was made),
 /// or where acting twice is the same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the
