@@ -284,7 +284,10 @@ impl<'a> Attempt<'a> {
             let is_just_sent = wait.interims == 0 && wait.scanned == 0 && request.body == Body::None;
             let sent_ms = if is_just_sent { upload.head_sent_us / 1000 } else { 0 };
             let now_ms = if sent_ms == 0 { clock::now_ms() } else { sent_ms };
-            let wait_ms = self.wait_ms(wait, now_ms, upload.received, waits_for_client);
+            let rate = self.limits.min_rate.filter(|_| !self.may_pause);
+            let response_timeout = self.cluster.plan.policy.response_timeout;
+            let moved = upload.received;
+            let wait_ms = wait.pace.wait_ms(self.limits, rate, response_timeout, now_ms, moved, waits_for_client);
             timer.set(now_ms.saturating_add(wait_ms).min(self.deadline_ms));
         }
         timer.poll_elapsed(cx).map(|()| {
@@ -295,17 +298,6 @@ impl<'a> Attempt<'a> {
                 false => Error::upstream(Reason::ResponseTimeout),
             })
         })
-    }
-
-    /// How long whoever is to say something now may take for it, in milliseconds.
-    fn wait_ms(&self, wait: &mut Wait, now_ms: u64, received: u64, waits_for_client: bool) -> u64 {
-        let rate = self.limits.min_rate.filter(|_| !self.may_pause);
-        let left_ms = wait.pace.note(self.limits, rate, now_ms, received, waits_for_client);
-        if waits_for_client {
-            crate::millis(self.limits.stall_timeout).min(left_ms)
-        } else {
-            crate::millis(self.cluster.plan.policy.response_timeout)
-        }
     }
 
     /// Passes a 1xx on to a client that knows them (RFC 9110 section 15.2).

@@ -442,7 +442,7 @@ impl Pump {
     fn ends_with(&self, count: usize, at_hand: usize, reader: &Stream) -> bool {
         match (&self.source, reader) {
             (Source::Length(remaining), _) => *remaining == count as u64,
-            (Source::Frames, Stream::H2(handle)) => count == at_hand && handle.has_ended_without_trailers(),
+            (Source::Frames, Stream::H2(handle)) => count == at_hand && handle.has_ended() && !handle.has_trailers(),
             _ => false,
         }
     }

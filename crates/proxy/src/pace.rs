@@ -2,6 +2,8 @@
 //!
 //! Looked at where a deadline is moved anyway, and that is after progress: nothing here has a timer of its own.
 
+use std::time::Duration;
+
 use model::{ListenerLimits, MinRate};
 
 /// One client's account, of one direction of an exchange. It is opened when the client is first waited for: most are never waited for.
@@ -33,7 +35,7 @@ impl Pace {
 
     /// So many bytes have been moved in all by now; the client is waited for from now on, or something else is: gives for how long it may be, in
     /// milliseconds. The account begins with the grace of `rate` on it; without one the client may take all the time it wants.
-    pub(crate) fn note(
+    fn note(
         &mut self,
         limits: &ListenerLimits,
         rate: Option<MinRate>,
@@ -48,6 +50,25 @@ impl Pace {
                 account.note(now_ms, moved, true)
             }
             (None, _) => u64::MAX,
+        }
+    }
+
+    /// For how long whoever is waited for from now on may be, in milliseconds: the client as [`Pace::note`] has it, and no longer than it may
+    /// stall; else the endpoint, for `response_timeout`.
+    pub(crate) fn wait_ms(
+        &mut self,
+        limits: &ListenerLimits,
+        rate: Option<MinRate>,
+        response_timeout: Duration,
+        now_ms: u64,
+        moved: u64,
+        waits_for_client: bool,
+    ) -> u64 {
+        let left_ms = self.note(limits, rate, now_ms, moved, waits_for_client);
+        if waits_for_client {
+            crate::millis(limits.stall_timeout).min(left_ms)
+        } else {
+            crate::millis(response_timeout)
         }
     }
 
@@ -89,8 +110,6 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// 100 bytes a second after a grace of 5 s, of which up to 60 s are kept.

@@ -89,7 +89,10 @@ impl Passing {
         if progress != self.seen {
             self.seen = progress;
             let now_ms = clock::now_ms();
-            let wait_ms = self.wait_ms(routed, now_ms, upload.received + download.sent, waits_for_endpoint);
+            let (limits, moved) = (&routed.http.limits, upload.received + download.sent);
+            let response_timeout = routed.cluster.plan.policy.response_timeout;
+            let wait_ms =
+                self.pace.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
             timer.set(now_ms.saturating_add(wait_ms).min(routed.deadline_ms));
         }
         timer.poll_elapsed(cx).map(|()| {
@@ -98,17 +101,6 @@ impl Passing {
             let waits_for_endpoint = download.waits_for_sender(&upstream.input);
             if download.is_done() { Ok(()) } else { Err(overdue(routed.deadline_ms, waits_for_endpoint, &self.pace)) }
         })
-    }
-
-    /// How long whoever is to move something now may take for it, in milliseconds.
-    fn wait_ms(&mut self, routed: &Routed<'_>, now_ms: u64, moved: u64, waits_for_endpoint: bool) -> u64 {
-        let limits = &routed.http.limits;
-        let left_ms = self.pace.note(limits, limits.min_rate, now_ms, moved, !waits_for_endpoint);
-        if waits_for_endpoint {
-            crate::millis(routed.cluster.plan.policy.response_timeout)
-        } else {
-            crate::millis(limits.stall_timeout).min(left_ms)
-        }
     }
 
     /// The response is complete: what becomes of both connections.

@@ -9,8 +9,8 @@ use crate::headers::Out;
 /// Fields and pseudo-header fields. Made for reuse.
 #[derive(Default)]
 pub(crate) struct Block {
-    /// Pseudo-header fields, and from `fields_at` on the fields one behind the other: of each an [`Entry`], its name, its value. All in one
-    /// piece, for it lies until the request is answered, and hundreds do: see the `places` of a connection.
+    /// Pseudo-header fields, and from `fields_at` on the fields one behind the other: of each a [`Prefix`], its name, its value. All in one
+    /// piece, for it lies until the request is answered, and hundreds do: see [`Place`](super::place::Place).
     bytes: Vec<u8>,
     fields_at: usize,
     /// The field that is being written: where it begins, and behind its name its value.
@@ -27,22 +27,22 @@ pub(crate) struct Block {
 
 /// What stands before a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct Prefix {
     name_bytes: usize,
     value_bytes: usize,
     never_indexed: bool,
 }
 
-/// Bytes of an [`Entry`].
-const ENTRY_BYTES: usize = 8;
+/// Bytes of a [`Prefix`].
+const PREFIX_BYTES: usize = 8;
 
-impl Entry {
-    fn bytes(self) -> [u8; ENTRY_BYTES] {
+impl Prefix {
+    fn bytes(self) -> [u8; PREFIX_BYTES] {
         let name = (self.name_bytes as u32) << 1 | u32::from(self.never_indexed);
         (u64::from(name) << 32 | u64::from(self.value_bytes as u32)).to_le_bytes()
     }
 
-    fn of(bytes: [u8; ENTRY_BYTES]) -> Self {
+    fn of(bytes: [u8; PREFIX_BYTES]) -> Self {
         let both = u64::from_le_bytes(bytes);
         let name = (both >> 32) as usize;
         Self { name_bytes: name >> 1, value_bytes: both as u32 as usize, never_indexed: name & 1 == 1 }
@@ -98,12 +98,12 @@ impl Block {
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
         let mut rest = self.bytes.get(self.fields_at..).unwrap_or_default();
         std::iter::from_fn(move || {
-            let (entry, behind) = rest.split_first_chunk()?;
-            let entry = Entry::of(*entry);
-            let (name, behind) = behind.split_at_checked(entry.name_bytes)?;
-            let (value, behind) = behind.split_at_checked(entry.value_bytes)?;
+            let (prefix, behind) = rest.split_first_chunk()?;
+            let prefix = Prefix::of(*prefix);
+            let (name, behind) = behind.split_at_checked(prefix.name_bytes)?;
+            let (value, behind) = behind.split_at_checked(prefix.value_bytes)?;
             rest = behind;
-            Some((name, value, entry.never_indexed))
+            Some((name, value, prefix.never_indexed))
         })
     }
 
@@ -112,16 +112,16 @@ impl Block {
         let mut at = self.fields_at;
         let found = self.fields().find_map(|(other, before, never_indexed)| {
             let start = at;
-            at += ENTRY_BYTES + other.len() + before.len();
+            at += PREFIX_BYTES + other.len() + before.len();
             (other == name).then_some((start, before.len(), never_indexed))
         });
         let Some((start, value_bytes, never_indexed)) = found else { return };
         let mut text = Vec::new();
         value(&mut text);
-        let entry = Entry { name_bytes: name.len(), value_bytes: text.len(), never_indexed };
-        let value_at = start + ENTRY_BYTES + name.len();
+        let prefix = Prefix { name_bytes: name.len(), value_bytes: text.len(), never_indexed };
+        let value_at = start + PREFIX_BYTES + name.len();
         self.bytes.splice(value_at..value_at + value_bytes, text);
-        self.put(start, entry);
+        self.put(start, prefix);
     }
 
     /// No field is in it.
@@ -131,7 +131,7 @@ impl Block {
 
     /// Bytes of all names and values: a measure of what goes out, not what HPACK makes of it.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.count as usize * ENTRY_BYTES
+        self.bytes.len() - self.count as usize * PREFIX_BYTES
     }
 
     fn push(&mut self, text: &[u8]) -> Span {
@@ -140,9 +140,9 @@ impl Block {
         Span { start, end: self.at() }
     }
 
-    fn put(&mut self, at: usize, entry: Entry) {
-        if let Some(place) = self.bytes.get_mut(at..at + ENTRY_BYTES) {
-            place.copy_from_slice(&entry.bytes());
+    fn put(&mut self, at: usize, prefix: Prefix) {
+        if let Some(place) = self.bytes.get_mut(at..at + PREFIX_BYTES) {
+            place.copy_from_slice(&prefix.bytes());
         }
     }
 
@@ -154,7 +154,7 @@ impl Block {
 impl Out for Block {
     fn value(&mut self, name: &[u8]) -> &mut Vec<u8> {
         let start = self.at();
-        self.bytes.extend_from_slice(&[0; ENTRY_BYTES]);
+        self.bytes.extend_from_slice(&[0; PREFIX_BYTES]);
         self.bytes.extend_from_slice(name);
         self.begun = Span { start, end: self.at() };
         &mut self.bytes
@@ -162,16 +162,16 @@ impl Out for Block {
 
     fn end(&mut self, never_indexed: bool) {
         let (start, value_at) = (self.begun.start as usize, self.begun.end as usize);
-        let (name_bytes, value_bytes) = (value_at - start - ENTRY_BYTES, self.bytes.len() - value_at);
-        self.put(start, Entry { name_bytes, value_bytes, never_indexed });
+        let (name_bytes, value_bytes) = (value_at - start - PREFIX_BYTES, self.bytes.len() - value_at);
+        self.put(start, Prefix { name_bytes, value_bytes, never_indexed });
         self.count += 1;
     }
 
     fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
         // Room for all at once.
-        self.bytes.reserve(ENTRY_BYTES + name.len() + value.len());
-        let entry = Entry { name_bytes: name.len(), value_bytes: value.len(), never_indexed };
-        self.bytes.extend_from_slice(&entry.bytes());
+        self.bytes.reserve(PREFIX_BYTES + name.len() + value.len());
+        let prefix = Prefix { name_bytes: name.len(), value_bytes: value.len(), never_indexed };
+        self.bytes.extend_from_slice(&prefix.bytes());
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
         self.count += 1;

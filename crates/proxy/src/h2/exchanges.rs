@@ -148,7 +148,9 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<Desk<J>>) -> F> Exchanges<J, F, B> {
                 if rung != 0
                     && let Some(next) = seats.get(number * SEATS_EACH + rung.trailing_zeros() as usize)
                 {
-                    next.exchange.as_ref().map(|exchange| Place::of(&**exchange).prefetch()).unwrap_or_default();
+                    if let Some(exchange) = &next.exchange {
+                        Place::of(&**exchange).prefetch();
+                    }
                     next.work.prefetch();
                 }
                 let Some(seat) = seats.get_mut(index) else { continue };

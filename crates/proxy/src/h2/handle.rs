@@ -64,11 +64,6 @@ impl Handle {
         self.with(|place| place.is_ended && place.input.is_empty()).unwrap_or_default()
     }
 
-    /// The same, and no trailers have come with it.
-    pub(crate) fn has_ended_without_trailers(&self) -> bool {
-        self.with(|place| place.is_ended && place.input.is_empty() && !place.has_trailers).unwrap_or_default()
-    }
-
     /// Puts what has come of the body into `input`, which is empty, without copying it. False: the body is over.
     ///
     /// # Errors
@@ -105,7 +100,8 @@ impl Handle {
     /// Takes the trailers, if there are any. The rooms are used again.
     pub(crate) fn take_trailers(&self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
         let taken = self.with(|place| {
-            if let Some(arrived) = place.arrived.as_mut().filter(|_| std::mem::take(&mut place.has_trailers)) {
+            let has_trailers = std::mem::take(&mut place.has_trailers);
+            if let Some(arrived) = place.arrived.as_mut().filter(|_| has_trailers) {
                 std::mem::swap(&mut arrived.trailers, fields);
                 std::mem::swap(&mut arrived.trailer_bytes, bytes);
             }
