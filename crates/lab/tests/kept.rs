@@ -1,8 +1,8 @@
 //! Runs that are kept in `lab/runs`, and what documents say of them.
 //!
-//! Job: their tables still follow from their rounds, nothing in them is the host's own, and the README shows each of them as it is. When a
-//! change of the report makes this fail, `steelyard lab report lab/runs/NAME --keep lab/runs/NAME` writes a run anew, and `--table --into
-//! README.md` its table.
+//! Job: their tables still follow from their rounds, nothing in them is the host's own, and a document that shows a run's table shows it as
+//! the run gives it. When a change of the report makes this fail, `steelyard lab report lab/runs/NAME --keep lab/runs/NAME` writes a run
+//! anew, and `--table --into FILE` updates its table in a document.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,21 +54,38 @@ fn kept_runs_say_nothing_of_their_host() {
     }
 }
 
-#[test]
-fn the_readme_shows_every_kept_run_as_it_is() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    for (name, _, mut run) in kept() {
+/// What is wrong with the tables of runs that `document` shows: the run is not kept, or it gives another table.
+fn wrong_tables(document: &str) -> Vec<String> {
+    let shown = document.lines().filter_map(|line| line.strip_prefix("<!-- end of ")?.strip_suffix(" -->"));
+    let is_wrong = |name: &&str| {
+        let directory = root().join("lab/runs").join(name);
+        if !directory.join("run.json").exists() {
+            return true;
+        }
+        let mut run = read(&directory);
         report::analyse(&mut run);
-        let again = into_document(&readme, &name, &report::tables(&run, Tables::Summary));
-        let again = again.unwrap_or_else(|| panic!("README.md has no place for {name}"));
-        assert!(again == readme, "the table of {name} in README.md is not what the run gives");
+        into_document(document, name, &report::tables(&run, Tables::Summary)).is_none_or(|again| again != document)
+    };
+    shown.filter(is_wrong).map(str::to_owned).collect()
+}
+
+#[test]
+fn documents_show_tables_as_their_runs_give_them() {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    for path in docs.filter(|path| path.extension().is_some_and(|end| end == "md")).chain([root().join("README.md")]) {
+        let document = fs::read_to_string(&path).unwrap();
+        assert_eq!(wrong_tables(&document), [""; 0], "{}", path.display());
     }
-    // And no run that is not there.
-    let shown = readme.lines().filter_map(|line| line.strip_prefix("<!-- end of ")?.strip_suffix(" -->"));
-    for name in shown {
-        assert!(
-            root().join("lab/runs").join(name).join("run.json").exists(),
-            "README.md shows {name}, which is not kept"
-        );
-    }
+}
+
+#[test]
+fn a_table_that_its_run_does_not_give_is_found() {
+    let (name, _, mut run) = kept().into_iter().next().expect("no run is kept");
+    report::analyse(&mut run);
+    let empty = format!("<!-- {name} -->\n<!-- end of {name} -->\n");
+    let document = into_document(&empty, &name, &report::tables(&run, Tables::Summary)).unwrap();
+    assert_eq!(wrong_tables(&document), [""; 0]);
+    assert_eq!(wrong_tables(&empty), [name.clone()]);
+    assert_eq!(wrong_tables(&document.replacen("| ", "| 1", 1)), [name]);
+    assert_eq!(wrong_tables("<!-- never-run -->\n<!-- end of never-run -->\n"), ["never-run"]);
 }
