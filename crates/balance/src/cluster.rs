@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use crate::endpoint::{DRAINING, EndpointState, UNHEALTHY};
 use crate::maglev::Maglev;
-use crate::outlier::{Ejection, Outcome, OutlierPolicy};
+use crate::outlier::{Ejection, Outcome, OutlierPolicy, Proof};
 
 /// The endpoints of a cluster and the policy for using them, shared by the workers and the health checks.
 ///
@@ -168,6 +168,25 @@ impl ClusterState {
         let ejection = policy.on_failure(&self.endpoints, index, now_ms, outcome)?;
         self.publish();
         Some(ejection)
+    }
+
+    /// An endpoint has shown that it works again. True if that has ended an ejection. One relaxed load where there is none.
+    pub fn readmit(&self, index: usize, now_ms: u64, proof: Proof) -> bool {
+        let (Some(policy), Some(endpoint)) = (&self.outlier, self.endpoints.get(index)) else { return false };
+        let is_over = endpoint.is_ejected(now_ms) && policy.on_proof(endpoint, now_ms, proof);
+        if is_over {
+            self.publish();
+        }
+        is_over
+    }
+
+    /// The ejected endpoint, of those that are not `excluded`, whose ejection ends first: for a request that would fail otherwise.
+    pub fn last_resort(&self, now_ms: u64, excluded: impl Fn(usize) -> bool) -> Option<usize> {
+        let ejected = (0..self.endpoints.len()).filter_map(|index| match self.status(index, now_ms)? {
+            EndpointStatus::Ejected { until_ms } if self.weight(index) > 0 => Some((until_ms, index)),
+            _ => None,
+        });
+        ejected.filter(|(_, index)| !excluded(*index)).min().map(|(_, index)| index)
     }
 
     /// Relative to the other endpoints; 0 takes no new work. An index that does not exist has none.

@@ -1,7 +1,10 @@
 //! What all workers know together about one endpoint.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU8, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use crate::ewma::PeakEwma;
 
@@ -9,6 +12,9 @@ use crate::ewma::PeakEwma;
 pub(crate) const UNHEALTHY: u8 = 1;
 /// Set while the operator wants no new work there.
 pub(crate) const DRAINING: u8 = 2;
+/// Where [`EndpointState::flags`] keep the [`crate::Proof`] that ends the last ejection early, and how many bits that takes.
+pub(crate) const PROOF_SHIFT: u8 = 2;
+pub(crate) const PROOF_MASK: u8 = 3 << PROOF_SHIFT;
 
 /// The state of one endpoint of one cluster, shared by the workers and the health checks.
 ///
@@ -16,8 +22,11 @@ pub(crate) const DRAINING: u8 = 2;
 /// verdicts and ejections are not forgotten. Its weight is not here but in the cluster's state: it belongs to a snapshot, and one that is
 /// refused must leave nothing behind.
 ///
-/// All atomics are relaxed: each is a hint of its own, and what must be seen together is published by the cluster's epoch. Aligned to two
-/// cache lines, because processors fetch lines in pairs, so that two endpoints under load do not slow each other down.
+/// All atomics but `connections` are relaxed: each is a hint of its own, and what must be seen together is published by the cluster's epoch.
+/// `connections` is sequentially consistent, because a request that waits for room must not miss it: it counts itself as waiting and then
+/// looks at `connections`, while one that makes room lowers `connections` and then looks whether anyone waits. With weaker orders both may read
+/// the old values, and the request would wait beside an idle endpoint. On x86 this costs nothing, since its atomic writes are ordered so
+/// anyway. Aligned to two cache lines, because processors fetch lines in pairs, so that two endpoints under load do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct EndpointState {
@@ -82,15 +91,15 @@ impl EndpointState {
 
     /// A connection is open or being opened. Exactly one [`Self::close_connection`] follows.
     pub fn open_connection(&self) {
-        self.connections.fetch_add(1, Relaxed);
+        self.connections.fetch_add(1, SeqCst);
     }
 
     /// As [`Self::open_connection`] where less than `connections_max` are open; false, and nothing changed, where not.
     pub fn try_open_connection(&self, connections_max: usize) -> bool {
         self.connections
             .fetch_update(
-                Relaxed,
-                Relaxed,
+                SeqCst,
+                SeqCst,
                 |open| if (open as usize) < connections_max { open.checked_add(1) } else { None },
             )
             .is_ok()
@@ -98,13 +107,13 @@ impl EndpointState {
 
     /// A connection is closed, or could not be opened.
     pub fn close_connection(&self) {
-        let before = self.connections.fetch_sub(1, Relaxed);
+        let before = self.connections.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "close_connection without open_connection");
     }
 
     /// Open connections.
     pub fn connections(&self) -> u32 {
-        self.connections.load(Relaxed)
+        self.connections.load(SeqCst)
     }
 
     /// How long an answer took. Only answers that are worth having: an endpoint that fails fast must not look fast.
@@ -121,7 +130,8 @@ impl EndpointState {
         self.flags.load(Relaxed) & flag != 0
     }
 
-    pub(crate) fn is_ejected(&self, now_ms: u64) -> bool {
+    /// Taken out by what real requests met there.
+    pub fn is_ejected(&self, now_ms: u64) -> bool {
         now_ms < self.ejected_until_ms.load(Relaxed)
     }
 }

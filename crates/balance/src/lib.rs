@@ -43,7 +43,7 @@ pub use endpoint::EndpointState;
 pub use hash::hash_key;
 pub use health::{FIRST_PROBE_WITHIN_MS_MAX, HealthMachine, first_probe_delay_ms, next_probe_delay_ms};
 pub use maglev::maglev_table;
-pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome};
+pub use outlier::{EJECTION_MULTIPLIER_MAX, Ejection, Outcome, Proof};
 pub use picker::{Pick, Picker};
 pub use rate::{RATE_KEYS_MAX, Rate, RateTable};
 pub use redispatch::{REDISPATCHES_MAX, Redispatch};

@@ -2,11 +2,12 @@
 //!
 //! `consecutive_5xx` failures in a row eject. The n-th ejection in a row lasts n times `eject_for`, at most
 //! [`EJECTION_MULTIPLIER_MAX`] times; after the end of one, each success that comes a whole `eject_for` after the last change takes one off n.
+//! An ejection ends early when the endpoint has done what it was ejected for failing to do: see [`Proof`].
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-use crate::endpoint::EndpointState;
+use crate::endpoint::{EndpointState, PROOF_MASK, PROOF_SHIFT};
 
 /// An ejection lasts at most this many times `eject_for`.
 pub const EJECTION_MULTIPLIER_MAX: u32 = 10;
@@ -24,6 +25,29 @@ pub enum Outcome {
     Reset,
     /// The endpoint was silent for too long.
     Timeout,
+}
+
+/// What an ejected endpoint has shown that it can do. Each kind proves what the kinds before it prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Proof {
+    /// It took a connection: ends an ejection for connections that failed.
+    Connected = 1,
+    /// It answered a health check: ends an ejection for resets and timeouts, too. Not one for statuses of 5xx, because a check that passes says
+    /// little about other requests.
+    Probed = 2,
+    /// It served a request that was sent while it was ejected: ends any ejection.
+    Served = 3,
+}
+
+impl Outcome {
+    /// What proves that an endpoint which was ejected for this works again.
+    fn disproved_by(self) -> Proof {
+        match self {
+            Self::ConnectFailure => Proof::Connected,
+            Self::Reset | Self::Timeout => Proof::Probed,
+            Self::Success | Self::Failure5xx => Proof::Served,
+        }
+    }
 }
 
 /// An endpoint has been taken out. For the log.
@@ -116,8 +140,24 @@ impl OutlierPolicy {
         endpoint.trouble.store(pack(0, nth), Relaxed);
         endpoint.forgive_at_ms.store(until_ms.saturating_add(self.eject_for_ms), Relaxed);
         endpoint.usable_since_ms.fetch_max(until_ms, Relaxed);
+        endpoint.flags.fetch_and(!PROOF_MASK, Relaxed);
+        endpoint.flags.fetch_or((outcome.disproved_by() as u8) << PROOF_SHIFT, Relaxed);
         endpoint.ejected_until_ms.store(until_ms, Relaxed);
         Some(Ejection { index, outcome, failures, nth, until_ms })
+    }
+
+    /// Ends an ejection early, if there is one that `proof` ends. The caller publishes it.
+    pub(crate) fn on_proof(&self, endpoint: &EndpointState, now_ms: u64, proof: Proof) -> bool {
+        let _guard = self.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = (endpoint.flags.load(Relaxed) & PROOF_MASK) >> PROOF_SHIFT;
+        if !endpoint.is_ejected(now_ms) || (proof as u8) < needed {
+            return false;
+        }
+        // The count of ejections in a row stays: one that fails again at once stays out longer.
+        endpoint.forgive_at_ms.store(now_ms.saturating_add(self.eject_for_ms), Relaxed);
+        endpoint.usable_since_ms.store(now_ms.max(1), Relaxed);
+        endpoint.ejected_until_ms.store(now_ms, Relaxed);
+        true
     }
 }
 
@@ -195,6 +235,56 @@ mod tests {
             assert!(!cluster.usable(0, ejection.until_ms - 1) && cluster.usable(0, ejection.until_ms));
             now_ms = ejection.until_ms;
         }
+    }
+
+    #[test]
+    fn what_disproves_the_ejection_ends_it() {
+        use Outcome::{ConnectFailure, Failure5xx, Reset, Timeout};
+        let check = |outcome, proof, expect| {
+            let cluster = cluster(2, 0.5);
+            (0..5).for_each(|_| _ = cluster.record(0, 0, outcome));
+            let epoch = cluster.epoch();
+            assert_eq!(cluster.readmit(0, 7, proof), expect, "{outcome:?} {proof:?}");
+            assert_eq!(cluster.usable(0, 7), expect, "{outcome:?} {proof:?}");
+            // Pickers hear of it, and of nothing else.
+            assert_eq!(cluster.epoch() > epoch, expect, "{outcome:?} {proof:?}");
+            assert!(!cluster.readmit(0, 7, proof), "only once");
+        };
+        check(ConnectFailure, Proof::Connected, true);
+        check(ConnectFailure, Proof::Served, true);
+        check(Reset, Proof::Connected, false);
+        check(Reset, Proof::Probed, true);
+        check(Timeout, Proof::Connected, false);
+        check(Timeout, Proof::Probed, true);
+        check(Failure5xx, Proof::Probed, false);
+        check(Failure5xx, Proof::Served, true);
+    }
+
+    #[test]
+    fn one_that_fails_again_after_an_early_end_stays_out_longer() {
+        let cluster = cluster(2, 0.5);
+        assert!(!cluster.readmit(0, 0, Proof::Served) && !cluster.readmit(9, 0, Proof::Served));
+        (0..5).for_each(|_| _ = cluster.record(0, 0, Outcome::Reset));
+        assert!(cluster.readmit(0, 100, Proof::Served));
+        assert_eq!(eject(&cluster, 0, 101).map(|ejection| (ejection.nth, ejection.until_ms)), Some((2, 20_101)));
+        // What the last ejection was for counts, not what the one before was for.
+        assert!(!cluster.readmit(0, 102, Proof::Probed));
+    }
+
+    #[test]
+    fn the_last_resort_is_the_one_that_would_be_back_first() {
+        let cluster = cluster(4, 1.0);
+        assert_eq!(cluster.last_resort(0, |_| false), None);
+        for (index, now_ms) in [(1, 50), (2, 10), (3, 90)] {
+            assert!(eject(&cluster, index, now_ms).is_some());
+        }
+        assert_eq!(cluster.last_resort(100, |_| false), Some(2));
+        assert_eq!(cluster.last_resort(100, |index| index == 2), Some(1));
+        // Not against the operator's will, nor where probes fail.
+        cluster.set_draining(2, true, 100);
+        cluster.set_healthy(1, false, 100);
+        assert_eq!(cluster.last_resort(100, |_| false), Some(3));
+        assert_eq!(cluster.last_resort(20_000, |_| false), None, "all are back");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use balance::{ClusterState, HealthMachine, Rng, first_probe_delay_ms, next_probe_delay_ms};
-use model::HealthCheck;
+use balance::{ClusterState, HealthMachine, Proof, Rng, first_probe_delay_ms, next_probe_delay_ms};
+use model::{HealthCheck, Probe};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
@@ -235,14 +235,32 @@ impl State {
     }
 
     fn conclude(&mut self, result: Result<(), Failure>, now_ms: u64) {
+        let is_success = result.is_ok();
+        // A connection alone is no answer, but for an endpoint that did not even take one before.
+        let is_answer =
+            self.failure.is_some() || self.targets.first().is_some_and(|target| target.check.probe != Probe::Tcp);
         self.proven = true;
-        self.machine.on_result(result.is_ok());
+        self.machine.on_result(is_success);
         match result {
             Err(failure) => self.failure = Some((failure, now_ms)),
             Ok(()) if self.machine.healthy() => self.failure = None,
             Ok(()) => {}
         }
         self.tell(now_ms);
+        if is_success && self.machine.healthy() {
+            self.readmit(now_ms, if is_answer { Proof::Probed } else { Proof::Connected });
+        }
+    }
+
+    /// Ends ejections early that the check has disproved.
+    fn readmit(&self, now_ms: u64, proof: Proof) {
+        for target in self.targets.iter().filter(|target| target.cluster.readmit(target.index, now_ms, proof)) {
+            tracing::info!(
+                cluster = %target.cluster_name,
+                endpoint = %target.address,
+                "ejection ended early: the endpoint passes its health check"
+            );
+        }
     }
 
     /// Says how it stands, not what has changed: the clusters know best what is new to them.
@@ -265,8 +283,7 @@ impl State {
 mod tests {
     use std::sync::Weak;
 
-    use balance::{EndpointState, EndpointStatus};
-    use model::Probe;
+    use balance::{EndpointState, EndpointStatus, Outcome};
     use tokio::net::{TcpListener, TcpSocket};
     use tokio::time::timeout;
 
@@ -364,6 +381,42 @@ mod tests {
         let _listener = listen(socket);
         until(&checker, &cluster, EndpointStatus::Healthy).await;
         assert_eq!(checker.last_failures(), []);
+    }
+
+    /// An endpoint that five failures of this kind have ejected, for ten seconds that never pass.
+    fn ejected(address: SocketAddr, outcome: Outcome) -> Arc<ClusterState> {
+        let mut policy = model::Cluster::new("c", Vec::new());
+        policy.outlier.as_mut().unwrap().max_ejected = 1.0;
+        let cluster = Arc::new(ClusterState::new(&policy, vec![(Arc::new(EndpointState::new(address)), 1)]));
+        assert!((0..5).any(|_| cluster.record(0, 7, outcome).is_some()));
+        cluster
+    }
+
+    #[tokio::test]
+    async fn a_check_that_passes_ends_an_ejection() {
+        let (socket, address) = closed_anywhere();
+        let _listener = listen(socket);
+        let refused = ejected(address, Outcome::ConnectFailure);
+        let mut checker = checker();
+        checker.apply(vec![target(&refused, "web")]);
+        until(&checker, &refused, EndpointStatus::Healthy).await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_an_answer_only_where_there_was_none() {
+        let (socket, address) = closed_anywhere();
+        let listener = listen(socket);
+        let silent = ejected(address, Outcome::Timeout);
+        let mut checker = checker();
+        checker.apply(vec![target(&silent, "web")]);
+        probes(&checker, 3).await;
+        // The kernel takes connections for a process that hangs.
+        assert!(matches!(silent.status(0, 7), Some(EndpointStatus::Ejected { .. })));
+        drop(listener);
+        let socket = closed(address);
+        until(&checker, &silent, EndpointStatus::Unhealthy).await;
+        let _listener = listen(socket);
+        until(&checker, &silent, EndpointStatus::Healthy).await;
     }
 
     #[tokio::test]
