@@ -95,20 +95,42 @@ pub fn tune(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
 }
 
-/// How many bytes the other end has acknowledged since the connection began (RFC 4898 tcpEStatsAppHCThruOctetsAcked, Linux 4.1); `None`
-/// where the kernel does not tell.
-pub fn bytes_acked(stream: &TcpStream) -> Option<u64> {
-    /// Where struct tcp_info of linux/tcp.h has `tcpi_bytes_acked`; the struct only ever grows at its end.
-    const OFFSET: usize = 120;
-    let mut info = [0_u8; OFFSET + 8];
+/// What the kernel knows of the bytes that were sent over a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that the other end has acknowledged since the connection began (RFC 4898 tcpEStatsAppHCThruOctetsAcked).
+    pub acked: u64,
+    /// Some of what was sent is not acknowledged. A FIN acknowledges all that its sender had received, so this tells what the other end had
+    /// when it ended the connection. An RST tells nothing: Linux does not process the acknowledgement that it carries.
+    pub has_unacked: bool,
+    /// The shortest round trip that was measured on this connection lately, in microseconds. Not the smoothed one: that includes the time that
+    /// the other end takes to answer, since its acknowledgements leave with its answers.
+    pub round_trip_us: u64,
+}
+
+/// How far the bytes sent over `stream` have come, also after it has ended; `None` where the kernel does not tell (before Linux 4.19).
+pub fn progress(stream: &TcpStream) -> Option<Progress> {
+    // Where struct tcp_info of linux/tcp.h has these; the struct only ever grows at its end.
+    const BYTES_ACKED: usize = 120;
+    const MIN_RTT: usize = 148;
+    const BYTES_SENT: usize = 200;
+    const BYTES_RETRANS: usize = 208;
+    let mut info = [0_u8; BYTES_RETRANS + 8];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the descriptor is borrowed from `stream` and open; the kernel writes at most `length` bytes to `info`, and says how many.
     let outcome = unsafe {
         let (info, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
     };
-    let acked = info.get(OFFSET..).filter(|_| outcome == 0 && length as usize == info.len())?;
-    acked.try_into().ok().map(u64::from_ne_bytes)
+    if outcome != 0 || length as usize != info.len() {
+        return None;
+    }
+    let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
+    let acked = long(BYTES_ACKED)?;
+    // Both count what was sent again. The SYN counts as one byte acknowledged and none sent: one byte of data may go unnoticed.
+    let sent = long(BYTES_SENT)?.saturating_sub(long(BYTES_RETRANS)?);
+    let round_trip_us = u32::from_ne_bytes(info.get(MIN_RTT..MIN_RTT + 4)?.try_into().ok()?).into();
+    Some(Progress { acked, has_unacked: sent > acked, round_trip_us })
 }
 
 /// Lets closing `stream` send RST instead of FIN: the other end learns that what it got is not all there was to get.
@@ -122,16 +144,68 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn what_was_heard_is_acknowledged() {
+    /// A connection on which each side has sent something, so that both are about to delay their acknowledgements.
+    async fn pair() -> (TcpStream, TcpStream) {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let mut stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut near = connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut far, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
-        let before = bytes_acked(&stream).unwrap();
-        stream.write_all(b"hello").await.unwrap();
+        near.write_all(b"hello").await.unwrap();
+        far.read_exact(&mut [0; 5]).await.unwrap();
         far.write_all(b"!").await.unwrap();
-        stream.read_u8().await.unwrap();
-        assert_eq!(bytes_acked(&stream).unwrap() - before, 5);
+        near.read_u8().await.unwrap();
+        (near, far)
+    }
+
+    #[tokio::test]
+    async fn an_answer_acknowledges_what_was_heard() {
+        let (mut near, mut far) = pair().await;
+        let before = progress(&near).unwrap();
+        assert!(!before.has_unacked);
+        near.write_all(b"hello").await.unwrap();
+        far.write_all(b"!").await.unwrap();
+        near.read_u8().await.unwrap();
+        let after = progress(&near).unwrap();
+        assert_eq!((after.acked - before.acked, after.has_unacked), (5, false));
+        assert!(after.round_trip_us < 1_000_000);
+    }
+
+    /// The one case in which the other end cannot have had the bytes: its FIN came first.
+    #[tokio::test]
+    async fn a_fin_tells_what_was_not_heard() {
+        let (mut near, far) = pair().await;
+        let before = progress(&near).unwrap();
+        drop(far);
+        near.write_all(b"hello").await.unwrap();
+        // The FIN is what is read, though an RST answered what was written behind it.
+        assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0);
+        let after = progress(&near).unwrap();
+        assert_eq!((after.acked, after.has_unacked), (before.acked, true));
+    }
+
+    #[tokio::test]
+    async fn a_fin_tells_what_was_heard() {
+        let (mut near, mut far) = pair().await;
+        let before = progress(&near).unwrap();
+        near.write_all(b"hello").await.unwrap();
+        far.read_exact(&mut [0; 5]).await.unwrap();
+        drop(far);
+        assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0);
+        let after = progress(&near).unwrap();
+        assert_eq!((after.acked - before.acked, after.has_unacked), (5, false));
+    }
+
+    /// All was read, and nothing is acknowledged.
+    #[tokio::test]
+    async fn a_reset_tells_nothing() {
+        let (mut near, mut far) = pair().await;
+        let before = progress(&near).unwrap();
+        near.write_all(b"hello").await.unwrap();
+        far.read_exact(&mut [0; 5]).await.unwrap();
+        reset_on_close(&far);
+        drop(far);
+        assert_eq!(near.read(&mut [0; 9]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let after = progress(&near).unwrap();
+        assert_eq!((after.acked, after.has_unacked), (before.acked, true));
     }
 
     #[tokio::test]

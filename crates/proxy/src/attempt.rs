@@ -3,9 +3,10 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use balance::Outcome;
+use balance::{Outcome, Proof};
 use model::{ClusterProtocol, ListenerLimits};
 use net::clock;
+use net::socket::Progress;
 use telemetry::Reason;
 use wire::message::{Body, Version};
 
@@ -15,7 +16,7 @@ use crate::connect::{self, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::exchange::{self, Answered, Downstream, Routed};
 use crate::grpc;
-use crate::h2::Handle;
+use crate::h2::{Cut, Handle};
 use crate::log::Entry;
 use crate::pace::Pace;
 use crate::policy::headers::ResponseEdits;
@@ -27,12 +28,14 @@ use crate::work::{Reply, Rooms, Work};
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 const INTERIM_MAX: usize = 16;
 
+/// How much longer than two round trips it may take until this worker hears of a reset that crossed its request, in microseconds.
+const CROSSED_US_MAX: u64 = 1_000;
+
 /// Sends the request until an endpoint has begun its final answer, whose head is then in `work.reply`.
 ///
 /// Without a policy of the route's own a request goes to another endpoint where the first cannot have acted on it (no connection was made),
-/// or where acting twice is the same as acting once (the method is idempotent) and not a byte of an answer came. What a connection from the
-/// pool does when its endpoint is just closing it says nothing about the endpoint: the request is sent once more on a fresh one, where that
-/// is safe.
+/// or where acting twice is the same as acting once (the method is idempotent) and not a byte of an answer came. An endpoint that closes a
+/// connection from the pool just then has not failed: the request is sent once more on a fresh one, where that is safe.
 pub(crate) async fn until_answered(
     routed: &Routed<'_>,
     downstream: &mut Downstream,
@@ -49,7 +52,7 @@ pub(crate) async fn until_answered(
         }
         // Nothing is kept over a wait that is not needed behind it: hundreds of requests wait at once, and what each keeps is in none of the
         // nearer caches when its turn comes.
-        let mut attempt = match tries.lease(routed, now_ms, &downstream.timer).await {
+        let mut attempt = match tries.lease(routed, now_ms, downstream).await {
             Ok(lease) => Attempt::new(routed, lease, entry.call.is_some()),
             // That there is no other endpoint is not what went wrong.
             Err(error) => return Err(tries.failure().unwrap_or(error)),
@@ -60,7 +63,7 @@ pub(crate) async fn until_answered(
                 let at_us = exchange::arrived_us(&upstream.stream);
                 attempt.judge_head(work, entry, at_us);
                 let setback = attempt.answer(&upstream, work.reply(), entry);
-                if !tries.again(routed, setback, &attempt.lease, work, at_us / 1000) {
+                if !tries.again(routed, setback, &attempt, work, at_us / 1000) {
                     return Ok(Answered { lease: attempt.lease, upstream, head_bytes, at_us, upload_failed });
                 }
                 if let Setback::Grpc(status) = setback
@@ -75,19 +78,18 @@ pub(crate) async fn until_answered(
             Err(error) => routed.name(error),
         };
         let setback = attempt.setback(&error);
-        // One that has just been asked for a sign of life, and gave none, was not closed as idle.
-        let was_silent = error.reason == Reason::UpstreamPingTimeout;
-        let was_stale = attempt.was_reused && !was_silent && matches!(setback, Setback::Unseen | Setback::Reset);
-        attempt.judge_failure(&error, was_stale);
+        now_ms = clock::now_ms();
+        if attempt.was_stale() && tries.again_fresh(routed, setback, work, entry.begun_us) {
+            continue;
+        }
+        attempt.judge_failure(&error);
         if error.side != Side::Upstream || error.reason == Reason::RequestTimeout {
             return Err(error);
         }
-        now_ms = clock::now_ms();
-        if was_stale {
-            if !tries.again_fresh(routed, setback, work, entry.begun_us) {
-                return Err(error);
-            }
-        } else if tries.again(routed, setback, &attempt.lease, work, now_ms) {
+        if attempt.was_reused {
+            tries.fresh_since_us = Some(entry.begun_us);
+        }
+        if tries.again(routed, setback, &attempt, work, now_ms) {
             tries.failed(Some(error));
         } else {
             return Err(error);
@@ -103,23 +105,33 @@ impl Routed<'_> {
     }
 }
 
+/// What is known of a request whose connection has ended before a byte of its response came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The endpoint cannot have read anything of it.
+    Unseen,
+    /// The endpoint closed the connection at about the time that the request was sent. It has probably not read the request, which is no proof.
+    Crossed,
+    /// The endpoint may have read it, and failed on it.
+    Unknown,
+}
+
 /// One try at one endpoint.
-struct Attempt<'a> {
+pub(crate) struct Attempt<'a> {
     limits: &'a ListenerLimits,
     cluster: &'a Cluster,
     rooms: &'a Rooms,
     /// The route's, or that of this try.
     deadline_ms: u64,
-    lease: Lease,
-    was_reused: bool,
+    pub(crate) lease: Lease,
+    /// The connection had served another request before.
+    pub(crate) was_reused: bool,
     /// There was a connection: the endpoint may have seen the request.
     was_sent: bool,
     /// Something of an answer came, be it half a head or a 1xx.
     was_heard: bool,
-    /// A connection from the pool ended without an acknowledgement of any byte of the request. An endpoint that has read a request whole
-    /// acknowledges it when it closes; one that leaves something of it unread resets, and has not got the whole of it to act on. Or the endpoint
-    /// said itself that it did not look at the request (RFC 9113 section 8.7).
-    is_unseen: bool,
+    /// How the connection ended, where it did.
+    ending: Ending,
     /// The client was told to go on and send its body.
     was_continued: bool,
     /// The client may send nothing for a while: between the messages of a call.
@@ -139,7 +151,7 @@ impl<'a> Attempt<'a> {
             was_reused: false,
             was_sent: false,
             was_heard: false,
-            is_unseen: false,
+            ending: Ending::Unknown,
             was_continued: false,
             // Whoever claims to be a call where there can be none gains nothing by it.
             may_pause: is_call && routed.cluster.plan.policy.protocol == ClusterProtocol::H2,
@@ -166,24 +178,18 @@ impl<'a> Attempt<'a> {
         fresh_since_us: Option<u64>,
     ) -> Result<(Upstream, usize, bool), Error> {
         let mut upstream = self.checkout(downstream, entry, fresh_since_us).await?;
-        // Asked only where it can matter: an idempotent request is sent again in any case, and a new connection is not stale.
+        // Asked only where it can matter: whether an idempotent request was seen need not be proved, and a new connection is not stale.
         let is_doubtful = upstream.is_reused && !work.request.method.is_idempotent();
-        let acked = |upstream: &Upstream| upstream.stream.tcp().and_then(net::socket::bytes_acked);
-        let acked_before = if is_doubtful { acked(&upstream) } else { None };
+        let before = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
         let mut wait = Wait::new(work.upload.received);
         while wait.interims <= INTERIM_MAX {
             let head_bytes = match self.response_head(&mut wait, downstream, &mut upstream, work).await {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
-                    self.is_unseen = !self.was_heard
-                        && match error.reason {
-                            Reason::UpstreamRefused => true,
-                            Reason::UpstreamEof | Reason::UpstreamReset => {
-                                acked_before.is_some() && acked_before == acked(&upstream)
-                            }
-                            _ => false,
-                        };
+                    if !self.was_heard {
+                        self.ending = ending(&error, &upstream, work, wait.upload_failed, before);
+                    }
                     return Err(error);
                 }
             };
@@ -221,6 +227,9 @@ impl<'a> Attempt<'a> {
         let upstream = checked_out?;
         self.was_reused = upstream.is_reused;
         self.was_sent = true;
+        if self.lease.was_ejected && !upstream.is_reused {
+            self.cluster.readmit(&self.lease.endpoint, clock::now_ms(), Proof::Connected);
+        }
         // What a new connection took is the network's time and the endpoint's, not ours.
         entry.connected_us = if upstream.is_reused && entry.attempts == 1 { entry.begun_us } else { clock::now_us() };
         Ok(upstream)
@@ -361,15 +370,20 @@ impl<'a> Attempt<'a> {
             _ if !self.was_sent => Setback::Connect,
             _ if self.was_heard => Setback::Other,
             Reason::UpstreamRefused => Setback::Unseen,
-            Reason::UpstreamReset | Reason::UpstreamEof if self.is_unseen => Setback::Unseen,
+            Reason::UpstreamReset | Reason::UpstreamEof if self.ending == Ending::Unseen => Setback::Unseen,
             Reason::UpstreamReset | Reason::UpstreamEof | Reason::UpstreamPingTimeout => Setback::Reset,
             Reason::ResponseTimeout | Reason::PerTryTimeout => Setback::Timeout,
             _ => Setback::Other,
         }
     }
 
-    fn judge_failure(&self, error: &Error, was_stale: bool) {
-        if error.side != Side::Upstream || was_stale {
+    /// The endpoint closed a connection from the pool just then, which says nothing about the endpoint.
+    fn was_stale(&self) -> bool {
+        self.was_reused && self.ending != Ending::Unknown
+    }
+
+    fn judge_failure(&self, error: &Error) {
+        if error.side != Side::Upstream {
             return;
         }
         self.cluster.record(&self.lease.endpoint, clock::now_ms(), outcome(error));
@@ -380,6 +394,51 @@ impl<'a> Attempt<'a> {
             "endpoint failed"
         );
     }
+}
+
+/// What the end of a connection, on which nothing of a response came, tells about the request. `before`: what had been acknowledged when the
+/// request was about to be sent, where that was asked.
+///
+/// Only a FIN can prove that the request was not seen: it acknowledges all that the endpoint's kernel had received. This holds although the kernel
+/// goes on receiving behind a FIN, because an endpoint that has ended its side can answer nothing any more, and must not process what comes
+/// (RFC 9112 section 9.6). nginx 1.22, HAProxy 2.6 and Go 1.26 close an idle connection with close(2), after which their kernel takes
+/// nothing.
+fn ending(error: &Error, upstream: &Upstream, work: &Work, upload_failed: bool, before: Option<Progress>) -> Ending {
+    match error.reason {
+        Reason::UpstreamRefused => return Ending::Unseen,
+        Reason::UpstreamEof | Reason::UpstreamReset => {}
+        _ => return Ending::Unknown,
+    }
+    let sent_us = work.upload.head_sent_us;
+    let is_soon = |round_trip_us: u64| sent_us > 0 && is_soon(clock::now_us().saturating_sub(sent_us), round_trip_us);
+    let source = error.source.as_ref();
+    let Some(tcp) = upstream.stream.tcp() else {
+        // A stream that was reset was seen. How long a round trip takes on a shared connection is not known here.
+        let is_closed = matches!(source.and_then(Cut::within), Some(Cut::Gone | Cut::Lost));
+        return if is_closed && is_soon(0) { Ending::Crossed } else { Ending::Unknown };
+    };
+    if work.upload.sent == 0 {
+        return Ending::Unseen;
+    }
+    let Some(progress) = net::socket::progress(tcp) else { return Ending::Unknown };
+    // Within TLS the end without a close_notify is an error. A failed write takes the error of an RST with it, and the read behind it finds the
+    // end of the stream as after a FIN.
+    let is_end = error.reason == Reason::UpstreamEof
+        || source.is_some_and(|source| source.kind() == std::io::ErrorKind::UnexpectedEof);
+    let is_fin = is_end && !upload_failed;
+    if is_fin && before.is_some_and(|before| before.acked == progress.acked) {
+        Ending::Unseen
+    } else if progress.has_unacked && (is_fin || is_soon(progress.round_trip_us)) {
+        Ending::Crossed
+    } else {
+        Ending::Unknown
+    }
+}
+
+/// Whether an endpoint that reset a connection so long after a request was sent may have done so because the connection was gone when the
+/// request came: that takes one round trip. An endpoint that fails on a request takes longer, where it is not very near and very fast.
+fn is_soon(elapsed_us: u64, round_trip_us: u64) -> bool {
+    elapsed_us <= round_trip_us.saturating_mul(2).saturating_add(CROSSED_US_MAX)
 }
 
 /// What is known between one look for a response's head and the next.
@@ -428,5 +487,24 @@ fn request_error(failure: Failure) -> Error {
         Failure::Framing => Error::downstream(Reason::BadFraming),
         Failure::TooLarge => Error::downstream(Reason::BodyTooLarge),
         Failure::Write(error) => Error::endpoint_io(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_is_soon_within_about_one_round_trip() {
+        let check = |elapsed_us, round_trip_us, expect| {
+            assert_eq!(is_soon(elapsed_us, round_trip_us), expect, "{elapsed_us} us, round trip {round_trip_us} us");
+        };
+        check(0, 0, true);
+        check(CROSSED_US_MAX, 0, true);
+        check(CROSSED_US_MAX + 1, 0, false);
+        check(30_000_000, 10, false);
+        check(60_000, 50_000, true);
+        check(200_000, 50_000, false);
+        check(u64::MAX, u64::MAX, true);
     }
 }

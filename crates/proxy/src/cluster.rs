@@ -1,20 +1,23 @@
 //! One worker's view of a cluster: which endpoint gets the next request, and whether it may have one at all.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-use balance::{Backoff, EndpointState, EndpointStatus, Outcome, Picker, RetryBudget};
+use balance::{Backoff, EndpointState, EndpointStatus, Outcome, Picker, Proof, RetryBudget};
 use model::HashKey;
 use net::clock;
 use net::timer::Timer;
 use telemetry::{ClusterCounters, EndpointCounters, Reason};
+use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::error::Error;
 use crate::pool::Pool;
 use crate::snapshot::ClusterPlan;
+use crate::stream::Stream;
 
 /// Of every picker of the process: the same for all its workers, or their round robins would not add up. Any number will do.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -50,9 +53,24 @@ pub(crate) struct Breaker {
     freed: Notify,
 }
 
+/// What a request, or a connection, asks of its cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Demand<'d> {
+    /// What the choice goes by, where it goes by a hash.
+    pub(crate) key: u64,
+    /// Endpoints that are not to be chosen: they have failed it.
+    pub(crate) tried: &'d [usize],
+    /// One that is ejected will do where there is no other: it has failed, and may fail again, which is no worse than to give up.
+    pub(crate) takes_ejected: bool,
+    /// When its time is over; `u64::MAX`: never.
+    pub(crate) deadline_ms: u64,
+}
+
 /// The right to use one connection of an endpoint.
 pub(crate) struct Lease {
     pub(crate) endpoint: Rc<Endpoint>,
+    /// The endpoint was ejected when it was chosen: for want of another, or in panic.
+    pub(crate) was_ejected: bool,
     /// When it was given, after what waiting there was, in milliseconds.
     pub(crate) at_ms: u64,
     plan: Arc<ClusterPlan>,
@@ -81,28 +99,27 @@ impl Cluster {
         }
     }
 
-    /// Chooses an endpoint that is not in `tried`, and waits for a connection's worth of room there if it must, but not beyond
-    /// `deadline_ms`.
+    /// Chooses an endpoint, and waits for a connection's worth of room there if it must, as long as `client` is there.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`].
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`]; those of
+    /// [`Error::client_io`].
     pub(crate) async fn lease(
         &self,
         now_ms: u64,
-        deadline_ms: u64,
-        key: u64,
-        tried: &[usize],
+        demand: &Demand<'_>,
+        client: &Stream,
         timer: &Timer,
     ) -> Result<Lease, Error> {
         // Whoever waits came first.
         if !self.has_queue() {
-            match self.try_lease(now_ms, key, tried) {
+            match self.try_lease(now_ms, demand) {
                 Ok(lease) => return Ok(lease),
                 Err(Full::NoEndpoint) => return Err(Error::internal(self.nobody())),
                 Err(Full::NoRoom) => {}
             }
         }
-        Box::pin(self.wait_for_lease(now_ms, deadline_ms, key, tried, timer)).await
+        Box::pin(self.wait_for_lease(now_ms, demand, client, timer)).await
     }
 
     /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
@@ -113,7 +130,8 @@ impl Cluster {
         if self.has_queue() {
             return Err(Error::internal(Reason::PendingFull));
         }
-        self.try_lease(now_ms, key, &[]).map_err(|full| match full {
+        let demand = Demand { key, tried: &[], takes_ejected: false, deadline_ms: u64::MAX };
+        self.try_lease(now_ms, &demand).map_err(|full| match full {
             Full::NoEndpoint => Error::internal(self.nobody()),
             Full::NoRoom => Error::internal(Reason::PendingFull),
         })
@@ -130,8 +148,8 @@ impl Cluster {
         if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
     }
 
-    /// An endpoint that is not in `tried` and takes new work, in panic even if it is unhealthy or ejected.
-    pub(crate) fn has_other(&self, tried: &[usize], now_ms: u64) -> bool {
+    /// Whether there is an endpoint that is not in `tried` and takes new work, in panic even if it is unhealthy or ejected.
+    pub(crate) fn has_other(&self, tried: &[usize], takes_ejected: bool, now_ms: u64) -> bool {
         let state = &self.plan.state;
         let is_there = |takes_work: fn(EndpointStatus) -> bool| {
             (0..self.endpoints.len()).any(|index| {
@@ -141,6 +159,7 @@ impl Cluster {
         };
         is_there(|status| status == EndpointStatus::Healthy)
             || state.panicking(now_ms) && is_there(|status| status != EndpointStatus::Draining)
+            || takes_ejected && state.last_resort(now_ms, |index| tried.contains(&index)).is_some()
     }
 
     /// How long to wait before a retry, the first of which is 1, in milliseconds.
@@ -163,10 +182,13 @@ impl Cluster {
         self.plan.breaker.pending() > 0 && self.plan.policy.limits.connections_max.is_some()
     }
 
-    fn try_lease(&self, now_ms: u64, key: u64, tried: &[usize]) -> Result<Lease, Full> {
+    fn try_lease(&self, now_ms: u64, demand: &Demand<'_>) -> Result<Lease, Full> {
+        let Demand { key, tried, .. } = *demand;
         let mut picker = self.picker.borrow_mut();
         let state = &self.plan.state;
-        let pick = picker.pick(state, now_ms, key, tried).ok_or(Full::NoEndpoint)?;
+        let Some(pick) = picker.pick(state, now_ms, key, tried) else {
+            return self.last_resort(now_ms, demand).ok_or(Full::NoEndpoint);
+        };
         if pick.panicked {
             self.counters.panic_picks.inc();
         }
@@ -174,11 +196,7 @@ impl Cluster {
             return Ok(lease);
         }
         // The one chosen is full: any other that has room will do. The room may go to another worker in between; then the next is tried.
-        let max = self.plan.policy.limits.connections_max.unwrap_or(usize::MAX);
-        let is_out = |index: usize| {
-            tried.contains(&index)
-                || self.endpoints.get(index).is_none_or(|endpoint| endpoint.state.connections() as usize >= max)
-        };
+        let is_out = |index: usize| tried.contains(&index) || self.is_full(index);
         for _ in 0..self.endpoints.len() {
             let Some(pick) = picker.pick_unless(state, now_ms, key, is_out) else { break };
             if let Some(lease) = self.take(pick.index, now_ms) {
@@ -186,6 +204,20 @@ impl Cluster {
             }
         }
         Err(Full::NoRoom)
+    }
+
+    /// Room at an ejected endpoint, for a request that has nowhere else to go.
+    fn last_resort(&self, now_ms: u64, demand: &Demand<'_>) -> Option<Lease> {
+        if !demand.takes_ejected {
+            return None;
+        }
+        let is_out = |index: usize| demand.tried.contains(&index) || self.is_full(index);
+        self.take(self.plan.state.last_resort(now_ms, is_out)?, now_ms)
+    }
+
+    fn is_full(&self, index: usize) -> bool {
+        let max = self.plan.policy.limits.connections_max.unwrap_or(usize::MAX);
+        self.endpoints.get(index).is_none_or(|endpoint| endpoint.state.connections() as usize >= max)
     }
 
     fn take(&self, index: usize, now_ms: u64) -> Option<Lease> {
@@ -196,31 +228,36 @@ impl Cluster {
             Some(_) => return None,
         }
         endpoint.state.begin_request();
-        Some(Lease { endpoint: endpoint.clone(), at_ms: now_ms, plan: self.plan.clone() })
+        let was_ejected = endpoint.state.is_ejected(now_ms);
+        Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, plan: self.plan.clone() })
     }
 
     async fn wait_for_lease(
         &self,
         now_ms: u64,
-        deadline_ms: u64,
-        key: u64,
-        tried: &[usize],
+        demand: &Demand<'_>,
+        client: &Stream,
         timer: &Timer,
     ) -> Result<Lease, Error> {
+        let deadline_ms = demand.deadline_ms;
         let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
         let pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
         self.counters.pending.inc();
         timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
-        let outcome = self.queue(pending.is_first, key, tried, timer).await;
+        let outcome = tokio::select! {
+            biased;
+            error = gone(client) => Err(error),
+            outcome = self.queue(pending.is_first, demand, timer) => outcome.map_err(|reason| match reason {
+                Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
+                reason => Error::internal(reason),
+            }),
+        };
         self.counters.pending.dec();
-        outcome.map_err(|reason| match reason {
-            Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
-            reason => Error::internal(reason),
-        })
+        outcome
     }
 
     /// Waits in a queue in which the first to come is the first to be woken.
-    async fn queue(&self, is_first: bool, key: u64, tried: &[usize], timer: &Timer) -> Result<Lease, Reason> {
+    async fn queue(&self, is_first: bool, demand: &Demand<'_>, timer: &Timer) -> Result<Lease, Reason> {
         let breaker = &self.plan.breaker;
         let mut may_try = is_first;
         let mut passed_on = breaker.releases.load(Relaxed);
@@ -230,7 +267,7 @@ impl Cluster {
             // Asked before looking, so that room made in between is not missed.
             notified.as_mut().enable();
             if may_try {
-                match self.try_lease(clock::now_ms(), key, tried) {
+                match self.try_lease(clock::now_ms(), demand) {
                     Ok(lease) => return Ok(lease),
                     Err(Full::NoEndpoint) => return Err(self.nobody()),
                     Err(Full::NoRoom) => {}
@@ -238,13 +275,21 @@ impl Cluster {
                 // The room may be at an endpoint that this request has tried: the next one is to look. Once for each release, or two that
                 // wait for the same would wake each other, and one alone itself, without end.
                 let release = breaker.releases.load(Relaxed);
-                if !tried.is_empty() && release != passed_on {
+                if !demand.tried.is_empty() && release != passed_on {
                     passed_on = release;
                     breaker.freed.notify_one();
                 }
             }
             timer.guard(notified).await.map_err(|_| Reason::PendingTimeout)?;
             may_try = true;
+        }
+    }
+
+    /// Takes note that an endpoint works again, if it was ejected.
+    pub(crate) fn readmit(&self, endpoint: &Endpoint, now_ms: u64, proof: Proof) {
+        if self.plan.state.readmit(endpoint.index, now_ms, proof) {
+            let (cluster, endpoint) = (&self.plan.policy.name, endpoint.state.address());
+            tracing::info!(cluster, %endpoint, ?proof, "ejection ended early: the endpoint works again");
         }
     }
 
@@ -265,6 +310,21 @@ impl Cluster {
     }
 }
 
+/// Waits until the client has left: its connection was reset or lost, or its stream was. One that has ended its side still waits for its answer,
+/// and is waited for, whatever it sends meanwhile.
+async fn gone(client: &Stream) -> Error {
+    match (client.tcp(), client.h2()) {
+        // Not by reading: what the client has sent and nobody has read would hide the end. The kernel tells of errors alone (EPOLLERR).
+        (Some(tcp), _) => {
+            let ready = tcp.ready(Interest::ERROR).await;
+            let error = ready.and_then(|_| tcp.take_error()).unwrap_or_else(Some);
+            Error::client_io(error.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()))
+        }
+        (None, Some(handle)) => Error::client_io(poll_fn(|cx| handle.poll_cut(cx)).await),
+        (None, None) => std::future::pending().await,
+    }
+}
+
 enum Full {
     NoEndpoint,
     NoRoom,
@@ -279,7 +339,8 @@ struct Pending<'b> {
 
 impl<'b> Pending<'b> {
     fn new(breaker: &'b Breaker, pending_max: usize) -> Option<Self> {
-        let before = breaker.pending.fetch_add(1, Relaxed);
+        // Before the first look for room, in the order that all threads see: see `EndpointState`.
+        let before = breaker.pending.fetch_add(1, SeqCst);
         let pending = Self { breaker, is_first: before == 0 };
         (before < pending_max).then_some(pending)
     }
@@ -287,14 +348,14 @@ impl<'b> Pending<'b> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.breaker.pending.fetch_sub(1, Relaxed);
+        self.breaker.pending.fetch_sub(1, SeqCst);
     }
 }
 
 impl Breaker {
     /// Requests that wait now.
     pub(crate) fn pending(&self) -> usize {
-        self.pending.load(Relaxed)
+        self.pending.load(SeqCst)
     }
 }
 
@@ -302,7 +363,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.endpoint.state.end_request();
         self.endpoint.state.close_connection();
-        // Under another snapshot there may be a limit where this one has none: whoever waits is told.
+        // Behind the room that was made, in the order that all threads see: see `EndpointState`. Under another snapshot there may be a limit where
+        // this one has none: whoever waits is told.
         if self.plan.breaker.pending() > 0 {
             self.plan.breaker.releases.fetch_add(1, Relaxed);
             self.plan.breaker.freed.notify_one();
@@ -337,13 +399,26 @@ mod tests {
         Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
     }
 
-    #[test]
-    fn nobody_yet_is_not_nobody_ever() {
+    fn demand(tried: &[usize], takes_ejected: bool) -> Demand<'_> {
+        Demand { key: 0, tried, takes_ejected, deadline_ms: u64::MAX }
+    }
+
+    /// A client, and the other end of its connection.
+    async fn client() -> (Stream, tokio::net::TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (Stream::Plain(listener.accept().await.unwrap().0), far)
+    }
+
+    #[tokio::test]
+    async fn nobody_yet_is_not_nobody_ever() {
+        let (client, _far) = client().await;
         let check = |is_missing, reason, status| {
             let cluster = cluster(&[], is_missing);
             let timers = Timers::default();
             let timer = Timer::new(&timers);
-            let mut lease = Box::pin(cluster.lease(0, u64::MAX, 0, &[], &timer));
+            let anything = demand(&[], false);
+            let mut lease = Box::pin(cluster.lease(0, &anything, &client, &timer));
             let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("nothing to wait for")
             };
@@ -357,7 +432,7 @@ mod tests {
     #[test]
     fn another_is_one_that_takes_work() {
         let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], false);
-        let check = |tried: &[usize], expect| assert_eq!(cluster.has_other(tried, 0), expect, "{tried:?}");
+        let check = |tried: &[usize], expect| assert_eq!(cluster.has_other(tried, false, 0), expect, "{tried:?}");
         check(&[], true);
         check(&[0, 1], true);
         check(&[2, 0, 1, 0], false);
@@ -375,15 +450,61 @@ mod tests {
     }
 
     #[test]
-    fn room_at_an_endpoint_that_was_tried_is_waited_past_and_passed_on() {
+    fn an_ejected_endpoint_is_for_those_who_have_nowhere_else_to_go() {
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2"], false);
+        (0..5).for_each(|_| cluster.record(&cluster.endpoints[0], 0, Outcome::ConnectFailure));
+        let check = |tried: &[usize], takes_ejected, expect: Option<(usize, bool)>| {
+            assert_eq!(cluster.has_other(tried, takes_ejected, 0), expect.is_some(), "{tried:?} {takes_ejected}");
+            let leased = cluster.try_lease(0, &demand(tried, takes_ejected)).ok();
+            assert_eq!(
+                leased.map(|lease| (lease.endpoint.index, lease.was_ejected)),
+                expect,
+                "{tried:?} {takes_ejected}"
+            );
+        };
+        check(&[], true, Some((1, false)));
+        check(&[1], false, None);
+        check(&[1], true, Some((0, true)));
+        check(&[1, 0], true, None);
+        cluster.readmit(&cluster.endpoints[0], 0, Proof::Connected);
+        check(&[1], false, Some((0, false)));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_resets_its_connection_waits_no_longer() {
+        use tokio::io::AsyncWriteExt;
+        let cluster = cluster(&["127.0.0.1:1"], false);
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let room = cluster.take(0, 0).unwrap();
+        let (client, mut far) = client().await;
+        // Nobody reads what it sends while it waits.
+        far.write_all(b"the body of a request").await.unwrap();
+        let demand = demand(&[], false);
+        let mut lease = Box::pin(cluster.lease(0, &demand, &client, &timer));
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        far.shutdown().await.unwrap();
+        client.tcp().unwrap().ready(Interest::READABLE).await.unwrap();
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "half-closed: it is there");
+        net::socket::reset_on_close(&far);
+        drop(far);
+        let error = lease.await.err().expect("nobody waits");
+        assert_eq!((error.reason, cluster.plan.breaker.pending()), (Reason::ClientReset, 0));
+        drop(room);
+    }
+
+    #[tokio::test]
+    async fn room_at_an_endpoint_that_was_tried_is_waited_past_and_passed_on() {
+        let (client, _far) = client().await;
         let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2"], false);
         let timers = Timers::default();
         let (retry_timer, other_timer) = (Timer::new(&timers), Timer::new(&timers));
         let lease = |index| cluster.take(index, 0).unwrap();
         let (first, second) = (lease(0), lease(1));
         let mut cx = Context::from_waker(Waker::noop());
-        let mut retry = Box::pin(cluster.lease(0, u64::MAX, 0, &[0], &retry_timer));
-        let mut other = Box::pin(cluster.lease(0, u64::MAX, 0, &[], &other_timer));
+        let (again, anew) = (demand(&[0], false), demand(&[], false));
+        let mut retry = Box::pin(cluster.lease(0, &again, &client, &retry_timer));
+        let mut other = Box::pin(cluster.lease(0, &anew, &client, &other_timer));
         assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
 
         // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.

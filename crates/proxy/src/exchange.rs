@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 
-use balance::Outcome;
+use balance::{Outcome, Proof};
 use model::{ClusterProtocol, HttpListener, Protocol, Route, RoutePolicy, Scheme};
 use net::buffer::Buffer;
 use net::clock;
@@ -207,9 +207,16 @@ async fn run(
     let may_stay = may_stay(http, downstream, slot.is_ending(worker));
     let mut passing = Passing::begin(&routed, downstream, &mut answered, work, entry, may_stay);
     let passed = poll_fn(|cx| passing.poll(cx, &routed, downstream, &mut answered, work)).await;
-    let endpoint = answered.lease.endpoint.clone();
+    let (endpoint, was_ejected) = (answered.lease.endpoint.clone(), answered.lease.was_ejected);
     let outcome = passed.map(|()| passing.finish(&routed, answered, work, entry));
     judge(&routed, &endpoint, work.reply(), entry, &outcome);
+    if was_ejected
+        && outcome.is_ok()
+        && entry.status < 500
+        && !entry.call.as_ref().is_some_and(Ongoing::is_endpoints_fault)
+    {
+        routed.cluster.readmit(&endpoint, clock::now_ms(), Proof::Served);
+    }
     outcome.map(Course::Over)
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::{Outcome, Redispatch};
+use balance::{Outcome, Proof, Redispatch};
 use model::HashKey;
 use net::buffer::Buffer;
 use net::clock;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use telemetry::Reason;
 use tokio::net::TcpStream;
 
-use crate::cluster::{Cluster, Lease};
+use crate::cluster::{Cluster, Demand, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::log::Entry;
@@ -53,7 +53,7 @@ pub(crate) async fn relay(
     let mut entry = Entry::tcp(begun_us, who.client);
     let mut moved = Moved::default();
 
-    let outcome = match open(cluster, who, &timer, &mut entry).await {
+    let outcome = match open(cluster, who, &stream, &timer, &mut entry).await {
         Ok((lease, mut upstream)) => {
             cluster.counters.tunnels.inc();
             entry.added_us = clock::now_us().saturating_sub(begun_us);
@@ -93,6 +93,7 @@ pub(crate) async fn relay(
 async fn open(
     cluster: &Rc<Cluster>,
     who: OnBehalfOf,
+    client: &Stream,
     timer: &Timer,
     entry: &mut Entry,
 ) -> Result<(Lease, Upstream), Error> {
@@ -102,7 +103,8 @@ async fn open(
     cluster.counters.requests.inc();
     let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
     loop {
-        let lease = match cluster.lease(clock::now_ms(), u64::MAX, key, &tried, timer).await {
+        let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline_ms: u64::MAX };
+        let lease = match cluster.lease(clock::now_ms(), &demand, client, timer).await {
             Ok(lease) => lease,
             // That there is no other endpoint is not what went wrong.
             Err(error) => return Err(failed.unwrap_or(error)),
@@ -115,7 +117,11 @@ async fn open(
         let wanted = Wanted { who: &who, begun_us, fresh_since_us: Some(begun_us), now_ms, deadline_ms: u64::MAX };
         match connect::connect(cluster, &lease.endpoint, &wanted, timer).await {
             Ok(upstream) => {
-                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Success);
+                let now_ms = clock::now_ms();
+                cluster.record(&lease.endpoint, now_ms, Outcome::Success);
+                if lease.was_ejected {
+                    cluster.readmit(&lease.endpoint, now_ms, Proof::Connected);
+                }
                 return Ok((lease, upstream));
             }
             Err(error) => {

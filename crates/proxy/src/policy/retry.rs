@@ -5,12 +5,12 @@ use std::future::poll_fn;
 use balance::Redispatch;
 use model::Retry;
 use net::clock;
-use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::Reason;
 use wire::message::Method;
 
-use crate::cluster::Lease;
+use crate::attempt::Attempt;
+use crate::cluster::{Demand, Lease};
 use crate::error::Error;
 use crate::exchange::{Downstream, Routed};
 use crate::grpc::Status;
@@ -75,6 +75,8 @@ struct Past {
     tried: SmallVec<[usize; 3]>,
     retries: u32,
     redispatch: Redispatch,
+    /// An endpoint that lost a request on a kept connection may be asked again on a fresh one, where there is no other.
+    may_return: bool,
     /// What went wrong last, where no response came.
     failed: Option<Error>,
 }
@@ -84,20 +86,31 @@ impl Tries {
     ///
     /// # Errors
     /// Those of [`crate::cluster::Cluster::lease`].
-    pub(crate) async fn lease(&mut self, routed: &Routed<'_>, now_ms: u64, timer: &Timer) -> Result<Lease, Error> {
+    pub(crate) async fn lease(
+        &mut self,
+        routed: &Routed<'_>,
+        now_ms: u64,
+        downstream: &Downstream,
+    ) -> Result<Lease, Error> {
         let Routed { cluster, policy, key, deadline_ms, .. } = routed;
-        let tried = self.past.as_ref().map_or(&[][..], |past| &past.tried);
+        let Downstream { stream: client, timer, .. } = downstream;
+        let past = self.past.as_deref();
+        let tried = past.map_or(&[][..], |past| &past.tried);
         let preferred = routed.preferred.filter(|index| !tried.contains(index));
         if let Some(lease) = preferred.and_then(|index| cluster.lease_of(index, now_ms)) {
             return Ok(lease);
         }
-        match (cluster.lease(now_ms, *deadline_ms, *key, tried, timer).await, &mut self.past) {
+        let takes_ejected = past.is_some_and(|past| past.failed.is_some());
+        let demand = Demand { key: *key, tried, takes_ejected, deadline_ms: *deadline_ms };
+        match (cluster.lease(now_ms, &demand, client, timer).await, &mut self.past) {
             (Err(Error { reason: Reason::NoEndpoint, .. }), Some(past))
-                if policy.retry.same_endpoint && !past.tried.is_empty() =>
+                if (policy.retry.same_endpoint || past.may_return) && !past.tried.is_empty() =>
             {
+                past.may_return = false;
                 past.tried.clear();
                 past.redispatch.end();
-                cluster.lease(now_ms, *deadline_ms, *key, &[], timer).await
+                let demand = Demand { key: *key, tried: &[], takes_ejected, deadline_ms: *deadline_ms };
+                cluster.lease(now_ms, &demand, client, timer).await
             }
             (leased, _) => leased,
         }
@@ -113,8 +126,8 @@ impl Tries {
         self.past.as_mut().and_then(|past| past.failed.take())
     }
 
-    /// A connection from the pool was closed by its endpoint just then, which says nothing about the endpoint: whether the request is sent
-    /// once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
+    /// A connection from the pool was closed by its endpoint before the request came, or just then, which says nothing about the endpoint: whether
+    /// the request is sent once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
     pub(crate) fn again_fresh(
         &mut self,
         routed: &Routed<'_>,
@@ -140,10 +153,11 @@ impl Tries {
         &mut self,
         routed: &Routed<'_>,
         setback: Setback,
-        lease: &Lease,
+        attempt: &Attempt<'_>,
         work: &mut Work,
         now_ms: u64,
     ) -> bool {
+        let lease = &attempt.lease;
         let Routed { listener, cluster, policy, deadline_ms, .. } = routed;
         let retry = &policy.retry;
         if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
@@ -151,12 +165,16 @@ impl Tries {
         }
         let past = self.past.get_or_insert_default();
         past.tried.push(lease.endpoint.index);
-        let has_other = cluster.has_other(&past.tried, now_ms);
+        // One that is ejected is asked last, and before the client is told that nobody is there. Where there was an answer, that is better.
+        let takes_ejected = !matches!(setback, Setback::Status(_) | Setback::Grpc(_));
+        let has_other = cluster.has_other(&past.tried, takes_ejected, now_ms);
         let is_free = setback == Setback::Unreachable && has_other && retry.attempts > 0 && {
             let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
             past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
-        let has_another = retry.same_endpoint || past.tried.len() < cluster.endpoints.len();
+        // A kept connection may end at any time (RFC 9112 section 9.3.1): a cluster of one endpoint is to bear that, too.
+        past.may_return = attempt.was_reused && setback == Setback::Reset;
+        let has_another = retry.same_endpoint || past.may_return || has_other;
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
