@@ -91,12 +91,17 @@ fn a_client_is_not_asked_where_nobody_wants_it() {
 
 /// An endpoint that begins HTTP/2 as it should, and from then on only reads. Its thread ends with the test's process.
 fn mute() -> SocketAddr {
+    mute_with(&[])
+}
+
+/// The same, with settings of its own.
+fn mute_with(values: &'static [(u16, u32)]) -> SocketAddr {
     let listener = TcpListener::bind(local(0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            stream.write_all(&settings(&[])).unwrap();
+            stream.write_all(&settings(values)).unwrap();
             std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
         }
     });
@@ -132,4 +137,27 @@ fn what_a_silent_endpoint_may_have_done_is_not_done_again() {
         assert_eq!(client.ask(&Ask::post("/count", b"body")).await.unwrap().status, 502);
     });
     assert_eq!(refused(&balancer, "upstream_ping_timeout"), 1.0);
+}
+
+#[test]
+fn an_endpoint_that_allows_no_streams_is_waited_for_on_one_connection() {
+    const MAX_CONCURRENT_STREAMS: u16 = 3;
+    let barren = mute_with(&[(MAX_CONCURRENT_STREAMS, 0)]);
+    let limits = ", limits: {pending_timeout: 300ms}";
+    let status = |balancer_address| {
+        runtime().block_on(async {
+            let mut client = Client::connect(Speaks::H2, balancer_address).await;
+            client.ask(&Ask::post("/count", b"body")).await.unwrap().status
+        })
+    };
+    let (balancer, address) = serve("", limits, &[barren]);
+    assert_eq!(status(address), 503);
+    assert_eq!(refused(&balancer, "pending_timeout"), 1.0);
+    assert_eq!(balancer.metric("steelyard_cluster_connects_total", &[("cluster", "web")]), 1.0);
+
+    // Nothing was sent: another endpoint serves it, whatever it is.
+    let origin = Side::start(Speaks::H2);
+    let (balancer, address) = serve("", limits, &[barren, origin.address]);
+    assert_eq!([status(address), status(address)], [200, 200]);
+    assert_eq!(refused(&balancer, "pending_timeout"), 0.0);
 }

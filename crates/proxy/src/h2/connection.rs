@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use net::spares::Spares;
 use wire::h2::{self, ErrorCode, Event, Limits, ResetBy, Role, StreamKey};
@@ -302,6 +302,15 @@ impl Connection {
     /// Requests that it can take besides.
     pub(super) fn room(&self) -> usize {
         if self.over.get().is_some() { 0 } else { self.wire.borrow().stream_room() }
+    }
+
+    /// Ready when it may have room for a request, or is over.
+    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.room() > 0 || self.over.get().is_some() {
+            return Poll::Ready(());
+        }
+        self.openers.borrow_mut().push(cx.waker().clone());
+        Poll::Pending
     }
 
     fn wake_openers(&self) {

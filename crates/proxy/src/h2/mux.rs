@@ -5,6 +5,7 @@
 //! endpoint, or the cluster, allows; requests that come while it is being made wait for it, as many as it will take.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 
 use net::clock;
@@ -61,7 +62,7 @@ impl Mux {
     /// Waits for one, on a new connection.
     ///
     /// # Errors
-    /// Those of making a connection, and [`Reason::RequestTimeout`]; nothing was sent.
+    /// Those of making a connection, [`Reason::PendingTimeout`] and [`Reason::RequestTimeout`]; nothing was sent.
     pub(crate) async fn place(
         &self,
         cluster: &Cluster,
@@ -69,10 +70,21 @@ impl Mux {
         wanted: &Wanted<'_>,
         timer: &Timer,
     ) -> Result<(Handle, bool), Error> {
-        let streams_max = cluster.plan.policy.limits.streams_per_connection_max as usize;
+        let limits = &cluster.plan.policy.limits;
+        let streams_max = limits.streams_per_connection_max as usize;
+        let give_up_ms = wanted.now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(wanted.deadline_ms);
         loop {
             if let Some(placed) = self.try_place(wanted) {
                 return Ok(placed);
+            }
+            if let Some(connection) = self.without_streams(wanted.fresh_since_us) {
+                // One more would have as little room, so what is waited for is that the endpoint allows streams.
+                timer.set(give_up_ms);
+                let found = timer.guard(poll_fn(|cx| connection.poll_room(cx))).await;
+                let reason =
+                    if give_up_ms < wanted.deadline_ms { Reason::PendingTimeout } else { Reason::RequestTimeout };
+                found.map_err(|_| Error::upstream(reason))?;
+                continue;
             }
             let opening = self.opening(streams_max).unwrap_or_else(|| {
                 let opening = Rc::new(Opening::default());
@@ -96,6 +108,17 @@ impl Mux {
         let is_at_limit = links.open.len() + links.opening.len() >= CONNECTIONS_MAX;
         let fewest = |link: &&Link| link.connection.held();
         first.or_else(|| eligible().filter(|_| is_at_limit).min_by_key(fewest)).cloned()
+    }
+
+    /// A connection whose endpoint allows no stream at all: there is none on it, and no room for one.
+    fn without_streams(&self, fresh_since_us: Option<u64>) -> Option<Rc<Connection>> {
+        let links = self.0.borrow();
+        let mut fresh =
+            links.open.iter().filter(|link| fresh_since_us.is_none_or(|since_us| link.opened_us >= since_us));
+        let is_barren =
+            |connection: &Connection| connection.over().is_none() && connection.held() + connection.room() == 0;
+        let idle = fresh.find(|link| is_barren(&link.connection))?;
+        Some(idle.connection.clone())
     }
 
     /// One in the making that will have room for one more.
