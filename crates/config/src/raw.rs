@@ -340,9 +340,9 @@ keys! {
 keys! {
     /// Passive ejection: real requests are the probe.
     pub struct RawOutlierObject as "the outlier ejection" {
-        /// Answers of 500 to 599, resets and timeouts in a row that eject an endpoint.
+        /// Answers of 500 to 599, failed connections, resets and timeouts in a row that eject an endpoint.
         optional consecutive_5xx: Int<1, 1_000_000>, default Outlier::default().consecutive_5xx.to_string();
-        /// For the first ejection; the n-th in a row lasts n times as long, at most ten times.
+        /// For the first ejection; the n-th in a row lasts n times as long, at most ten times. It ends early when the endpoint proves that it works: by a health check that passes, but not after answers of 500 to 599; or by serving a request that had nowhere else to go.
         optional eject_for: Positive, default duration_text(Outlier::default().eject_for);
         /// The share of the endpoints that may be ejected at once; one may always be, of two or more.
         optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
@@ -352,9 +352,9 @@ keys! {
 keys! {
     /// The breaker: what a cluster takes before it refuses. Shared by all workers.
     pub struct RawClusterLimits as "the limits of a cluster" {
-        /// Open connections to each endpoint.
+        /// Requests at once at each endpoint; of TCP, connections. An idle connection in the pool does not count, and requests that share one connection of HTTP/2 count one by one.
         optional connections: Int<1, 10_000_000>, default "no limit";
-        /// Requests that wait for one of them, in the whole cluster; one more is answered 503.
+        /// Requests, or connections of TCP, that wait until an endpoint has room, in the whole cluster; one more is answered 503. One whose client leaves waits no longer.
         optional pending: Int<0, 10_000_000>, default ClusterLimits::default().pending_max.to_string();
         /// How long one waits; then 503.
         optional pending_timeout: Positive, default duration_text(ClusterLimits::default().pending_timeout);
@@ -570,7 +570,11 @@ impl Choice for Algorithm {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("round_robin", Self::RoundRobin, "in turn, each by its weight"),
         ("least_request", Self::LeastRequest, "the better of two at random, by outstanding requests over weight"),
-        ("least_connections", Self::LeastConnections, "the better of two at random, by open connections over weight"),
+        (
+            "least_connections",
+            Self::LeastConnections,
+            "the better of two at random, by connections in use over weight: the same as `least_request`, since each request uses one",
+        ),
         ("random", Self::Random, "at random, by weight"),
         ("maglev", Self::Maglev(HashKey::ClientIp), "consistent hashing of the client's address"),
         ("peak_ewma", Self::PeakEwma, "the better of two at random, by recent latency times outstanding requests"),

@@ -189,7 +189,8 @@ impl Plane {
             let _ = handle.commands.send(Command::Drain { deadline_ms });
         }
         for handle in self.workers {
-            // A worker that panicked has said so; the others still drain.
+            // Fails only where a worker has panicked, in a build for development: in a release build a panic ends the process (`panic = "abort"`),
+            // because the connections that the kernel gives to this worker's sockets would wait for nobody. The service manager starts it anew.
             let _ = handle.thread.join();
         }
     }
