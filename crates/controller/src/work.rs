@@ -3,6 +3,7 @@
 //! One loop, one change after another. A first change is published at once; what comes while that is put to use is published together, and
 //! never so often that it takes more than a tenth of a CPU. Nothing that the API server does or fails to do takes back what is served.
 
+mod due;
 mod telling;
 
 use std::collections::BTreeSet;
@@ -21,6 +22,8 @@ use crate::settings::Settings;
 use crate::translate::{self, Circumstances, Regexes, Translation, translate};
 use crate::watch::News;
 use crate::write::Writer;
+use due::Due;
+pub(crate) use due::Outcome as WriteOutcome;
 use telling::Telling;
 
 /// News taken in at once before anything is made of them.
@@ -92,9 +95,7 @@ pub(crate) struct Work {
     /// Nothing is published before.
     rest_until: Instant,
     /// Statuses that may have to be written.
-    due: BTreeSet<(Kind, Name)>,
-    in_flight: BTreeSet<(Kind, Name)>,
-    failed: BTreeSet<(Kind, Name)>,
+    due: Due,
     telling: Telling,
     /// Services that had no endpoints at the last look.
     bare: BTreeSet<Name>,
@@ -103,7 +104,12 @@ pub(crate) struct Work {
     last_refusal: Option<String>,
 }
 
-type Written = ((Kind, Name), Result<(), String>);
+/// The end of a write to the API server.
+enum Written {
+    Status((Kind, Name), WriteOutcome),
+    /// An Event about the object.
+    Told((Kind, Name), Result<(), String>),
+}
 
 impl Work {
     pub(crate) fn new(
@@ -126,9 +132,7 @@ impl Work {
             pending: None,
             in_use: false,
             rest_until: now,
-            due: BTreeSet::new(),
-            in_flight: BTreeSet::new(),
-            failed: BTreeSet::new(),
+            due: Due::default(),
             telling: Telling::new(now),
             bare: BTreeSet::new(),
             again_at: now + AGAIN_AFTER,
@@ -156,7 +160,7 @@ impl Work {
                 }
                 outcome = outcome(&mut self.pending) => self.hear(outcome),
                 Ok(()) = leads.changed() => self.lead(*leads.borrow_and_update()),
-                Some(Ok((about, outcome))) = writes.join_next() => self.written(about, outcome),
+                Some(Ok(written)) = writes.join_next() => self.written(written),
                 () = tokio::time::sleep_until(self.rest_until), if self.wants_to_publish() => {}
                 () = tokio::time::sleep_until(self.again_at) => self.try_again(),
                 () = until(self.telling.due()), if has_events => {}
@@ -174,7 +178,7 @@ impl Work {
             self.circumstances.allots = leads;
             self.moved = true;
             // Whoever wrote before may have written other things, and may have told other things or nothing.
-            self.due = self.translation.statuses.keys().cloned().collect();
+            self.due.extend(self.translation.statuses.keys().cloned());
             self.telling.begin_anew();
         }
     }
@@ -236,7 +240,7 @@ impl Work {
         match outcome {
             Some(Outcome::Adopted) if !self.in_use => {
                 self.in_use = true;
-                self.due = self.translation.statuses.keys().cloned().collect();
+                self.due.extend(self.translation.statuses.keys().cloned());
                 self.note();
                 if self.circumstances.binds.is_empty() && self.circumstances.kernel.is_none() {
                     self.last_refusal = None;
@@ -267,7 +271,7 @@ impl Work {
         }
         if learned == self.circumstances {
             self.in_use = true;
-            self.due = self.translation.statuses.keys().cloned().collect();
+            self.due.extend(self.translation.statuses.keys().cloned());
         } else {
             self.circumstances = learned;
             self.moved = true;
@@ -286,7 +290,7 @@ impl Work {
             self.circumstances = hopeful;
             self.moved = true;
         }
-        self.due.append(&mut self.failed);
+        self.due.try_again();
     }
 
     /// Takes note of what has to be told.
@@ -309,7 +313,7 @@ impl Work {
         while writes.len() < WRITES_AT_ONCE {
             let Some(notice) = self.telling.next(Instant::now()) else { break };
             let (about, telling) = (notice.about.clone(), self.writer.tell(notice));
-            writes.spawn(async move { (about, telling.await) });
+            writes.spawn(async move { Written::Told(about, telling.await) });
         }
         let now = Timestamp::now();
         // Whole seconds, as metav1.Time has them.
@@ -318,25 +322,28 @@ impl Work {
             if writes.len() >= WRITES_AT_ONCE {
                 return;
             }
-            let Some(about) = self.due.pop_first() else { return };
-            if self.in_flight.contains(&about) {
-                continue;
-            }
+            let Some(about) = self.due.next() else { return };
             let desired = self.translation.statuses.get(&about);
             let due = desired.and_then(|desired| translate::write(&self.index, &self.settings, &about, desired, &now));
             let Some(due) = due else { continue };
-            self.in_flight.insert(about.clone());
+            self.due.begin(about.clone());
             let writing = self.writer.write(&about, due);
-            writes.spawn(async move { (about, writing.await) });
+            writes.spawn(async move { Written::Status(about, writing.await) });
         }
     }
 
-    fn written(&mut self, about: (Kind, Name), outcome: Result<(), String>) {
-        self.in_flight.remove(&about);
-        if let Err(why) = outcome {
-            // Mostly somebody else was faster: then the watch brings what they wrote, and this is looked at again.
-            tracing::debug!(kind = ?about.0, object = %about.1, why, "not written");
-            self.failed.insert(about);
+    fn written(&mut self, written: Written) {
+        match written {
+            Written::Status(about, outcome) => {
+                if outcome != WriteOutcome::Written {
+                    tracing::debug!(kind = ?about.0, object = %about.1, ?outcome, "a status was not written");
+                }
+                self.due.end(about, &outcome);
+            }
+            Written::Told((kind, object), Err(why)) => {
+                tracing::debug!(?kind, %object, why, "an Event was not written");
+            }
+            Written::Told(_, Ok(())) => {}
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::objects::{
 };
 use crate::settings::Settings;
 use crate::translate::{Notice, Write};
+use crate::work::WriteOutcome;
 
 /// One write that takes longer is given up, and tried again later.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ impl Writer {
         &self,
         about: &(Kind, Name),
         write: Write,
-    ) -> impl Future<Output = Result<(), String>> + Send + use<> {
+    ) -> impl Future<Output = WriteOutcome> + Send + use<> {
         let (client, (kind, name)) = (self.client.clone(), about.clone());
         async move {
             let patch = write.patch;
@@ -65,7 +66,11 @@ impl Writer {
                     _ => Ok(()),
                 }
             };
-            in_time(writing).await
+            match in_time(writing).await {
+                Ok(()) => WriteOutcome::Written,
+                Err(Some(kube::Error::Api(status))) if status.code == 409 => WriteOutcome::Conflict,
+                Err(error) => WriteOutcome::Failed(why(error)),
+            }
         }
     }
 
@@ -75,7 +80,7 @@ impl Writer {
         let (client, event) = (self.client.clone(), event(notice, &self.controller_name));
         async move {
             let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            in_time(Api::namespaced(client, &namespace).create(&PostParams::default(), &event)).await
+            in_time(Api::namespaced(client, &namespace).create(&PostParams::default(), &event)).await.map_err(why)
         }
     }
 }
@@ -127,10 +132,15 @@ where
     api.patch_status(&name.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ())
 }
 
-async fn in_time<T>(writing: impl Future<Output = kube::Result<T>>) -> Result<(), String> {
+/// # Errors
+/// The client's; `None`: there was no answer in time.
+async fn in_time<T>(writing: impl Future<Output = kube::Result<T>>) -> Result<(), Option<kube::Error>> {
     match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {WRITE_TIMEOUT:?}")),
+        Ok(written) => written.map(drop).map_err(Some),
+        Err(_) => Err(None),
     }
+}
+
+fn why(error: Option<kube::Error>) -> String {
+    error.map_or_else(|| format!("no answer within {WRITE_TIMEOUT:?}"), |error| error.to_string())
 }
