@@ -141,6 +141,9 @@ impl FromStr for Published {
 pub struct Pool {
     first: IpAddr,
     last: IpAddr,
+    /// The first and the last are the address of an IPv4 network and its broadcast address. They are given only to an object that asks for them by
+    /// name or has them already: many hosts drop packets that come from or go to such an address.
+    has_edges: bool,
 }
 
 impl Pool {
@@ -158,10 +161,10 @@ impl Pool {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// Its addresses in order. There may be 2^128: whoever looks for a free one looks past those that are taken, and no further.
+    /// The addresses that are given out, in order. There may be 2^128: whoever looks for a free one looks past those that are taken, and no further.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        let (first, last, is_ipv4) = (number(self.first), number(self.last), self.is_ipv4());
-        (first..=last).map(move |number| address(number, is_ipv4))
+        let (edge, is_ipv4) = (u128::from(self.has_edges), self.is_ipv4());
+        (number(self.first) + edge..=number(self.last) - edge).map(move |number| address(number, is_ipv4))
     }
 }
 
@@ -191,7 +194,9 @@ impl FromStr for Pool {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || "a network, a range or an address is needed: 192.0.2.0/28, 192.0.2.10-192.0.2.20".to_owned();
         if let Ok(network) = text.parse::<IpNet>() {
-            return Ok(Self { first: network.network(), last: network.broadcast() });
+            // A /31 is two addresses of a link, and a /32 is one (RFC 3021).
+            let has_edges = matches!(network, IpNet::V4(network) if network.prefix_len() < 31);
+            return Ok(Self { first: network.network(), last: network.broadcast(), has_edges });
         }
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let first: IpAddr = first.trim().parse().map_err(|_| wrong())?;
@@ -199,7 +204,7 @@ impl FromStr for Pool {
         if first.is_ipv4() != last.is_ipv4() || first > last {
             return Err(format!("{text} is no range: it ends before it begins, or in another family"));
         }
-        Ok(Self { first, last })
+        Ok(Self { first, last, has_edges: false })
     }
 }
 
@@ -215,7 +220,10 @@ mod tests {
             assert_eq!(addresses, expect, "{text}");
         };
         check("192.0.2.6/31", &["192.0.2.6", "192.0.2.7"]);
-        check("192.0.2.9/28", &["192.0.2.0", "192.0.2.1", "192.0.2.2"]);
+        check("192.0.2.9/28", &["192.0.2.1", "192.0.2.2", "192.0.2.3"]);
+        check("192.0.2.9/30", &["192.0.2.9", "192.0.2.10"]);
+        check("192.0.2.9/32", &["192.0.2.9"]);
+        check("192.0.2.0-192.0.2.1", &["192.0.2.0", "192.0.2.1"]);
         check("192.0.2.255-192.0.3.0", &["192.0.2.255", "192.0.3.0"]);
         check("fd00::/64", &["fd00::", "fd00::1", "fd00::2"]);
         check("::1", &["::1"]);
