@@ -59,7 +59,10 @@ spec:
             assert_eq!(answer(gateway(80), "a", "/"), (200, "pod-1".into()));
         }
         edge.until_served("TCPRoute", "older");
-        until_fails(edge, "TCPRoute", "younger", "Accepted", "Conflicted");
+        edge.cluster.until("told of the older", "TCPRoute", "younger", |route| {
+            holds(route, &route["status"]["parents"][0], &["Accepted", "steelyard.io/Overlapped"])
+        });
+        edge.cluster.until_event("TCPRoute", "younger", "OlderRoute");
         let why = edge.cluster.until_event("Ingress", "younger", "Conflicted");
         assert!(why.contains("older"), "{why}");
         assert_eq!(answer(gateway(80), "shop.example.com", "/only"), (200, "pod-1".into()));

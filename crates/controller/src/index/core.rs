@@ -347,27 +347,21 @@ impl Entry for SecretEntry {
 }
 
 /// A ConfigMap with certificates that others are believed by.
+///
+/// What was good before is not kept: an authority that was taken out must be believed no longer, and that cannot be told from a slip.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthorityEntry {
-    /// The last that were of any use, PEM.
-    pub good: Option<Arc<[u8]>>,
-    /// What is wrong with those that are there now.
-    pub wrong: Option<Box<str>>,
+pub enum AuthorityEntry {
+    /// Certificates, PEM.
+    Good(Arc<[u8]>),
+    /// What is wrong with what is there.
+    Wrong(Box<str>),
 }
 
 impl AuthorityEntry {
     pub(super) fn of(text: &[u8]) -> Self {
         match judge_authority(text) {
-            Ok(()) => Self { good: Some(text.into()), wrong: None },
-            Err(wrong) => Self { good: None, wrong: Some(wrong.into()) },
+            Ok(()) => Self::Good(text.into()),
+            Err(wrong) => Self::Wrong(wrong.into()),
         }
-    }
-
-    /// A broken one leaves the last good one in use.
-    pub(super) fn after(old: Option<&Self>, mut new: Self) -> Self {
-        if new.good.is_none() {
-            new.good = old.and_then(|old| old.good.clone());
-        }
-        new
     }
 }

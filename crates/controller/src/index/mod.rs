@@ -207,15 +207,15 @@ impl Index {
         };
         let new = match self.shared.get(text.as_bytes()) {
             // It has been judged.
-            Some(held) => AuthorityEntry { good: Some(held.clone()), wrong: None },
+            Some(held) => AuthorityEntry::Good(held.clone()),
             None => AuthorityEntry::of(text.as_bytes()),
         };
-        let old = self.authorities.get(&name);
-        let new = AuthorityEntry::after(old, new);
-        if old == Some(&new) {
+        if self.authorities.get(&name) == Some(&new) {
             return;
         }
-        self.shared.extend(new.good.clone());
+        if let AuthorityEntry::Good(text) = &new {
+            self.shared.insert(text.clone());
+        }
         self.authorities.insert(name, new);
         self.shared.retain(|text| Arc::strong_count(text) > 1);
         self.changes.all = true;

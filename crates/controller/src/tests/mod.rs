@@ -289,6 +289,34 @@ fn a_broken_secret_leaves_the_last_good_one() {
 }
 
 #[test]
+fn an_authority_that_is_emptied_is_believed_no_longer() {
+    let config_map = |text: &str| object(json!({"kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": text}}));
+    let (good, _) = certificate(&["ca.example.com".to_owned()]);
+    let mut index = base();
+    index.apply(slice("{addresses: [10.0.0.1]}"));
+    index.apply(object(yaml(
+        "{kind: BackendTLSPolicy, metadata: {name: tls}, spec: {targetRefs: [{kind: Service, name: web}], \
+          validation: {hostname: web.example.com, caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}",
+    )));
+    let mut check = |text: &str, endpoints: usize, accepted: &str, resolved: &str| {
+        index.apply(config_map(text));
+        let translation = retranslate(&index);
+        let cluster = translation.snapshot(&settings(&Value::Null)).clusters[1].clone();
+        // A cluster without endpoints answers 503, and nothing goes out in the clear.
+        assert_eq!((cluster.name.as_str(), cluster.endpoints.len()), ("web.shop:80", endpoints), "{text:?}");
+        let Desired::Policy(ancestors) = &translation.statuses[&(Kind::Policy, Name::new("shop", "tls"))] else {
+            panic!("no status of the policy")
+        };
+        let reasons: Vec<&str> = ancestors[0].conditions.iter().map(|condition| &*condition.reason).collect();
+        assert_eq!(reasons, [accepted, resolved], "{text:?}");
+    };
+    check(&good, 1, "Accepted", "ResolvedRefs");
+    check("", 0, "NoValidCACertificate", "InvalidCACertificateRef");
+    check(&good, 1, "Accepted", "ResolvedRefs");
+    check("-----BEGIN CERTIFICATE-----", 0, "NoValidCACertificate", "InvalidCACertificateRef");
+}
+
+#[test]
 fn five_thousand_routes_and_a_thousand_services() {
     let mut objects = yaml(BASE).as_array().unwrap().clone();
     for n in 0..1000 {

@@ -89,7 +89,8 @@ struct Bind {
     certificates: Vec<(Name, Keypair)>,
     clients: Clients,
     sni: Vec<PassthroughRoute>,
-    tcp: Option<ClusterId>,
+    /// Where its connections go, and which route says so.
+    tcp: Option<(Name, ClusterId)>,
 }
 
 /// Which clients must show a certificate, at one place.
@@ -110,12 +111,33 @@ pub(crate) struct Binds {
 }
 
 impl Binds {
-    /// The place is for this protocol from now on.
+    /// Whether the place can be for this protocol.
     ///
     /// # Errors
     /// It is for another already; in a sentence.
+    pub(crate) fn may_speak(&self, place: SocketAddr, speaks: Speaks) -> Result<(), String> {
+        match self.places.get(&place) {
+            Some(bind) if bind.speaks != speaks => {
+                let (there, asked) = (bind.speaks.name(), speaks.name());
+                Err(format!("{there} is spoken at {place} for an older object, and {asked} cannot be there too"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The place is for this protocol from now on.
+    ///
+    /// # Errors
+    /// As [`Binds::may_speak`].
     pub(crate) fn claim(&mut self, place: SocketAddr, speaks: Speaks) -> Result<(), String> {
-        let bind = self.places.entry(place).or_insert_with(|| Bind {
+        self.may_speak(place, speaks)?;
+        self.open(place, speaks);
+        Ok(())
+    }
+
+    /// The same where it is known that it can be.
+    pub(crate) fn open(&mut self, place: SocketAddr, speaks: Speaks) {
+        self.places.entry(place).or_insert_with(|| Bind {
             speaks,
             routes: Vec::new(),
             claimed: HashMap::new(),
@@ -124,11 +146,6 @@ impl Binds {
             sni: Vec::new(),
             tcp: None,
         });
-        if bind.speaks != speaks {
-            let (there, asked) = (bind.speaks.name(), speaks.name());
-            return Err(format!("{there} is spoken at {place} for an older object, and {asked} cannot be there too"));
-        }
-        Ok(())
     }
 
     /// One more route at a place that was claimed, the older ones first. Gives the name of an older object that takes some or all of its
@@ -161,19 +178,37 @@ impl Binds {
         }
     }
 
-    /// Clients that come for this name (`None`: for any) must show a certificate that `ca` has signed; `None`: they need none.
+    /// Whether clients that come for this name (`None`: for any) can be asked for a certificate that `ca` has signed, or, where that is `None`,
+    /// can be let in without one.
     ///
     /// # Errors
     /// An older object says something else of the same clients, who are asked before it is known whom they mean; in a sentence.
-    pub(crate) fn ask_clients(
-        &mut self,
+    pub(crate) fn may_ask_clients(
+        &self,
         place: SocketAddr,
         host: Option<&str>,
         ca: Option<&Pem>,
     ) -> Result<(), String> {
-        match self.places.get_mut(&place) {
-            Some(bind) => bind.clients.ask(host.map(self::host), ca).map_err(|why| format!("{place}: {why}")),
+        match self.places.get(&place) {
+            Some(bind) => bind.clients.check(host.map(self::host).as_ref(), ca).map_err(|why| format!("{place}: {why}")),
             None => Ok(()),
+        }
+    }
+
+    /// Clients that come for this name need no certificate.
+    ///
+    /// # Errors
+    /// As [`Binds::may_ask_clients`].
+    pub(crate) fn let_in_clients(&mut self, place: SocketAddr, host: Option<&str>) -> Result<(), String> {
+        self.may_ask_clients(place, host, None)?;
+        self.note_clients(place, host, None);
+        Ok(())
+    }
+
+    /// Clients that come for this name are asked from now on. [`Binds::may_ask_clients`] has said that they can be.
+    pub(crate) fn note_clients(&mut self, place: SocketAddr, host: Option<&str>, ca: Option<&Pem>) {
+        if let Some(bind) = self.places.get_mut(&place) {
+            bind.clients.note(host.map(self::host), ca);
         }
     }
 
@@ -183,14 +218,15 @@ impl Binds {
         }
     }
 
-    /// Where the connections of a TCP listener go. Says whether it is the first to say so: two cannot both be right.
-    pub(crate) fn tcp(&mut self, place: SocketAddr, to: ClusterId) -> bool {
-        match self.places.get_mut(&place) {
-            Some(bind) if bind.tcp.is_none() => {
-                bind.tcp = Some(to);
-                true
+    /// Where the connections of a TCP listener go, unless an older route has them, which is given back.
+    pub(crate) fn tcp(&mut self, place: SocketAddr, route: &Name, to: ClusterId) -> Option<Name> {
+        let bind = self.places.get_mut(&place)?;
+        match &bind.tcp {
+            Some((older, _)) => Some(older.clone()),
+            None => {
+                bind.tcp = Some((route.clone(), to));
+                None
             }
-            _ => false,
         }
     }
 
@@ -214,7 +250,7 @@ impl Bind {
                 limits: ListenerLimits::default(),
             }),
             Speaks::Tcp => {
-                Protocol::Tcp(TcpListener { to: self.tcp.unwrap_or(nowhere), idle_timeout: TCP_IDLE_TIMEOUT })
+                Protocol::Tcp(TcpListener { to: self.tcp.map_or(nowhere, |(_, to)| to), idle_timeout: TCP_IDLE_TIMEOUT })
             }
             Speaks::Tls => Protocol::TlsPassthrough(PassthroughListener {
                 routes: std::mem::take(&mut self.sni),
@@ -244,23 +280,30 @@ impl Bind {
 }
 
 impl Clients {
-    fn ask(&mut self, host: Option<HostMatcher>, ca: Option<&Pem>) -> Result<(), &'static str> {
+    fn check(&self, host: Option<&HostMatcher>, ca: Option<&Pem>) -> Result<(), &'static str> {
         let Some(ca) = ca else {
-            if self.asked.iter().any(|asked| covers(asked.as_ref(), host.as_ref())) {
-                return Err("an older object asks clients of this name for a certificate");
-            }
-            self.open.push(host);
-            return Ok(());
+            return match self.asked.iter().any(|asked| covers(asked.as_ref(), host)) {
+                true => Err("an older object asks clients of this name for a certificate"),
+                false => Ok(()),
+            };
         };
         if self.ca.as_ref().is_some_and(|other| other != ca) {
             return Err("an older object believes other certificates of clients");
         }
-        if self.open.iter().any(|open| covers(host.as_ref(), open.as_ref())) {
+        if self.open.iter().any(|open| covers(host, open.as_ref())) {
             return Err("an older object lets in clients of this name without a certificate");
         }
-        self.ca.get_or_insert_with(|| ca.clone());
-        self.asked.push(host);
         Ok(())
+    }
+
+    fn note(&mut self, host: Option<HostMatcher>, ca: Option<&Pem>) {
+        match ca {
+            Some(ca) => {
+                self.ca.get_or_insert_with(|| ca.clone());
+                self.asked.push(host);
+            }
+            None => self.open.push(host),
+        }
     }
 
     fn into_model(self) -> Option<ClientCa> {
@@ -379,11 +422,14 @@ mod tests {
         // Each a name and who must have signed; `-`: nobody.
         let check = |asked: &[(&str, &str)], expect: Option<&str>| {
             let mut clients = Clients::default();
-            let ask = |(name, signer): &(&str, &str)| {
+            let mut ask = |(name, signer): &(&str, &str)| {
                 let signer = (*signer != "-").then(|| ca(signer));
-                clients.ask((!name.is_empty()).then(|| host(name)), signer.as_ref())
+                let name = (!name.is_empty()).then(|| host(name));
+                clients.check(name.as_ref(), signer.as_ref())?;
+                clients.note(name, signer.as_ref());
+                Ok::<(), &str>(())
             };
-            let outcomes: Vec<_> = asked.iter().map(ask).collect();
+            let outcomes: Vec<_> = asked.iter().map(&mut ask).collect();
             let (last, before) = outcomes.split_last().unwrap();
             assert!(before.iter().all(Result::is_ok), "{asked:?} {outcomes:?}");
             match (last, expect) {
@@ -402,8 +448,8 @@ mod tests {
         check(&[("a.example.com", "x"), ("", "-")], None);
         check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("believes other"));
         let mut clients = Clients::default();
-        clients.ask(Some(host("a.example.com")), Some(&ca("x"))).unwrap();
-        clients.ask(None, Some(&ca("x"))).unwrap();
+        clients.note(Some(host("a.example.com")), Some(&ca("x")));
+        clients.note(None, Some(&ca("x")));
         assert!(
             clients.into_model().is_some_and(|asked| asked.hosts.is_empty()),
             "all, and not those of one name alone"

@@ -10,7 +10,7 @@ use super::Circumstances;
 use super::address::{self, Claim};
 use super::bind::Binds;
 use super::hosts::HostSet;
-use super::listener::{claim, conflicts, slot};
+use super::listener::{Held, claim, conflicts, slot};
 use super::reference::{Why, is_allowed};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
@@ -29,13 +29,12 @@ pub(crate) struct Plan<'i> {
     pub(crate) places: Result<Vec<IpAddr>, Why>,
     /// What clients are told.
     pub(crate) published: Vec<GatewayAddress>,
-    /// ListenerSets that were accepted.
-    pub(crate) sets: usize,
 }
 
 /// A ListenerSet that names a Gateway of ours.
 pub(crate) struct SetPlan<'i> {
     pub(crate) name: &'i Name,
+    pub(crate) gateway: &'i Name,
     pub(crate) entry: &'i ListenerSetEntry,
     pub(crate) refused: Option<Why>,
 }
@@ -63,12 +62,19 @@ pub(crate) struct Slot<'i> {
 }
 
 impl Slot<'_> {
+    /// Whether nothing is wrong with it so far.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.conflict.is_none() && self.refused.is_none()
+    }
+
+    /// It opens TLS, and there is no certificate that it may show.
+    pub(crate) fn lacks_certificate(&self) -> bool {
+        self.spec.protocol == "HTTPS" && self.certificates.is_empty()
+    }
+
     /// Whether something listens for it.
     pub(crate) fn is_served(&self) -> bool {
-        self.conflict.is_none()
-            && self.refused.is_none()
-            && !self.places.is_empty()
-            && (self.spec.protocol != "HTTPS" || !self.certificates.is_empty())
+        self.is_accepted() && !self.places.is_empty() && !self.lacks_certificate()
     }
 
     pub(crate) fn hostname(&self) -> Option<&str> {
@@ -114,11 +120,11 @@ pub(crate) fn gateways<'i>(
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) -> Gateways<'i> {
-    let mut plans = plans(index, settings, circumstances.allots);
+    let plans = plans(index, settings, circumstances.allots);
     let mut sets: Vec<SetPlan<'i>> = Vec::new();
     let mut slots: Vec<Slot<'i>> = Vec::new();
     let mut owners = BTreeMap::new();
-    for plan in &mut plans {
+    for plan in &plans {
         let first = slots.len();
         for spec in &plan.entry.spec.listeners {
             slots.push(slot(index, plan, (Kind::Gateway, plan.name), spec));
@@ -127,7 +133,6 @@ pub(crate) fn gateways<'i>(
         for set in sets_of(index, plan) {
             let begin = slots.len();
             if set.refused.is_none() {
-                plan.sets += 1;
                 for spec in &set.entry.spec.listeners {
                     slots.push(slot(index, plan, (Kind::ListenerSet, set.name), spec));
                 }
@@ -140,9 +145,13 @@ pub(crate) fn gateways<'i>(
             slot.refused =
                 Some(Why::new("TooManyListeners", format!("a Gateway has {LISTENERS_MAX} listeners at most")));
         }
-        conflicts(own);
-        for slot in own.iter_mut() {
-            claim(slot, plan, settings, circumstances, binds);
+        let mut held = Held::default();
+        for slots in own.chunk_by_mut(|one, next| one.owner == next.owner) {
+            conflicts(slots, &held);
+            for slot in slots.iter_mut() {
+                claim(slot, plan, settings, circumstances, binds);
+            }
+            held.add(slots);
         }
     }
     Gateways { plans, sets, slots, owners }
@@ -167,7 +176,7 @@ fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i
                 false => own(allotted),
             };
             let refused = unsupported(&entry.spec).or_else(|| odd_address(&entry.spec, settings));
-            Plan { name, entry, refused, places, published, sets: 0 }
+            Plan { name, entry, refused, places, published }
         })
         .collect()
 }
@@ -295,7 +304,7 @@ fn sets_of<'i>(index: &'i Index, plan: &Plan<'i>) -> Vec<SetPlan<'i>> {
             } else {
                 None
             };
-            SetPlan { name, entry, refused }
+            SetPlan { name, gateway: plan.name, entry, refused }
         })
         .collect()
 }

@@ -131,7 +131,7 @@ impl One<'_, '_> {
         for rule in &self.entry.rules {
             let tls = tls.filter(|_| self.has_certificate(rule.host.as_deref()));
             let tls = tls.and_then(|place| {
-                let outcome = self.out.binds.ask_clients(place, rule.host.as_deref(), None);
+                let outcome = self.out.binds.let_in_clients(place, rule.host.as_deref());
                 self.or_told(outcome.map(|()| place).map_err(|why| Why::new("Conflicted", why)))
             });
             for path in &rule.paths {
@@ -140,7 +140,7 @@ impl One<'_, '_> {
             }
         }
         if let Some(target) = &self.entry.default_backend {
-            let tls = tls.filter(|place| self.out.binds.ask_clients(*place, None, None).is_ok());
+            let tls = tls.filter(|place| self.out.binds.let_in_clients(*place, None).is_ok());
             let path = IngressPath { path: "/".into(), kind: "Prefix".into(), target: target.clone() };
             self.path(None, &path, [plain, tls], all);
         }

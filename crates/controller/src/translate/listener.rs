@@ -55,6 +55,10 @@ pub(crate) fn slot<'i>(index: &'i Index, plan: &Plan<'i>, owner: (Kind, &'i Name
         }
         _ => {}
     }
+    if slot.refused.as_ref().is_some_and(|why| why.reason == "UnsupportedValue") {
+        // The API wants the kinds that are supported for this listener as it is written, and it is not served as it is written.
+        slot.kinds.clear();
+    }
     slot
 }
 
@@ -129,10 +133,7 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, slot: &mut Slot<'_>) {
     };
     let invalid = |message| Why::new("InvalidCACertificateRef", message);
     match found.and_then(|name| Authority::find(index, name).map_err(invalid)) {
-        Ok(authority) => {
-            slot.client_ca = Some(authority.pem());
-            slot.references = slot.references.take().or(authority.wrong.map(invalid));
-        }
+        Ok(authority) => slot.client_ca = Some(authority.pem()),
         Err(why) => {
             // Everybody would be let in, or nobody: it is not served at all.
             slot.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));
@@ -162,12 +163,45 @@ pub(crate) fn certificate(index: &Index, name: Name) -> Result<(Name, Keypair, O
     }
 }
 
-/// Marks listeners of one Gateway that cannot all be served. Of one owner none is preferred; a later owner yields to an earlier one.
-pub(crate) fn conflicts(slots: &mut [Slot<'_>]) {
+/// What the listeners of a Gateway and its older ListenerSets hold already. A listener that is not accepted holds nothing.
+#[derive(Default)]
+pub(crate) struct Held<'i> {
+    /// The protocol of each port, with the name of a listener that speaks it.
+    protocols: BTreeMap<Port, (&'i str, &'i str)>,
+    /// The names of each port, with the name of the listener.
+    hosts: HashMap<(Port, String), &'i str>,
+}
+
+impl<'i> Held<'i> {
+    /// Those of these listeners that were accepted.
+    pub(crate) fn add(&mut self, slots: &[Slot<'i>]) {
+        for slot in slots.iter().filter(|slot| slot.is_accepted()) {
+            let (port, spec) = (port_of(slot), slot.spec);
+            self.protocols.entry(port).or_insert((&spec.protocol, &spec.name));
+            self.hosts.entry((port, host_of(slot))).or_insert(&spec.name);
+        }
+    }
+
+    fn conflict(&self, slot: &Slot<'_>) -> Option<Why> {
+        let port = port_of(slot);
+        let (protocol, name) = self.protocols.get(&port)?;
+        if *protocol != slot.spec.protocol {
+            return Some(other_protocol(slot, name, protocol));
+        }
+        self.hosts.get(&(port, host_of(slot))).map(|name| same_host(slot, name))
+    }
+}
+
+/// Marks the listeners of one owner that cannot be served: first those that want what an older owner holds, then those of the rest that exclude
+/// each other, none of which is preferred.
+pub(crate) fn conflicts(slots: &mut [Slot<'_>], held: &Held<'_>) {
+    for slot in slots.iter_mut().filter(|slot| slot.is_accepted()) {
+        slot.conflict = held.conflict(slot);
+    }
     let found: Vec<(usize, Why)> = {
         let peers = Peers::of(slots);
-        let why = |(place, slot): (usize, &Slot<'_>)| Some((place, peers.conflict(slots, place, slot)?));
-        slots.iter().enumerate().filter_map(why).collect()
+        let accepted = slots.iter().enumerate().filter(|(_, slot)| slot.is_accepted());
+        accepted.filter_map(|(place, slot)| Some((place, peers.conflict(slots, place, slot)?))).collect()
     };
     for (place, why) in found {
         if let Some(slot) = slots.get_mut(place) {
@@ -179,19 +213,18 @@ pub(crate) fn conflicts(slots: &mut [Slot<'_>]) {
 /// A port; UDP is apart.
 type Port = (u16, bool);
 
-/// Where the listeners of a port are among all, ascending: nothing here compares each with each, of which there may be thousands.
+/// Where the accepted listeners of one owner are among all of its own: nothing here compares each with each, of which there may be thousands.
 struct Peers<'s> {
-    protocols: BTreeMap<Port, BTreeMap<&'s str, Vec<usize>>>,
+    protocols: BTreeMap<Port, BTreeMap<&'s str, usize>>,
     hosts: HashMap<(Port, &'s str, String), Vec<usize>>,
 }
 
 impl<'s> Peers<'s> {
     fn of(slots: &'s [Slot<'_>]) -> Self {
         let mut peers = Self { protocols: BTreeMap::new(), hosts: HashMap::new() };
-        let known = slots.iter().enumerate().filter(|(_, slot)| !slot.kinds.is_empty() || slot.refused.is_none());
-        for (place, slot) in known {
+        for (place, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.is_accepted()) {
             let (port, protocol) = (port_of(slot), slot.spec.protocol.as_str());
-            peers.protocols.entry(port).or_default().entry(protocol).or_default().push(place);
+            peers.protocols.entry(port).or_default().entry(protocol).or_insert(place);
             peers.hosts.entry((port, protocol, host_of(slot))).or_default().push(place);
         }
         peers
@@ -199,25 +232,24 @@ impl<'s> Peers<'s> {
 
     fn conflict(&self, slots: &[Slot<'_>], place: usize, slot: &Slot<'_>) -> Option<Why> {
         let (port, protocol) = (port_of(slot), slot.spec.protocol.as_str());
-        // The listeners of an owner are next to each other: if the first of a list is not before this one, its own are the next.
-        let is_older = |other: &usize| {
-            *other < place || slots.get(*other).is_some_and(|with| with.owner == slot.owner && *other != place)
-        };
-        let protocols = self.protocols.get(&port)?.iter().filter(|(other, _)| **other != protocol);
-        let mut others = protocols.filter_map(|(_, places)| {
-            let after = places.partition_point(|other| *other < place);
-            places.first().filter(|other| is_older(other)).or_else(|| places.get(after).filter(|other| is_older(other)))
-        });
-        if let Some(with) = others.next().and_then(|other| slots.get(*other)) {
-            let (name, theirs) = (&with.spec.name, &with.spec.protocol);
-            let message = format!("port {}: listener {name} speaks {theirs}, this one {protocol}", port.0);
-            return Some(Why::new("ProtocolConflict", message));
+        let mut others = self.protocols.get(&port)?.iter().filter(|(other, _)| **other != protocol);
+        if let Some((other, with)) = others.next().and_then(|(other, at)| Some((other, slots.get(*at)?))) {
+            return Some(other_protocol(slot, &with.spec.name, other));
         }
         let places = self.hosts.get(&(port, protocol, host_of(slot)))?;
-        let with = places.iter().take(2).find(|other| is_older(other)).and_then(|other| slots.get(*other))?;
-        let host = slot.hostname().unwrap_or("every host");
-        Some(Why::new("HostnameConflict", format!("port {}: listener {} is for {host} too", port.0, with.spec.name)))
+        let with = places.iter().take(2).find(|other| **other != place).and_then(|other| slots.get(*other))?;
+        Some(same_host(slot, &with.spec.name))
     }
+}
+
+fn other_protocol(slot: &Slot<'_>, other: &str, protocol: &str) -> Why {
+    let ListenerSpec { port, protocol: own, .. } = slot.spec;
+    Why::new("ProtocolConflict", format!("port {port}: listener {other} speaks {protocol}, this one {own}"))
+}
+
+fn same_host(slot: &Slot<'_>, other: &str) -> Why {
+    let host = slot.hostname().unwrap_or("every host");
+    Why::new("HostnameConflict", format!("port {}: listener {other} is for {host} too", slot.spec.port))
 }
 
 fn port_of(slot: &Slot<'_>) -> Port {
@@ -228,7 +260,7 @@ fn host_of(slot: &Slot<'_>) -> String {
     slot.hostname().unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Claims the places of a listener, or says why it cannot have them.
+/// Claims the places of a listener: all of them, or none and it says why.
 pub(crate) fn claim(
     slot: &mut Slot<'_>,
     plan: &Plan<'_>,
@@ -236,62 +268,70 @@ pub(crate) fn claim(
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) {
-    let (None, None, None, Ok(places)) = (&slot.conflict, &slot.refused, &plan.refused, &plan.places) else { return };
+    let (true, None, Ok(places)) = (slot.is_accepted(), &plan.refused, &plan.places) else { return };
     let places: Vec<SocketAddr> = places.iter().map(|ip| SocketAddr::new(*ip, slot.spec.port)).collect();
-    let refused = places.iter().find_map(|place| unavailable(*place, slot, settings, circumstances, binds));
-    slot.refused = refused.or_else(|| {
-        {
-            let ask = |place: &SocketAddr| binds.ask_clients(*place, slot.hostname(), slot.client_ca.as_ref()).err();
-            (slot.spec.protocol == "HTTPS").then(|| places.iter().find_map(ask)).flatten()
+    slot.refused = places.iter().find_map(|place| unavailable(*place, slot, settings, circumstances, binds));
+    if slot.refused.is_some() {
+        return;
+    }
+    for place in &places {
+        let Some(speaks) = speaks(slot) else { continue };
+        binds.open(*place, speaks);
+        if speaks == Speaks::Https {
+            binds.note_clients(*place, slot.hostname(), slot.client_ca.as_ref());
         }
-        .map(|why| Why::new("UnsupportedValue", why))
-    });
-    if slot.refused.is_none() {
-        for place in &places {
-            slot.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
-        }
-        slot.places = places;
+        slot.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
+    }
+    slot.places = places;
+}
+
+/// What the proxy plane speaks there; `None`: it is the kernel plane's.
+fn speaks(slot: &Slot<'_>) -> Option<Speaks> {
+    match slot.spec.protocol.as_str() {
+        "HTTP" => Some(Speaks::Http),
+        "HTTPS" => Some(Speaks::Https),
+        "TLS" => Some(Speaks::Tls),
+        "TCP" => Some(Speaks::Tcp),
+        _ => None,
     }
 }
 
+/// Why a listener cannot have this place; `None`: it can. Changes nothing.
 fn unavailable(
     place: SocketAddr,
     slot: &Slot<'_>,
     settings: &Settings,
     circumstances: &Circumstances,
-    binds: &mut Binds,
+    binds: &Binds,
 ) -> Option<Why> {
-    let port = |message: String| Some(Why::new("PortUnavailable", message));
-    let speaks = match slot.spec.protocol.as_str() {
-        "HTTP" => Speaks::Http,
-        "HTTPS" => Speaks::Https,
-        "TLS" => Speaks::Tls,
-        "TCP" => Speaks::Tcp,
-        _ => {
-            if let Some(why) = service::no_kernel_plane(settings, circumstances) {
-                return Some(Why::new(
-                    "UnsupportedProtocol",
-                    format!("{why}: there is no {} here", reference::word(Transport::Udp)),
-                ));
-            }
-            let whole = place.ip().is_unspecified();
-            return whole.then(|| {
-                let message = "the kernel plane serves an address and not the whole host: \
-                               give --listen-address, or a pool of addresses for Gateways";
-                Why::new("UnsupportedProtocol", message)
-            });
-        }
-    };
+    let port = |message: String| Why::new("PortUnavailable", message);
+    let Some(speaks) = speaks(slot) else { return no_udp(place, settings, circumstances) };
     if settings.admin.is_some_and(|admin| overlap(admin, place)) {
-        return port(format!("this process answers its own questions at port {}", place.port()));
+        return Some(port(format!("this process answers its own questions at port {}", place.port())));
     }
     if let Some(why) = circumstances.binds.get(&place) {
-        return port(why.clone());
+        return Some(port(why.clone()));
     }
-    match binds.claim(place, speaks) {
-        Ok(()) => None,
-        Err(why) => port(why),
+    if let Err(why) = binds.may_speak(place, speaks) {
+        return Some(port(why));
     }
+    let asked = match speaks {
+        Speaks::Https => binds.may_ask_clients(place, slot.hostname(), slot.client_ca.as_ref()),
+        Speaks::Http | Speaks::Tls | Speaks::Tcp => Ok(()),
+    };
+    asked.err().map(|why| Why::new("UnsupportedValue", why))
+}
+
+fn no_udp(place: SocketAddr, settings: &Settings, circumstances: &Circumstances) -> Option<Why> {
+    if let Some(why) = service::no_kernel_plane(settings, circumstances) {
+        let message = format!("{why}: there is no {} here", reference::word(Transport::Udp));
+        return Some(Why::new("UnsupportedProtocol", message));
+    }
+    place.ip().is_unspecified().then(|| {
+        let message = "the kernel plane serves an address and not the whole host: \
+                       give --listen-address, or a pool of addresses for Gateways";
+        Why::new("UnsupportedProtocol", message)
+    })
 }
 
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {

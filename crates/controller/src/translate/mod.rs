@@ -146,6 +146,7 @@ pub fn translate(
         clusters: &mut clusters,
         vips: &mut vips,
         statuses: &mut statuses,
+        udp: BTreeMap::new(),
         interfaces: &settings.interfaces,
         has_both: route::has_both(index),
         empty: &circumstances.empty,

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use super::cluster::held;
 use super::reference::Why;
 use super::{Desired, Statuses};
-use crate::index::{Index, Kind, Name, PolicyEntry, ServicePort};
+use crate::index::{AuthorityEntry, Index, Kind, Name, PolicyEntry, ServicePort};
 use crate::objects::{AncestorStatus, Condition, GROUP, ParentRef};
 use crate::settings::Settings;
 
@@ -57,28 +57,18 @@ pub(super) fn tls(index: &Index, service: &Name, port: u16, transport: Transport
 
 /// A ConfigMap, and the certificates in it.
 pub(super) struct Authority<'i> {
-    pub(super) name: Name,
+    name: Name,
     text: &'i Arc<[u8]>,
-    /// What is wrong with the ConfigMap as it is now, where the certificates that it had before are still in use.
-    pub(super) wrong: Option<String>,
 }
 
 impl<'i> Authority<'i> {
     /// # Errors
     /// There is none of any use; in a sentence.
     pub(super) fn find(index: &'i Index, name: Name) -> Result<Self, String> {
-        let Some(entry) = index.authorities.get(&name) else {
-            return Err(format!("there is no ConfigMap {name} with the key ca.crt"));
-        };
-        match (&entry.good, &entry.wrong) {
-            (Some(text), None) => Ok(Self { name, text, wrong: None }),
-            (Some(text), Some(wrong)) => {
-                let wrong = format!("ConfigMap {name}: {wrong}; the certificates that it had before stay in use");
-                Ok(Self { name, text, wrong: Some(wrong) })
-            }
-            (None, wrong) => {
-                Err(format!("ConfigMap {name}: {}", wrong.as_deref().unwrap_or("there is no certificate in it")))
-            }
+        match index.authorities.get(&name) {
+            Some(AuthorityEntry::Good(text)) => Ok(Self { name, text }),
+            Some(AuthorityEntry::Wrong(wrong)) => Err(format!("ConfigMap {name}: {wrong}")),
+            None => Err(format!("there is no ConfigMap {name} with the key ca.crt")),
         }
     }
 
@@ -157,7 +147,6 @@ fn conditions(index: &Index, name: &Name, policy: &PolicyEntry) -> Vec<Condition
             })
     });
     let (accepted, resolved) = match believed(index, name, policy) {
-        Ok(Some(Authority { wrong: Some(wrong), .. })) => (Ok(()), Err(Why::new("InvalidCACertificateRef", wrong))),
         Ok(_) => (Ok(()), Ok(())),
         Err(why) if why.reason == "Invalid" => (Err(why), Ok(())),
         Err(why) => (Err(Why::new("NoValidCACertificate", why.message.clone())), Err(why)),

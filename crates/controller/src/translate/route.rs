@@ -25,6 +25,8 @@ pub(crate) struct Attaching<'t> {
     pub(crate) clusters: &'t mut Clusters,
     pub(crate) vips: &'t mut stream::Vips,
     pub(crate) statuses: &'t mut Statuses,
+    /// The places of UDP listeners that a route has, and which.
+    pub(crate) udp: BTreeMap<SocketAddr, Name>,
     /// Where packets of vips arrive.
     pub(crate) interfaces: &'t [String],
     /// There are HTTPRoutes and GRPCRoutes.
@@ -175,8 +177,8 @@ pub(crate) struct Made {
     pub(crate) refused: Option<Why>,
     /// Rules that were dropped, and why.
     pub(crate) dropped: Vec<String>,
-    /// The first rule some or all of whose requests an older route of this name takes.
-    pub(crate) overlapped: Option<(usize, Name)>,
+    /// The older route that takes some or all of what this one asks for, in a sentence.
+    pub(crate) overlapped: Option<String>,
     /// The first reference that leads nowhere.
     pub(crate) references: Option<Why>,
     /// Services that it leads to.
@@ -199,9 +201,8 @@ impl Made {
             let message = format!("Dropped Rule: {}", self.dropped.join("; "));
             conditions.push(status::at(Condition::holds("PartiallyInvalid", "UnsupportedValue", message), generation));
         }
-        if let Some((place, older)) = &self.overlapped {
-            let message = format!("rule {place}: the older route {older} takes the same requests");
-            conditions.push(status::at(Condition::holds(OVERLAPPED, "OlderRoute", message), generation));
+        if let Some(message) = &self.overlapped {
+            conditions.push(status::at(Condition::holds(OVERLAPPED, "OlderRoute", message.as_str()), generation));
         }
         if let Some(service) = self.services.intersection(empty).next() {
             let message = format!("the Service {service} has no endpoint that serves: its share is answered 503");
@@ -271,7 +272,9 @@ fn rules_of<R>(
                 let route = Route { hosts: hosts.list(), ..route.clone() };
                 match out.binds.route(*at, rank.clone(), route) {
                     Ok(None) => {}
-                    Ok(Some(older)) => drop(made.overlapped.get_or_insert((place, older))),
+                    Ok(Some(older)) => drop(made.overlapped.get_or_insert_with(|| {
+                        format!("rule {place}: the older route {older} takes the same requests")
+                    })),
                     Err(why) => made.dropped.push(format!("rule {place}: {why}")),
                 }
             }

@@ -42,19 +42,19 @@ pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circum
     if no_kernel_plane(settings, circumstances).is_none() {
         features.insert("UDPRoute");
     }
-    let ours = index.classes.iter().filter(|(name, class)| {
-        class.spec.controller_name == settings.controller_name
-            && settings.gateway_class.as_deref().is_none_or(|only| only == &*name.name)
-    });
+    // Of each that names the controller: one that says nothing at all looks as if nobody were there.
+    let ours = index.classes.iter().filter(|(_, class)| class.spec.controller_name == settings.controller_name);
     for (name, class) in ours {
-        let accepted = match &class.spec.parameters_ref {
-            None => Ok(()),
-            Some(_) => Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters")),
+        let other = settings.gateway_class.as_deref().filter(|only| **only != *name.name);
+        let accepted = match (other, &class.spec.parameters_ref) {
+            (Some(only), _) => Err(Why::new("Unsupported", format!("this controller serves only the class {only} (--gateway-class)"))),
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters")),
         };
         let feature = |name: &str| SupportedFeature { name: name.to_owned() };
         let status = GatewayClassStatus {
             conditions: vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)],
-            supported_features: features.iter().copied().map(feature).collect(),
+            supported_features: features.iter().copied().filter(|_| other.is_none()).map(feature).collect(),
         };
         statuses.insert((Kind::GatewayClass, name.clone()), Desired::Class(status));
     }
@@ -69,7 +69,7 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
             addresses: plan.published.clone(),
             conditions: of_gateway(plan, slots, circumstances),
             listeners: slots.iter().map(|slot| listener(slot, plan, circumstances, generation)).collect(),
-            attached_listener_sets: i32::try_from(plan.sets).ok().filter(|sets| *sets > 0),
+            attached_listener_sets: accepted_sets(gateways, plan.name),
         };
         if plan.entry.status.attached_listener_sets.is_some_and(|written| written > 0) {
             // It must be taken back; where it was never written it is not begun: an older API has no such field.
@@ -80,16 +80,22 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
     for set in &gateways.sets {
         let slots = slots(gateways, Kind::ListenerSet, set.name);
         let generation = set.entry.meta.generation;
-        let parent = gateways.plans.iter().find(|plan| slots.iter().any(|slot| slot.gateway == plan.name));
-        let listeners = slots.iter().filter_map(|slot| Some(listener(slot, parent?, circumstances, generation)));
+        let Some(plan) = gateways.plans.iter().find(|plan| plan.name == set.gateway) else { continue };
         let status = GatewayStatus {
             addresses: Vec::new(),
-            conditions: of_set(set, slots, generation),
-            listeners: listeners.collect(),
+            conditions: of_set(set, plan, slots, circumstances),
+            listeners: slots.iter().map(|slot| listener(slot, plan, circumstances, generation)).collect(),
             attached_listener_sets: None,
         };
         statuses.insert((Kind::ListenerSet, set.name.clone()), Desired::Gateway(status));
     }
+}
+
+/// How many ListenerSets of a Gateway are accepted; `None`: none is.
+fn accepted_sets(gateways: &Gateways<'_>, gateway: &Name) -> Option<i32> {
+    let of = gateways.sets.iter().filter(|set| set.gateway == gateway);
+    let accepted = of.filter(|set| accepts_set(set, slots(gateways, Kind::ListenerSet, set.name)).is_true());
+    i32::try_from(accepted.count()).ok().filter(|sets| *sets > 0)
 }
 
 fn slots<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g [Slot<'i>] {
@@ -97,12 +103,8 @@ fn slots<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g [Sl
     gateways.slots.get(range).unwrap_or_default()
 }
 
-fn is_valid(slot: &Slot<'_>) -> bool {
-    slot.conflict.is_none() && slot.refused.is_none()
-}
-
 /// Whether listeners are good: all, some, or none of them.
-fn validity(slots: &[Slot<'_>], generation: i64) -> Condition {
+fn validity(slots: &[Slot<'_>], is_valid: impl Fn(&Slot<'_>) -> bool, generation: i64) -> Condition {
     let bad: Vec<&str> = slots.iter().filter(|slot| !is_valid(slot)).map(|slot| slot.spec.name.as_str()).collect();
     let message = || format!("not valid: {}", bad.join(", "));
     let condition = match (bad.len(), slots.len()) {
@@ -117,7 +119,7 @@ fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances
     let generation = plan.entry.meta.generation;
     let accepted = match &plan.refused {
         Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
-        None => validity(slots, generation),
+        None => validity(slots, |slot| slot.is_accepted(), generation),
     };
     let programmed = if !accepted.is_true() {
         Err(Why::new("Invalid", "it is not accepted"))
@@ -135,25 +137,38 @@ fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances
     vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
 }
 
-fn of_set(set: &SetPlan<'_>, slots: &[Slot<'_>], generation: i64) -> Vec<Condition> {
-    let accepted = match &set.refused {
+/// The API wants a set whose only listener has no certificate that it may show to be refused; of a Gateway it does not.
+fn accepts_set(set: &SetPlan<'_>, slots: &[Slot<'_>]) -> Condition {
+    let generation = set.entry.meta.generation;
+    let is_valid = |slot: &Slot<'_>| slot.is_accepted() && !slot.lacks_certificate();
+    match &set.refused {
         Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
-        None => validity(slots, generation),
-    };
+        None => validity(slots, is_valid, generation),
+    }
+}
+
+fn of_set(set: &SetPlan<'_>, plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances) -> Vec<Condition> {
+    let accepted = accepts_set(set, slots);
     let programmed = match &set.refused {
         Some(why) => Err(why.clone()),
-        None if slots.iter().any(Slot::is_served) => Ok(()),
-        None => Err(Why::new("Invalid", "no listener of it can be served")),
+        None if !accepted.is_true() => Err(Why::new("ListenersNotValid", "no listener of it can be served")),
+        None => match (&plan.places, &circumstances.refused) {
+            (Err(why), _) => Err(Why::new("ParentNotProgrammed", why.message.clone())),
+            (Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
+            (Ok(_), None) => Ok(()),
+        },
     };
-    vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
+    vec![accepted, condition("Programmed", "Programmed", &programmed, set.entry.meta.generation)]
 }
 
 fn listener(slot: &Slot<'_>, plan: &Plan<'_>, circumstances: &Circumstances, generation: i64) -> ListenerStatus {
     let refused = slot.conflict.clone().or_else(|| slot.refused.clone());
     let accepted = refused.map_or(Ok(()), Err);
+    // Where two listeners exclude each other the API wants both conditions to say so.
+    let unaccepted = slot.conflict.as_ref().map_or("Invalid", |why| why.reason);
     let references = slot.references.clone().map_or(Ok(()), Err);
     let programmed = match (&accepted, &plan.places, &circumstances.refused) {
-        (Err(_), ..) => Err(Why::new("Invalid", "it is not accepted")),
+        (Err(_), ..) => Err(Why::new(unaccepted, "it is not accepted")),
         (Ok(()), Err(why), _) => Err(Why::new("Pending", why.message.clone())),
         (Ok(()), Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
         _ if plan.refused.is_some() => Err(Why::new("Invalid", "its Gateway is not accepted")),

@@ -74,13 +74,6 @@ impl Vips {
         self.list.iter().map(|vip| vip.allow.len() + vip.deny.len()).sum()
     }
 
-    /// Whether an address and port is in use.
-    pub(crate) fn is_taken(&self, place: SocketAddr, transport: Transport) -> bool {
-        let is_it =
-            |vip: &Vip| vip.address == place.ip() && vip.ports.first == place.port() && vip.transport == transport;
-        self.list.iter().any(is_it)
-    }
-
     /// Follows the endpoints of these Services. Says whether any vip has others than before.
     pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let mut changed = false;
@@ -151,47 +144,56 @@ pub(crate) fn serve(
     }
     let outcome = match kind {
         RouteKind::Udp => udp(index, name, shares, places, out),
-        _ => tcp(index, kind, shares, places, out),
+        _ => tcp(index, (kind, name), shares, places, out),
     };
     match outcome {
-        Ok(()) => made,
+        // Nothing tells the connections of two routes apart: the API wants both accepted, and the older one served.
+        Ok(older) => {
+            let overlapped = older.map(|older| format!("the older route {older} has this listener"));
+            Made { overlapped, ..made }
+        }
         Err(Why { reason, message }) => refuse(reason, message, made),
     }
 }
 
+/// Gives the older route that has one of the places, if there is one.
 fn tcp(
     index: &Index,
-    kind: RouteKind,
+    (kind, name): (RouteKind, &Name),
     shares: Vec<Share>,
     places: &BTreeMap<SocketAddr, Hosts>,
     out: &mut Attaching<'_>,
-) -> Result<(), Why> {
+) -> Result<Option<Name>, Why> {
     let to = out.clusters.of(index, shares).map_err(|why| Why::new("UnsupportedValue", why))?;
+    let mut older = None;
     for (place, hosts) in places {
         match kind {
             RouteKind::Tls => out.binds.sni(*place, hosts.list(), to),
-            _ if out.binds.tcp(*place, to) => {}
-            _ => return Err(Why::new("Conflicted", format!("an older TCPRoute has all connections of {place}"))),
+            _ => older = older.or(out.binds.tcp(*place, name, to)),
         }
     }
-    Ok(())
+    Ok(older)
 }
 
+/// Gives the older route that has one of the places, if there is one.
 fn udp(
     index: &Index,
     name: &Name,
     shares: Vec<Share>,
     places: &BTreeMap<SocketAddr, Hosts>,
     out: &mut Attaching<'_>,
-) -> Result<(), Why> {
+) -> Result<Option<Name>, Why> {
     let shares: Vec<Share> = shares.into_iter().filter(|share| share.weight > 0).collect();
-    if let Some(place) = places.keys().find(|place| out.vips.is_taken(**place, Transport::Udp)) {
-        return Err(Why::new("Conflicted", format!("an older UDPRoute has all flows of {place}")));
-    }
+    let (taken, free): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
+        places.keys().partition(|place| out.udp.contains_key(place));
+    let older = taken.first().and_then(|place| out.udp.get(place).cloned());
     // An endpoint may be on any node, and would answer the client past this one: it must see an address of this host.
     let mode = || VipMode::FullNat { sources: Vec::new() };
-    let of =
-        |place: &SocketAddr| vip(format!("udproute/{name}@{place}"), *place, Transport::Udp, mode(), out.interfaces);
-    let vips = places.keys().map(of).collect();
-    out.vips.add(index, vips, &Source { shares, node: None })
+    let of = |place: &&SocketAddr| {
+        vip(format!("udproute/{name}@{place}"), **place, Transport::Udp, mode(), out.interfaces)
+    };
+    let vips = free.iter().map(of).collect();
+    out.vips.add(index, vips, &Source { shares, node: None })?;
+    out.udp.extend(free.into_iter().map(|place| (*place, name.clone())));
+    Ok(older)
 }
