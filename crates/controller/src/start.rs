@@ -1,6 +1,5 @@
 //! Begins it all: a thread of its own, with a client, the watches, the Lease, and the loop that works.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -12,7 +11,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::index::Kind;
 use crate::lease::Claim;
 use crate::settings::Settings;
 use crate::watch::{self as watches, News, Watching};
@@ -103,7 +101,7 @@ async fn config(options: &Options) -> Result<Config, String> {
 
 fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: String, updates: mpsc::Sender<Update>) {
     runtime.block_on(async {
-        let expected: BTreeSet<(Kind, Option<Box<str>>)> = watches::expected(&options.namespaces);
+        let expected = watches::expected(&options.namespaces);
         let (news, news_receiver): (mpsc::Sender<News>, _) = mpsc::channel(NEWS_MAX);
         let (held, leads) = watch::channel(false);
         let claim = Claim {

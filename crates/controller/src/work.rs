@@ -6,21 +6,21 @@
 mod due;
 mod telling;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use model::Snapshot;
+use model::{Snapshot, Vip};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::index::{Index, Kind, Name};
 use crate::settings::Settings;
-use crate::translate::{self, Circumstances, Regexes, Translation, translate};
-use crate::watch::News;
+use crate::translate::{self, Circumstances, RefusedVip, Regexes, Translation, translate};
+use crate::watch::{News, Scoped, Unreadable};
 use crate::write::Writer;
 use due::Due;
 pub(crate) use due::Outcome as WriteOutcome;
@@ -49,6 +49,8 @@ pub struct Update {
     pub snapshot: Snapshot,
     /// Nothing but endpoints is different from the one before: certificates and sockets are the same.
     pub endpoints_only: bool,
+    /// The kernel plane has refused these vips: what it serves stays as it is, and is not asked about.
+    pub keep_vips: bool,
     /// What became of it.
     pub outcome: oneshot::Sender<Outcome>,
 }
@@ -80,13 +82,17 @@ pub(crate) struct Work {
     pub(crate) settings: Settings,
     pub(crate) index: Index,
     /// Watches that have not read their first list.
-    pub(crate) expected: BTreeSet<(Kind, Option<Box<str>>)>,
+    pub(crate) expected: BTreeSet<Scoped>,
+    /// Each kind's, by which its objects are written, too.
+    versions: BTreeMap<Kind, &'static str>,
     pub(crate) updates: mpsc::Sender<Update>,
     pub(crate) writer: Writer,
     circumstances: Circumstances,
     /// They are not those of the last translation.
     moved: bool,
     translation: Translation,
+    /// Vips of the last snapshot that was adopted with them, by their names.
+    serving: BTreeMap<String, Vip>,
     regexes: Regexes,
     /// A snapshot under way.
     pending: Option<oneshot::Receiver<Outcome>>,
@@ -114,7 +120,7 @@ enum Written {
 impl Work {
     pub(crate) fn new(
         settings: Settings,
-        expected: BTreeSet<(Kind, Option<Box<str>>)>,
+        expected: BTreeSet<Scoped>,
         updates: mpsc::Sender<Update>,
         client: Client,
     ) -> Self {
@@ -124,10 +130,12 @@ impl Work {
             settings,
             index: Index::default(),
             expected,
+            versions: BTreeMap::new(),
             updates,
             circumstances: Circumstances::default(),
             moved: true,
             translation: Translation::default(),
+            serving: BTreeMap::new(),
             regexes: Regexes::default(),
             pending: None,
             in_use: false,
@@ -187,16 +195,58 @@ impl Work {
         match news {
             News::Applied(object) => self.index.apply(object),
             News::Removed(kind, name) => self.index.remove(kind, &name),
-            News::Listed(kind, scope, listed) => {
+            News::Listed(about, version, listed) => {
+                let (kind, scope) = &about;
+                let kind = *kind;
+                self.versions.insert(kind, version);
                 let is_within = |name: &Name| scope.as_ref().is_none_or(|scope| **scope == *name.namespace);
                 for gone in self.index.names(kind).into_iter().filter(|name| is_within(name) && !listed.contains(name))
                 {
                     self.index.remove(kind, &gone);
                 }
-                if self.expected.remove(&(kind, scope)) && self.expected.is_empty() {
-                    tracing::info!("the cluster has been read");
-                }
+                self.readable(&about);
+                self.no_longer_expected(&about);
             }
+            News::Readable(about) => self.readable(&about),
+            News::Unreadable(about, why) => self.unreadable(about, why),
+        }
+    }
+
+    fn no_longer_expected(&mut self, about: &Scoped) {
+        if self.expected.remove(about) && self.expected.is_empty() {
+            tracing::info!("the cluster has been read");
+        }
+    }
+
+    fn readable(&mut self, about: &Scoped) {
+        if self.circumstances.unreadable.remove(about).is_some() {
+            tracing::info!(kind = about.0.told().1, "can be read again");
+            self.moved = true;
+        }
+    }
+
+    /// Nothing new is heard of some objects: what is known of them stays in use, and all others are not kept waiting.
+    fn unreadable(&mut self, about: Scoped, why: Unreadable) {
+        let (kind, scope) = &about;
+        let is_within = |name: &Name| scope.as_ref().is_none_or(|scope| **scope == *name.namespace);
+        let known = self.index.names(*kind).into_iter().filter(is_within).count();
+        // Few clusters have all kinds. One that was there, and of which objects are still known, is missing.
+        let is_fault = why == Unreadable::Forbidden || known > 0;
+        if is_fault && self.circumstances.unreadable.get(&about) != Some(&why) {
+            tracing::error!(
+                kind = kind.told().1,
+                namespace = scope.as_deref(),
+                known,
+                ?why,
+                "cannot be read: what is known stays in use"
+            );
+            self.circumstances.unreadable.insert(about.clone(), why);
+            self.moved = true;
+        }
+        if kind.is_essential() {
+            tracing::error!(kind = kind.told().1, "not ready without it: every request would be answered by an error");
+        } else {
+            self.no_longer_expected(&about);
         }
     }
 
@@ -227,8 +277,9 @@ impl Work {
         }
         let snapshot = self.translation.snapshot(&self.settings);
         let (sender, receiver) = oneshot::channel();
+        let keep_vips = self.circumstances.kernel.is_some();
         // There is room: nothing is sent before the one before has been answered.
-        if self.updates.try_send(Update { snapshot, endpoints_only, outcome: sender }).is_ok() {
+        if self.updates.try_send(Update { snapshot, endpoints_only, keep_vips, outcome: sender }).is_ok() {
             self.pending = Some(receiver);
         }
         self.rest_until = begun + (begun.elapsed() * REST_FACTOR).clamp(REST.0, REST.1);
@@ -237,6 +288,9 @@ impl Work {
     /// Hears what became of a snapshot.
     fn hear(&mut self, outcome: Option<Outcome>) {
         self.pending = None;
+        if outcome == Some(Outcome::Adopted) && self.circumstances.kernel.is_none() {
+            self.serving = self.translation.vips().map(|vip| (vip.name.clone(), vip.clone())).collect();
+        }
         match outcome {
             Some(Outcome::Adopted) if !self.in_use => {
                 self.in_use = true;
@@ -260,9 +314,12 @@ impl Work {
         }
         let mut learned = self.circumstances.clone();
         learned.binds.extend(refusal.binds);
-        let vips_known = learned.vips.len();
-        learned.vips.extend(refusal.vips);
-        if refusal.kernel && learned.vips.len() == vips_known {
+        for (name, why) in refusal.vips {
+            // One that is refused as it was served before, too, cannot be held.
+            let held = if learned.vips.contains_key(&name) { None } else { self.serving.get(&name).cloned() };
+            learned.vips.insert(name, RefusedVip { why, held });
+        }
+        if refusal.kernel && learned.vips == self.circumstances.vips {
             learned.kernel = Some(refusal.why.clone());
         }
         if learned == self.circumstances {
@@ -285,7 +342,9 @@ impl Work {
         let bare = self.translation.empty();
         let empty = bare.intersection(&self.bare).cloned().collect();
         self.bare = bare;
-        let hopeful = Circumstances { allots: self.circumstances.allots, empty, ..Circumstances::default() };
+        let Circumstances { allots, unreadable, .. } = &self.circumstances;
+        let hopeful =
+            Circumstances { allots: *allots, unreadable: unreadable.clone(), empty, ..Circumstances::default() };
         if self.circumstances != hopeful {
             self.circumstances = hopeful;
             self.moved = true;
@@ -327,7 +386,8 @@ impl Work {
             let due = desired.and_then(|desired| translate::write(&self.index, &self.settings, &about, desired, &now));
             let Some(due) = due else { continue };
             self.due.begin(about.clone());
-            let writing = self.writer.write(&about, due);
+            let version = self.versions.get(&about.0).copied().unwrap_or("v1");
+            let writing = self.writer.write(&about, version, due);
             writes.spawn(async move { Written::Status(about, writing.await) });
         }
     }

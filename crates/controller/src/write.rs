@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::{Client, Resource};
 use serde_json::Value;
 
-use crate::index::{Kind, Name, RouteKind};
+use crate::index::{Kind, Name, RouteKind, Watched};
 use crate::objects::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, TCPRoute, TLSRoute, UDPRoute,
 };
@@ -41,6 +41,7 @@ impl Writer {
     pub(crate) fn write(
         &self,
         about: &(Kind, Name),
+        version: &'static str,
         write: Write,
     ) -> impl Future<Output = WriteOutcome> + Send + use<> {
         let (client, (kind, name)) = (self.client.clone(), about.clone());
@@ -48,21 +49,17 @@ impl Writer {
             let patch = write.patch;
             let writing = async {
                 match kind {
-                    Kind::GatewayClass => patch_status::<GatewayClass>(Api::all(client), &name, patch).await,
-                    Kind::Gateway => patch_status::<Gateway>(within(client, &name), &name, patch).await,
-                    Kind::ListenerSet => patch_status::<ListenerSet>(within(client, &name), &name, patch).await,
-                    Kind::Route(RouteKind::Http) => {
-                        patch_status::<HTTPRoute>(within(client, &name), &name, patch).await
-                    }
-                    Kind::Route(RouteKind::Grpc) => {
-                        patch_status::<GRPCRoute>(within(client, &name), &name, patch).await
-                    }
-                    Kind::Route(RouteKind::Tls) => patch_status::<TLSRoute>(within(client, &name), &name, patch).await,
-                    Kind::Route(RouteKind::Tcp) => patch_status::<TCPRoute>(within(client, &name), &name, patch).await,
-                    Kind::Route(RouteKind::Udp) => patch_status::<UDPRoute>(within(client, &name), &name, patch).await,
-                    Kind::Policy => patch_status::<BackendTLSPolicy>(within(client, &name), &name, patch).await,
-                    Kind::Ingress => patch_status::<Ingress>(within(client, &name), &name, patch).await,
-                    Kind::Service => patch_status::<Service>(within(client, &name), &name, patch).await,
+                    Kind::GatewayClass => patch_status(GatewayClass::api(client, None, version), &name, patch).await,
+                    Kind::Gateway => within::<Gateway>(client, &name, version, patch).await,
+                    Kind::ListenerSet => within::<ListenerSet>(client, &name, version, patch).await,
+                    Kind::Route(RouteKind::Http) => within::<HTTPRoute>(client, &name, version, patch).await,
+                    Kind::Route(RouteKind::Grpc) => within::<GRPCRoute>(client, &name, version, patch).await,
+                    Kind::Route(RouteKind::Tls) => within::<TLSRoute>(client, &name, version, patch).await,
+                    Kind::Route(RouteKind::Tcp) => within::<TCPRoute>(client, &name, version, patch).await,
+                    Kind::Route(RouteKind::Udp) => within::<UDPRoute>(client, &name, version, patch).await,
+                    Kind::Policy => within::<BackendTLSPolicy>(client, &name, version, patch).await,
+                    Kind::Ingress => within::<Ingress>(client, &name, version, patch).await,
+                    Kind::Service => within::<Service>(client, &name, version, patch).await,
                     _ => Ok(()),
                 }
             };
@@ -118,11 +115,8 @@ fn event(notice: Notice, controller_name: &str) -> Event {
     }
 }
 
-fn within<K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>>(
-    client: Client,
-    name: &Name,
-) -> Api<K> {
-    Api::namespaced(client, &name.namespace)
+async fn within<K: Watched>(client: Client, name: &Name, version: &'static str, patch: Value) -> kube::Result<()> {
+    patch_status(K::api(client, Some(&name.namespace), version), name, patch).await
 }
 
 async fn patch_status<K>(api: Api<K>, name: &Name, patch: Value) -> kube::Result<()>

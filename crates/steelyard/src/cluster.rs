@@ -104,7 +104,8 @@ impl Running {
 
     /// Puts a snapshot of the cluster to use, and says what became of it.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
-        let Update { snapshot, endpoints_only, outcome } = update;
+        let Update { snapshot, endpoints_only, keep_vips, outcome } = update;
+        self.keep_vips = keep_vips;
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
         let adopted = if endpoints_only { self.exchange_endpoints(wanted).await } else { self.adopt(wanted).await };
         let generation = self.wanted.generation.0;

@@ -152,6 +152,8 @@ pub(crate) struct Running {
     pub(crate) overlay: Overlay,
     /// A command has taken the kernel plane down; a reload brings it back.
     detached: bool,
+    /// The kernel plane has refused the vips that are wanted: it goes on with those that it has, until the source asks again.
+    pub(crate) keep_vips: bool,
     plane: Plane,
     pub(crate) resolver: Resolver,
     access_log: Option<Arc<AccessLog>>,
@@ -210,6 +212,7 @@ impl Running {
             keys: Arc::default(),
             overlay: Overlay::default(),
             detached: false,
+            keep_vips: false,
             probes: control.probes(),
             collect,
             tidy,
@@ -313,12 +316,16 @@ impl Running {
         let previous = self.control.compiled();
         let compiled = Arc::new(Compiled::new(expanded, keys, previous.as_deref(), now_ms));
         let old_vips = self.control.kernel().vips().to_vec();
-        let vips = match self.detached {
-            true => Vec::new(),
-            false => vips::plans(overlay.over(snapshot), &old_vips, now_ms),
+        let vips = match (self.detached, self.keep_vips) {
+            (true, _) => Vec::new(),
+            (false, true) => old_vips.clone(),
+            (false, false) => vips::plans(overlay.over(snapshot), &old_vips, now_ms),
         };
         // Judged first: a proxy plane that cannot listen must not have changed the kernel, nor the other way round.
-        let judged = self.control.kernel().judge(&vips, snapshot.flows_max);
+        let judged = match self.keep_vips {
+            true => Ok(()),
+            false => self.control.kernel().judge(&vips, snapshot.flows_max),
+        };
         // Before the workers use it: they must not find an endpoint healthy that is known not to be.
         self.control.check_health(&compiled, &vips);
         let outcome = match judged {
@@ -347,6 +354,9 @@ impl Running {
             let places = errors.iter().map(|error| (error.address, error.to_string())).collect();
             let why = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
             return Err(Refused { places, ..why.into() });
+        }
+        if self.keep_vips && !self.detached {
+            return Ok(());
         }
         let outcome = self.control.kernel().put_to_use(vips);
         // What was judged to be possible and then was not: the kernel ran out of memory, or somebody else takes things away.

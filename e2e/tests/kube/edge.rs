@@ -122,10 +122,14 @@ spec: {{controller: steelyard.io/ingress-controller}}
 
     /// The same with a way to the API server of its own.
     pub fn controller_through(&self, relay: &Relay, identity: &str, more: &[&str]) -> Steelyard {
-        let (admin, scratch) = (local(port()), Scratch::new());
         let token = self.cluster.token_in(&self.name, "steelyard");
-        let kubeconfig = api_server().kubeconfig(&token, relay.address, &self.name);
-        let file = scratch.write("kubeconfig", &kubeconfig);
+        self.controller_by(&api_server().kubeconfig(&token, relay.address, &self.name), identity, more)
+    }
+
+    /// The same with this kubeconfig.
+    pub fn controller_by(&self, kubeconfig: &str, identity: &str, more: &[&str]) -> Steelyard {
+        let (admin, scratch) = (local(port()), Scratch::new());
+        let file = scratch.write("kubeconfig", kubeconfig);
         let name = &*self.name;
         let mut command = steelyard();
         command.args(["controller", "--kubeconfig", &file, "--namespace", name, "--identity", identity]);

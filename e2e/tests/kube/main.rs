@@ -19,6 +19,7 @@ mod services;
 mod support;
 #[path = "../support/tls.rs"]
 mod tls;
+mod unread;
 
 // `grpc` asks its parent for it.
 use support::local;

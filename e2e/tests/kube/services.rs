@@ -173,6 +173,30 @@ endpoints: [{{addresses: ['{}']}}, {{addresses: ['{}']}}]
     });
 }
 
+#[test]
+fn a_kernel_plane_that_refuses_withdraws_nothing() {
+    within_network("a_kernel_plane_that_refuses_withdraws_nothing", |edge, network| {
+        let _origins = network.origins();
+        let plane = Plane::start(edge);
+        service(edge, "web", "", 80, &[0, 1]);
+        let web = address(edge, "web");
+        plane.until_endpoints(web, &[endpoint(0, 80), endpoint(1, 80)]);
+        // An interface of all vips is missing: the next change is refused as a whole.
+        network.balancer.ip("link set dev ep2 down\nlink set dev ep2 name away2").unwrap();
+        service(edge, "second", "", 80, &[1]);
+        let why = edge.cluster.until_event("Service", "second", "KernelPlane");
+        assert!(why.contains("ep2"), "{why}");
+        edge.cluster.until_event("Service", "web", "KernelPlane");
+        assert_eq!(address(edge, "web"), web, "its address was taken back");
+        assert_eq!(edge.cluster.get("Service", "second").unwrap()["status"]["loadBalancer"], json!({}));
+        network.get(web, 8, 200);
+        // Tried again by itself.
+        network.balancer.ip("link set dev away2 name ep2\nlink set dev ep2 up").unwrap();
+        assert_eq!(address(edge, "second").ip(), Family::V4.vip(11));
+        network.get(web, 8, 200);
+    });
+}
+
 fn endpoint(index: usize, port: u16) -> SocketAddr {
     SocketAddr::new(Family::V4.endpoint(index), port)
 }

@@ -2,16 +2,18 @@
 
 use std::fmt::Debug;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
-use kube::Resource;
+use kube::core::DynamicResourceScope;
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{Name, RouteEntry, RouteKind, Rules};
 use crate::objects::{
     BackendTLSPolicy, GROUP, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, ReferenceGrant, TCPRoute,
-    TLSRoute, UDPRoute,
+    TLSRoute, UDPRoute, Version,
 };
 
 /// A kind that is watched.
@@ -33,6 +35,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Without these every request would be answered by an error: a process that may not read them is of no use.
+    pub fn is_essential(self) -> bool {
+        matches!(self, Self::Service | Self::Slice)
+    }
+
     /// Group and kind, as the API names them.
     pub fn told(self) -> (&'static str, &'static str) {
         let gateway = |kind| (GROUP, kind);
@@ -93,18 +100,60 @@ impl RouteObject {
 }
 
 /// A type that is watched, and the way of its objects into the index.
-pub trait Watched: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {
+pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static {
     /// Its kind.
     const KIND: Kind;
+
+    /// The versions that it can be read at, the one that is preferred first.
+    const VERSIONS: &'static [&'static str];
+
+    /// Requests for it at a version; `namespace` is absent where they are for all, and for kinds that are of none.
+    fn api(client: Client, namespace: Option<&str>, version: &'static str) -> Api<Self>;
 
     /// As an object of any kind.
     fn into_object(self) -> Object;
 }
 
+/// A kind of the Gateway API.
+fn versioned<K>(client: Client, namespace: Option<&str>, version: &'static str) -> Api<K>
+where
+    K: Resource<DynamicType = Version, Scope = DynamicResourceScope>,
+{
+    match namespace {
+        None => Api::all_with(client, &Version(version)),
+        Some(namespace) => Api::namespaced_with(client, namespace, &Version(version)),
+    }
+}
+
+/// A kind of Kubernetes itself.
+fn namespaced<K>(client: Client, namespace: Option<&str>, _version: &'static str) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+{
+    match namespace {
+        None => Api::all(client),
+        Some(namespace) => Api::namespaced(client, namespace),
+    }
+}
+
+/// One that is of no namespace.
+fn cluster_wide<K: Resource<DynamicType = ()>>(
+    client: Client,
+    _namespace: Option<&str>,
+    _version: &'static str,
+) -> Api<K> {
+    Api::all(client)
+}
+
 macro_rules! watched {
-    ($($type:ty => $kind:expr, |$object:ident| $made:expr;)*) => {
+    ($($type:ty, $versions:expr, $api:ident => $kind:expr, |$object:ident| $made:expr;)*) => {
         $(impl Watched for $type {
             const KIND: Kind = $kind;
+            const VERSIONS: &'static [&'static str] = $versions;
+
+            fn api(client: Client, namespace: Option<&str>, version: &'static str) -> Api<Self> {
+                $api(client, namespace, version)
+            }
 
             fn into_object(self) -> Object {
                 let $object = self;
@@ -115,21 +164,21 @@ macro_rules! watched {
 }
 
 watched! {
-    GatewayClass => Kind::GatewayClass, |object| Object::GatewayClass(Box::new(object));
-    Gateway => Kind::Gateway, |object| Object::Gateway(Box::new(object));
-    ListenerSet => Kind::ListenerSet, |object| Object::ListenerSet(Box::new(object));
-    HTTPRoute => Kind::Route(RouteKind::Http), |object| Object::Route(RouteObject::Http(Box::new(object)));
-    GRPCRoute => Kind::Route(RouteKind::Grpc), |object| Object::Route(RouteObject::Grpc(Box::new(object)));
-    TLSRoute => Kind::Route(RouteKind::Tls), |object| Object::Route(RouteObject::Tls(Box::new(object)));
-    TCPRoute => Kind::Route(RouteKind::Tcp), |object| Object::Route(RouteObject::Tcp(Box::new(object)));
-    UDPRoute => Kind::Route(RouteKind::Udp), |object| Object::Route(RouteObject::Udp(Box::new(object)));
-    ReferenceGrant => Kind::Grant, |object| Object::Grant(Box::new(object));
-    BackendTLSPolicy => Kind::Policy, |object| Object::Policy(Box::new(object));
-    Ingress => Kind::Ingress, |object| Object::Ingress(Box::new(object));
-    IngressClass => Kind::IngressClass, |object| Object::IngressClass(Box::new(object));
-    Service => Kind::Service, |object| Object::Service(Box::new(object));
-    EndpointSlice => Kind::Slice, |object| Object::Slice(Box::new(object));
-    Secret => Kind::Secret, |object| Object::Secret(Box::new(object));
-    ConfigMap => Kind::ConfigMap, |object| Object::ConfigMap(Box::new(object));
-    Namespace => Kind::Namespace, |object| Object::Namespace(Box::new(object));
+    GatewayClass, GatewayClass::VERSIONS, versioned => Kind::GatewayClass, |object| Object::GatewayClass(Box::new(object));
+    Gateway, Gateway::VERSIONS, versioned => Kind::Gateway, |object| Object::Gateway(Box::new(object));
+    ListenerSet, ListenerSet::VERSIONS, versioned => Kind::ListenerSet, |object| Object::ListenerSet(Box::new(object));
+    HTTPRoute, HTTPRoute::VERSIONS, versioned => Kind::Route(RouteKind::Http), |object| Object::Route(RouteObject::Http(Box::new(object)));
+    GRPCRoute, GRPCRoute::VERSIONS, versioned => Kind::Route(RouteKind::Grpc), |object| Object::Route(RouteObject::Grpc(Box::new(object)));
+    TLSRoute, TLSRoute::VERSIONS, versioned => Kind::Route(RouteKind::Tls), |object| Object::Route(RouteObject::Tls(Box::new(object)));
+    TCPRoute, TCPRoute::VERSIONS, versioned => Kind::Route(RouteKind::Tcp), |object| Object::Route(RouteObject::Tcp(Box::new(object)));
+    UDPRoute, UDPRoute::VERSIONS, versioned => Kind::Route(RouteKind::Udp), |object| Object::Route(RouteObject::Udp(Box::new(object)));
+    ReferenceGrant, ReferenceGrant::VERSIONS, versioned => Kind::Grant, |object| Object::Grant(Box::new(object));
+    BackendTLSPolicy, BackendTLSPolicy::VERSIONS, versioned => Kind::Policy, |object| Object::Policy(Box::new(object));
+    Ingress, &["v1"], namespaced => Kind::Ingress, |object| Object::Ingress(Box::new(object));
+    IngressClass, &["v1"], cluster_wide => Kind::IngressClass, |object| Object::IngressClass(Box::new(object));
+    Service, &["v1"], namespaced => Kind::Service, |object| Object::Service(Box::new(object));
+    EndpointSlice, &["v1"], namespaced => Kind::Slice, |object| Object::Slice(Box::new(object));
+    Secret, &["v1"], namespaced => Kind::Secret, |object| Object::Secret(Box::new(object));
+    ConfigMap, &["v1"], namespaced => Kind::ConfigMap, |object| Object::ConfigMap(Box::new(object));
+    Namespace, &["v1"], cluster_wide => Kind::Namespace, |object| Object::Namespace(Box::new(object));
 }

@@ -9,15 +9,15 @@ use super::{Condition, Others, Text, object};
 
 object! {
     /// A sort of Gateway, and who looks after it.
-    GatewayClass, "gatewayclasses", ClusterResourceScope, GatewayClassSpec, GatewayClassStatus
+    GatewayClass, "gatewayclasses", GatewayClassSpec, GatewayClassStatus, ["v1", "v1beta1"]
 }
 object! {
     /// Listeners, and where they are.
-    Gateway, "gateways", NamespaceResourceScope, GatewaySpec, GatewayStatus
+    Gateway, "gateways", GatewaySpec, GatewayStatus, ["v1", "v1beta1"]
 }
 object! {
     /// More listeners for a Gateway, from whoever the Gateway allows.
-    ListenerSet, "listenersets", NamespaceResourceScope, ListenerSetSpec, GatewayStatus
+    ListenerSet, "listenersets", ListenerSetSpec, GatewayStatus, ["v1"]
 }
 
 /// Of a GatewayClass.

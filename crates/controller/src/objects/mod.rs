@@ -1,4 +1,4 @@
-//! Objects of the Gateway API, v1.6, standard channel, as far as they are read.
+//! Objects of the Gateway API, v1.6, standard channel, as far as they are read; and those of older bundles that look the same.
 //!
 //! Written by hand and not generated from the definitions: generated ones are ten thousand lines of which a tenth is read, and they drop what
 //! they do not know. Here a field that changes what a rule means, and that nobody here knows, lands in `others`, so that the rule is refused by
@@ -29,9 +29,14 @@ pub const GROUP: &str = "gateway.networking.k8s.io";
 /// Fields that nobody here knows.
 pub type Others = BTreeMap<String, IgnoredAny>;
 
-/// A kind of the Gateway API at version v1, for the client.
+/// A version of a kind, by which the API server is asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(pub &'static str);
+
+/// A kind of the Gateway API, for the client: its versions are those whose fields are the ones that are read here, the newest first. Older bundles
+/// serve only some of them.
 macro_rules! object {
-    ($(#[$doc:meta])* $name:ident, $plural:literal, $scope:ident, $spec:ty, $status:ty) => {
+    ($(#[$doc:meta])* $name:ident, $plural:literal, $spec:ty, $status:ty, $versions:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, serde::Deserialize)]
         #[serde(default)]
@@ -44,23 +49,29 @@ macro_rules! object {
             pub status: $status,
         }
 
-        impl kube::Resource for $name {
-            type DynamicType = ();
-            type Scope = kube::core::$scope;
+        impl $name {
+            /// The newest first.
+            pub const VERSIONS: &[&str] = &$versions;
+        }
 
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+        impl kube::Resource for $name {
+            type DynamicType = $crate::objects::Version;
+            // Of a fixed scope the client makes requests at one fixed version alone.
+            type Scope = kube::core::DynamicResourceScope;
+
+            fn kind(_: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
                 stringify!($name).into()
             }
 
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
+            fn group(_: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
                 $crate::objects::GROUP.into()
             }
 
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                "v1".into()
+            fn version(version: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
+                version.0.into()
             }
 
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+            fn plural(_: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
                 $plural.into()
             }
 

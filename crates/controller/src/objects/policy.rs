@@ -8,11 +8,11 @@ use super::{Condition, ObjectRef, ParentRef, Text, object};
 
 object! {
     /// Who may name objects of this namespace from another.
-    ReferenceGrant, "referencegrants", NamespaceResourceScope, ReferenceGrantSpec, NoStatus
+    ReferenceGrant, "referencegrants", ReferenceGrantSpec, NoStatus, ["v1", "v1beta1"]
 }
 object! {
     /// TLS towards the endpoints of a Service.
-    BackendTLSPolicy, "backendtlspolicies", NamespaceResourceScope, BackendTlsSpec, PolicyStatus
+    BackendTLSPolicy, "backendtlspolicies", BackendTlsSpec, PolicyStatus, ["v1", "v1alpha3"]
 }
 
 /// Of kinds that have none.

@@ -6,23 +6,23 @@ use super::{ObjectRef, Others, RouteStatus, Text, object};
 
 object! {
     /// Conditions on HTTP requests, and who serves them.
-    HTTPRoute, "httproutes", NamespaceResourceScope, RouteSpec<HttpRule>, RouteStatus
+    HTTPRoute, "httproutes", RouteSpec<HttpRule>, RouteStatus, ["v1", "v1beta1"]
 }
 object! {
     /// Conditions on calls of gRPC, and who serves them.
-    GRPCRoute, "grpcroutes", NamespaceResourceScope, RouteSpec<GrpcRule>, RouteStatus
+    GRPCRoute, "grpcroutes", RouteSpec<GrpcRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 object! {
     /// Names of TLS connections that are not opened, and who serves them.
-    TLSRoute, "tlsroutes", NamespaceResourceScope, RouteSpec<StreamRule>, RouteStatus
+    TLSRoute, "tlsroutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha3", "v1alpha2"]
 }
 object! {
     /// Who serves the TCP connections of a listener.
-    TCPRoute, "tcproutes", NamespaceResourceScope, RouteSpec<StreamRule>, RouteStatus
+    TCPRoute, "tcproutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 object! {
     /// Who serves the UDP flows of a listener.
-    UDPRoute, "udproutes", NamespaceResourceScope, RouteSpec<StreamRule>, RouteStatus
+    UDPRoute, "udproutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 
 /// Of any route.

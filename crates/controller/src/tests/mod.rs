@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::index::{Index, Kind, Name, Object, Watched};
 use crate::objects::*;
 use crate::settings::Settings;
-use crate::translate::{Circumstances, Desired, Regexes, Translation, translate};
+use crate::translate::{Circumstances, Desired, RefusedVip, Regexes, Translation, translate};
+use crate::watch::Unreadable;
 use told::told;
 
 /// A file of `tests/cases`.
@@ -60,7 +61,19 @@ fn circumstances(written: &Value) -> Circumstances {
                 let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
                 circumstances.empty = names.iter().map(|name| Name::new("shop", name)).collect();
             }
-            "vips" => circumstances.vips = serde_json::from_value(value.clone()).unwrap(),
+            "forbidden" => {
+                let kinds: Vec<String> = serde_json::from_value(value.clone()).unwrap();
+                for kind in kinds {
+                    let kind = crate::watch::expected(&[]).into_iter().find(|(known, _)| known.told().1 == kind);
+                    circumstances.unreadable.insert(kind.expect("a kind"), Unreadable::Forbidden);
+                }
+            }
+            "vips" => {
+                for (name, why) in value.as_object().unwrap() {
+                    let why = why.as_str().unwrap().to_owned();
+                    circumstances.vips.insert(name.clone(), RefusedVip { why, held: None });
+                }
+            }
             "binds" => {
                 for (place, why) in value.as_object().unwrap() {
                     circumstances.binds.insert(place.parse().unwrap(), why.as_str().unwrap().to_owned());
@@ -290,7 +303,8 @@ fn a_broken_secret_leaves_the_last_good_one() {
 
 #[test]
 fn an_authority_that_is_emptied_is_believed_no_longer() {
-    let config_map = |text: &str| object(json!({"kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": text}}));
+    let config_map =
+        |text: &str| object(json!({"kind": "ConfigMap", "metadata": {"name": "ca"}, "data": {"ca.crt": text}}));
     let (good, _) = certificate(&["ca.example.com".to_owned()]);
     let mut index = base();
     index.apply(slice("{addresses: [10.0.0.1]}"));

@@ -190,7 +190,9 @@ impl Binds {
         ca: Option<&Pem>,
     ) -> Result<(), String> {
         match self.places.get(&place) {
-            Some(bind) => bind.clients.check(host.map(self::host).as_ref(), ca).map_err(|why| format!("{place}: {why}")),
+            Some(bind) => {
+                bind.clients.check(host.map(self::host).as_ref(), ca).map_err(|why| format!("{place}: {why}"))
+            }
             None => Ok(()),
         }
     }
@@ -249,9 +251,10 @@ impl Bind {
                 forwarded: ForwardedHeaders::XForwarded,
                 limits: ListenerLimits::default(),
             }),
-            Speaks::Tcp => {
-                Protocol::Tcp(TcpListener { to: self.tcp.map_or(nowhere, |(_, to)| to), idle_timeout: TCP_IDLE_TIMEOUT })
-            }
+            Speaks::Tcp => Protocol::Tcp(TcpListener {
+                to: self.tcp.map_or(nowhere, |(_, to)| to),
+                idle_timeout: TCP_IDLE_TIMEOUT,
+            }),
             Speaks::Tls => Protocol::TlsPassthrough(PassthroughListener {
                 routes: std::mem::take(&mut self.sni),
                 hello_timeout: ListenerLimits::default().header_timeout,

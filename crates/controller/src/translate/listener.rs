@@ -305,7 +305,7 @@ fn unavailable(
     binds: &Binds,
 ) -> Option<Why> {
     let port = |message: String| Why::new("PortUnavailable", message);
-    let Some(speaks) = speaks(slot) else { return no_udp(place, settings, circumstances) };
+    let Some(speaks) = speaks(slot) else { return no_udp(place, settings) };
     if settings.admin.is_some_and(|admin| overlap(admin, place)) {
         return Some(port(format!("this process answers its own questions at port {}", place.port())));
     }
@@ -322,8 +322,8 @@ fn unavailable(
     asked.err().map(|why| Why::new("UnsupportedValue", why))
 }
 
-fn no_udp(place: SocketAddr, settings: &Settings, circumstances: &Circumstances) -> Option<Why> {
-    if let Some(why) = service::no_kernel_plane(settings, circumstances) {
+fn no_udp(place: SocketAddr, settings: &Settings) -> Option<Why> {
+    if let Some(why) = service::no_kernel_plane(settings) {
         let message = format!("{why}: there is no {} here", reference::word(Transport::Udp));
         return Some(Why::new("UnsupportedProtocol", message));
     }

@@ -40,31 +40,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use model::{Dns, Generation, Listener, Snapshot};
+use model::{Dns, Generation, Listener, Snapshot, Vip};
 
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{AncestorStatus, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
 use crate::settings::Settings;
+use crate::watch::{Scoped, Unreadable};
 use reference::Why;
 
 pub(crate) use regexes::Regexes;
 pub(crate) use status::{Write, write};
 
 /// What else there is to know besides the objects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Circumstances {
     /// Whether this process gives out addresses: it holds the Lease.
     pub allots: bool,
     /// Places where nothing can listen, and why.
     pub binds: BTreeMap<SocketAddr, String>,
-    /// Why the kernel plane cannot serve; `None`: it can, as far as is known.
+    /// Why the kernel plane refused its part of the last snapshot; `None`: it did not. What it serves stays as it is meanwhile.
     pub kernel: Option<String>,
-    /// Vips that it cannot serve while it serves others, by their names, and why.
-    pub vips: BTreeMap<String, String>,
+    /// Vips that it refused while it serves others, by their names.
+    pub vips: BTreeMap<String, RefusedVip>,
+    /// Objects that cannot be read now, and why.
+    pub unreadable: BTreeMap<Scoped, Unreadable>,
     /// Services that have had no endpoints for a while.
     pub empty: BTreeSet<Name>,
     /// Why the last snapshot was refused as a whole; `None`: it was not.
     pub refused: Option<String>,
+}
+
+/// A vip that the kernel plane refused as it is wanted now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RefusedVip {
+    /// In a sentence.
+    pub why: String,
+    /// As it was served last, and goes on being served; `None`: it was not served, or that was refused, too.
+    pub held: Option<Vip>,
 }
 
 /// What is to be said of each object.
@@ -178,6 +190,11 @@ impl Translation {
     /// What has not changed since `before` stays the very same in memory, so that the planes see that it has not.
     pub fn keep(&mut self, before: &Self) {
         self.clusters.keep(&before.clusters);
+    }
+
+    /// The vips that are to be served.
+    pub fn vips(&self) -> impl Iterator<Item = &Vip> {
+        self.vips.list.iter()
     }
 
     /// Services that something leads to, and that have no endpoints at all.

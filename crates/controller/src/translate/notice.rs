@@ -11,6 +11,9 @@ use crate::objects::{Condition, GatewayStatus};
 /// The condition of a route some of whose Services have no endpoints. The API has none for it.
 pub(crate) const BACKENDS_AVAILABLE: &str = "steelyard.io/BackendsAvailable";
 
+/// The condition of a GatewayClass where objects of some kind cannot be read. It is about the whole cluster: there is nothing else to say it of.
+pub(crate) const OBJECTS_READABLE: &str = "steelyard.io/ObjectsReadable";
+
 /// The condition of a route some of whose requests an older one takes. The API says who is right, and has no word for it.
 pub(crate) const OVERLAPPED: &str = "steelyard.io/Overlapped";
 

@@ -15,7 +15,7 @@ use model::VipMode;
 use super::address::{self, Claim};
 use super::cluster::Share;
 use super::reference::{Why, word};
-use super::stream::{self, Source, Vips};
+use super::stream::{self, KERNEL_PLANE, Source, Vips};
 use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, Kind, LoadBalancer, Name, ServiceEntry};
 use crate::settings::Settings;
@@ -30,11 +30,8 @@ const SOURCES_OF_SERVICE_MAX: usize = 256;
 const SOURCES_MAX: usize = 61_440;
 
 /// Why there is no kernel plane to serve anything; `None`: there is one.
-pub(crate) fn no_kernel_plane(settings: &Settings, circumstances: &Circumstances) -> Option<String> {
-    if settings.interfaces.is_empty() {
-        return Some("no --vip-interface was given".to_owned());
-    }
-    circumstances.kernel.clone()
+pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {
+    settings.interfaces.is_empty().then_some("no --vip-interface was given")
 }
 
 /// Serves every Service that is ours.
@@ -64,16 +61,30 @@ pub(crate) fn translate(
     for ((name, entry, load_balancer), claim) in ours.into_iter().zip(claims) {
         let addresses = claim.and_then(|_| allotted.next().unwrap_or(Ok(Vec::new())));
         let outcome = addresses.and_then(|addresses| {
-            possible(load_balancer, settings, circumstances)?;
-            serve(index, settings, (name, entry, load_balancer), &addresses, vips)?;
-            Ok(addresses)
+            possible(load_balancer, settings)?;
+            Ok((serve(index, settings, (name, entry, load_balancer), &addresses, vips), addresses))
         });
-        let served = outcome.unwrap_or_else(|why| {
+        let (fault, told) = match outcome {
+            Ok((Ok(()), addresses)) => match &circumstances.kernel {
+                None => (None, addresses),
+                Some(why) => (Some(Why::new(KERNEL_PLANE, why.clone())), published(&addresses, load_balancer)),
+            },
+            Ok((Err(why), addresses)) if why.reason == KERNEL_PLANE => {
+                (Some(why), published(&addresses, load_balancer))
+            }
+            Ok((Err(why), _)) | Err(why) => (Some(why), Vec::new()),
+        };
+        if let Some(why) = fault {
             notices.push(Notice::warning((Kind::Service, name.clone()), &entry.meta, why));
-            Vec::new()
-        });
-        statuses.insert((Kind::Service, name.clone()), Desired::Service(served));
+        }
+        statuses.insert((Kind::Service, name.clone()), Desired::Service(told));
     }
+}
+
+/// Those of its addresses that its status has already. A fault of this host's kernel plane takes none of them back: other nodes serve them, and
+/// so does this one with what it had before. It gives out no new ones either.
+fn published(addresses: &[IpAddr], load_balancer: &LoadBalancer) -> Vec<IpAddr> {
+    addresses.iter().copied().filter(|address| load_balancer.present.contains(address)).collect()
 }
 
 fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
@@ -88,9 +99,9 @@ fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
     })
 }
 
-fn possible(load_balancer: &LoadBalancer, settings: &Settings, circumstances: &Circumstances) -> Result<(), Why> {
-    if let Some(why) = no_kernel_plane(settings, circumstances) {
-        return Err(Why::new("KernelPlane", why));
+fn possible(load_balancer: &LoadBalancer, settings: &Settings) -> Result<(), Why> {
+    if let Some(why) = no_kernel_plane(settings) {
+        return Err(Why::new(KERNEL_PLANE, why));
     }
     if load_balancer.sources.len() > SOURCES_OF_SERVICE_MAX {
         let message = format!("loadBalancerSourceRanges has more than {SOURCES_OF_SERVICE_MAX} networks");
@@ -125,6 +136,7 @@ fn serve(
             format!("the kernel plane has room for {SOURCES_MAX} networks in the source ranges of all Services");
         return Err(Why::new("TooManySources", message));
     }
+    let mut outcome = Ok(());
     for port in &entry.ports {
         let (mode, node) = match load_balancer.local {
             true => (VipMode::Nat, settings.node.clone()),
@@ -146,12 +158,13 @@ fn serve(
         let (service, port, transport) = (name.clone(), port.port, port.transport);
         let shares = vec![Share { service, port, transport, weight: 1, h2: false }];
         let made = addresses.iter().map(of).collect();
-        if let Err(why) = vips.add(index, made, &Source { shares, node }) {
-            vips.truncate(begun);
-            return Err(why);
-        }
+        outcome = outcome.and(vips.add(index, made, &Source { shares, node }));
     }
-    Ok(())
+    if outcome.is_err() && published(addresses, load_balancer).is_empty() {
+        // All or nothing, before anybody has been told of it.
+        vips.truncate(begun);
+    }
+    outcome
 }
 
 fn everybody(address: IpAddr) -> Vec<IpNet> {

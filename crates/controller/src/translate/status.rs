@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::gateway::{Gateways, Plan, SetPlan, Slot};
-use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
+use super::notice::{BACKENDS_AVAILABLE, OBJECTS_READABLE, OVERLAPPED};
 use super::reference::Why;
-use super::service::no_kernel_plane;
 use super::{Circumstances, Desired, Statuses, lower};
 use crate::index::{Index, Kind, Name};
 use crate::objects::{
@@ -16,6 +15,7 @@ use crate::objects::{
     RouteGroupKind, SupportedFeature,
 };
 use crate::settings::Settings;
+use crate::watch::{Scoped, Unreadable};
 
 /// A condition of an outcome; `good` is its reason where all is well.
 pub(crate) fn condition(
@@ -39,7 +39,7 @@ pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
 /// GatewayClasses that are ours.
 pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circumstances, statuses: &mut Statuses) {
     let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
-    if no_kernel_plane(settings, circumstances).is_none() {
+    if !settings.interfaces.is_empty() {
         features.insert("UDPRoute");
     }
     // Of each that names the controller: one that says nothing at all looks as if nobody were there.
@@ -47,17 +47,43 @@ pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circum
     for (name, class) in ours {
         let other = settings.gateway_class.as_deref().filter(|only| **only != *name.name);
         let accepted = match (other, &class.spec.parameters_ref) {
-            (Some(only), _) => Err(Why::new("Unsupported", format!("this controller serves only the class {only} (--gateway-class)"))),
+            (Some(only), _) => {
+                Err(Why::new("Unsupported", format!("this controller serves only the class {only} (--gateway-class)")))
+            }
             (None, None) => Ok(()),
-            (None, Some(_)) => Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters")),
+            (None, Some(_)) => {
+                Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters"))
+            }
         };
         let feature = |name: &str| SupportedFeature { name: name.to_owned() };
+        let mut conditions = vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)];
+        conditions.extend(unreadable(circumstances).map(|condition| at(condition, class.meta.generation)));
         let status = GatewayClassStatus {
-            conditions: vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)],
+            conditions,
             supported_features: features.iter().copied().filter(|_| other.is_none()).map(feature).collect(),
         };
         statuses.insert((Kind::GatewayClass, name.clone()), Desired::Class(status));
     }
+}
+
+/// What cannot be read; `None`: nothing.
+fn unreadable(circumstances: &Circumstances) -> Option<Condition> {
+    let (_, first) = circumstances.unreadable.first_key_value()?;
+    let reason = match first {
+        Unreadable::Forbidden => "Forbidden",
+        Unreadable::Unknown => "UnknownKind",
+    };
+    let one = |((kind, scope), why): (&Scoped, &Unreadable)| {
+        let (_, kind) = kind.told();
+        let place = scope.as_deref().map_or_else(String::new, |scope| format!(" in {scope}"));
+        match why {
+            Unreadable::Forbidden => format!("this controller may not list or watch {kind}{place}"),
+            Unreadable::Unknown => format!("the API server does not know {kind}{place} any more"),
+        }
+    };
+    let all: Vec<String> = circumstances.unreadable.iter().map(one).collect();
+    let message = format!("{}; what was read of them before stays in use", all.join("; "));
+    Some(Condition::fails(OBJECTS_READABLE, reason, message))
 }
 
 /// Gateways and ListenerSets, after all routes have been attached.
@@ -172,6 +198,10 @@ fn listener(slot: &Slot<'_>, plan: &Plan<'_>, circumstances: &Circumstances, gen
         (Ok(()), Err(why), _) => Err(Why::new("Pending", why.message.clone())),
         (Ok(()), Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
         _ if plan.refused.is_some() => Err(Why::new("Invalid", "its Gateway is not accepted")),
+        // It was served before, or was not: the plane says the same of both.
+        _ if slot.is_udp() && circumstances.kernel.is_some() => {
+            Err(Why::new("Pending", circumstances.kernel.clone().unwrap_or_default()))
+        }
         _ if !slot.is_served() => Err(Why::new("Invalid", "there is no certificate to show")),
         _ => Ok(()),
     };
@@ -340,8 +370,16 @@ fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Conditio
 }
 
 /// Kinds of conditions that are ours: one that is not wanted any more goes.
-const OUR_CONDITIONS: [&str; 7] =
-    ["Accepted", "Programmed", "ResolvedRefs", "Conflicted", "PartiallyInvalid", OVERLAPPED, BACKENDS_AVAILABLE];
+const OUR_CONDITIONS: [&str; 8] = [
+    "Accepted",
+    "Programmed",
+    "ResolvedRefs",
+    "Conflicted",
+    "PartiallyInvalid",
+    OVERLAPPED,
+    BACKENDS_AVAILABLE,
+    OBJECTS_READABLE,
+];
 
 fn same(present: &[Condition], merged: &[Condition]) -> bool {
     present.len() == merged.len()

@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 
 use model::{PortRange, Transport, Vip, VipAlgorithm, VipMode};
 
+use super::RefusedVip;
 use super::cluster::{self, Share};
 use super::hosts::Hosts;
 use super::reference::{self, Why};
 use super::route::{Attaching, Made};
 use crate::index::{Index, Name, RouteKind, SliceEndpoint};
 use crate::objects::StreamRule;
+
+/// The reason of whatever the kernel plane refuses.
+pub(crate) const KERNEL_PLANE: &str = "KernelPlane";
 
 /// Endpoints of one vip: more is no use to anybody, and what one object asks for must leave room for the others.
 const ENDPOINTS_OF_VIP_MAX: usize = 2048;
@@ -24,8 +28,8 @@ pub(crate) struct Vips {
     pub(crate) list: Vec<Vip>,
     /// `made_of.len() == list.len()`.
     made_of: Vec<Source>,
-    /// Those that the kernel plane has refused, by their names, and why.
-    refused: BTreeMap<String, String>,
+    /// Those that the kernel plane has refused, by their names.
+    refused: BTreeMap<String, RefusedVip>,
 }
 
 /// Where the endpoints of a vip come from.
@@ -37,25 +41,32 @@ pub(crate) struct Source {
 }
 
 impl Vips {
-    /// None yet; `refused` are those that must stay out.
-    pub(crate) fn new(refused: &BTreeMap<String, String>) -> Self {
+    /// None yet; `refused` are those that must stay as they were, or out.
+    pub(crate) fn new(refused: &BTreeMap<String, RefusedVip>) -> Self {
         Self { refused: refused.clone(), ..Self::default() }
     }
 
-    /// More of them, whose endpoints are those of `source`: all or none.
+    /// More of them, whose endpoints are those of `source`. One that the kernel plane has refused stays as it was served last.
     ///
     /// # Errors
-    /// The kernel plane has refused one of them before.
+    /// The kernel plane has refused one of them. The others have been added, and may be taken back.
     pub(crate) fn add(&mut self, index: &Index, vips: Vec<Vip>, source: &Source) -> Result<(), Why> {
-        if let Some(why) = vips.iter().find_map(|vip| self.refused.get(&vip.name)) {
-            return Err(Why::new("KernelPlane", why.clone()));
-        }
+        let mut outcome = Ok(());
         for mut vip in vips {
-            vip.endpoints = endpoints(index, &vip, source, self.room());
+            let mut source = source.clone();
+            if let Some(refused) = self.refused.get(&vip.name) {
+                outcome = outcome.and(Err(Why::new(KERNEL_PLANE, refused.why.clone())));
+                let Some(held) = refused.held.clone() else { continue };
+                // Nobody's endpoints, so that it follows none.
+                source.shares.clear();
+                vip = held;
+            } else {
+                vip.endpoints = endpoints(index, &vip, &source, self.room());
+            }
             self.list.push(vip);
-            self.made_of.push(source.clone());
+            self.made_of.push(source);
         }
-        Ok(())
+        outcome
     }
 
     /// Takes back those that were added after the first so many.
@@ -189,11 +200,11 @@ fn udp(
     let older = taken.first().and_then(|place| out.udp.get(place).cloned());
     // An endpoint may be on any node, and would answer the client past this one: it must see an address of this host.
     let mode = || VipMode::FullNat { sources: Vec::new() };
-    let of = |place: &&SocketAddr| {
-        vip(format!("udproute/{name}@{place}"), **place, Transport::Udp, mode(), out.interfaces)
-    };
+    let of =
+        |place: &&SocketAddr| vip(format!("udproute/{name}@{place}"), **place, Transport::Udp, mode(), out.interfaces);
     let vips = free.iter().map(of).collect();
-    out.vips.add(index, vips, &Source { shares, node: None })?;
+    // Also where the kernel plane refuses it: it may go on with what it had of this route there.
     out.udp.extend(free.into_iter().map(|place| (*place, name.clone())));
+    out.vips.add(index, vips, &Source { shares, node: None })?;
     Ok(older)
 }

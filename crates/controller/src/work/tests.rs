@@ -22,6 +22,11 @@ struct Played {
 impl Played {
     /// One watch is to be heard of before anything is published.
     fn begin() -> Self {
+        Self::expecting([(Kind::Service, None)].into())
+    }
+
+    /// These are.
+    fn expecting(expected: BTreeSet<Scoped>) -> Self {
         // Nobody is there, and nobody is asked.
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let (updates_sender, updates) = mpsc::channel(1);
@@ -33,7 +38,7 @@ impl Played {
             interfaces: vec!["eth0".to_owned()],
             ..Settings::default()
         };
-        let work = Work::new(settings, [(Kind::Service, None)].into(), updates_sender, client);
+        let work = Work::new(settings, expected, updates_sender, client);
         Self { news, updates, leads, task: tokio::spawn(work.run(news_receiver, leads_receiver)) }
     }
 
@@ -45,7 +50,18 @@ impl Played {
 
     async fn listed(&self, names: &[&str]) {
         let names: BTreeSet<Name> = names.iter().map(|name| Name::new("shop", name)).collect();
-        assert!(self.news.send(News::Listed(Kind::Service, None, names)).await.is_ok());
+        assert!(self.news.send(News::Listed((Kind::Service, None), "v1", names)).await.is_ok());
+    }
+
+    /// All that was told has been taken in.
+    async fn heard(&self) {
+        while self.news.capacity() < 64 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn unreadable(&self, kind: Kind, why: Unreadable) {
+        assert!(self.news.send(News::Unreadable((kind, None), why)).await.is_ok());
     }
 
     /// The next snapshot; answers so.
@@ -85,9 +101,7 @@ async fn nothing_is_published_before_all_has_been_read_and_then_what_changed() {
     let mut played = Played::begin();
     played.tell(OBJECTS).await;
     // Taken in and not published: what is told next is taken in later.
-    while played.news.capacity() < 64 {
-        tokio::task::yield_now().await;
-    }
+    played.heard().await;
     assert!(played.updates.try_recv().is_err(), "half of the objects would be half of the routes");
     played.listed(&["web"]).await;
     let (first, endpoints_only) = played.next(Outcome::Adopted).await;
@@ -140,9 +154,7 @@ async fn changes_that_come_fast_go_together() {
     for last in 2..50 {
         played.tell(&slice(&format!("10.0.0.{last}"))).await;
     }
-    while played.news.capacity() < 64 {
-        tokio::task::yield_now().await;
-    }
+    played.heard().await;
     assert!(played.updates.try_recv().is_err(), "one at a time");
     under_way.outcome.send(Outcome::Adopted).unwrap();
     let (snapshot, _) = played.next(Outcome::Adopted).await;
@@ -150,29 +162,84 @@ async fn changes_that_come_fast_go_together() {
     assert_eq!(address, Some(model::EndpointAddress::Socket("10.0.0.49:8080".parse().unwrap())));
 }
 
+/// A Service that the kernel plane serves, with an address that was given to it before.
+fn vip(name: &str) -> String {
+    format!(
+        "{{kind: Service, metadata: {{name: {name}}}, spec: {{type: LoadBalancer, loadBalancerClass: steelyard.io/kernel-plane, \
+         ports: [{{port: 80}}]}}, status: {{loadBalancer: {{ingress: [{{ip: {}}}]}}}}}}",
+        if name == "good" { "10.9.2.1" } else { "10.9.2.2" }
+    )
+}
+
+fn vips(snapshot: &Snapshot) -> Vec<(&str, usize)> {
+    snapshot.vips.iter().map(|vip| (vip.name.as_str(), vip.endpoints.len())).collect()
+}
+
+const GOOD: &str = "good.shop@10.9.2.1:80/tcp";
+const BAD: &str = "bad.shop@10.9.2.2:80/tcp";
+
+fn refuses_bad() -> Outcome {
+    let vips = vec![(BAD.to_owned(), "no source address".to_owned())];
+    Outcome::Refused(Refusal { kernel: true, vips, why: "no source address".to_owned(), ..Refusal::default() })
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vip_that_is_refused_is_left_out_alone() {
     let mut played = Played::begin();
-    let service = |name: &str| {
-        format!(
-            "{{kind: Service, metadata: {{name: {name}}}, spec: {{type: LoadBalancer, loadBalancerClass: steelyard.io/kernel-plane, \
-             ports: [{{port: 80}}]}}, status: {{loadBalancer: {{ingress: [{{ip: {}}}]}}}}}}",
-            if name == "good" { "10.9.2.1" } else { "10.9.2.2" }
-        )
-    };
-    played.tell(&format!("[{}, {}]", service("good"), service("bad"))).await;
+    played.tell(&format!("[{}, {}]", vip("good"), vip("bad"))).await;
     played.listed(&["good", "bad"]).await;
-    let names = |snapshot: &Snapshot| snapshot.vips.iter().map(|vip| vip.name.clone()).collect::<Vec<_>>();
-    let (good, bad) = ("good.shop@10.9.2.1:80/tcp", "bad.shop@10.9.2.2:80/tcp");
-    let vips = vec![(bad.to_owned(), "no source address".to_owned())];
-    let refusal = Refusal { kernel: true, vips, why: "no source address".to_owned(), ..Refusal::default() };
-    let (first, _) = played.next(Outcome::Refused(refusal)).await;
-    assert_eq!(names(&first), [bad, good]);
+    let (first, _) = played.next(refuses_bad()).await;
+    assert_eq!(vips(&first), [(BAD, 0), (GOOD, 0)]);
     let (second, _) = played.next(Outcome::Adopted).await;
-    assert_eq!(names(&second), [good]);
+    assert_eq!(vips(&second), [(GOOD, 0)]);
     // By itself, some seconds later.
     let (third, _) = played.next(Outcome::Adopted).await;
-    assert_eq!(names(&third), [bad, good]);
+    assert_eq!(vips(&third), [(BAD, 0), (GOOD, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vip_that_is_served_stays_as_it_was_when_it_is_refused() {
+    let mut played = Played::begin();
+    played.tell(&format!("[{}, {}]", vip("good"), vip("bad"))).await;
+    played.listed(&["good", "bad"]).await;
+    played.next(Outcome::Adopted).await;
+    let slice = slice("10.0.0.1").replace("web", "bad");
+    played.tell(&slice).await;
+    let (changed, _) = played.next(refuses_bad()).await;
+    assert_eq!(vips(&changed), [(BAD, 1), (GOOD, 0)]);
+    let (held, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(vips(&held), [(BAD, 0), (GOOD, 0)], "as it was served");
+    // Tried again, and refused as it was served, too: then it is in the way of all others.
+    let (again, _) = played.next(refuses_bad()).await;
+    assert_eq!(vips(&again), [(BAD, 1), (GOOD, 0)]);
+    let (held, _) = played.next(refuses_bad()).await;
+    assert_eq!(vips(&held), [(BAD, 0), (GOOD, 0)]);
+    let (without, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(vips(&without), [(GOOD, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_plane_that_refuses_keeps_what_it_serves() {
+    let mut played = Played::begin();
+    played.tell(&format!("[{}]", vip("good"))).await;
+    played.listed(&["good"]).await;
+    played.next(Outcome::Adopted).await;
+    let refused =
+        Outcome::Refused(Refusal { kernel: true, why: "there is no interface eth0".to_owned(), ..Refusal::default() });
+    played.tell(&format!("[{}]", vip("bad"))).await;
+    let update = played.updates.recv().await.unwrap();
+    assert!(!update.keep_vips);
+    update.outcome.send(refused.clone()).unwrap();
+    // Its own part is as it was, and the rest goes on.
+    let update = played.updates.recv().await.unwrap();
+    assert!(update.keep_vips, "the vips would be judged and refused again, and all else with them");
+    assert_eq!(vips(&update.snapshot), [(BAD, 0), (GOOD, 0)], "none is withdrawn");
+    update.outcome.send(Outcome::Adopted).unwrap();
+    // It is asked again by itself, some seconds later.
+    let update = played.updates.recv().await.unwrap();
+    assert!(!update.keep_vips);
+    update.outcome.send(refused).unwrap();
+    assert!(played.updates.recv().await.unwrap().keep_vips);
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,4 +257,50 @@ async fn what_stays_as_it_was_stays_the_same_in_memory() {
     let same: Vec<bool> =
         second.clusters.iter().zip(&third.clusters).map(|(a, b)| std::sync::Arc::ptr_eq(a, b)).collect();
     assert_eq!(same, [true, false], "nowhere, and the one whose endpoints have changed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_read_keeps_nobody_waiting() {
+    let tcp = Kind::Route(crate::index::RouteKind::Tcp);
+    let mut played = Played::expecting([(Kind::Service, None), (tcp, None)].into());
+    played.tell(OBJECTS).await;
+    played.listed(&["web"]).await;
+    played.heard().await;
+    assert!(played.updates.try_recv().is_err(), "it may be read yet");
+    played.unreadable(tcp, Unreadable::Forbidden).await;
+    let (first, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(ports(&first), [80, 81]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_services_it_waits() {
+    let mut played = Played::begin();
+    played.tell(OBJECTS).await;
+    played.unreadable(Kind::Service, Unreadable::Forbidden).await;
+    played.heard().await;
+    assert!(played.updates.try_recv().is_err(), "every request would be answered by an error");
+    played.listed(&["web"]).await;
+    played.next(Outcome::Adopted).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_gone_takes_no_object_away() {
+    let mut played = Played::begin();
+    played.tell(OBJECTS).await;
+    played.listed(&["web"]).await;
+    let routes = |snapshot: &Snapshot| match &snapshot.listeners[0].protocol {
+        model::Protocol::Http(http) => http.routes.len(),
+        other => panic!("{other:?}"),
+    };
+    let (first, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(routes(&first), 1);
+    played.unreadable(Kind::Route(crate::index::RouteKind::Http), Unreadable::Unknown).await;
+    // Published again, since the class says so; with the same routes.
+    let (second, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(routes(&second), 1, "what is known stays in use");
+    // A list that was read to its end is what there is.
+    let none = News::Listed((Kind::Route(crate::index::RouteKind::Http), None), "v1", BTreeSet::new());
+    assert!(played.news.send(none).await.is_ok());
+    let (third, _) = played.next(Outcome::Adopted).await;
+    assert_eq!(routes(&third), 0);
 }

@@ -40,8 +40,11 @@ impl Running {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
         let keys = self.keys.clone();
+        // Whoever gives an order is told what the kernel plane says to it.
+        let kept_vips = std::mem::take(&mut self.keep_vips);
         if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
             self.detached = was_detached;
+            self.keep_vips = kept_vips;
             return Err(refused);
         }
         let generation = wanted.generation.0;
