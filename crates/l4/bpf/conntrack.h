@@ -14,9 +14,18 @@
 #include "select.h"
 #include "source.h"
 
+/* `key`: on the stack, or in a map. Before Linux 6.2 the verifier refuses a key in what a global function was given. */
 static __always_inline struct lb_flow *conntrack_find(const struct lb_flow_key *key)
 {
 	return bpf_map_lookup_elem(&lb_flows, key);
+}
+
+/* The flow of a packet that a global function was given: its key is copied to the stack first. */
+static __always_inline struct lb_flow *conntrack_find_copied(const struct packet *packet)
+{
+	struct lb_flow_key key = packet->key;
+
+	return conntrack_find(&key);
 }
 
 static __always_inline bool conntrack_is_event(const struct packet *packet, const struct lb_flow *flow, __u32 now)
@@ -52,18 +61,18 @@ static __always_inline void conntrack_count(struct lb_flow *flow)
 }
 
 /* Both directions. */
-static __always_inline void conntrack_forget(const struct lb_flow_key *key, struct lb_flow *flow)
+static __always_inline void conntrack_forget(const struct packet *packet, struct lb_flow *flow)
 {
-	struct lb_flow_key other;
+	struct lb_flow_key key = packet->key, other;
 	struct lb_flow *twin;
 
-	twin_key(&other, flow, key->proto);
+	twin_key(&other, flow, key.proto);
 	twin = conntrack_find(&other);
 	conntrack_release(flow);
 	if (twin)
 		conntrack_release(twin);
 	bpf_map_delete_elem(&lb_flows, &other);
-	bpf_map_delete_elem(&lb_flows, key);
+	bpf_map_delete_elem(&lb_flows, &key);
 }
 
 /* Its endpoint was found dead. LB_OPEN: another is to be chosen. */
@@ -74,7 +83,7 @@ static __always_inline enum lb_outcome conntrack_endpoint_down(struct packet *pa
 
 	packet->vip = flow->vip;
 	if (!dry)
-		conntrack_forget(&packet->key, flow);
+		conntrack_forget(packet, flow);
 	if (!reply && (!tcp || tcp_begins(packet->tcp_flags)))
 		return LB_OPEN;
 	if (!tcp || (packet->tcp_flags & TCP_RST) || packet->fragment == FRAGMENT_LATER)
@@ -87,7 +96,7 @@ static __always_inline enum lb_outcome conntrack_reopen(struct packet *packet, s
 							const bool dry)
 {
 	__u32 index = flow->vip;
-	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &index);
+	struct lb_vip *vip = vip_at(index);
 	enum lb_outcome outcome;
 
 	packet->vip = index;
@@ -147,7 +156,7 @@ static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct 
 /* LB_CONTINUE: the flow is up to date. LB_OPEN: there is no such flow (any more), and the packet may make one. */
 static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
 {
-	struct lb_flow *flow = conntrack_find(&packet->key);
+	struct lb_flow *flow = conntrack_find_copied(packet);
 	struct lb_flow_key other;
 	struct lb_flow *twin;
 
@@ -164,7 +173,7 @@ static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, st
 
 		if (!endpoint_is_active(flow->endpoint) || (!twin && !(flow->flags & LB_FLOW_DSR))) {
 			if (!dry)
-				conntrack_forget(&packet->key, flow);
+				conntrack_forget(packet, flow);
 			return LB_OPEN;
 		}
 		outcome = conntrack_reopen(packet, flow, twin, now, dry);

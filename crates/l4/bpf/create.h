@@ -22,6 +22,11 @@ static __always_inline struct lb_scratch *scratch_at(void)
 	return bpf_map_lookup_elem(&lb_scratches, &zero);
 }
 
+static __always_inline struct lb_pool *pool_at(__u32 vip)
+{
+	return bpf_map_lookup_elem(&lb_pools, &vip);
+}
+
 /* The differences between what a packet arrives with and what it leaves with. */
 static __always_inline void flow_differences(struct lb_flow *flow, const struct lb_flow_key *key)
 {
@@ -94,9 +99,9 @@ static __always_inline enum lb_outcome reply_insert(struct packet *packet, const
 /* Puts the client's entry in. When another CPU was quicker, its flow stands, and ours was never there. */
 static __always_inline enum lb_outcome client_insert(struct packet *packet, struct lb_flow *flow, const struct lb_flow_key *reply_key)
 {
-	long result = bpf_map_update_elem(&lb_flows, &packet->key, flow, BPF_NOEXIST);
-	struct lb_flow *there = conntrack_find(&packet->key);
-	struct lb_flow_key other;
+	struct lb_flow_key key = packet->key, other;
+	long result = bpf_map_update_elem(&lb_flows, &key, flow, BPF_NOEXIST);
+	struct lb_flow *there = conntrack_find(&key);
 
 	if (result == 0) {
 		if (there)
@@ -150,8 +155,8 @@ static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct pac
 static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 probe, const bool dry)
 {
 	struct lb_scratch *scratch = scratch_at();
-	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
-	struct lb_pool *pool = bpf_map_lookup_elem(&lb_pools, &packet->vip);
+	struct lb_vip *vip = vip_at(packet->vip);
+	struct lb_pool *pool = pool_at(packet->vip);
 	struct lb_endpoint *endpoint = scratch ? endpoint_at(scratch->flow.endpoint) : NULL;
 	enum lb_outcome outcome;
 	bool taken;
@@ -198,7 +203,7 @@ static __always_inline enum lb_outcome reply_place(struct packet *packet, const 
 static __always_inline enum lb_outcome flow_create(struct __sk_buff *skb, struct packet *packet, __u32 index, const bool dry)
 {
 	struct lb_scratch *scratch = scratch_at();
-	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
+	struct lb_vip *vip = vip_at(packet->vip);
 	struct lb_endpoint *endpoint = endpoint_at(index);
 	enum lb_outcome outcome;
 

@@ -23,7 +23,7 @@ static __always_inline enum lb_outcome fragment_first(struct packet *packet, con
 	struct lb_fragment ports = { .sport = packet->key.sport, .dport = packet->key.dport };
 	struct lb_fragment_key key;
 
-	if (!dry && (conntrack_find(&packet->key) || vip_address(packet))) {
+	if (!dry && (conntrack_find_copied(packet) || vip_address(packet))) {
 		fragment_key(&key, packet);
 		bpf_map_update_elem(&lb_fragments, &key, &ports, BPF_ANY);
 	}

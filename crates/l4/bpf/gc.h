@@ -18,14 +18,14 @@ struct collection {
 
 static __always_inline bool gc_is_over(const struct lb_flow *flow, const struct lb_flow *twin, const struct collection *collection)
 {
-	__u32 vip_index = flow->vip, twin_state = twin ? twin->state : 0, now = collection->counts.now_s;
+	__u32 twin_state = twin ? twin->state : 0, now = collection->counts.now_s;
 	bool dsr = flow->flags & LB_FLOW_DSR;
 	struct lb_vip *vip;
 	__u32 life_s;
 
 	if (!twin && !dsr)
 		return is_silent(now, flow->touched_s, ORPHAN_S);
-	vip = bpf_map_lookup_elem(&lb_vips, &vip_index);
+	vip = vip_at(flow->vip);
 	if (!vip || !vip->mode) /* the vip was removed */
 		return true;
 	life_s = flow_life_s(vip, flow->state, twin_state, dsr, collection->pressure);

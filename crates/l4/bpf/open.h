@@ -77,7 +77,7 @@ static __always_inline enum lb_outcome open_flow(struct __sk_buff *skb, struct p
 
 	if (outcome != LB_CONTINUE)
 		return outcome;
-	vip = bpf_map_lookup_elem(&lb_vips, &packet->vip);
+	vip = vip_at(packet->vip);
 	if (!vip)
 		return LB_PASS;
 	outcome = open_is_allowed(packet, vip);

@@ -236,12 +236,16 @@ static __always_inline enum walk walk_extension(struct cursor *cursor, struct pa
 /*
  * What comes next, and where, goes through the packet's fields from one header to the next: the verifier does not follow memory that is not its
  * stack, so that after one round it has seen them all. Followed in registers, six headers of five kinds are 15,625 ways.
+ *
+ * Unrolled for Linux 6.1, which refuses a loop whose last instruction falls through to its beginning ("back-edge from insn"), and clang 14
+ * to 19 lay this one out so.
  */
 static __always_inline enum walk walk_extensions(struct cursor *cursor, struct packet *packet)
 {
 	__u32 start = cursor_offset(cursor);
 
 	packet->l4 = (__u16)start;
+#pragma unroll
 	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 next = *(volatile __u8 *)&packet->key.proto;
 		__u32 offset = *(volatile __u16 *)&packet->l4;

@@ -99,8 +99,7 @@ static __always_inline void affinity_remember(const struct packet *packet, const
 /* An index that may not be usable: the caller looks, and tries again. */
 static __always_inline __u32 pick(const struct packet *packet, __u32 attempt, __u32 now, const bool dry)
 {
-	__u32 index = packet->vip;
-	struct lb_vip *vip = bpf_map_lookup_elem(&lb_vips, &index);
+	struct lb_vip *vip = vip_at(packet->vip);
 	__u32 slots = vip ? vip->table_slots : 0;
 
 	if (!slots)

@@ -26,6 +26,12 @@ static __always_inline enum lb_outcome answer(struct packet *packet, enum answer
 	return LB_ANSWER;
 }
 
+/* By value, as all that looks an index up: a key must be on the stack or in a map before Linux 6.2, and `packet` is neither in a global function. */
+static __always_inline struct lb_vip *vip_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&lb_vips, &index);
+}
+
 static __always_inline void count_reason(const struct packet *packet)
 {
 	__u32 vip = packet->vip < LB_VIPS_MAX ? packet->vip : LB_VIPS_MAX;

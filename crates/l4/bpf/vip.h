@@ -46,7 +46,7 @@ static __always_inline enum lb_outcome vip_find(struct packet *packet, const boo
 	address_copy(key.addr, packet->key.daddr);
 	exact = bpf_map_lookup_elem(&lb_vip_ids, &key);
 	index = exact ? *exact : vip_in_range(packet);
-	vip = index < LB_VIPS_MAX ? bpf_map_lookup_elem(&lb_vips, &index) : NULL;
+	vip = index < LB_VIPS_MAX ? vip_at(index) : NULL;
 	/* A free slot: the vip was removed a moment ago. */
 	if (!vip || !vip->mode)
 		outcome = LB_PASS;
