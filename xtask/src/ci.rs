@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::command::{cargo, root, run as run_command, succeeds};
-use crate::{h2, kube, setup, test, tidy, without_clang};
+use crate::{h2, kernels, kube, setup, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -21,6 +21,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
+    Stage { name: "kernels", run: || kernels::run(&[]) },
     Stage { name: "Kubernetes", run: || kube::test(&[]) },
 ];
 

@@ -11,6 +11,7 @@ mod demo;
 mod fuzz;
 mod go;
 mod h2;
+mod kernels;
 mod kube;
 mod setup;
 mod test;
@@ -36,8 +37,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        arguments: "[h2|kube] [ARGS]",
-        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server",
+        arguments: "[h2|kube|kernels] [ARGS]",
+        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server; or (kernels) the kernel plane on Debian's kernels, under qemu",
         run: test::run,
     },
     Verb {

@@ -28,55 +28,55 @@ const PACKAGES: &[Package] = &[
         name: "gcc",
         sign: Sign::Program("cc"),
         why: "links what Rust compiles, and compiles the allocator",
-        verbs: &["demo", "test", "ci", "bench", "fuzz"],
+        verbs: &["demo", "test", "ci", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "libc6-dev",
         sign: Sign::File("/usr/include/stdio.h"),
         why: "the C library's headers and start files, for the same",
-        verbs: &["demo", "test", "ci", "bench", "fuzz"],
+        verbs: &["demo", "test", "ci", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "clang",
         sign: Sign::Program("clang"),
         why: "compiles the kernel plane's BPF programs",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "libelf-dev",
         sign: Sign::File("/usr/include/libelf.h"),
         why: "what libbpf reads BPF programs with",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "zlib1g-dev",
         sign: Sign::File("/usr/include/zlib.h"),
         why: "what libelf unpacks with",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "make",
         sign: Sign::Program("make"),
         why: "builds libbpf, which is C",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "pkg-config",
         sign: Sign::Program("pkg-config"),
         why: "tells that build where libelf is",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "linux-libc-dev",
         sign: Sign::File("/usr/include/linux/bpf.h"),
         why: "the kernel's headers, for the same programs",
-        verbs: &["demo", "test", "ci", "bench"],
+        verbs: &["demo", "test", "ci", "bench", "kernels"],
     },
     Package {
         name: "iproute2",
         sign: Sign::Program("ip"),
         why: "brings up the network namespaces that tests and benches run in",
-        verbs: &["test", "ci", "bench"],
+        verbs: &["test", "ci", "bench", "kernels"],
     },
     Package {
         name: "ethtool",
@@ -91,6 +91,34 @@ const PACKAGES: &[Package] = &[
         verbs: &["test", "ci", "bench"],
     },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
+    Package {
+        name: "qemu-system-x86",
+        sign: Sign::Program("qemu-system-x86_64"),
+        why: "boots the kernels that the kernel plane must run on",
+        verbs: &["ci", "kernels"],
+    },
+    Package {
+        name: "busybox-static",
+        sign: Sign::Program("busybox"),
+        why: "is the rest of the system on them",
+        verbs: &["ci", "kernels"],
+    },
+    Package {
+        name: "bpftool",
+        sign: Sign::Program("bpftool"),
+        why: "loads there what other compilers make of the BPF programs",
+        verbs: &["ci", "kernels"],
+    },
+    Package {
+        name: "libbpf-dev",
+        sign: Sign::File("/usr/include/bpf/bpf_helpers.h"),
+        why: "the headers that those compilers need",
+        verbs: &["ci", "kernels"],
+    },
+    Package { name: "clang-14", sign: Sign::Program("clang-14"), why: "the oldest of them", verbs: &["ci", "kernels"] },
+    Package { name: "clang-15", sign: Sign::Program("clang-15"), why: "another", verbs: &["ci", "kernels"] },
+    Package { name: "clang-16", sign: Sign::Program("clang-16"), why: "another", verbs: &["ci", "kernels"] },
+    Package { name: "clang-19", sign: Sign::Program("clang-19"), why: "the newest", verbs: &["ci", "kernels"] },
     Package { name: "g++", sign: Sign::Program("c++"), why: "compiles libFuzzer", verbs: &["ci", "fuzz"] },
     Package { name: "wrk", sign: Sign::Program("wrk"), why: "makes the load", verbs: &["bench"] },
     Package {
@@ -99,7 +127,12 @@ const PACKAGES: &[Package] = &[
         why: "makes the load of HTTP/2",
         verbs: &["bench"],
     },
-    Package { name: "curl", sign: Sign::Program("curl"), why: "takes large bodies over TLS", verbs: &["bench"] },
+    Package {
+        name: "curl",
+        sign: Sign::Program("curl"),
+        why: "takes large bodies over TLS, and asks virtual IPs",
+        verbs: &["bench", "ci", "kernels"],
+    },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
     Package { name: "nftables", sign: Sign::Program("nft"), why: "a rival of the kernel plane", verbs: &["bench"] },
@@ -123,7 +156,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
         [verb] if PACKAGES.iter().any(|package| package.verbs.contains(&verb.as_str())) => Some(verb.as_str()),
-        _ => return Err("usage: cargo xtask setup [demo|test|ci|bench|fuzz]".into()),
+        _ => return Err("usage: cargo xtask setup [demo|test|kernels|ci|bench|fuzz]".into()),
     };
     install(&missing(verb, is_there))
 }
@@ -221,6 +254,14 @@ mod tests {
             "taskset",
             "h2load",
             "curl",
+            "qemu-system-x86_64",
+            "busybox",
+            "bpftool",
+            "/usr/include/bpf/bpf_helpers.h",
+            "clang-14",
+            "clang-15",
+            "clang-16",
+            "clang-19",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

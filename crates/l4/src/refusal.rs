@@ -10,7 +10,7 @@ pub enum Refusal {
     NotBuilt,
     /// The process may not load or attach programs. The names of the capabilities that it lacks (capabilities(7)).
     NotPermitted(Vec<&'static str>),
-    /// The release of a kernel that is older than 5.15.
+    /// The release of a kernel that lacks what the programs call. What is asked for is the oldest on which the tests run.
     KernelTooOld(String),
     /// There is no BPF file system where maps are to be kept.
     NoBpffs {
@@ -130,7 +130,7 @@ impl fmt::Display for Refusal {
                 missing.join(", ")
             ),
             Self::KernelTooOld(release) => {
-                write!(f, "virtual IPs need Linux 5.15 or newer, and this is {release}: use a listener instead")
+                write!(f, "virtual IPs need Linux 6.1 or newer, and this is {release}: use a listener instead")
             }
             Self::NoBpffs { path, why } => write!(
                 f,

@@ -1,0 +1,104 @@
+//! A kernel from Debian's archive: its newest in a suite, unpacked into a folder of ours.
+//!
+//! apt is given lists of its own, so that nothing is added to this host's sources, and the host's mirror. What is there is not fetched again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{capture, command, run as run_command};
+
+/// Signs every suite.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// A kernel on this host's disk.
+pub struct Unpacked {
+    /// What is booted.
+    pub image: PathBuf,
+    /// Where its modules lie.
+    pub modules: PathBuf,
+}
+
+/// The kernel of `suite` for everyone, in `folder`.
+pub fn fetch(suite: &str, folder: &Path) -> Result<Unpacked, String> {
+    let root = folder.join("root");
+    if let Some(unpacked) = find(&root) {
+        return Ok(unpacked);
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let apt = folder.join("apt");
+    for part in ["lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(apt.join(part)).map_err(failed)?;
+    }
+    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?);
+    fs::write(apt.join("sources.list"), source).map_err(failed)?;
+    let options = options(&apt);
+    run_command(command("apt-get", &[]).args(&options).args(["--quiet", "--quiet", "update"]))?;
+    let depends = capture(command("apt-cache", &[]).args(&options).args(["depends", "linux-image-amd64"]))?;
+    let package = image_package(&depends).ok_or_else(|| format!("{suite} has no linux-image-amd64"))?;
+    run_command(
+        command("apt-get", &[]).args(&options).args(["--quiet", "--quiet", "download", package]).current_dir(&apt),
+    )?;
+    let fetched = files(&apt).into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
+    let fetched = fetched.ok_or_else(|| format!("apt-get has not left {package} in {}", apt.display()))?;
+    // Under another name until it is whole.
+    let partial = folder.join("partial");
+    let words = [fetched.display().to_string(), partial.display().to_string()];
+    run_command(command("dpkg-deb", &["--extract"]).args(&words))?;
+    fs::remove_dir_all(&apt).and_then(|()| fs::rename(&partial, &root)).map_err(failed)?;
+    find(&root).ok_or_else(|| format!("{package} has no kernel"))
+}
+
+fn options(apt: &Path) -> Vec<String> {
+    let apt = apt.display();
+    [
+        format!("Dir::Etc::sourcelist={apt}/sources.list"),
+        "Dir::Etc::sourceparts=-".to_owned(),
+        format!("Dir::State::lists={apt}/lists"),
+        format!("Dir::Cache={apt}/cache"),
+        // It may not read the folders of whoever builds here.
+        "APT::Sandbox::User=root".to_owned(),
+    ]
+    .into_iter()
+    .flat_map(|option| ["--option".to_owned(), option])
+    .collect()
+}
+
+/// Where this host gets Debian from.
+fn mirror() -> Result<String, String> {
+    let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
+    let known = capture(&mut command("apt-get", &targets))?;
+    let debian = known.lines().find(|line| line.trim_end_matches('/').ends_with("/debian"));
+    debian.map(str::to_owned).ok_or_else(|| "this host has no sources of Debian's packages to get a kernel from".into())
+}
+
+/// What the package that always names the newest kernel depends on.
+fn image_package(depends: &str) -> Option<&str> {
+    depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|name| name.starts_with("linux-image-"))
+}
+
+fn find(root: &Path) -> Option<Unpacked> {
+    let image = files(&root.join("boot"))
+        .into_iter()
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")))?;
+    let modules = ["lib/modules", "usr/lib/modules"].iter().find_map(|place| files(&root.join(place)).pop())?;
+    Some(Unpacked { image, modules })
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_is_a_dependency() {
+        let depends = "linux-image-amd64\n  Depends: linux-image-6.1.0-50-amd64\n  Conflicts: x\n";
+        assert_eq!(image_package(depends), Some("linux-image-6.1.0-50-amd64"));
+        assert_eq!(image_package("linux-image-amd64\n"), None);
+    }
+}

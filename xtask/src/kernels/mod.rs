@@ -1,0 +1,123 @@
+//! `cargo xtask test kernels`: the kernel plane on the kernels that it is said to run on, each booted under qemu.
+//!
+//! Job: Debian's kernels, unpacked and not installed; a guest with a network of its own in which the built program serves virtual IPs, or
+//! says that it cannot; and what became of that. Non-job: figures. qemu emulates the CPU, twenty times slower than the host, so that no
+//! virtualisation is needed and any kernel can be booted.
+
+mod boot;
+mod fetch;
+mod image;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::cargo::metadata;
+use crate::command::{command, find_program, run as run_command};
+use crate::{setup, test};
+
+/// What a kernel is expected to do with the kernel plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// Serve, attached in this way.
+    Serves { by: &'static str },
+    /// Be refused, in words.
+    Refused,
+}
+
+/// A kernel of Debian.
+#[derive(Debug)]
+struct Kernel {
+    /// Its version as people say it.
+    name: &'static str,
+    /// The suite of Debian's archive whose kernel for everyone this is.
+    suite: &'static str,
+    expect: Expect,
+}
+
+/// The oldest that the documents name, and a newer one that attaches in another way; and one that is too old. Debian has nothing between
+/// 5.10 and 6.1.
+const KERNELS: &[Kernel] = &[
+    Kernel { name: "5.10", suite: "bullseye", expect: Expect::Refused },
+    Kernel { name: "6.1", suite: "bookworm", expect: Expect::Serves { by: "tc" } },
+    Kernel { name: "6.12", suite: "bookworm-backports", expect: Expect::Serves { by: "tcx" } },
+];
+
+/// The compilers that `crates/l4/build.rs` takes and Debian has. What each makes of the programs must load.
+const CLANGS: &[&str] = &["clang-14", "clang-15", "clang-16", "clang-19"];
+
+/// Boots all of them, or those that are named.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let chosen = chosen(arguments)?;
+    setup::install_for("kernels")?;
+    let steelyard = test::build_steelyard(&[])?;
+    let folder = metadata()?.target_directory.join("kernels");
+    let objects = compile(&folder.join("objects"))?;
+    let mut failed = Vec::new();
+    for kernel in chosen {
+        let start = Instant::now();
+        let outcome = try_kernel(kernel, &folder.join(kernel.name), &steelyard, &objects);
+        let seconds = start.elapsed().as_secs();
+        match outcome {
+            Ok(said) => println!("kernels: Linux {}: ok, {seconds} s: {said}", kernel.name),
+            Err(why) => {
+                println!("kernels: Linux {}: FAILED, {seconds} s: {why}", kernel.name);
+                failed.push(kernel.name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("not as expected on Linux {}", failed.join(", "))) }
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Kernel>, String> {
+    let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("usage: cargo xtask test kernels [{}]...; there is no {unknown}", known.join("|")));
+    }
+    let wanted = |kernel: &&Kernel| names.is_empty() || names.iter().any(|name| name == kernel.name);
+    Ok(KERNELS.iter().filter(wanted).collect())
+}
+
+fn try_kernel(kernel: &Kernel, folder: &Path, steelyard: &Path, objects: &[PathBuf]) -> Result<String, String> {
+    let unpacked = fetch::fetch(kernel.suite, folder)?;
+    // One that is too old is told so before anything is loaded.
+    let objects = if kernel.expect == Expect::Refused { &[] } else { objects };
+    let image = image::build(folder, &unpacked, steelyard, objects)?;
+    let expect = match kernel.expect {
+        Expect::Serves { by } => format!("steelyard.attached_by={by}"),
+        Expect::Refused => "steelyard.refused=1".to_owned(),
+    };
+    boot::boot(&unpacked.image, &image, &expect)
+}
+
+/// The programs, by each compiler there is.
+fn compile(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let mut objects = Vec::new();
+    for clang in CLANGS.iter().filter(|clang| find_program(clang).is_some()) {
+        let object = folder.join(format!("{clang}.o"));
+        let output = object.display().to_string();
+        // As in crates/l4/build.rs.
+        let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+        let arguments = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &headers];
+        run_command(command(clang, &arguments).args(["-c", "crates/l4/bpf/lb.bpf.c", "-o", &output]))?;
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_chosen_by_name() {
+        let check = |names: &[&str], expect: &[&str]| {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let chosen = chosen(&names).unwrap();
+            assert_eq!(chosen.iter().map(|kernel| kernel.name).collect::<Vec<_>>(), expect);
+        };
+        check(&[], &["5.10", "6.1", "6.12"]);
+        check(&["6.12", "6.1"], &["6.1", "6.12"]);
+        assert!(chosen(&["4.19".to_owned()]).unwrap_err().starts_with("usage:"));
+    }
+}
