@@ -89,9 +89,12 @@ impl Pins {
     fn make(&self) -> Result<(), Refusal> {
         let existing = self.folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         if !is_bpffs(existing) {
-            let refusal = |why: String| Refusal::NoBpffs { path: existing.display().to_string(), why };
-            if !self.folder.starts_with(BPFFS) {
-                return Err(refusal("it is mounted at the usual place only".to_owned()));
+            // Below /sys/fs/bpf that is the place, whatever part of the way to it is there.
+            let is_usual = self.folder.starts_with(BPFFS);
+            let path = if is_usual { BPFFS.to_owned() } else { existing.display().to_string() };
+            let refusal = |why: String| Refusal::NoBpffs { path: path.clone(), why };
+            if !is_usual {
+                return Err(refusal(format!("Steelyard mounts it at {BPFFS} alone")));
             }
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             mount("bpf", BPFFS, "bpf", flags, c"mode=0700").map_err(|error| refusal(error.to_string()))?;

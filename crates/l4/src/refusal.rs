@@ -14,7 +14,7 @@ pub enum Refusal {
     KernelTooOld(String),
     /// There is no BPF file system where maps are to be kept.
     NoBpffs {
-        /// Where it was looked for.
+        /// Where it has to be.
         path: String,
         /// What the kernel said when it was to be mounted.
         why: String,
@@ -126,7 +126,8 @@ impl fmt::Display for Refusal {
             ),
             Self::NotPermitted(missing) => write!(
                 f,
-                "virtual IPs need {}: run as root, or give the process these capabilities (`AmbientCapabilities=` of its systemd unit)",
+                "virtual IPs need {}: run as root, and in a container with these capabilities as well (`docker run --cap-add`, \
+                 `securityContext.capabilities` of a pod)",
                 missing.join(", ")
             ),
             Self::KernelTooOld(release) => {
@@ -134,7 +135,8 @@ impl fmt::Display for Refusal {
             }
             Self::NoBpffs { path, why } => write!(
                 f,
-                "{path} is no BPF file system, and mounting one failed ({why}): run `mount -t bpf bpf /sys/fs/bpf` as root, once"
+                "there is no BPF file system at {path}, and mounting one failed ({why}): run `mount -t bpf bpf {path}` as root, once; \
+                 in a container, mount the host's {path} there"
             ),
             Self::Rejected(log) => write!(
                 f,
@@ -149,12 +151,14 @@ impl fmt::Display for Refusal {
             }
             Self::NotEthernet { vip, name } => write!(
                 f,
-                "vip {vip}: packets of interface {name} have no Ethernet header: name the interface below the tunnel, or use a listener"
+                "vip {vip}: packets of interface {name} have no Ethernet header, and the kernel plane reads no others: use a listener for what \
+                 arrives there"
             ),
             Self::TooMany { what, have, max } => write!(f, "{have} {what} are more than the {max} that the kernel plane holds"),
             Self::NoSource { vip, endpoint, why } => write!(
                 f,
-                "vip {vip}: this host knows no source address towards {endpoint} ({why}): add a route, or name `sources`"
+                "vip {vip}: this host knows no source address towards {endpoint} ({why}): add a route to it; where there is a route but no \
+                 address, name one in `sources`"
             ),
             Self::TooManySources { vip, have, max } => write!(
                 f,
@@ -208,7 +212,7 @@ mod tests {
         check(
             Refusal::NotPermitted(vec!["CAP_BPF", "CAP_NET_ADMIN"]),
             Exit::HostCannot,
-            "need CAP_BPF, CAP_NET_ADMIN: run as root",
+            "need CAP_BPF, CAP_NET_ADMIN: run as root, and in a container with these capabilities",
         );
         check(Refusal::KernelTooOld("5.4.0".into()), Exit::HostCannot, "this is 5.4.0");
         let name = |nearest: Option<&str>| Refusal::NoInterface {
@@ -223,6 +227,12 @@ mod tests {
             Exit::BadConfig,
             "2000 vips are more than the 1024",
         );
-        check(Refusal::NoBpffs { path: "/x".into(), why: "EPERM".into() }, Exit::HostCannot, "mount -t bpf");
+        check(Refusal::NoBpffs { path: "/x".into(), why: "EPERM".into() }, Exit::HostCannot, "`mount -t bpf bpf /x`");
+        let (vip, name) = ("web".into(), "wg0".into());
+        check(
+            Refusal::NotEthernet { vip, name },
+            Exit::BadConfig,
+            "no Ethernet header, and the kernel plane reads no others: use a listener",
+        );
     }
 }
