@@ -66,6 +66,8 @@ impl Process {
             words.split_first().ok_or_else(|| cannot(&start, io::ErrorKind::InvalidInput.into()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(file).kill_on_drop(true);
+        // Ctrl-C on a terminal is for us: what is measured just then is finished.
+        command.process_group(0);
         command.stderr(if spec.captures { Stdio::piped() } else { Stdio::from(of_errors) });
         let child = command.spawn().map_err(|error| cannot(&start, error))?;
         // A child that has not been waited for has an id.

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::grpc::GrpcLoad;
 use super::http::{HttpLoad, Version};
 use super::search::Objective;
-use super::shape::{Shape, Until};
+use super::shape::{Shape, Stop, Until};
 use super::stream::{Direction, StreamLoad};
 use super::target::{self, Target};
 use super::tcp::TcpLoad;
@@ -53,8 +53,8 @@ pub struct CommonArgs {
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// How long, as in 10s; what follows ramp and warm-up
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    /// How long, as in 10s, or 10 for seconds; what follows ramp and warm-up
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "10s", value_parser = seconds_or_duration)]
     pub duration: Duration,
 
     /// Make the connections one after the other over so long, instead of all at once
@@ -70,7 +70,7 @@ pub struct CommonArgs {
     pub trim: Duration,
 
     /// How long one operation may take, with its connect
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds_or_duration)]
     pub timeout: Duration,
 
     /// Address of this host to connect from; repeatable, connections take turns
@@ -94,7 +94,7 @@ pub struct OperationArgs {
     pub requests: Option<u64>,
 
     /// Open loop: operations a second over all connections; latency then counts from when one was due
-    #[arg(short, long, value_name = "PER_SECOND", value_parser = rate)]
+    #[arg(short, long, visible_short_alias = 'q', value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
 
     /// Open loop: evenly (uniform), or all of a second's at its start, as strest-grpc does (burst1hz)
@@ -146,10 +146,10 @@ pub struct HttpLoadArgs {
     pub streams: u32,
 
     /// Request method
-    #[arg(short, long, value_name = "METHOD", default_value = "GET", value_parser = method)]
+    #[arg(short, long, visible_short_alias = 'X', value_name = "METHOD", default_value = "GET", value_parser = method)]
     pub method: String,
 
-    /// Further header, as in 'accept: text/html'; repeatable
+    /// Further header, as in 'accept: text/html'; repeatable. `Host`, `Connection` and `Content-Length` take the place of what would be sent
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
 
@@ -278,6 +278,7 @@ impl CommonArgs {
             sources: self.sources.clone(),
             work: Duration::ZERO,
             announce: self.announce,
+            stop: Stop::default(),
         }
     }
 }
@@ -364,6 +365,12 @@ impl StreamArgs {
             shape: self.common.shape(1),
         })
     }
+}
+
+/// A number alone is one of seconds, as for wrk.
+fn seconds_or_duration(text: &str) -> Result<Duration, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_number { units::duration(&format!("{text}s")) } else { units::duration(text) }
 }
 
 fn version(text: &str) -> Result<Version, String> {

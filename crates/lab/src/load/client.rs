@@ -63,9 +63,9 @@ pub(super) struct Answer {
 pub(super) enum Failure {
     /// The connection had carried requests before and was closed without a byte of an answer: the race of keep-alive (RFC 9112 section
     /// 9.3.1) rather than a fault, if the request may be sent again.
-    Stale,
+    Stale(io::Error),
     /// Anything else.
-    Broken,
+    Broken(io::Error),
 }
 
 /// One connection.
@@ -92,11 +92,16 @@ impl Request {
             Manner::Close10 => ("1.0", ""),
         };
         let Target { host, path, .. } = target;
-        let mut head = format!("{method} {path} HTTP/{version}\r\nhost: {host}\r\n{connection}");
+        let is_given = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+        // One that is given takes the place of ours: two would be refused (RFC 9112 sections 3.2 and 6.3).
+        let host = if is_given("host") { String::new() } else { format!("host: {host}\r\n") };
+        let connection = if is_given("connection") { "" } else { connection };
+        let mut head = format!("{method} {path} HTTP/{version}\r\n{host}{connection}");
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        if body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH") {
+        let has_length = body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH");
+        if has_length && !is_given("content-length") {
             head.push_str(&format!("content-length: {body_bytes}\r\n"));
         }
         head.push_str("\r\n");
@@ -172,7 +177,8 @@ impl Client {
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
                 );
                 let nothing_came = self.received == 0;
-                Err(if is_close && nothing_came && self.answers > 0 { Failure::Stale } else { Failure::Broken })
+                let is_stale = is_close && nothing_came && self.answers > 0;
+                Err(if is_stale { Failure::Stale(error) } else { Failure::Broken(error) })
             }
         }
     }
@@ -338,6 +344,18 @@ mod tests {
         let get = Request::new(Manner::Keep, "GET", &target, &[("c".into(), "d".into())], 0);
         assert!(get.is_idempotent);
         assert_eq!(text(get), "GET /a HTTP/1.1\r\nhost: b\r\nc: d\r\n\r\n");
+        let given = |headers: &[(&str, &str)]| {
+            let headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            text(Request::new(Manner::Close, "PUT", &target, &headers, 0))
+        };
+        assert_eq!(
+            given(&[("Host", "x")]),
+            "PUT /a HTTP/1.1\r\nconnection: close\r\nHost: x\r\ncontent-length: 0\r\n\r\n"
+        );
+        assert_eq!(
+            given(&[("Connection", "keep-alive"), ("Content-Length", "0")]),
+            "PUT /a HTTP/1.1\r\nhost: b\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n"
+        );
         let post = new("POST", 3);
         assert!(!post.is_idempotent);
         assert_eq!(text(post), "POST /a HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\n...");

@@ -114,7 +114,7 @@ where
     for tally in host::on_threads(threads as usize, on_thread).await? {
         total.add(&tally);
     }
-    Ok(LoadReport::new(name, shape, &run.timeline, &total))
+    Ok(LoadReport::new(name, shape, &run.timeline.stopped(shape.stop.at()), &total))
 }
 
 /// One thread's work, and what it cost within the window.
@@ -125,7 +125,12 @@ where
 {
     let meter = Arc::new(Mutex::new((Instant::now(), procfs::own_thread_cpu_time()?)));
     let watch = tokio::spawn(watch(thread.clone(), meter.clone()));
-    work(thread.clone()).await?;
+    tokio::select! {
+        biased;
+        outcome = work(thread.clone()) => outcome?,
+        // What is under way ends with the runtime of this thread, and is not counted.
+        () = thread.run.shape.stop.told() => {}
+    }
     let in_time = watch.is_finished();
     watch.abort();
     if !in_time {
@@ -217,7 +222,12 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
     };
     let pacer = Arc::new(Pacer::new(timeline.ramped + turn, rate / threads as f64, shape.pacing, planned));
     let takers = all(workers.map(|worker| worker.open_loop(pacer.clone())));
-    paced(&pacer, timeline.deadline, takers).await?;
+    tokio::select! {
+        biased;
+        outcome = paced(&pacer, timeline.deadline, takers) => outcome?,
+        () = shape.stop.told() => {}
+    }
+    let timeline = timeline.stopped(shape.stop.at());
     thread.tally().planned = pacer.planned_when(|at| timeline.is_measured(at));
     Ok(())
 }
@@ -280,7 +290,10 @@ impl<L: Lane> Worker<L> {
         let is_after_mark = run.mark.load(Ordering::Relaxed);
         let outcome = match tokio::time::timeout(run.shape.timeout, self.lane.operate(&mut self.met)).await {
             Ok(outcome) => outcome,
-            Err(_) => Outcome::TimedOut,
+            Err(_) => {
+                self.met.why = Some(format!("no answer within {:?}", run.shape.timeout));
+                Outcome::TimedOut
+            }
         };
         let ended = Instant::now();
         self.count(Times { due, begun, ended }, outcome, is_after_mark);

@@ -47,9 +47,12 @@ pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
             "HTTP/2 is spoken without request bodies, and kept open",
         ));
     }
-    let uri = format!("http://{}{}", load.target.host, load.target.path);
+    // What is given as `host` is `:authority` here: two that differ would be refused (RFC 9113 section 8.3.1).
+    let is_host = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("host");
+    let host = load.headers.iter().find(is_host).map_or(&load.target.host, |(_, value)| value);
+    let uri = format!("http://{host}{}", load.target.path);
     let mut request = http::Request::builder().method(load.method.as_str()).uri(uri).version(http::Version::HTTP_2);
-    for (name, value) in &load.headers {
+    for (name, value) in load.headers.iter().filter(|header| !is_host(header)) {
         request = request.header(name, value);
     }
     let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -107,27 +110,28 @@ struct Traffic {
 
 impl Link {
     /// The current connection, or a new one if the current one is that which the caller found dead.
-    async fn connect(&self, dead: Option<u64>, met: &mut Met) -> Option<(u64, SendRequest<Bytes>)> {
+    async fn connect(&self, dead: Option<u64>, met: &mut Met) -> io::Result<(u64, SendRequest<Bytes>)> {
         let mut current = self.current.lock().await;
         let is_dead = dead == Some(current.generation);
         if let Some(sender) = current.sender.as_ref().filter(|_| !is_dead) {
-            return Some((current.generation, sender.clone()));
+            return Ok((current.generation, sender.clone()));
         }
         current.sender = None;
         let begun = Instant::now();
-        let stream = dial(self.address, self.source).await.ok()?;
-        stream.set_nodelay(true).ok()?;
+        let stream = dial(self.address, self.source).await?;
+        stream.set_nodelay(true)?;
         let io = Counted { stream, traffic: self.traffic.clone() };
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        let (sender, connection) = builder.enable_push(false).handshake::<_, Bytes>(io).await.ok()?;
+        let (sender, connection) =
+            builder.enable_push(false).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
         // Its end is seen by the streams on it.
         tokio::spawn(async move { connection.await.is_ok() });
         met.connected = Some(begun.elapsed());
         met.reconnects += u64::from(current.generation > 0);
         current.generation += 1;
         current.sender = Some(sender.clone());
-        Some((current.generation, sender))
+        Ok((current.generation, sender))
     }
 }
 
@@ -141,7 +145,7 @@ pub(super) struct Stream {
 
 impl Lane for Stream {
     async fn prepare(&mut self) {
-        self.sender = self.link.connect(None, &mut Met::default()).await;
+        self.sender = self.link.connect(None, &mut Met::default()).await.ok();
     }
 
     async fn operate(&mut self, met: &mut Met) -> Outcome {
@@ -153,7 +157,10 @@ impl Lane for Stream {
                 Ok(outcome) => break outcome,
                 // RFC 9113 section 8.7: what the other side has not begun with may be sent again.
                 Err(error) if is_unprocessed(&error) && met.resent == 0 => met.resent += 1,
-                Err(_) => break Outcome::Broken,
+                Err(error) => {
+                    met.failed("request", &error);
+                    break Outcome::Broken;
+                }
             }
         };
         met.received_bytes = self.link.traffic.received.swap(0, Ordering::Relaxed);
@@ -176,11 +183,20 @@ impl Stream {
                 Err(_) => dead = Some(*generation),
             }
         }
-        self.sender = self.link.connect(dead, met).await;
-        match &mut self.sender {
-            Some((_, sender)) => poll_fn(|context| sender.poll_ready(context)).await.is_ok(),
-            None => false,
+        self.sender = None;
+        let (generation, mut sender) = match self.link.connect(dead, met).await {
+            Ok(connected) => connected,
+            Err(error) => {
+                met.failed("connect", &error);
+                return false;
+            }
+        };
+        if let Err(error) = poll_fn(|context| sender.poll_ready(context)).await {
+            met.failed("connect", &error);
+            return false;
         }
+        self.sender = Some((generation, sender));
+        true
     }
 
     async fn exchange_once(&mut self, met: &mut Met) -> Result<Outcome, h2::Error> {

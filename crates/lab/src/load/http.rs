@@ -127,7 +127,7 @@ struct Connection {
 
 impl Lane for Connection {
     async fn prepare(&mut self) {
-        self.client = self.connect().await;
+        self.client = self.connect().await.ok();
         self.has_connected = self.client.is_some();
     }
 
@@ -152,11 +152,14 @@ impl Lane for Connection {
                     met.is_other_length = http.body.is_other(answer.body_bytes);
                     return Outcome::Good;
                 }
-                Err(Failure::Stale) if http.request.is_idempotent && met.resent == 0 => {
+                Err(Failure::Stale(_)) if http.request.is_idempotent && met.resent == 0 => {
                     met.origin.clear();
                     met.resent += 1;
                 }
-                Err(_) => return Outcome::Broken,
+                Err(Failure::Stale(error) | Failure::Broken(error)) => {
+                    met.failed("request", &error);
+                    return Outcome::Broken;
+                }
             }
         }
     }
@@ -173,7 +176,13 @@ impl Connection {
             return Some(client);
         }
         let begun = std::time::Instant::now();
-        let client = self.connect().await?;
+        let client = match self.connect().await {
+            Ok(client) => client,
+            Err(error) => {
+                met.failed("connect", &error);
+                return None;
+            }
+        };
         met.connected = Some(begun.elapsed());
         if std::mem::replace(&mut self.has_connected, true) {
             met.reconnects += 1;
@@ -181,11 +190,11 @@ impl Connection {
         Some(client)
     }
 
-    async fn connect(&mut self) -> Option<Client> {
+    async fn connect(&mut self) -> io::Result<Client> {
         // Each connect takes the next source, so that a connection for each request uses the ports of all of them.
         let source = self.http.shape.source(self.number);
         self.number += 1;
-        Client::connect(self.http.target.address, source).await.ok()
+        Client::connect(self.http.target.address, source).await
     }
 }
 

@@ -22,6 +22,7 @@ mod target;
 mod tcp;
 
 use std::fmt::Display;
+use std::future::Future;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub use latency::Latencies;
 pub(crate) use latency::micros;
 pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
 pub use search::{CapacityReport, Objective, Step, find_capacity};
-pub use shape::{Shape, Until};
+pub use shape::{Shape, Stop, Until};
 pub use stream::{Direction, StreamLoad, run_stream, run_tcp_stream};
 use strest_report::StrestReport;
 pub use target::Target;
@@ -42,7 +43,8 @@ pub use tcp::{TcpLoad, run_tcp};
 
 use crate::{Verdict, host};
 
-/// Puts a load on and prints its report on standard output. `Failed` when nothing at all succeeded, or no capacity was found.
+/// Puts a load on and prints its report on standard output. `Failed` when no operation succeeded, or no capacity was found. SIGINT and SIGTERM
+/// end it early, with a report of what it has met.
 ///
 /// # Errors
 /// A target that is none, and threads or timers that this host refuses.
@@ -57,9 +59,9 @@ pub fn run(command: LoadCommand) -> io::Result<Verdict> {
         LoadCommand::Grpc(args) => {
             let load = args.to_load()?;
             if args.strest_report {
-                let report = host::runtime()?.block_on(run_grpc(&load))?;
+                let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_grpc(&load)))?;
                 print_json(&StrestReport::of(&report))?;
-                return Ok(verdict(report.answers > 0));
+                return Ok(verdict(report.ok > 0));
             }
             let shaped = |shape: Shape| GrpcLoad { shape, ..load.clone() };
             operate(&args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
@@ -67,7 +69,8 @@ pub fn run(command: LoadCommand) -> io::Result<Verdict> {
         LoadCommand::TcpRr(args) => tcp(&args.to_load()?, &args),
         LoadCommand::TcpCrr(args) => tcp(&args.to_load()?, &args.rr),
         LoadCommand::Stream(args) => {
-            let report = host::runtime()?.block_on(run_stream(&args.to_load()?))?;
+            let load = args.to_load()?;
+            let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_stream(&load)))?;
             print(args.common.json, &report)?;
             Ok(verdict(report.received_bytes.max(report.sent_bytes) > 0))
         }
@@ -88,13 +91,24 @@ fn operate(
 ) -> io::Result<Verdict> {
     let runtime = host::runtime()?;
     if let Some(objective) = operations.objective() {
-        let report = runtime.block_on(find_capacity(&objective, shape, run))?;
+        let report = runtime.block_on(until_interrupted(shape, find_capacity(&objective, shape, run)))?;
         print(common.json, &report)?;
         return Ok(verdict(report.capacity_per_s.is_some()));
     }
-    let report = runtime.block_on(run(shape.clone()))?;
+    let report = runtime.block_on(until_interrupted(shape, run(shape.clone())))?;
     print(common.json, &report)?;
-    Ok(verdict(report.answers > 0))
+    Ok(verdict(report.ok > 0))
+}
+
+/// Stops the loads of this shape when a signal asks for the end, and gives what they then report.
+async fn until_interrupted<T>(shape: &Shape, load: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::pin!(load);
+    tokio::select! {
+        report = &mut load => return report,
+        outcome = host::interrupted() => outcome?,
+    }
+    shape.stop.now();
+    load.await
 }
 
 fn verdict(is_good: bool) -> Verdict {

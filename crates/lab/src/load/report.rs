@@ -53,6 +53,12 @@ pub struct LoadReport {
     pub errors: Errors,
     /// Answers by status, where the protocol has one: HTTP's, or gRPC's.
     pub statuses: BTreeMap<u16, u64>,
+    /// Why operations had no answer, and how often.
+    #[serde(default)]
+    pub reasons: BTreeMap<String, u64>,
+    /// It was told to end before its time, and this is what it had met until then.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Connections made again because the other side had closed one that was kept alive, or said that it would.
     pub reconnects: u64,
     /// Requests sent again on a new connection because the old one closed without a byte of an answer; idempotent ones only.
@@ -140,6 +146,8 @@ impl LoadReport {
             answers: tally.ok + tally.errors.status + tally.errors.length,
             errors: Errors { unsent: tally.planned.saturating_sub(tally.sent), ..tally.errors.clone() },
             statuses: tally.statuses.clone(),
+            reasons: tally.reasons.clone(),
+            interrupted: shape.stop.at().is_some(),
             reconnects: tally.reconnects,
             resent: tally.resent,
             received_bytes: tally.received_bytes,
@@ -185,7 +193,8 @@ impl fmt::Display for LoadReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Errors { connect, request, timeout, length, status, unsent } = &self.errors;
         let seconds = self.elapsed.as_secs_f64();
-        writeln!(to, "{:<12}{} in {seconds:.2} s, {:.0}/s", self.protocol, self.ok, self.ok_per_s)?;
+        let ended = if self.interrupted { ", interrupted" } else { "" };
+        writeln!(to, "{:<12}{} in {seconds:.2} s, {:.0}/s{ended}", self.protocol, self.ok, self.ok_per_s)?;
         writeln!(
             to,
             "failed      connect {connect}  request {request}  timed out {timeout}  length {length}  status {status}"
@@ -193,6 +202,9 @@ impl fmt::Display for LoadReport {
         if *status > 0 {
             let statuses: Vec<_> = self.statuses.iter().map(|(status, count)| format!("{status} x {count}")).collect();
             writeln!(to, "statuses    {}", statuses.join("  "))?;
+        }
+        for (reason, count) in &self.reasons {
+            writeln!(to, "            {count} x {reason}")?;
         }
         if self.reconnects + self.resent > 0 {
             writeln!(to, "reconnects  {}, of which {} with the request sent again", self.reconnects, self.resent)?;

@@ -101,11 +101,15 @@ pub async fn find_capacity(
             tokio::time::sleep(objective.cool_down).await;
         }
         let step = judge(rate, objective, &run(step_shape(rate)).await?, false);
+        if shape.stop.at().is_some() {
+            // The step was cut short, and says nothing.
+            break;
+        }
         search.learn(rate, step.failed.is_none());
         steps.push(step);
     }
     let mut validation = None;
-    let mut candidate = search.found();
+    let mut candidate = search.found().filter(|_| shape.stop.at().is_none());
     while let Some(rate) = candidate {
         let full = Shape { rate: Some(rate), until: shape.until, ..step_shape(rate) };
         let good = validate(objective, &full, &run, &mut steps, &mut validation).await?;
@@ -113,7 +117,8 @@ pub async fn find_capacity(
             break;
         }
         // What held for a short step does not for a long one: a little less.
-        candidate = Some(rate / PRECISION).filter(|_| steps.len() < 2 * STEPS_MAX);
+        let goes_on = steps.len() < 2 * STEPS_MAX && shape.stop.at().is_none();
+        candidate = Some(rate / PRECISION).filter(|_| goes_on);
     }
     Ok(CapacityReport {
         version: 1,

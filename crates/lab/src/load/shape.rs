@@ -1,7 +1,10 @@
 //! How much load, when, and from where: what is the same for every protocol.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use crate::record::Pacing;
 
@@ -12,6 +15,28 @@ pub enum Until {
     Elapsed(Duration),
     /// That many operations are begun: in a closed loop the connections share them evenly, in an open one as they are due.
     Requests(u64),
+}
+
+/// Ends a load before its time: what it has met so far is reported. Clones stop together.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<watch::Sender<Option<Instant>>>);
+
+impl Stop {
+    /// Ends the loads of this shape now.
+    pub fn now(&self) {
+        self.0.send_replace(Some(Instant::now()));
+    }
+
+    /// When it was told to, if it was.
+    pub(super) fn at(&self) -> Option<Instant> {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is told to.
+    pub(super) async fn told(&self) {
+        // The sender lives as long as this does: there is no error to come.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
 }
 
 /// The shape of a load.
@@ -45,6 +70,8 @@ pub struct Shape {
     pub work: Duration,
     /// Whether to say on standard error when the window opens and closes.
     pub announce: bool,
+    /// Ends it early.
+    pub stop: Stop,
 }
 
 impl Shape {
@@ -65,6 +92,7 @@ impl Shape {
             sources: Vec::new(),
             work: Duration::ZERO,
             announce: false,
+            stop: Stop::default(),
         }
     }
 
@@ -103,6 +131,13 @@ impl Timeline {
             }
         };
         Self { start, ramped, window_start, window_end, deadline }
+    }
+
+    /// The same, of a load that was stopped.
+    pub(super) fn stopped(self, at: Option<Instant>) -> Self {
+        let Some(at) = at.filter(|at| self.window_end.is_none_or(|end| *at < end)) else { return self };
+        let at = at.max(self.window_start);
+        Self { window_end: Some(at), deadline: Some(at), ..self }
     }
 
     /// Whether something that happened, or was due, at `time` counts.

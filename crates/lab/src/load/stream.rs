@@ -14,7 +14,7 @@ use super::dial::dial;
 use super::engine::{self, Thread};
 use super::report::LoadReport;
 use super::shape::{Shape, Until};
-use super::tally::Tally;
+use super::tally::{Met, Tally};
 use crate::message::{MessageReader, monotonic_ns};
 
 /// Bytes moved by one read or write at most.
@@ -98,8 +98,12 @@ async fn connection(mut flow: Flow, load: Arc<StreamLoad>, number: u64) {
             flow.thread.tally().connect.get_or_insert_default().record(begun.elapsed());
             carry(&mut flow, &load, stream).await
         }
-        Err(_) => {
-            flow.thread.tally().errors.connect += 1;
+        Err(error) => {
+            let mut met = Met::default();
+            met.failed("connect", &error);
+            let mut tally = flow.thread.tally();
+            tally.errors.connect += 1;
+            tally.count_reason(&met.why.unwrap_or_default(), 1);
             Ok(())
         }
     };
@@ -107,7 +111,12 @@ async fn connection(mut flow: Flow, load: Arc<StreamLoad>, number: u64) {
     match outcome {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::TimedOut => tally.errors.timeout += 1,
-        Err(_) => tally.errors.request += 1,
+        Err(error) => {
+            let mut met = Met::default();
+            met.failed("stream", &error);
+            tally.errors.request += 1;
+            tally.count_reason(&met.why.unwrap_or_default(), 1);
+        }
     }
     tally.streams.push(flow.bytes);
     tally.ended_at(Instant::now());

@@ -1,6 +1,7 @@
 //! What one thread counts while a load goes on, and what all counted when it is over.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use super::latency::{CoarseLatencies, Latencies};
@@ -9,6 +10,9 @@ use crate::record::{Errors, Second};
 
 /// Names of origins that are told apart; further ones are counted together as `other`.
 pub(super) const ORIGINS_MAX: usize = 64;
+
+/// Reasons for failures that are told apart; further ones are counted together as `other`.
+const REASONS_MAX: usize = 16;
 
 /// Seconds that are told apart; what happens later is counted in the last of them.
 const SECONDS_MAX: usize = 3_600;
@@ -32,6 +36,18 @@ pub(super) struct Met {
     pub sent_bytes: u64,
     /// What the answer said who it is from; empty for nothing.
     pub origin: Vec<u8>,
+    /// Why there is no answer.
+    pub why: Option<String>,
+}
+
+impl Met {
+    /// Why there is no answer: what failed, and what the system said of it.
+    pub(super) fn failed(&mut self, what: &str, error: &impl Display) {
+        let error = error.to_string();
+        // The number says no more than the words before it.
+        let words = error.split(" (os error").next().unwrap_or_default();
+        self.why = Some(format!("{what}: {words}"));
+    }
 }
 
 /// How one operation ended.
@@ -84,6 +100,8 @@ pub(super) struct Tally {
     pub ok: u64,
     pub errors: Errors,
     pub statuses: BTreeMap<u16, u64>,
+    /// Why operations had no answer, and how often.
+    pub reasons: BTreeMap<String, u64>,
     pub reconnects: u64,
     pub resent: u64,
     pub received_bytes: u64,
@@ -157,6 +175,11 @@ impl Tally {
         if let Some(status) = met.status {
             *self.statuses.entry(status).or_default() += 1;
         }
+        if let Some(why) = &met.why
+            && matches!(outcome, Outcome::NoConnection | Outcome::Broken | Outcome::TimedOut)
+        {
+            self.count_reason(why, 1);
+        }
         self.reconnects += met.reconnects;
         self.resent += met.resent;
         self.received_bytes += met.received_bytes;
@@ -180,6 +203,12 @@ impl Tally {
             self.seconds.resize_with(index + 1, SecondTally::default);
         }
         &mut self.seconds[index]
+    }
+
+    pub(super) fn count_reason(&mut self, why: &str, count: u64) {
+        let is_full = self.reasons.len() >= REASONS_MAX && !self.reasons.contains_key(why);
+        let why = if is_full { "other" } else { why };
+        *self.reasons.entry(why.to_owned()).or_default() += count;
     }
 
     pub(super) fn count_origin(&mut self, is_after_mark: bool, name: &[u8], count: u64) {
@@ -244,6 +273,9 @@ impl Tally {
         self.add_errors(&other.errors);
         for (&status, count) in &other.statuses {
             *self.statuses.entry(status).or_default() += count;
+        }
+        for (why, count) in &other.reasons {
+            self.count_reason(why, *count);
         }
         for (mine, others) in [
             (&mut self.queued, other.queued),
@@ -371,6 +403,20 @@ mod tests {
         assert_eq!(series.iter().map(|second| second.measured).collect::<Vec<_>>(), [false, true, true, false]);
         assert!(series.iter().all(|second| (second.p50_us.unwrap() - 1_000.0).abs() < 10.0), "{series:?}");
         assert_eq!((one.ok, one.outside), (4, (4, 0)));
+    }
+
+    #[test]
+    fn reasons_are_counted_and_bounded() {
+        let mut met = Met::default();
+        met.failed("connect", &std::io::Error::from_raw_os_error(111));
+        assert_eq!(met.why.as_deref(), Some("connect: Connection refused"));
+        let mut tally = Tally::default();
+        for number in 0..100 {
+            tally.count_reason(&format!("{number}"), 1);
+        }
+        let other = tally.clone();
+        tally.add(&other);
+        assert_eq!((tally.reasons.len(), tally.reasons["0"], tally.reasons["other"]), (REASONS_MAX + 1, 2, 168));
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Lane for Connection {
     async fn prepare(&mut self) {
         // With a connection each, the first operation makes its own.
         if !self.load.close {
-            self.stream = self.connect().await;
+            self.stream = self.connect().await.ok();
             self.has_connected = self.stream.is_some();
         }
     }
@@ -73,18 +73,26 @@ impl Lane for Connection {
             Some(stream) => stream,
             None => {
                 let begun = Instant::now();
-                let Some(stream) = self.connect().await else { return Outcome::NoConnection };
+                let stream = match self.connect().await {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        met.failed("connect", &error);
+                        return Outcome::NoConnection;
+                    }
+                };
                 met.connected = Some(begun.elapsed());
                 met.reconnects += u64::from(std::mem::replace(&mut self.has_connected, true) && !self.load.close);
                 stream
             }
         };
-        if self.exchange(&mut stream, met).await.is_err() {
+        if let Err(error) = self.exchange(&mut stream, met).await {
+            met.failed("request", &error);
             return Outcome::Broken;
         }
         if !self.load.close {
             self.stream = Some(stream);
         } else if self.load.wait_for_close && stream.read(&mut self.answer).await.ok() != Some(0) {
+            met.failed("request", &"the origin did not close the connection");
             return Outcome::Broken;
         }
         Outcome::Good
@@ -104,11 +112,11 @@ impl Connection {
         Ok(())
     }
 
-    async fn connect(&mut self) -> Option<TcpStream> {
+    async fn connect(&mut self) -> io::Result<TcpStream> {
         let source: Option<IpAddr> = self.load.shape.source(self.number);
         self.number += 1;
-        let stream = dial(self.load.address, source).await.ok()?;
-        stream.set_nodelay(true).ok()?;
-        Some(stream)
+        let stream = dial(self.load.address, source).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
     }
 }

@@ -142,6 +142,8 @@ fn failures_are_told_apart() {
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = run(&load(refused, 1, Until::Requests(3)));
     assert_eq!((report.requests(), report.errors.connect, report.answers), (3, 3, 0));
+    assert_eq!(report.reasons, [("connect: Connection refused".to_owned(), 3)].into());
+    assert!(report.to_string().contains("3 x connect: Connection refused"), "{report}");
 
     let broken = server(|_, mut stream| {
         read_request(&mut stream);
@@ -452,20 +454,75 @@ fn a_load_that_saturates_says_so() {
     assert!(busy.generator.cpu_s > 0.0);
 }
 
+/// Runs a command line to its end.
+fn command(line: &str) -> Verdict {
+    use clap::Parser;
+    let cli = Cli::try_parse_from(["load"].into_iter().chain(line.split(' '))).unwrap();
+    super::run(cli.command).unwrap()
+}
+
+#[derive(Debug, clap::Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: LoadCommand,
+}
+
+#[test]
+fn a_load_of_which_nothing_succeeds_has_failed() {
+    let origin = Running::start("http");
+    let address = origin.address;
+    assert_eq!(command(&format!("http http://{address}/ -n 3 -c 1 --json")), Verdict::Good);
+    let missing = server(|_, mut stream| {
+        while read_request(&mut stream) {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+    });
+    assert_eq!(command(&format!("http http://{missing}/ -n 3 -c 1 --json")), Verdict::Failed);
+    let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(command(&format!("tcp-rr {refused} -n 3 --json")), Verdict::Failed);
+}
+
+#[test]
+fn a_load_that_is_stopped_reports_what_it_met() {
+    let origin = Running::start("http");
+    let hour = Duration::from_secs(3600);
+    for rate in [None, Some(1_000.0)] {
+        let load =
+            shaped(load(origin.address, 4, Until::Elapsed(hour)), |shape| (shape.threads, shape.rate) = (2, rate));
+        let stop = load.shape.stop.clone();
+        let seen = || origin.http.as_ref().unwrap().requests();
+        let before = seen();
+        let report = thread::scope(|scope| {
+            let running = scope.spawn(|| run(&load));
+            while seen() < before + 100 {
+                thread::yield_now();
+            }
+            stop.now();
+            running.join().unwrap()
+        });
+        assert!(report.interrupted && report.elapsed < hour, "{report}");
+        // What was under way is not counted.
+        assert!((90..=seen() - before).contains(&report.ok) && report.failures() == 0, "{report}");
+        assert!(report.planned.is_none_or(|planned| planned >= report.ok && planned < 3_000_000), "{report}");
+        assert!(report.to_string().contains("/s, interrupted\n"), "{report}");
+    }
+}
+
 #[test]
 fn command_lines() {
     use clap::Parser;
-    #[derive(Parser)]
-    struct Cli {
-        #[command(subcommand)]
-        _command: LoadCommand,
-    }
     let check = |line: &str, expect: bool| {
         let words = ["load"].into_iter().chain(line.split(' '));
         assert_eq!(Cli::try_parse_from(words).is_ok(), expect, "{line}");
     };
     check("http http://x/ -c 8 -d 2s --rate 100 -H a:b --json", true);
     check("http http://x/ -n 5", true);
+    // As wrk, hey, oha, ab and curl have them.
+    check("http http://x/ -d 2 -X POST -q 100 --timeout 3", true);
+    check("http http://x/ -z 2s -c 8 -t 2", true);
+    check("http http://x/ -z 1.5", true);
+    check("http http://x/ -d 2x", false);
+    check("http http://x/ -d .", false);
     check("http http://x/ -n 5 -d 2s", false);
     check("http http://x/ -c 0", false);
     check("http http://x/ --rate 0", false);

@@ -117,6 +117,9 @@ pub(super) fn parse(text: &str, mode: &Mode) -> Result<LoadReport, String> {
             search.validation.ok_or("no rate kept to the objective")?
         }
     };
+    if report.interrupted {
+        return Err("the load was interrupted: what it met is no measurement".to_owned());
+    }
     if report.version != REPORT_VERSION {
         return Err(format!("the load's report has version {}; {REPORT_VERSION} can be read", report.version));
     }
