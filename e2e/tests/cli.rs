@@ -2,13 +2,17 @@
 #![forbid(unsafe_code)]
 
 mod support;
+#[path = "support/tls.rs"]
+mod tls;
 
 use std::net::TcpListener;
 use std::path::Path;
 
 use serde_json::Value;
 use support::{Origin, Scratch, Steelyard, local, port, run, steelyard};
+use testkit::strict::ResponseTo;
 use testkit::{Exit, Finished, Program, Signal};
+use tls::Pki;
 
 #[track_caller]
 fn check(words: &[&str], exit: i32, expect: &[&str]) -> Finished {
@@ -73,7 +77,7 @@ fn a_bad_file() {
     check(&["serve", "-c", &file], 64, &expect);
 
     let good = scratch.write("good.yaml", &minimal("127.0.0.1:8080", "127.0.0.1:9900"));
-    check(&["check", "-c", &good], 0, &["good (1 listeners, 1 clusters)"]);
+    check(&["check", "-c", &good], 0, &["good (1 listener, 1 cluster)"]);
     let missing = scratch.path().join("missing.yaml").display().to_string();
     for command in ["check", "serve"] {
         check(&[command, "-c", &missing], 64, &[&missing, "No such file"]);
@@ -81,6 +85,108 @@ fn a_bad_file() {
     }
     let empty = scratch.write("empty.yaml", "");
     check(&["check", "-c", &empty], 64, &["empty.yaml:1:1: "]);
+}
+
+#[test]
+fn certificates_and_keys_that_are_wrong() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("www", &["www.example.com"]);
+    pki.issue("api", &["api.example.com"]);
+    pki.put("bad.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n");
+    let config = |pair: &str| {
+        let text =
+            minimal("127.0.0.1:8443", "127.0.0.1:9900").replace("http, ", "https, tls: {certificates: [{pair}]}, ");
+        scratch.write("tls.yaml", &text.replace("{pair}", pair))
+    };
+    let says = |pair: &str, place: &str, expect: &str| {
+        let file = config(pair);
+        for command in ["check", "serve"] {
+            check(&[command, "-c", &file], 64, &[&format!("{file}:3:{place}: listener web: "), expect, "^"]);
+        }
+    };
+    says("{cert: tls/none.pem, key: tls/www.key}", "78", "tls/none.pem: No such file");
+    says("{cert: tls/bad.pem, key: tls/www.key}", "78", "tls/bad.pem: not PEM");
+    says("{cert: tls/www.pem, key: tls/api.key}", "96", "tls/api.key: not the key of the certificate in");
+    says("{cert: tls/www.pem, key: tls/api.pem}", "96", "tls/api.pem: no private key in it");
+    says("{cert: tls/www.key, key: tls/www.pem}", "78", "swap `cert` and `key`");
+    check(&["check", "-c", &config("{cert: tls/www.pem, key: tls/www.key}")], 0, &["good"]);
+}
+
+#[test]
+fn filters_of_the_log() {
+    let proxy =
+        |log: &str| ["proxy", "--listen", "192.0.2.1:8080", "--to", "127.0.0.1:9", "--log", log].map(str::to_owned);
+    let words = proxy("foo");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    check(&words, 64, &["--log foo: \"foo\" is not a level; write off, error,", "as in proxy=debug"]);
+
+    // Of one module more is said, and of the others no less than before.
+    let origin = Origin::start("x");
+    let config =
+        minimal(&local(port()).to_string(), "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address));
+    let mut balancer = Steelyard::serve_by(&config, |arguments| {
+        Program::spawn("steelyard", steelyard().args(arguments).args(["--log", "proxy=debug"])).unwrap()
+    });
+    balancer.program.says("INFO steelyard::run: listening").unwrap();
+}
+
+#[test]
+fn a_file_that_is_not_watched_changes_on_reload_alone() {
+    let (listen, other) = (local(port()).to_string(), local(port()).to_string());
+    let mut balancer = Steelyard::serve(&minimal(&listen, "{admin}"), 1);
+    balancer
+        .program
+        .says("watching: a change that is saved is served within two seconds (`watch: false` turns this off)")
+        .unwrap();
+    // Watched as it still is, the file says that it is to be no longer.
+    balancer.write(&format!("{}watch: false\n", minimal(&listen, "{admin}")));
+    balancer.until("not watched", |status| status["generation"] == 2);
+    balancer.program.says("not watching: a change is served on `steelyard reload` or SIGHUP").unwrap();
+    balancer.write(&minimal(&other, "{admin}"));
+    assert_eq!(balancer.ask(&["reload"]).stdout, "reloaded: generation 3");
+    balancer.program.says("watching: a change that is saved").unwrap();
+    balancer.write(&minimal(&listen, "{admin}"));
+    balancer.until("watched again", |status| status["generation"] == 4);
+    let help = run(&["serve", "--help"]);
+    assert!(
+        help.stdout.contains("served within two seconds") && help.stdout.contains("`watch: false`"),
+        "{}",
+        help.stdout
+    );
+}
+
+#[test]
+fn the_admin_address_by_name() {
+    let config = minimal(&local(port()).to_string(), "{admin}");
+    let balancer = Steelyard::serve(&config, 1);
+    let name = format!("localhost:{}", balancer.admin.port());
+    check(&["status", "--json", "--admin", &name], 0, &["\"generation\""]);
+    check(
+        &["status", "--admin", "localhost"],
+        2,
+        &["it has no port; write an address and port, such as 127.0.0.1:9900"],
+    );
+}
+
+#[test]
+fn two_signals_to_end_at_once_are_one() {
+    let mut origin = testkit::Origin::listen("origin").unwrap();
+    let listen = local(port());
+    let config = minimal(&listen.to_string(), "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address()));
+    let mut balancer = Steelyard::serve(&config, 1);
+    let mut client = testkit::client::connect("client", listen, None).unwrap();
+    client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let at_origin = origin.connection(1).unwrap();
+    at_origin.request().unwrap();
+    balancer.program.signal(Signal::TERM).unwrap();
+    balancer.program.says("draining").unwrap();
+    balancer.program.signal(Signal::TERM).unwrap();
+    balancer.program.signal(Signal::INT).unwrap();
+    balancer.program.says("came twice at once").unwrap();
+    at_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    assert_eq!(client.response(ResponseTo::Other).unwrap().status, 200);
+    assert_eq!(balancer.program.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0));
 }
 
 #[test]
@@ -223,7 +329,7 @@ fn vips_that_are_written_wrong() {
     check(&["check", "-c", &local], 64, &["`affinity` has no meaning in mode local"]);
     let good = scratch.write("good.yaml", &vip("eth0", "endpoints: [198.51.100.1]"));
     // An interface that is not there is nothing that `check` could know: it opens nothing.
-    check(&["check", "-c", &good], 0, &["good (0 listeners, 0 clusters, 1 vips)"]);
+    check(&["check", "-c", &good], 0, &["good (0 listeners, 0 clusters, 1 vip)"]);
 }
 
 #[test]

@@ -39,3 +39,7 @@ pub const FLOWS_MAX: u32 = 262_144;
 
 /// Of a vip. Spreads evenly whatever the sources are; the others are for those who know why.
 pub const VIP_ALGORITHM: VipAlgorithm = VipAlgorithm::RoundRobin;
+
+/// A changed file is served without a command. Certificates that are renewed and files that Kubernetes mounts rely on it, and a file that is
+/// wrong or half written leaves the last good one in force.
+pub const WATCH: bool = true;

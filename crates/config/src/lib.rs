@@ -18,8 +18,9 @@ mod schema;
 mod text;
 mod yaml;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::{Cluster, Endpoint, EndpointAddress, Generation, Snapshot, Vip};
 
@@ -29,7 +30,7 @@ pub use reference::reference;
 pub use schema::schema;
 pub use text::{parse_bind, parse_endpoint, parse_vip_address};
 
-use diagnostic::Report;
+use diagnostic::{Place, Report, Wrong};
 use raw::RawFile;
 use read::Read;
 
@@ -38,16 +39,86 @@ use read::Read;
 /// # Errors
 /// Everything that is wrong with it (at most a hundred things), in its order; never empty.
 pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snapshot, Errors> {
+    read_file(file_name, text, generation).map(|file| file.snapshot)
+}
+
+/// The same, with what is known of the file itself.
+///
+/// # Errors
+/// As [`parse`].
+pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<File, Errors> {
     // RFC 3629 section 6: a byte order mark is a signature and not text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
-    let snapshot = yaml::load(text, &mut report)
-        .and_then(|root| RawFile::read(&root, "the file", &mut report))
-        .and_then(|raw| lower::snapshot(raw, base, generation, &mut report));
-    match snapshot {
-        Some(snapshot) if report.is_empty() => Ok(snapshot),
+    let file =
+        yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
+            let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
+            let places = lower::tls_places(&raw, base);
+            let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
+            let written = Written { name: file_name.to_owned(), text: text.to_owned(), places };
+            Some(File { snapshot, watch, written })
+        });
+    match file {
+        Some(file) if report.is_empty() => Ok(file),
         _ => Err(report.into_errors(file_name, text)),
+    }
+}
+
+/// A file that was read.
+pub struct File {
+    /// What it means.
+    pub snapshot: Snapshot,
+    /// Whether it is to be read again when it, or a certificate or key that it names, changes.
+    pub watch: bool,
+    /// Where what stands in it.
+    pub written: Written,
+}
+
+impl From<Snapshot> for File {
+    /// What no file says.
+    fn from(snapshot: Snapshot) -> Self {
+        Self { snapshot, watch: false, written: Written::default() }
+    }
+}
+
+/// The text of a file that was read, for what is found wrong later: what is in the files that it names.
+#[derive(Default)]
+pub struct Written {
+    name: String,
+    text: String,
+    /// By who names a file, as in "listener web", and which; `None`: its TLS as a whole.
+    places: HashMap<(String, Option<PathBuf>), Place>,
+}
+
+/// One thing that is wrong with a file that the configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrongFile {
+    /// Who names it: "listener web", "cluster app".
+    pub owner: String,
+    /// Which; `None`: it is not a file that is wrong, but how TLS is set up with it.
+    pub file: Option<PathBuf>,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right, where that is known.
+    pub hint: Option<String>,
+}
+
+impl Written {
+    /// The same as errors of the configuration file, each where the file is named. A snapshot that no file says has no places: they are
+    /// told without.
+    pub fn errors(&self, wrong: Vec<WrongFile>) -> String {
+        if self.text.is_empty() {
+            let line = |WrongFile { owner, message, hint, .. }| format!("{owner}: {}", Wrong { message, hint });
+            return wrong.into_iter().map(line).collect::<Vec<_>>().join("\n");
+        }
+        let mut report = Report::default();
+        for WrongFile { owner, file, message, hint } in wrong {
+            let place = |file: Option<PathBuf>| self.places.get(&(owner.clone(), file)).copied();
+            let place = place(file).or_else(|| place(None)).unwrap_or(Place::START);
+            report.add(place, Wrong { message: format!("{owner}: {message}"), hint });
+        }
+        report.into_errors(&self.name, &self.text).to_string()
     }
 }
 

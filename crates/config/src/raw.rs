@@ -10,13 +10,13 @@ use model::{
 };
 
 use crate::defaults;
-use crate::define::{Kind, keys};
+use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
     Bind, ByteSize, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName, HostHeader, HostText,
-    HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, Server, StatusRange,
-    Text, Wait, duration_text, percent_text, size_text,
+    HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server,
+    StatusRange, Text, Wait, duration_text, percent_text, size_text,
 };
 use crate::yaml::{Node, Value};
 
@@ -35,6 +35,8 @@ keys! {
         optional access_log: RawAccessLog, default "none written";
         /// How names among the endpoints are resolved.
         optional dns: RawDns, default "as below";
+        /// Whether this file and the certificates and keys that it names are read again when they change: what is saved is served within two seconds, and a file with an error leaves everything as it is. `false`: only on `steelyard reload` and SIGHUP.
+        optional watch: Flag, default defaults::WATCH.to_string();
         /// The longest a drain takes after SIGTERM before the connections that are left are cut. Listeners that a reload removes drain without limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
         /// Where connections arrive. The name is the label of the listener's metrics. A file has `listeners` or `vips`, or both.
@@ -182,7 +184,7 @@ keys! {
         optional name: RouteName, default "made from the conditions", only "http";
         /// One of these: `shop.example.com`, or `*.example.com` for one label or more in front. Compared without port and case.
         optional hosts: OneOrMany<HostText>, default "every host", only "http";
-        /// Text is a prefix on the boundaries of segments: `/api` and `/api/` take `/api`, `/api/` and `/api/x`, but not `/apix`. The query is no part of it.
+        /// Text is a prefix on the boundaries of segments: `/api` and `/api/` take `/api`, `/api/` and `/api/x`, but not `/apix`. It is no pattern, and `*` is refused. The query is no part of it.
         optional path: RawPath, default "every path", only "http";
         /// One of these. Case matters.
         optional methods: OneOrMany<Method>, default "every method", only "http";
@@ -221,7 +223,7 @@ keys! {
     /// A path that is not a prefix.
     pub struct RawPathObject as "a path", one of [exact, regex] {
         /// The whole path, byte for byte.
-        optional exact: HttpPath;
+        optional exact: RoutePath;
         /// The whole path matches; case matters.
         optional regex: Pattern;
     }
@@ -437,7 +439,7 @@ text_or_object! {
 }
 text_or_object! {
     /// A prefix, or another way to match.
-    RawPath = HttpPath | RawPathObject
+    RawPath = RoutePath | RawPathObject
 }
 text_or_object! {
     /// The exact text, or another condition.
@@ -591,6 +593,47 @@ impl Choice for ProxyProtocol {
         &[("v1", Self::V1, "a line of text"), ("v2", Self::V2, "a binary header")];
 }
 
+/// The keys of other balancers' files, and of Kubernetes, by what they would be in ours: the object, our key, theirs.
+const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
+    (
+        "the file",
+        "listeners",
+        &["http", "https", "tcp", "stream", "server", "servers", "frontend", "frontends", "entryPoints"],
+    ),
+    ("the file", "clusters", &["upstream", "upstreams", "backend", "backends", "service", "services", "pools"]),
+    ("the file", "admin", &["stats", "api", "metrics"]),
+    ("a listener", "bind", &["listen", "address", "addr", "port"]),
+    ("a listener", "protocol", &["mode", "type"]),
+    (
+        "a listener",
+        "to",
+        &["backend", "default_backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"],
+    ),
+    ("a listener", "routes", &["location", "locations", "rules", "paths", "route"]),
+    ("a listener", "tls", &["ssl", "certificates", "certificate", "cert", "ssl_certificate"]),
+    ("a route", "path", &["location", "prefix", "uri", "url", "match"]),
+    ("a route", "hosts", &["server_name", "domain", "domains", "hostname", "hostnames"]),
+    ("a route", "to", &["backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"]),
+    (
+        "a cluster",
+        "endpoints",
+        &["server", "servers", "backends", "upstreams", "hosts", "targets", "nodes", "addresses", "load_assignment"],
+    ),
+    ("a cluster", "balance", &["algorithm", "lb_policy", "policy", "strategy"]),
+    ("a cluster", "health_check", &["check", "health", "healthcheck", "health_checks"]),
+    ("a cluster", "limits", &["circuit_breakers", "circuit_breaker"]),
+    ("a cluster", "outlier", &["outlier_detection"]),
+    ("a cluster", "sticky", &["cookie", "session", "sticky_session"]),
+    ("an endpoint", "address", &["host", "server", "url", "addr"]),
+    ("a health check", "http", &["path", "uri", "url"]),
+];
+
+/// The key that another balancer calls by this name, where this object has it.
+pub fn meant_by(key: &str, object: &Object) -> Option<&'static str> {
+    let is_of = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(key));
+    KEYS_OF_OTHERS.iter().find(|(noun, _, names)| *noun == object.noun && is_of(names)).map(|(_, ours, _)| *ours)
+}
+
 /// What has this key, when it is not what the operator gave it to.
 pub fn owner_of(key: &str) -> Option<&'static str> {
     RawFile::kind().objects().into_iter().find(|object| object.key(key).is_some()).map(|object| object.noun)
@@ -614,6 +657,16 @@ mod tests {
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);
             let must = key.required || object.one_of.contains(&name);
             assert_eq!(key.default.as_ref().is_some_and(|text| !text.is_empty()), !must, "the default of {name}");
+        }
+    }
+
+    #[test]
+    fn keys_of_others_stand_for_keys_of_ours() {
+        let found = RawFile::kind().objects();
+        for (noun, ours, theirs) in KEYS_OF_OTHERS {
+            let object = found.iter().find(|object| object.noun == *noun).unwrap_or_else(|| panic!("{noun}"));
+            assert!(object.key(ours).is_some(), "{noun}: {ours}");
+            assert!(theirs.iter().all(|theirs| object.key(theirs).is_none()), "{noun}: {theirs:?}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::define::{Form, Kind, Object, Word, keys_of};
 use crate::diagnostic::{Place, Report, Wrong, nearest, quoted, ticked};
-use crate::raw::owner_of;
+use crate::raw::{meant_by, owner_of};
 use crate::yaml::{Node, Value};
 
 /// What can be read from a node.
@@ -353,6 +353,9 @@ fn unknown(key: &str, object: &Object) -> Wrong {
     let wrong = Wrong::new(format!("unknown key {} in {}", ticked(key), object.noun));
     if key == "<<" {
         return wrong.hint("YAML 1.2 has no merge keys; an alias (`*name`) can stand for a whole value");
+    }
+    if let Some(name) = meant_by(key, object) {
+        return wrong.hint(format!("did you mean `{name}`?"));
     }
     match (nearest(key, object.names()), owner_of(key)) {
         (Some(name), _) => wrong.hint(format!("did you mean `{name}`?")),

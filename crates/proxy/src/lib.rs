@@ -63,7 +63,7 @@ use std::time::Duration;
 
 pub use plane::{BindError, Plane};
 pub use snapshot::{ClusterPlan, Compiled, ListenerPlan};
-pub use tls::{ClientKeys, Keys};
+pub use tls::{ClientKeys, Fault, Keys};
 
 fn millis(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1000).saturating_add(u64::from(duration.subsec_millis()))

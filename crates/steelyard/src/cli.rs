@@ -1,6 +1,6 @@
 //! The command line. Completions and man pages are made from these definitions.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -20,6 +20,10 @@ pub(crate) enum Command {
     /// Balance one address over some endpoints, without a configuration file
     Proxy(ProxyArgs),
     /// Run what a configuration file says
+    ///
+    /// The file, and the certificates and keys that it names, are watched: a change that is saved is served within two seconds, and a file
+    /// with an error changes nothing. With `watch: false` in the file, a change is served on `steelyard reload` or SIGHUP alone.
+    /// SIGTERM and SIGINT drain; a second one, a second or more later, closes what is left.
     Serve(ServeArgs),
     /// Run what a cluster of Kubernetes asks for: Gateways and their routes, Ingresses, Services of the type LoadBalancer
     Controller(Box<ControllerArgs>),
@@ -45,6 +49,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Origin(lab::origin::OriginCommand),
     /// Put load on a server and measure it
+    ///
+    /// Ctrl-C prints what was met until then. The exit code is 0 when at least one operation succeeded, and 1 when none did: no connection could
+    /// be made, no answer came, or every answer was a failure (HTTP: a status outside of 200 to 299; gRPC: a status other than 0).
     #[command(subcommand)]
     Load(lab::load::LoadCommand),
     /// Measure Steelyard side by side with its rivals, and write reports
@@ -192,7 +199,7 @@ pub(crate) struct RunArgs {
     /// Worker threads; without it, as many as this process has CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
-    /// What is logged to standard error: error, warn, info, debug, trace, or a filter such as proxy=debug
+    /// What is logged to standard error: off, error, warn, info, debug or trace; and for single modules, as in warn,proxy=debug
     #[arg(long, value_name = "LEVEL", env = "STEELYARD_LOG", default_value = "info")]
     pub(crate) log: String,
 }
@@ -200,8 +207,28 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     /// The admin address of the running Steelyard
-    #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value = "127.0.0.1:9900")]
+    #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value = "127.0.0.1:9900", value_parser = admin_address)]
     pub(crate) admin: SocketAddr,
+}
+
+/// An address and port, or a name and port: the first address of the name counts, IPv4 before IPv6, since that is what `admin:` most often is.
+fn admin_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let example = "write an address and port, such as 127.0.0.1:9900";
+    let (name, port) = text.rsplit_once(':').ok_or_else(|| format!("it has no port; {example}"))?;
+    if port.parse::<u16>().is_err() || name.contains('/') {
+        return Err(example.to_owned());
+    }
+    // `:9900` is how the file writes every address of this host.
+    let name = if name.is_empty() { "localhost" } else { name };
+    let found = (name, port.parse().unwrap_or_default())
+        .to_socket_addrs()
+        .map_err(|error| format!("{name}: {error}; {example}"))?;
+    let mut found: Vec<SocketAddr> = found.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| format!("{name} has no address; {example}"))
 }
 
 #[derive(Debug, Args)]
@@ -317,4 +344,25 @@ pub(crate) struct TraceArgs {
     pub(crate) flags: Option<String>,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admin_addresses() {
+        let check = |text: &str, expect: &str| {
+            let found = admin_address(text).map_or_else(|error| error, |address| address.to_string());
+            assert_eq!(found, expect, "{text}");
+        };
+        check("127.0.0.1:9900", "127.0.0.1:9900");
+        check("[::1]:9900", "[::1]:9900");
+        check("localhost:9900", "127.0.0.1:9900");
+        check(":9900", "127.0.0.1:9900");
+        check("9900", "it has no port; write an address and port, such as 127.0.0.1:9900");
+        check("localhost", "it has no port; write an address and port, such as 127.0.0.1:9900");
+        check("http://localhost:9900", "write an address and port, such as 127.0.0.1:9900");
+        check("localhost:x", "write an address and port, such as 127.0.0.1:9900");
+    }
 }

@@ -90,7 +90,7 @@ impl Running {
     pub(crate) async fn begin_with_cluster(&mut self) -> Result<(), Refused> {
         self.control.wait_for_source(true);
         if !handover::has_predecessor() {
-            return self.adopt(self.wanted.clone()).await;
+            return self.adopt(self.wanted.clone().into()).await;
         }
         let update = tokio::select! {
             update = next(&mut self.cluster) => update,
@@ -107,7 +107,8 @@ impl Running {
         let Update { snapshot, endpoints_only, keep_vips, outcome } = update;
         self.keep_vips = keep_vips;
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
-        let adopted = if endpoints_only { self.exchange_endpoints(wanted).await } else { self.adopt(wanted).await };
+        let adopted =
+            if endpoints_only { self.exchange_endpoints(wanted).await } else { self.adopt(wanted.into()).await };
         let generation = self.wanted.generation.0;
         let answer = match &adopted {
             Ok(()) => {

@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use config::{Written, WrongFile};
 use model::{Certificate, Generation, Pem, Snapshot};
+use proxy::{Fault, Keys};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
@@ -17,14 +19,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Larger files are refused before they are read.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Reads a file into a snapshot.
+/// Reads a file.
 ///
 /// # Errors
 /// Every error in it, each with its place; or why it cannot be read.
-pub(crate) fn load(path: &Path, generation: Generation) -> Result<Snapshot, String> {
+pub(crate) fn load(path: &Path, generation: Generation) -> Result<config::File, String> {
     let name = path.display().to_string();
     let text = read(path).map_err(|error| format!("{name}: {error}"))?;
-    config::parse(&name, &text, generation).map_err(|errors| errors.to_string())
+    config::read_file(&name, &text, generation).map_err(|errors| errors.to_string())
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
@@ -34,28 +36,39 @@ fn read(path: &Path) -> std::io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// The snapshot, if the certificates and keys that it names are there and belong together.
+/// The certificates and keys that a snapshot names. Those of `previous` that have not changed are kept.
 ///
 /// # Errors
-/// What is wrong with them, a line each.
-pub(crate) fn with_good_keys(snapshot: Snapshot) -> Result<Snapshot, String> {
-    proxy::Keys::load(&snapshot, None).map(|_| snapshot)
+/// What is wrong with them, each where the file names it.
+pub(crate) fn keys(snapshot: &Snapshot, written: &Written, previous: Option<&Keys>) -> Result<Keys, String> {
+    Keys::load(snapshot, previous).map_err(|faults| {
+        let wrong = |(owner, Fault { file, message, hint })| WrongFile { owner, file, message, hint };
+        written.errors(faults.into_iter().map(wrong).collect())
+    })
+}
+
+/// The file, if the certificates and keys that it names are there and belong together.
+///
+/// # Errors
+/// As [`keys`].
+pub(crate) fn with_good_keys(file: config::File) -> Result<config::File, String> {
+    keys(&file.snapshot, &file.written, None).map(|_| file)
 }
 
 /// `steelyard check`.
 pub(crate) fn check(path: &Path) -> Exit {
     match load(path, Generation(1)).and_then(with_good_keys) {
-        Ok(snapshot) => {
+        Ok(config::File { snapshot, .. }) => {
             let (listeners, clusters) = (snapshot.listeners.len(), snapshot.clusters.len());
             let vips = match snapshot.vips.len() {
                 0 => String::new(),
-                vips => format!(", {vips} vips"),
+                vips => format!(", {}", counted(vips, "vip")),
             };
             let missing = match l4::built() {
                 Err(refusal) if !snapshot.vips.is_empty() => format!("; but {refusal}"),
                 _ => String::new(),
             };
-            let what = format!("{listeners} listeners, {clusters} clusters{vips}");
+            let what = format!("{}, {}{vips}", counted(listeners, "listener"), counted(clusters, "cluster"));
             crate::print_line(&format!("{}: good ({what}){missing}", path.display()))
         }
         Err(errors) => {
@@ -65,8 +78,15 @@ pub(crate) fn check(path: &Path) -> Exit {
     }
 }
 
+/// "1 listener", "2 listeners".
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Tells when the configuration file, or one of those that it names, has changed.
 pub(crate) struct Watch {
+    /// The file wants it.
+    on: bool,
     /// The configuration file, then those that it names.
     paths: Vec<PathBuf>,
     /// The files that were read last: `seen.len() == paths.len()`. `None`: never there.
@@ -93,7 +113,19 @@ impl Watch {
         let seen = paths.iter().map(|path| mark(path)).collect();
         let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { paths, seen, pending: None, look }
+        Self { on: true, paths, seen, pending: None, look }
+    }
+
+    /// Whether to watch at all; says so where that is new, or for the first time.
+    pub(crate) fn turn(&mut self, on: bool, is_first: bool) {
+        let was_on = std::mem::replace(&mut self.on, on);
+        let Some(file) = self.paths.first().filter(|_| is_first || was_on != on) else { return };
+        let file = file.display();
+        if on {
+            tracing::info!(%file, "watching: a change that is saved is served within two seconds (`watch: false` turns this off)");
+        } else {
+            tracing::info!(%file, "not watching: a change is served on `steelyard reload` or SIGHUP (`watch: false`)");
+        }
     }
 
     /// Watches these too, in place of those that the configuration file named before. Called before they are read, so that a change while they
@@ -118,7 +150,7 @@ impl Watch {
     /// Waits until a file is another, and has stopped changing: none is read while it is being written. Waiting may be given up and begun
     /// again at any time; nothing is lost.
     pub(crate) async fn changed(&mut self) {
-        if self.paths.is_empty() {
+        if self.paths.is_empty() || !self.on {
             return std::future::pending().await;
         }
         loop {
@@ -228,6 +260,29 @@ mod tests {
         watch.also(std::iter::empty());
         named.write("the fourth, and nobody names it any more");
         assert!(!is_seen(&mut watch, 4).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_turned_off_sees_nothing() {
+        let file = File::new("off");
+        let mut watch = Watch::new(Some(file.0.clone()));
+        watch.turn(false, true);
+        file.write("second, longer");
+        assert!(!is_seen(&mut watch, 4).await);
+        // As a reload does.
+        watch.reading();
+        watch.turn(true, false);
+        assert!(!is_seen(&mut watch, 4).await);
+        file.write("the third, longer still");
+        assert!(is_seen(&mut watch, 3).await);
+    }
+
+    #[test]
+    fn numbers_agree_with_their_nouns() {
+        let check = |count, expect: &str| assert_eq!(counted(count, "listener"), expect);
+        check(0, "0 listeners");
+        check(1, "1 listener");
+        check(2, "2 listeners");
     }
 
     #[tokio::test(start_paused = true)]

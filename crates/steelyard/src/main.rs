@@ -11,6 +11,7 @@ mod files;
 mod handover;
 mod kernel;
 mod limits;
+mod logging;
 mod operate;
 mod overlay;
 mod resolve;

@@ -49,10 +49,12 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn read(&self, generation: Generation) -> Result<Snapshot, String> {
+    fn read(&self, generation: Generation) -> Result<config::File, String> {
         match self {
             Self::File(path) => files::load(path, generation),
-            Self::Fixed(snapshot) | Self::Cluster(snapshot) => Ok(Snapshot { generation, ..(**snapshot).clone() }),
+            Self::Fixed(snapshot) | Self::Cluster(snapshot) => {
+                Ok(Snapshot { generation, ..(**snapshot).clone() }.into())
+            }
         }
     }
 
@@ -88,7 +90,7 @@ fn log_and_run(source: Source, args: &RunArgs) -> Exit {
 /// # Errors
 /// The filter is none; it has been said.
 pub(crate) fn log_to_stderr_or_say(filter: &str) -> Result<(), Exit> {
-    log_to_stderr(filter).map_err(|error| {
+    crate::logging::begin(filter).map_err(|error| {
         eprintln!("steelyard: --log {filter}: {error}");
         Exit::BadConfig
     })
@@ -99,8 +101,8 @@ pub(crate) fn run(source: Source, cluster: Option<controller::Handle>, args: &Ru
     // First of all: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
     // The file is judged before anything is opened.
-    let snapshot = match source.read(Generation(1)).and_then(files::with_good_keys) {
-        Ok(snapshot) => snapshot,
+    let file = match source.read(Generation(1)).and_then(files::with_good_keys) {
+        Ok(file) => file,
         Err(errors) => {
             eprintln!("{}", errors.trim_end());
             return Exit::BadConfig;
@@ -112,11 +114,11 @@ pub(crate) fn run(source: Source, cluster: Option<controller::Handle>, args: &Ru
     };
     let workers = args.workers.map_or_else(net::worker::available_cpus, usize::from);
     runtime.block_on(async {
-        let mut running = match Running::new(source, cluster, snapshot, workers, inherited) {
+        let mut running = match Running::new(source, cluster, file.snapshot.clone(), workers, inherited) {
             Ok(running) => running,
             Err(error) => return cannot(error.into()),
         };
-        match running.begin().await {
+        match running.begin(file).await {
             Ok(()) => {}
             Err(_) if running.ending.told => return Exit::Good,
             Err(refused) => return cannot(refused),
@@ -129,14 +131,6 @@ pub(crate) fn run(source: Source, cluster: Option<controller::Handle>, args: &Ru
 fn cannot(refused: Refused) -> Exit {
     eprintln!("steelyard: {}", refused.why);
     refused.exit
-}
-
-fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::builder().parse(filter)?;
-    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color).init();
-    Ok(())
 }
 
 /// All that runs.
@@ -233,11 +227,11 @@ impl Running {
     }
 
     /// Puts the first snapshot to use, and takes over from whoever serves now.
-    async fn begin(&mut self) -> Result<(), Refused> {
+    async fn begin(&mut self, file: config::File) -> Result<(), Refused> {
         if self.cluster.is_some() {
             self.begin_with_cluster().await?;
         } else {
-            self.adopt(self.wanted.clone()).await?;
+            self.adopt(file).await?;
         }
         // Of a cluster it is not known yet whether it has any.
         if self.wanted.vips.is_empty() && self.cluster.is_none() {
@@ -256,10 +250,12 @@ impl Running {
         Ok(())
     }
 
-    /// Makes `snapshot` the one in use, all of it or none.
-    pub(crate) async fn adopt(&mut self, snapshot: Snapshot) -> Result<(), Refused> {
+    /// Makes what a source says the snapshot in use, all of it or none.
+    pub(crate) async fn adopt(&mut self, file: config::File) -> Result<(), Refused> {
+        let config::File { snapshot, watch, written } = file;
+        let is_first = self.control.compiled().is_none();
         self.watch.also(files::named(&snapshot));
-        let keys = Arc::new(Keys::load(&snapshot, Some(&self.keys)).map_err(Refused::bad)?);
+        let keys = Arc::new(files::keys(&snapshot, &written, Some(&self.keys)).map_err(Refused::bad)?);
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
         // Names may take seconds, and whoever ends this process does not wait for them.
         tokio::select! {
@@ -299,6 +295,7 @@ impl Running {
         }
         self.control.serve(admin);
         self.open_files.warn_if_short(&snapshot);
+        self.watch.turn(watch, is_first);
         self.wanted = snapshot;
         Ok(())
     }
@@ -428,7 +425,7 @@ impl Running {
         }
     }
 
-    /// Drains, and ends at once when told a second time.
+    /// Drains, and ends at once when told a second time, a second or more after the first.
     async fn end(mut self, handed_over: bool) -> Exit {
         self.control.begin_drain(handed_over);
         // Another replica may write statuses from now on.
@@ -472,6 +469,6 @@ fn open_access_log(snapshot: &Snapshot) -> Result<Option<Arc<AccessLog>>, String
 }
 
 fn told_twice() -> Exit {
-    tracing::warn!("told twice: ending at once");
+    tracing::warn!("received another signal to end: closing the connections that are left now");
     Exit::Failed
 }

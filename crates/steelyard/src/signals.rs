@@ -1,6 +1,13 @@
 //! Signals, and what each asks for.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// Signals to end that come within this time of the first are the same one: a supervisor that signals the process and its group sends two,
+/// and so does a terminal beside a wrapper that passes its signals on.
+const SAME_WITHIN: Duration = Duration::from_secs(1);
 
 /// The signals that ask for something.
 pub(crate) struct Signals {
@@ -15,6 +22,8 @@ pub(crate) struct Ending {
     interrupt: Signal,
     /// One of them has come.
     pub(crate) told: bool,
+    /// When the first did.
+    first: Option<Instant>,
 }
 
 impl Signals {
@@ -33,22 +42,52 @@ impl Ending {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             told: false,
+            first: None,
         })
     }
 
     /// Waits until this process is told to end. That is not forgotten: asked again, it is so at once.
     pub(crate) async fn told(&mut self) {
         if !self.told {
-            self.told_again().await;
+            self.signal().await;
             self.told = true;
+            self.first = Some(Instant::now());
         }
     }
 
-    /// Waits until it is told once more.
+    /// Waits until it is told again, and not only twice at once.
     pub(crate) async fn told_again(&mut self) {
+        loop {
+            self.signal().await;
+            if is_another(self.first, Instant::now()) {
+                return;
+            }
+            tracing::info!("a signal to end came twice at once, and counts as one");
+        }
+    }
+
+    async fn signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+fn is_another(first: Option<Instant>, now: Instant) -> bool {
+    first.is_none_or(|first| now.saturating_duration_since(first) >= SAME_WITHIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_at_once_are_one() {
+        let first = Instant::now();
+        assert!(!is_another(Some(first), first));
+        assert!(!is_another(Some(first), first + Duration::from_millis(999)));
+        assert!(is_another(Some(first), first + SAME_WITHIN));
+        assert!(is_another(None, first));
     }
 }

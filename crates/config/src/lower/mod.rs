@@ -22,6 +22,7 @@ use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing
 use crate::read::{Entry, Keyed, Named, Placed};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
+pub use tls::places as tls_places;
 pub use vip::VIPS_MAX;
 
 /// The snapshot, as far as it can be told; it is of use only when the report is still empty. `base` is the folder from which the files that
@@ -112,7 +113,11 @@ fn listeners(
 
 /// The addresses that the file opens, each with its place.
 #[derive(Default)]
-struct Binds(HashMap<SocketAddr, Place>);
+struct Binds {
+    exact: HashMap<SocketAddr, Place>,
+    /// The first on each port, of IPv4 and of IPv6.
+    first: HashMap<(u16, bool), (SocketAddr, Place)>,
+}
 
 impl Binds {
     fn add(&mut self, bind: SocketAddr, place: Place, report: &mut Report) {
@@ -120,17 +125,32 @@ impl Binds {
         if bind.port() == 0 {
             return;
         }
-        // `[::]` accepts IPv4 too, so that it stands in the way of `0.0.0.0`.
-        let key = match bind.ip() {
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), bind.port()),
-            _ => bind,
-        };
-        if let Some(first) = self.0.get(&key) {
-            let hint = format!("line {} listens there too; give one of them another port", first.line);
+        // An IPv4 address that is written as one of IPv6 is the same address.
+        let bind = SocketAddr::new(bind.ip().to_canonical(), bind.port());
+        if let Some((other, first)) = self.in_the_way(bind) {
+            let there = if other == bind { "there".to_owned() } else { format!("on {other}") };
+            let hint = format!("line {} listens {there} too; give one of them another port", first.line);
             report.add(place, Wrong::new(format!("{bind} is taken twice")).hint(hint));
-        } else {
-            self.0.insert(key, place);
         }
+        self.exact.entry(bind).or_insert(place);
+        self.first.entry((bind.port(), bind.is_ipv4())).or_insert((bind, place));
+    }
+
+    /// One that takes connections to the same address and port, so that only one of them could be opened. `[::]` accepts IPv4 too.
+    fn in_the_way(&self, bind: SocketAddr) -> Option<(SocketAddr, Place)> {
+        let exact = |ip: IpAddr| {
+            let address = SocketAddr::new(ip, bind.port());
+            self.exact.get(&address).map(|place| (address, *place))
+        };
+        let first = |is_ipv4: bool| self.first.get(&(bind.port(), is_ipv4)).copied();
+        let every = Ipv6Addr::UNSPECIFIED.into();
+        let others = match bind.ip() {
+            ip if ip == every => [first(false), first(true), None],
+            ip @ IpAddr::V4(Ipv4Addr::UNSPECIFIED) => [exact(ip), exact(every), first(true)],
+            ip @ IpAddr::V4(_) => [exact(ip), exact(every), exact(Ipv4Addr::UNSPECIFIED.into())],
+            ip @ IpAddr::V6(_) => [exact(ip), exact(every), None],
+        };
+        others.into_iter().flatten().min_by_key(|(_, place)| *place)
     }
 
     /// A listener on the very address of a vip would get no connection: the kernel plane takes them first.
@@ -140,7 +160,7 @@ impl Binds {
             return;
         }
         let same = |bind: &SocketAddr| bind.ip() == address && (ports.first..=ports.last).contains(&bind.port());
-        let mut taken: Vec<_> = self.0.iter().filter(|(bind, _)| same(bind)).collect();
+        let mut taken: Vec<_> = self.exact.iter().filter(|(bind, _)| same(bind)).collect();
         taken.sort();
         for (bind, place) in taken {
             let hint = format!(

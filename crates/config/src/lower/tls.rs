@@ -1,13 +1,15 @@
 //! What is encrypted, and by which files. None of them is opened here.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use model::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem};
 
 use super::route::listed;
 use crate::defaults;
-use crate::raw::{RawCertificate, RawClusterTls, RawListenerTls};
-use crate::read::Placed;
+use crate::diagnostic::Place;
+use crate::raw::{RawCertificate, RawClusterTls, RawFile, RawListenerTls};
+use crate::read::{Entry, Placed};
 use crate::text::FileName;
 
 /// `None` where it has no certificate that could be read; the report says why.
@@ -21,6 +23,55 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
         client_ca,
         min_version: raw.min_version.as_ref().map_or(defaults::TLS_MIN_VERSION, |version| version.value.0),
     })
+}
+
+/// Where the TLS of each listener and cluster is written, and each file that it names: what is in those is judged later, and by others.
+pub fn places(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Place> {
+    let mut places = Places { base, found: HashMap::new() };
+    for Entry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
+        let Some(tls) = value.as_ref().and_then(|listener| listener.tls.as_ref()) else { continue };
+        let owner = format!("listener {}", name.0);
+        places.add(&owner, None, tls.place);
+        for certificate in tls.value.certificates.iter().flat_map(|certificates| &certificates.value.0) {
+            places.certificate(&owner, &certificate.value);
+        }
+        places.file(&owner, tls.value.client_ca.as_ref().and_then(|client| client.value.ca.as_ref()));
+    }
+    for Entry { name, value } in raw.clusters.iter().flat_map(|clusters| &clusters.value.0) {
+        let Some(tls) = value.as_ref().and_then(|cluster| cluster.tls.as_ref()) else { continue };
+        let owner = format!("cluster {}", name.0);
+        places.add(&owner, None, tls.place);
+        places.file(&owner, tls.value.ca.as_ref());
+        if let Some(certificate) = &tls.value.certificate {
+            places.certificate(&owner, &certificate.value);
+        }
+    }
+    places.found
+}
+
+struct Places<'a> {
+    base: &'a Path,
+    /// Who names a file, as in "listener web", and which; `None`: its TLS as a whole.
+    found: HashMap<(String, Option<PathBuf>), Place>,
+}
+
+impl Places<'_> {
+    fn certificate(&mut self, owner: &str, raw: &RawCertificate) {
+        for file in [&raw.cert, &raw.key, &raw.ocsp] {
+            self.file(owner, file.as_ref());
+        }
+    }
+
+    fn file(&mut self, owner: &str, raw: Option<&Placed<FileName>>) {
+        if let Some(raw) = raw {
+            self.add(owner, Some(self.base.join(&raw.value.0)), raw.place);
+        }
+    }
+
+    /// The first place counts: what is wrong with a file is told once.
+    fn add(&mut self, owner: &str, file: Option<PathBuf>, place: Place) {
+        self.found.entry((owner.to_owned(), file)).or_insert(place);
+    }
 }
 
 /// Towards endpoints.

@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -121,7 +121,7 @@ listeners:
  'd d': {}
 clusters: {web: {endpoints: ['a:1']}}"#,
         r#"3:12: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
-5:12: [::]:81 is taken twice; line 4 listens there too; give one of them another port
+5:12: [::]:81 is taken twice; line 4 listens on 0.0.0.0:81 too; give one of them another port
 6:2: `c` is given twice in `listeners`; the first is at line 5
 7:2: a name in `listeners`: "d d" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#,
     );
@@ -137,6 +137,93 @@ admin: 80"#,
 4:16: `drain_timeout`: "30" has no unit; write 30s, or another unit (ms, s, m, h, d)
 5:8: `admin`: "80" is a port alone; write :80 for every address, or 127.0.0.1:80"#,
     );
+}
+
+#[test]
+fn addresses_that_take_the_same_connections() {
+    let two = |first: &str, second: &str, expect: &str| {
+        let file = format!(
+            "clusters: {{web: {{endpoints: ['a:1']}}}}\nlisteners:\n a: {{bind: '{first}', protocol: tcp, to: web}}\n b: {{bind: '{second}', protocol: tcp, to: web}}"
+        );
+        if expect.is_empty() {
+            assert!(parse("f", &file, Generation(1)).is_ok(), "{file}");
+        } else {
+            let expect = expect.split_once(' ').unwrap();
+            let expect = format!(
+                "4:12: {} is taken twice; line 3 listens {} too; give one of them another port",
+                expect.0, expect.1
+            );
+            check(&file, &expect);
+        }
+    };
+    two(":25100", "127.0.0.1:25100", "127.0.0.1:25100 on [::]:25100");
+    two("127.0.0.1:25100", ":25100", "[::]:25100 on 127.0.0.1:25100");
+    two("[::]:80", "[::1]:80", "[::1]:80 on [::]:80");
+    two("[::1]:80", "*:80", "[::]:80 on [::1]:80");
+    two("0.0.0.0:80", "127.0.0.1:80", "127.0.0.1:80 on 0.0.0.0:80");
+    two("10.0.0.1:80", "0.0.0.0:80", "0.0.0.0:80 on 10.0.0.1:80");
+    two("[::ffff:127.0.0.1]:80", "127.0.0.1:80", "127.0.0.1:80 there");
+    two("0.0.0.0:80", "[::1]:80", "");
+    two("127.0.0.1:80", "127.0.0.2:80", "");
+    two("127.0.0.1:80", "[::1]:80", "");
+    two(":0", "127.0.0.1:0", "");
+    two(":80", "127.0.0.1:81", "");
+}
+
+#[test]
+fn keys_of_other_balancers() {
+    check(
+        "http: {}",
+        "1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane\n\
+         1:1: unknown key `http` in the file; did you mean `listeners`?",
+    );
+    cluster(
+        "servers: ['127.0.0.1:1']",
+        "2:17: a cluster needs `endpoints`; it must be a list\n2:18: unknown key `servers` in a cluster; did you mean `endpoints`?",
+    );
+    routes(
+        &[
+            "location: /api, to: web",
+            "path: '~ /api', to: web",
+            "path: /api/*, to: web",
+            "path: {exact: /a/*}, to: web",
+        ],
+        r#"7:7: unknown key `location` in a route; did you mean `path`?
+8:13: `path`: "~ /api" is not a path; write {regex: '.*/api.*'}, which matches the whole path
+9:13: `path`: "/api/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /api/
+10:21: `exact`: "/a/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /a/"#,
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_named_file_is_told_where_it_is_named() {
+    let text = "listeners:
+  edge: {bind: ':1', protocol: https, to: app, tls: {certificates: [{cert: a.pem, key: tls/a.key}]}}
+clusters:
+  app: {endpoints: ['a:1'], tls: {ca: /roots.pem}}
+watch: false
+";
+    let file = crate::read_file("/etc/edge.yaml", text, Generation(1)).unwrap();
+    assert!(!file.watch);
+    let check = |owner: &str, path: Option<&str>, expect: &str| {
+        let wrong = crate::WrongFile {
+            owner: owner.to_owned(),
+            file: path.map(Into::into),
+            message: "wrong".to_owned(),
+            hint: Some("do this".to_owned()),
+        };
+        let errors = file.written.errors(vec![wrong.clone()]);
+        assert!(errors.starts_with(&format!("/etc/edge.yaml:{expect}: {owner}: wrong; do this\n")), "{errors}");
+        let nowhere = crate::Written::default().errors(vec![wrong]);
+        assert_eq!(nowhere, format!("{owner}: wrong; do this"));
+    };
+    check("listener edge", Some("/etc/a.pem"), "2:77");
+    check("listener edge", Some("/etc/tls/a.key"), "2:89");
+    check("listener edge", None, "2:53");
+    check("cluster app", Some("/roots.pem"), "4:39");
+    check("cluster app", None, "4:34");
+    check("cluster other", None, "1:1");
+    assert!(crate::read_file("f", "vips: {}", Generation(1)).unwrap().watch, "the default");
 }
 
 #[test]

@@ -20,6 +20,9 @@ const LABEL_CHARS_MAX: usize = 64;
 /// Characters of the name of a route: the same, but it may look like the conditions.
 const ROUTE_NAME_CHARS_MAX: usize = 128;
 
+/// Characters of a text that a hint writes as it should be.
+const HINT_CHARS_MAX: usize = 100;
+
 /// Characters of any other text. Request lines, and so paths and header values that could match, are of this order at most.
 const TEXT_CHARS_MAX: usize = 8192;
 
@@ -58,6 +61,10 @@ pub struct HostHeader(pub String);
 /// A path that begins with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(pub String);
+
+/// A path that requests are compared with: no pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutePath(pub String);
 
 /// A regular expression, anchored at both ends.
 #[derive(Clone, Debug)]
@@ -216,8 +223,53 @@ impl Formed for HostHeader {
     }
 }
 
+/// As it is to be written, for a hint: not escaped, since it is to be copied.
+fn plain(text: &str) -> String {
+    let shown = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
+    shown.take(HINT_CHARS_MAX).collect()
+}
+
 fn shortened(text: &str) -> String {
     quoted(text).trim_matches('"').to_owned()
+}
+
+/// What stands for a `location` of nginx with a modifier.
+fn of_nginx(text: &str) -> Option<String> {
+    let (modifier, rest) = text.split_once(char::is_whitespace)?;
+    let rest = plain(rest.trim());
+    // A `location` matches anywhere in the path, and our expressions match all of it.
+    let whole = || {
+        let begin = rest.strip_prefix('^').map_or(format!(".*{rest}"), str::to_owned);
+        begin.strip_suffix('$').map_or(format!("{begin}.*"), str::to_owned)
+    };
+    match modifier {
+        "~" => Some(format!("write {{regex: '{}'}}, which matches the whole path", whole())),
+        "~*" => Some(format!("write {{regex: '(?i){}'}}, which matches the whole path", whole())),
+        "=" => Some(format!("one path alone is {{exact: {rest}}}")),
+        "^~" => Some(format!("a prefix is written alone: {rest}")),
+        _ => None,
+    }
+}
+
+impl Formed for RoutePath {
+    const FORM: Form = HttpPath::FORM;
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        let HttpPath(path) = HttpPath::parse(text)?;
+        let Some((before, _)) = path.split_once('*') else { return Ok(Self(path)) };
+        // RFC 3986 allows the character in a path, and clients hardly ever send it: whoever writes it means all that is below.
+        let wrong = Wrong::new(format!("{} has a `*`, which stands for nothing but itself in a path", quoted(text)));
+        let end = path.find('*').map_or(0, |at| at + 1);
+        let prefix = before.rsplit_once('/').map_or("/", |(folder, _)| if folder.is_empty() { "/" } else { folder });
+        Err(match before.ends_with('/') && end == path.len() {
+            true => wrong.hint(format!("a prefix takes all that is below it: write {}", shortened(before))),
+            false => wrong.hint(format!(
+                "write a prefix such as {}, or {{regex: '{}'}}",
+                shortened(prefix),
+                plain(&regex::escape(&path).replace(r"\*", "[^/]*"))
+            )),
+        })
+    }
 }
 
 impl Formed for HttpPath {
@@ -226,9 +278,11 @@ impl Formed for HttpPath {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let wrong = || Wrong::new(format!("{} is not a path", quoted(text)));
         if !text.starts_with('/') {
-            // A URL is the likely cause; any other text lacks its first character.
+            // A URL is the likely cause, or a `location` of nginx; any other text lacks its first character.
             let hint = if text.contains("://") {
                 "write its path alone, from the `/` after the host".to_owned()
+            } else if let Some(hint) = of_nginx(text) {
+                hint
             } else {
                 format!("a path begins with `/`: write /{}", shortened(text))
             };
@@ -396,6 +450,33 @@ mod tests {
             "/a b",
             r#""/a b" is not a path; write spaces and characters outside of ASCII percent-encoded, as they are sent"#,
         );
+    }
+
+    #[test]
+    fn paths_of_routes() {
+        let check = |text, expect| check(text, expect, |RoutePath(path)| path);
+        check("/api/", "/api/");
+        check(
+            "/api/*",
+            r#""/api/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /api/"#,
+        );
+        check(
+            "/*",
+            r#""/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /"#,
+        );
+        check(
+            "/api*",
+            r#""/api*" has a `*`, which stands for nothing but itself in a path; write a prefix such as /, or {regex: '/api[^/]*'}"#,
+        );
+        check(
+            "/v1/*/a.b",
+            r#""/v1/*/a.b" has a `*`, which stands for nothing but itself in a path; write a prefix such as /v1, or {regex: '/v1/[^/]*/a\.b'}"#,
+        );
+        check("~ /api", r#""~ /api" is not a path; write {regex: '.*/api.*'}, which matches the whole path"#);
+        check("~* ^/api$", r#""~* ^/api$" is not a path; write {regex: '(?i)/api'}, which matches the whole path"#);
+        check(r"~ \.php$", r#""~ \\.php$" is not a path; write {regex: '.*\.php'}, which matches the whole path"#);
+        check("= /api", r#""= /api" is not a path; one path alone is {exact: /api}"#);
+        check("^~ /api", r#""^~ /api" is not a path; a prefix is written alone: /api"#);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, par
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
     CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,
-    RouteName, StatusRange, Text,
+    RouteName, RoutePath, StatusRange, Text,
 };
 pub use policy::{ChangedHeader, HeaderValue, PlainHost, RedirectStatus, RedirectUrl, RetryOn};
 pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};

@@ -48,13 +48,14 @@ pub struct ByteSize<const MIN: u64, const MAX: u64>(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percent(pub f64);
 
-const DURATION: Form = Form { noun: "a duration", example: "30s", pattern: Some(r"^[0-9]+(\.[0-9]+)?(ms|s|m|h|d)$") };
+const DURATION: Form =
+    Form { noun: "a duration", example: "30s", pattern: Some(r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$") };
 
 impl Formed for Wait {
     const FORM: Form = DURATION;
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        let nanos = with_unit(text, "a duration", TIMES, "s")?;
+        let nanos = duration_nanos(text)?;
         let max = DURATION_MAX.as_nanos();
         match u64::try_from(nanos) {
             Ok(nanos) if u128::from(nanos) <= max => Ok(Self(Duration::from_nanos(nanos))),
@@ -105,6 +106,47 @@ impl Formed for Percent {
         }
         Ok(Self(parts as f64 / 100_000_000.0))
     }
+}
+
+/// One number and its unit, or several of them from the larger unit to the smaller: `1m30s`.
+fn duration_nanos(text: &str) -> Result<u128, Wrong> {
+    let parts = parts(text);
+    let ([_, _, ..], true) = (parts.as_slice(), text.starts_with(|c: char| c.is_ascii_digit())) else {
+        return with_unit(text, "a duration", TIMES, "s");
+    };
+    let mut sum = 0_u128;
+    let mut smallest = usize::MAX;
+    for part in parts {
+        // One that is wrong is quoted whole: a part of it would not be found in the file.
+        let not_one = || Wrong::new(format!("{} is not a duration", quoted(text)));
+        let nanos = with_unit(part, "a duration", TIMES, "s").map_err(|_| not_one().hint("write it as in 1m30s"))?;
+        let unit = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let place = TIMES.iter().position(|(name, _)| *name == unit).unwrap_or(usize::MAX);
+        if place >= smallest {
+            return Err(not_one().hint("write each unit once, the larger before the smaller, as in 1m30s"));
+        }
+        smallest = place;
+        sum = sum.saturating_add(nanos);
+    }
+    Ok(sum)
+}
+
+/// Split where a number begins after a unit.
+fn parts(text: &str) -> Vec<&str> {
+    let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    for (at, pair) in text.as_bytes().windows(2).enumerate() {
+        if let [before, after] = pair
+            && !is_number(*before)
+            && is_number(*after)
+        {
+            parts.extend(text.get(begin..=at));
+            begin = at + 1;
+        }
+    }
+    parts.extend(text.get(begin..));
+    parts
 }
 
 /// A decimal number and its unit, in the smallest parts of that unit. What is finer than these is cut off.
@@ -194,7 +236,22 @@ mod tests {
         check("0", r#""0" has no unit; write 0s, or another unit (ms, s, m, h, d)"#);
         check("30S", r#""30S" is not a duration; write 30s"#);
         check("30sec", r#""30sec" is not a duration; the units are ms, s, m, h, d"#);
-        check("1m30s", r#""1m30s" is not a duration; the units are ms, s, m, h, d"#);
+        check("1m30s", "90s");
+        check("1h30m", "90m");
+        check("1d12h30m15s500ms", "131415500ms");
+        check("1.5m30s", "2m");
+        check(
+            "30s1m",
+            r#""30s1m" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#,
+        );
+        check("1m1m", r#""1m1m" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#);
+        check("1m30", r#""1m30" is not a duration; write it as in 1m30s"#);
+        check("1m30x", r#""1m30x" is not a duration; write it as in 1m30s"#);
+        check(
+            "300d66d",
+            r#""300d66d" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#,
+        );
+        check("365d1s", r#""365d1s" is too long; the longest is 365d"#);
         check("-1s", r#""-1s" is not a duration; write a number and a unit (ms, s, m, h, d)"#);
         check(".5s", r#"".5s" is not a duration; write a number and a unit (ms, s, m, h, d)"#);
         check("1.2.3s", r#""1.2.3s" is not a duration; write a number and a unit (ms, s, m, h, d)"#);

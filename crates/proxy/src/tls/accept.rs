@@ -13,7 +13,7 @@ use rustls::server::{Acceptor, ClientHello, NoServerSessionStorage, ResolvesServ
 use rustls::sign::CertifiedKey;
 use tokio_rustls::LazyConfigAcceptor;
 
-use super::files::{self, Contents};
+use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
 use crate::stream::Stream;
 
@@ -38,12 +38,12 @@ impl ServerKeys {
     /// Reads the files; gives `old` again if they and the settings are as they were.
     ///
     /// # Errors
-    /// What is wrong with each, a line each.
+    /// What is wrong with each.
     pub(super) fn load(
         settings: &ListenerTls,
         old: Option<&Arc<Self>>,
         provider: &Provider,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, Vec<Fault>> {
         let mut contents = Contents::default();
         let mut errors = Vec::new();
         let mut certificates = Certificates::default();
@@ -72,13 +72,13 @@ impl ServerKeys {
             // without a certificate of the client is worth nothing where one is asked for.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
-            Ok::<_, String>(Arc::new(config))
+            Ok::<_, Fault>(Arc::new(config))
         };
         let needs_all = settings.client_ca.as_ref().is_some_and(|client| client.hosts.is_empty());
         let open = if needs_all { Ok(None) } else { config(None, &mut contents).map(Some) };
         let mutual = settings.client_ca.as_ref().map(|client| {
             let config = config(Some(&client.ca), &mut contents)?;
-            Ok::<_, String>(Mutual { hosts: client.hosts.clone(), config })
+            Ok::<_, Fault>(Mutual { hosts: client.hosts.clone(), config })
         });
         match (open, mutual.transpose()) {
             (Ok(open), Ok(mutual)) if errors.is_empty() => {
@@ -90,7 +90,9 @@ impl ServerKeys {
             (open, mutual) => {
                 errors.extend(open.err());
                 errors.extend(mutual.err());
-                Err(errors.join("\n"))
+                // Where the same file is read for both, it is wrong for both.
+                errors.dedup();
+                Err(errors)
             }
         }
     }

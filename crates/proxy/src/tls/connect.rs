@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::files::{self, Contents};
+use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
 
 /// What a cluster believes and shows.
@@ -30,13 +30,13 @@ impl ClientKeys {
     /// Reads the files; gives `old` again if they and the settings are as they were.
     ///
     /// # Errors
-    /// What is wrong, a line each.
+    /// What is wrong.
     pub(super) fn load(
         settings: &ClusterTls,
         protocol: ClusterProtocol,
         old: Option<&Arc<Self>>,
         provider: &Provider,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, Fault> {
         let mut contents = Contents::default();
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions(model::TlsVersion::V1_2))

@@ -1,6 +1,6 @@
 //! Certificates and keys, from files or from the snapshot itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::{Certificate, Pem};
@@ -23,7 +23,7 @@ impl Contents {
     ///
     /// # Errors
     /// Its file cannot be read, or is too large.
-    pub(super) fn pem<'c>(&'c mut self, pem: &'c Pem) -> Result<&'c [u8], String> {
+    pub(super) fn pem<'c>(&'c mut self, pem: &'c Pem) -> Result<&'c [u8], Fault> {
         match pem {
             Pem::File(path) => self.read(path),
             Pem::Held { text, .. } => Ok(text),
@@ -34,11 +34,13 @@ impl Contents {
     ///
     /// # Errors
     /// It cannot be read, or is too large.
-    pub(super) fn read(&mut self, path: &Path) -> Result<&[u8], String> {
-        let fail = |error: std::io::Error| format!("{}: {error}", path.display());
+    pub(super) fn read(&mut self, path: &Path) -> Result<&[u8], Fault> {
+        let fault =
+            |why: String| Fault { file: Some(path.to_owned()), ..Fault::from(format!("{}: {why}", path.display())) };
+        let fail = |error: std::io::Error| fault(error.to_string());
         let bytes_max = std::fs::metadata(path).map_err(fail)?.len();
         if bytes_max > FILE_BYTES_MAX {
-            return Err(format!("{}: larger than {} MiB", path.display(), FILE_BYTES_MAX >> 20));
+            return Err(fault(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
         }
         self.0.push(std::fs::read(path).map_err(fail)?);
         Ok(self.0.last().map(Vec::as_slice).unwrap_or_default())
@@ -53,19 +55,27 @@ pub(super) fn certified(
     pair: &Certificate,
     contents: &mut Contents,
     provider: &Provider,
-) -> Result<CertifiedKey, String> {
-    let chain = certificates(&pair.cert, contents)?;
-    let place = &pair.key;
-    let key = PrivateKeyDer::from_pem_slice(contents.pem(&pair.key)?)
-        .map_err(|error| format!("{place}: no private key in it that can be read ({error}); PEM with PKCS#8, PKCS#1 or SEC1 is needed, without a password"))?;
+) -> Result<CertifiedKey, Fault> {
+    let chain = match certificates(&pair.cert, contents) {
+        Ok(chain) => chain,
+        Err(_) if are_swapped(pair, contents)? => {
+            let fault = Fault::of(&pair.cert, "a private key, and no certificate");
+            return Err(fault.hint(format!("the certificate is in {}: swap `cert` and `key`", pair.key)));
+        }
+        Err(fault) => return Err(fault),
+    };
+    let key = PrivateKeyDer::from_pem_slice(contents.pem(&pair.key)?).map_err(|error| {
+        let fault = Fault::of(&pair.key, &format!("no private key in it that can be read ({error})"));
+        fault.hint("PEM with PKCS#8, PKCS#1 or SEC1 is needed, without a password".to_owned())
+    })?;
     let key = provider
         .key_provider
         .load_private_key(key)
-        .map_err(|error| format!("{place}: a private key that is not supported: {error}"))?;
+        .map_err(|error| Fault::of(&pair.key, &format!("a private key that is not supported: {error}")))?;
     let mut certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-        Err(_) => return Err(format!("{place}: not the key of the certificate in {}", pair.cert)),
+        Err(_) => return Err(Fault::of(&pair.key, &format!("not the key of the certificate in {}", pair.cert))),
     }
     if let Some(path) = &pair.ocsp {
         certified.ocsp = Some(contents.read(path)?.to_vec());
@@ -74,20 +84,59 @@ pub(super) fn certified(
 }
 
 /// Those in a file, in its order.
-pub(super) fn certificates(pem: &Pem, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(super) fn certificates(pem: &Pem, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents.pem(pem)?).collect();
     match found {
-        Ok(found) if found.is_empty() => Err(format!("{pem}: no certificate in it; PEM is needed")),
+        Ok(found) if found.is_empty() => Err(Fault::of(pem, "no certificate in it").hint("PEM is needed".to_owned())),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{pem}: not PEM: {error}")),
+        Err(error) => Err(Fault::of(pem, &format!("not PEM: {error}"))),
+    }
+}
+
+/// Whether the file of the certificate holds a key alone, and that of the key a certificate alone.
+fn are_swapped(pair: &Certificate, contents: &mut Contents) -> Result<bool, Fault> {
+    let has_certificate = |text: &[u8]| CertificateDer::pem_slice_iter(text).next().is_some_and(|found| found.is_ok());
+    let has_key = |text: &[u8]| PrivateKeyDer::from_pem_slice(text).is_ok();
+    let cert = contents.pem(&pair.cert)?;
+    if has_certificate(cert) || !has_key(cert) {
+        return Ok(false);
+    }
+    let key = contents.pem(&pair.key)?;
+    Ok(has_certificate(key) && !has_key(key))
+}
+
+/// What is wrong with certificates and keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The file that it is in, where it is in one.
+    pub file: Option<PathBuf>,
+    /// What is wrong, with the name of the file.
+    pub message: String,
+    /// What would be right, where that is known.
+    pub hint: Option<String>,
+}
+
+impl Fault {
+    fn of(pem: &Pem, what: &str) -> Self {
+        Self { file: pem.file().map(Path::to_owned), message: format!("{pem}: {what}"), hint: None }
+    }
+
+    fn hint(self, hint: String) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Self { file: None, message, hint: None }
     }
 }
 
 /// Those who may sign.
-pub(super) fn roots(pem: &Pem, contents: &mut Contents) -> Result<Arc<RootCertStore>, String> {
+pub(super) fn roots(pem: &Pem, contents: &mut Contents) -> Result<Arc<RootCertStore>, Fault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, contents)? {
-        roots.add(certificate).map_err(|error| format!("{pem}: a certificate that cannot sign: {error}"))?;
+        roots.add(certificate).map_err(|error| Fault::of(pem, &format!("a certificate that cannot sign: {error}")))?;
     }
     Ok(Arc::new(roots))
 }

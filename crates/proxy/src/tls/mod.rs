@@ -17,6 +17,7 @@ use rustls::crypto::CryptoProvider;
 
 pub(crate) use accept::{Secured, ServerKeys, accept};
 pub use connect::ClientKeys;
+pub use files::Fault;
 pub(crate) use socket::Socket;
 
 /// Everything that the listeners and clusters of a snapshot need for TLS.
@@ -30,8 +31,8 @@ impl Keys {
     /// Reads all files that a snapshot names. What `previous` has of the same files and settings is kept.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them, a line each.
-    pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, String> {
+    /// Everything that is wrong with any of them, each with who names it: "listener web", "cluster app".
+    pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut keys = Self::default();
         let mut errors = Vec::new();
@@ -40,7 +41,9 @@ impl Keys {
             let old = previous.and_then(|previous| previous.listeners.get(&listener.name));
             match ServerKeys::load(tls, old, &provider) {
                 Ok(made) => drop(keys.listeners.insert(listener.name.clone(), made)),
-                Err(error) => errors.extend(error.lines().map(|line| format!("listener {}: {line}", listener.name))),
+                Err(faults) => {
+                    errors.extend(faults.into_iter().map(|fault| (format!("listener {}", listener.name), fault)));
+                }
             }
         }
         for cluster in &snapshot.clusters {
@@ -48,10 +51,10 @@ impl Keys {
             let old = previous.and_then(|previous| previous.clusters.get(&cluster.name));
             match ClientKeys::load(tls, cluster.protocol, old, &provider) {
                 Ok(made) => drop(keys.clusters.insert(cluster.name.clone(), made)),
-                Err(error) => errors.extend(error.lines().map(|line| format!("cluster {}: {line}", cluster.name))),
+                Err(fault) => errors.push((format!("cluster {}", cluster.name), fault)),
             }
         }
-        if errors.is_empty() { Ok(keys) } else { Err(errors.join("\n")) }
+        if errors.is_empty() { Ok(keys) } else { Err(errors) }
     }
 
     pub(crate) fn listener(&self, name: &str) -> Option<Arc<ServerKeys>> {

@@ -63,11 +63,11 @@ impl Running {
         let was_detached = std::mem::take(&mut self.detached);
         let read = match &self.source {
             // It says by itself what is new: this is what it said last.
-            Source::Cluster(_) => Ok(Snapshot { generation, ..self.wanted.clone() }),
+            Source::Cluster(_) => Ok(Snapshot { generation, ..self.wanted.clone() }.into()),
             source => source.read(generation),
         };
         let outcome = match read {
-            Ok(snapshot) => self.adopt(snapshot).await.map_err(|refused| refused.why),
+            Ok(file) => self.adopt(file).await.map_err(|refused| refused.why),
             Err(errors) => Err(errors),
         };
         self.detached = was_detached && outcome.is_err();

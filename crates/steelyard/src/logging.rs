@@ -1,0 +1,120 @@
+//! The log on standard error: what is written, and in which form.
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+
+/// What is logged where the filter speaks of single modules alone: a line about start-up must not vanish because one module is looked at.
+const LEVEL_DEFAULT: &str = "info";
+
+/// The words for how much.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Logs from now on.
+///
+/// # Errors
+/// What is wrong with the filter, and what would be right.
+pub(crate) fn begin(filter: &str) -> Result<(), String> {
+    let filter = EnvFilter::builder().parse(complete(filter)?).map_err(|error| error.to_string())?;
+    let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let fields = debug_fn(|to, field, value| write_field(to, field.name(), value)).delimited(" ");
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
+    log.fmt_fields(fields).init();
+    Ok(())
+}
+
+/// The filter with a level for everything that it does not name.
+fn complete(filter: &str) -> Result<String, String> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let levels = || format!("{} or {}", LEVELS[..5].join(", "), LEVELS[5]);
+    let mut has_level_for_all = false;
+    let parts: Vec<&str> = filter.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    for part in &parts {
+        match part.rsplit_once('=') {
+            None if is_level(part) => has_level_for_all = true,
+            // To the library, a word that is no level is a module, of which everything is wanted, and of all others nothing.
+            None => {
+                return Err(format!(
+                    "{part:?} is not a level; write {}, or a module and its level, as in proxy=debug",
+                    levels()
+                ));
+            }
+            Some((module, level)) if module.is_empty() || !is_level(level) => {
+                return Err(format!(
+                    "{part:?} is not a module and its level; write one as in proxy=debug, with {}",
+                    levels()
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    match has_level_for_all {
+        true => Ok(parts.join(",")),
+        false => Ok([&[LEVEL_DEFAULT], parts.as_slice()].concat().join(",")),
+    }
+}
+
+/// As `name=value`, where a value that would not be seen to end is in quotes.
+fn write_field(to: &mut Writer<'_>, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
+    let text = format!("{value:?}");
+    if name == "message" {
+        return to.write_str(&text);
+    }
+    let is_quoted = text.len() > 1 && text.starts_with('"') && text.ends_with('"');
+    let is_plain = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"');
+    if is_quoted || is_plain { write!(to, "{name}={text}") } else { write!(to, "{name}={text:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        let check = |filter: &str, expect: &str| {
+            assert_eq!(complete(filter).unwrap_or_else(|error| error), expect, "{filter}");
+        };
+        check("info", "info");
+        check("WARN", "WARN");
+        check("proxy=debug", "info,proxy=debug");
+        check("proxy=debug, l4=trace", "info,proxy=debug,l4=trace");
+        check("warn,proxy::h2=debug", "warn,proxy::h2=debug");
+        check("", "info");
+        let levels = "off, error, warn, info, debug or trace";
+        check("foo", &format!("\"foo\" is not a level; write {levels}, or a module and its level, as in proxy=debug"));
+        check(
+            "info,proxy",
+            &format!("\"proxy\" is not a level; write {levels}, or a module and its level, as in proxy=debug"),
+        );
+        check(
+            "proxy=loud",
+            &format!("\"proxy=loud\" is not a module and its level; write one as in proxy=debug, with {levels}"),
+        );
+        check(
+            "=debug",
+            &format!("\"=debug\" is not a module and its level; write one as in proxy=debug, with {levels}"),
+        );
+        assert!(EnvFilter::builder().parse("info,proxy=debug,l4=trace").is_ok());
+    }
+
+    #[test]
+    fn values_with_spaces_are_in_quotes() {
+        let check = |name: &str, value: &dyn fmt::Debug, expect: &str| {
+            let mut text = String::new();
+            write_field(&mut Writer::new(&mut text), name, value).unwrap();
+            assert_eq!(text, expect);
+        };
+        check("message", &format_args!("endpoint is unhealthy"), "endpoint is unhealthy");
+        check("why", &format_args!("connect refused"), r#"why="connect refused""#);
+        check("why", &format_args!("the answer \"no\""), r#"why="the answer \"no\"""#);
+        check("why", &"SIGHUP", r#"why="SIGHUP""#);
+        check("why", &"two words", r#"why="two words""#);
+        check("why", &format_args!(""), r#"why="""#);
+        check("endpoint", &format_args!("127.0.0.1:9001"), "endpoint=127.0.0.1:9001");
+        check("workers", &2, "workers=2");
+        check("error", &format_args!("a\nb"), r#"error="a\nb""#);
+    }
+}
