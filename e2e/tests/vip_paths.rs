@@ -94,6 +94,26 @@ fn every_mode(network: &Network) {
     }
 }
 
+#[test]
+fn links_that_end_in_bridges() {
+    // The client's and two endpoints': a host of containers, or the host below the container that Steelyard runs in. The third is as ever.
+    within("links_that_end_in_bridges", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
+        network.bridge(&network.client, FAMILIES.map(|family| (family.client(), family.gateway())));
+        for index in [0, 1] {
+            let ways = FAMILIES.map(|family| (family.endpoint(index), family.balancer(index)));
+            network.bridge(&network.endpoints[index], ways);
+        }
+        let (_origins, _echoes) = (network.origins(), network.echoes());
+        let _vips = Vips::serve(&FAMILIES.map(beside).concat());
+        for family in FAMILIES {
+            let served = network.get(SocketAddr::new(family.vip(1), 80), 6, 300).origins;
+            assert_eq!(served.values().copied().collect::<Vec<_>>(), [100, 100, 100], "{family:?}: {served:?}");
+            bulk(&network.connect(SocketAddr::new(family.vip(1), ECHO_PORT)), BULK_BYTES);
+            datagram(&network.talk(SocketAddr::new(family.vip(1), ECHO_PORT)), 1400);
+        }
+    });
+}
+
 /// Three vips of one address and all that goes beside it: nat, which answers pings and takes ranges.
 fn beside(family: Family) -> String {
     let address = family.vip(1);

@@ -12,7 +12,7 @@
 #include <linux/types.h>
 
 /* Grows when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
-#define LB_LAYOUT_VERSION 1
+#define LB_LAYOUT_VERSION 2
 
 #define LB_VIPS_MAX 1024u
 #define LB_ENDPOINTS_MAX 65536u
@@ -34,7 +34,7 @@ struct lb_flow_key {
 };
 
 enum lb_action {
-	LB_ACTION_PEER = 1,     /* bpf_redirect_peer: a veth whose other end is in another namespace */
+	LB_ACTION_PEER = 1,     /* bpf_redirect_peer: the next hop is the other end of a veth */
 	LB_ACTION_NEIGH = 2,    /* bpf_redirect_neigh: the kernel's neighbour table writes the link layer */
 };
 
@@ -205,11 +205,14 @@ struct lb_fragment {
 
 /* ---- the host, as user space knows it ---- */
 
-#define LB_INTERFACE_PEER 0x01u /* a veth whose other end is in another namespace: bpf_redirect_peer works */
+/* A veth whose other end is in another namespace, and no port of a bridge there: bpf_redirect_peer works for packets to that end itself. */
+#define LB_INTERFACE_PEER 0x01u
 
 struct lb_interface {
 	__u32 mtu;
 	__u32 flags;            /* LB_INTERFACE_* */
+	__u8 peer_mac[6];       /* of the other end, with LB_INTERFACE_PEER */
+	__u8 pad[2];            /* zero */
 };
 
 /* One element; what the programs and user space tell each other. */

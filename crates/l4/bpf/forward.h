@@ -10,6 +10,20 @@
 #define LB_AF_INET6 10
 
 /*
+ * Is the next hop the other end of this veth? bpf_redirect_peer leaves the link-layer addresses as they were. An interface takes such a frame for its own
+ * all the same, but a bridge, a macvlan or a virtual machine behind it does not: packets for those go by the neighbour table. So does a packet whose
+ * neighbour is not known yet.
+ */
+static __always_inline bool is_peer(const struct lb_interface *interface, const __u8 *mac)
+{
+	__u8 differs = 0;
+
+	for (int i = 0; i < ETH_ALEN; i++)
+		differs |= interface->peer_mac[i] ^ mac[i];
+	return (interface->flags & LB_INTERFACE_PEER) && !differs;
+}
+
+/*
  * Asks the host's routes, so that what an operator does with `ip route` holds here too, and writes the way into the flow. `iif`: where the
  * packet comes in; that interface must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. False: no way, and the flow is as it was.
  * A flow in use may be read half-written by another CPU: one packet goes the wrong way, as packets do when a route changes.
@@ -51,11 +65,13 @@ static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, con
 		mtu = interface->mtu < 65535 ? interface->mtu : 65535;
 	flow->ifindex = ifindex;
 	flow->mtu = (__u16)mtu;
-	flow->action = interface && (interface->flags & LB_INTERFACE_PEER) ? LB_ACTION_PEER : LB_ACTION_NEIGH;
+	flow->action = LB_ACTION_NEIGH;
+	if (interface && result == BPF_FIB_LKUP_RET_SUCCESS && is_peer(interface, fib.dmac))
+		flow->action = LB_ACTION_PEER;
 	return true;
 }
 
-/* The interface takes the packet as it is now. The link layer is written by the kernel, or not looked at (a peer takes what is put into it). */
+/* The interface takes the packet as it is now. The kernel writes the link-layer addresses; the other end of a veth ignores them (see is_peer). */
 static __always_inline bool hand_over(const struct lb_flow *flow)
 {
 	struct bpf_redir_neigh neighbour;

@@ -134,7 +134,7 @@ mod tests {
         check!(btf, lb_counters: packets, bytes, flows);
         check!(btf, lb_pool: addrs, addr_count, port_first, port_last);
         check!(btf, lb_source_key: prefix_bits, vip, addr);
-        check!(btf, lb_interface: mtu, flags);
+        check!(btf, lb_interface: mtu, flags, peer_mac, pad);
         check!(btf, lb_shared: flows_used, pressure);
         check!(btf, lb_trace_step: stage, outcome, reason, pad, detail);
         check!(btf, lb_trace: step_count, steps, flow);

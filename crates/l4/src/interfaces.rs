@@ -16,10 +16,20 @@ pub(crate) struct Interface {
     pub(crate) mtu: u32,
     /// Its packets begin with an Ethernet header. The loopback's do.
     pub(crate) ethernet: bool,
-    /// A veth whose other end is in another namespace: what is put into it can come out there at once (`bpf_redirect_peer`).
-    pub(crate) peer: bool,
+    /// The other end of a veth, where that is in another namespace.
+    elsewhere: Option<Elsewhere>,
+    /// The link-layer address of that other end, if packets can be handed to it directly (`bpf_redirect_peer`). See [`list_with_peers`].
+    pub(crate) peer: Option<[u8; 6]>,
     /// Its own address on the link.
     pub(crate) mac: [u8; 6],
+}
+
+/// An interface of another namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Elsewhere {
+    index: u32,
+    /// The number by which this namespace knows the other one.
+    netns: i32,
 }
 
 /// Datagrams of one answer: each holds some dozens of interfaces.
@@ -27,30 +37,62 @@ const DATAGRAMS_MAX: usize = 4096;
 
 /// All of them.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    let mut question = NetlinkMessage::new(
-        NetlinkHeader::default(),
-        NetlinkPayload::from(RouteNetlinkMessage::GetLink(LinkMessage::default())),
-    );
-    question.header.flags = NLM_F_DUMP | NLM_F_REQUEST;
-    question.finalize();
-    let mut bytes = vec![0; question.buffer_len()];
-    question.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
+    let socket = open()?;
+    ask(&socket, LinkMessage::default(), NLM_F_DUMP)?;
     let mut found = Vec::new();
     for _ in 0..DATAGRAMS_MAX {
         let (datagram, _) = socket.recv_from_full()?;
         if read(&datagram, &mut found)? {
-            return Ok(found);
+            return Ok(found.iter().filter_map(interface).collect());
         }
     }
     Err(io::Error::other("an answer without end"))
 }
 
+/// All of them, and of each veth whether packets can be handed directly to its other end.
+pub(crate) fn list_with_peers() -> io::Result<Vec<Interface>> {
+    let mut interfaces = list()?;
+    let socket = open()?;
+    for interface in &mut interfaces {
+        // The kernel answers only a process with CAP_NET_ADMIN over that namespace. Without an answer, packets go by the neighbour table.
+        interface.peer = interface.elsewhere.and_then(|there| peer(&socket, there).ok()?);
+    }
+    Ok(interfaces)
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+fn ask(socket: &Socket, about: LinkMessage, flags: u16) -> io::Result<()> {
+    let payload = NetlinkPayload::from(RouteNetlinkMessage::GetLink(about));
+    let mut question = NetlinkMessage::new(NetlinkHeader::default(), payload);
+    question.header.flags = flags | NLM_F_REQUEST;
+    question.finalize();
+    let mut bytes = vec![0; question.buffer_len()];
+    question.serialize(&mut bytes);
+    socket.send(&bytes, 0).map(drop)
+}
+
+/// The link-layer address of an interface in another namespace. `None`: it is a port of a bridge or the like, which goes by the address of each frame,
+/// and `bpf_redirect_peer` leaves that as it was.
+fn peer(socket: &Socket, there: Elsewhere) -> io::Result<Option<[u8; 6]>> {
+    let mut about = LinkMessage::default();
+    about.header.index = there.index;
+    about.attributes.push(LinkAttribute::IfNetnsId(there.netns));
+    ask(socket, about, 0)?;
+    let (datagram, _) = socket.recv_from_full()?;
+    let mut found = Vec::new();
+    read(&datagram, &mut found)?;
+    let is_port = |link: &LinkMessage| link.attributes.iter().any(|it| matches!(it, LinkAttribute::Controller(_)));
+    Ok(found.iter().find(|link| !is_port(link)).and_then(mac))
+}
+
 /// The messages of one datagram. True: the last was among them.
-fn read(datagram: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
+fn read(datagram: &[u8], found: &mut Vec<LinkMessage>) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
@@ -58,7 +100,7 @@ fn read(datagram: &[u8], found: &mut Vec<Interface>) -> io::Result<bool> {
         match message.payload {
             NetlinkPayload::Done(_) => return Ok(true),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => found.extend(interface(&link)),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => found.push(link),
             _ => {}
         }
         // Messages begin at multiples of four (netlink(7)).
@@ -74,23 +116,33 @@ fn interface(link: &LinkMessage) -> Option<Interface> {
         name: String::new(),
         mtu: 0,
         ethernet: matches!(link.header.link_layer_type, LinkLayerType::Ether | LinkLayerType::Loopback),
-        peer: false,
-        mac: [0; 6],
+        elsewhere: None,
+        peer: None,
+        mac: mac(link).unwrap_or_default(),
     };
-    let (mut veth, mut elsewhere) = (false, false);
+    let (mut veth, mut index, mut netns) = (false, None, None);
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => interface.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
-            LinkAttribute::Address(address) => interface.mac = address.as_slice().try_into().unwrap_or_default(),
-            // Told only when the other end is in another namespace.
-            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::Link(other) => index = Some(*other),
+            // The kernel tells this only when the other end is in another namespace.
+            LinkAttribute::LinkNetNsId(other) => netns = Some(*other),
             LinkAttribute::LinkInfo(infos) => veth |= infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
             _ => {}
         }
     }
-    interface.peer = veth && elsewhere;
+    if veth {
+        interface.elsewhere = index.zip(netns).map(|(index, netns)| Elsewhere { index, netns });
+    }
     (!interface.name.is_empty()).then_some(interface)
+}
+
+fn mac(link: &LinkMessage) -> Option<[u8; 6]> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(address) => address.as_slice().try_into().ok(),
+        _ => None,
+    })
 }
 
 /// The name that was perhaps meant.
@@ -136,15 +188,19 @@ mod tests {
         let (one, other) = (Netns::new("one").unwrap(), Netns::new("other").unwrap());
         join((&one, "ep0"), (&other, "eth0"), 9000).unwrap();
         one.ip("link add here mtu 1400 type veth peer name there mtu 1400\nlink set dev lo mtu 1234").unwrap();
-        let found = one.inside(list).unwrap();
+        let found = one.inside(list_with_peers).unwrap();
         let ep = named(&found, "ep0");
-        assert_eq!((ep.mtu, ep.ethernet, ep.peer), (9000, true, true));
+        let eth = named(&other.inside(list).unwrap(), "eth0");
+        assert_eq!((ep.mtu, ep.ethernet, ep.peer), (9000, true, Some(eth.mac)));
         assert_ne!(ep.mac, [0; 6]);
         // Both ends here: nothing to jump over to.
         let a = named(&found, "here");
-        assert_eq!((a.mtu, a.ethernet, a.peer), (1400, true, false));
+        assert_eq!((a.mtu, a.ethernet, a.peer), (1400, true, None));
         let lo = named(&found, "lo");
-        assert_eq!((lo.index, lo.mtu, lo.ethernet, lo.peer), (1, 1234, true, false));
+        assert_eq!((lo.index, lo.mtu, lo.ethernet, lo.peer), (1, 1234, true, None));
+        // A bridge looks at the address of a frame, which the direct way does not write.
+        other.ip("link add bridge type bridge\nlink set eth0 master bridge").unwrap();
+        assert_eq!(named(&one.inside(list_with_peers).unwrap(), "ep0").peer, None);
     }
 
     #[test]
@@ -166,7 +222,8 @@ mod tests {
             name: name.to_owned(),
             mtu: 1500,
             ethernet: true,
-            peer: false,
+            elsewhere: None,
+            peer: None,
             mac: [0; 6],
         };
         let interfaces = ["lo", "eth0", "client0"].map(interface);

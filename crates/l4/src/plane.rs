@@ -253,10 +253,13 @@ impl Plane {
     }
 
     fn refresh_interfaces(&mut self) -> Result<(), Refusal> {
-        self.interfaces = interfaces::list().map_err(|error| Refusal::kernel("list the interfaces", error))?;
+        self.interfaces =
+            interfaces::list_with_peers().map_err(|error| Refusal::kernel("list the interfaces", error))?;
         let value = |interface: &Interface| lb_interface {
             mtu: interface.mtu,
-            flags: if interface.peer { LB_INTERFACE_PEER } else { 0 },
+            flags: if interface.peer.is_some() { LB_INTERFACE_PEER } else { 0 },
+            peer_mac: interface.peer.unwrap_or_default(),
+            pad: [0; 2],
         };
         let wanted = self.interfaces.iter().take(INTERFACES_MAX).map(|it| (it.index, value(it))).collect();
         self.maps.write_interfaces(&mut self.interfaces_held, &wanted)

@@ -200,6 +200,18 @@ impl Network {
         other.ip(&format!("link set dev eth0 mtu 1280\n{routes}")).unwrap();
     }
 
+    /// Makes `other`'s end of its link a port of a bridge there, which has the addresses from now on, as on a host of containers.
+    /// `ways`: its address and its gateway, by family.
+    pub fn bridge(&self, other: &Netns, ways: [(IpAddr, IpAddr); 2]) {
+        let mut lines = "addr flush dev eth0\nlink add bridge0 type bridge\n".to_owned();
+        lines += "link set dev bridge0 address 02:00:00:00:00:77\nlink set dev eth0 master bridge0\nlink set dev bridge0 up\n";
+        for (family, (address, gateway)) in FAMILIES.into_iter().zip(ways) {
+            lines += &format!("addr add {address}/{} dev bridge0\n", family.prefix_bits());
+            lines += &format!("route replace default via {gateway} dev bridge0\n");
+        }
+        other.ip(&lines).unwrap();
+    }
+
     /// Endpoints that hold these addresses themselves: for dsr. None of them says so on its link.
     pub fn hold(&self, hosts: &[u8]) {
         for endpoint in &self.endpoints {

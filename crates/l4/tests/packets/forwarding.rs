@@ -9,6 +9,11 @@ const VIP: &str = "20.20.20.1:2020";
 const CLIENT_AT: &str = "10.10.10.1:40000";
 const ENDPOINT_AT: &str = "31.31.31.1:5001";
 
+/// `enum lb_action`.
+const PEER: u8 = 1;
+/// See `PEER`.
+const NEIGH: u8 = 2;
+
 const TTL_EXPIRED: u32 = 2;
 const NO_ROUTE: u32 = 12;
 const TOO_BIG: u32 = 14;
@@ -114,15 +119,29 @@ fn vlan_tags_stay_on_their_link() {
 }
 
 #[test]
-fn an_interface_into_another_namespace_is_handed_the_packet_directly() {
-    with_plane("an_interface_into_another_namespace_is_handed_the_packet_directly", |plane| {
-        plane.add(&Vip::new(0, TCP, VIP, &["31.31.31.1:1", "32.32.32.1:2", "33.33.33.1:3"]));
-        for (port, interface, action) in [(1, ENDPOINT[0], 2), (2, ENDPOINT[1], 1), (3, ENDPOINT[2], 2)] {
-            let client = format!("10.10.10.1:{port}");
-            plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(SYN));
-            let flow = plane.flow(&client, VIP, TCP).unwrap();
-            assert_eq!((flow.ifindex, flow.action, flow.mtu), (ifindex(interface), action, 1500));
+fn a_packet_is_handed_directly_to_the_other_end_of_a_veth_and_nobody_behind_it() {
+    with_plane("a_packet_is_handed_directly_to_the_other_end_of_a_veth_and_nobody_behind_it", |plane| {
+        let check = |plane: &Plane, from: &str, vip: &str, interface: &str, action: u8| {
+            plane.send(CLIENT, &Packet::tcp(from, vip).flags(SYN));
+            let flow = plane.flow(from, vip, TCP).unwrap();
+            assert_eq!((flow.ifindex, flow.action), (ifindex(interface), action), "{from} {vip}");
+        };
+        // The last two are behind the second endpoint's interface: one has another link-layer address, the other's is not known.
+        let endpoints = ["31.31.31.1:1", "32.32.32.1:2", "33.33.33.1:3", "32.32.32.2:4", "32.32.32.3:5"];
+        plane.add(&Vip::new(0, TCP, VIP, &endpoints));
+        let ways =
+            [(ENDPOINT[0], NEIGH), (ENDPOINT[1], PEER), (ENDPOINT[2], NEIGH), (ENDPOINT[1], NEIGH), (ENDPOINT[1], NEIGH)];
+        for (port, (interface, action)) in (1..).zip(ways) {
+            check(plane, &format!("10.10.10.1:{port}"), VIP, interface, action);
         }
+        plane.add(&Vip::new(1, TCP, "[fd00:20::1]:2020", &["[fd00:32::1]:1"]));
+        check(plane, "[fd00:10::1]:1", "[fd00:20::1]:2020", ENDPOINT[1], PEER);
+
+        // The neighbour's address changes: established flows follow within a second.
+        run("ip neigh replace 32.32.32.1 lladdr 02:00:00:00:00:09 dev ep1");
+        plane.age(1);
+        plane.send(CLIENT, &Packet::tcp("10.10.10.1:2", VIP));
+        assert_eq!(plane.flow("10.10.10.1:2", VIP, TCP).unwrap().action, NEIGH);
     });
 }
 

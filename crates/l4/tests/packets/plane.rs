@@ -37,7 +37,13 @@ const NETWORK: &str = "link add client0 type veth peer name client0p
     link set ep1 up
     link set ep1p up
     link set ep2 up
-    link set ep2p up";
+    link set ep2p up
+    neigh add 32.32.32.1 lladdr 02:00:00:00:00:03 dev ep1
+    neigh add 32.32.32.2 lladdr 02:00:00:00:00:04 dev ep1
+    neigh add fd00:32::1 lladdr 02:00:00:00:00:03 dev ep1";
+
+/// The link-layer address of the other end of the second endpoint's veth. Of its neighbours, 32.32.32.1 and fd00:32::1 have it.
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
 /// `LB_GC_KEYS_MAX`.
 const GC_KEYS_MAX: usize = 256;
@@ -164,9 +170,12 @@ pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) +
         let interfaces = std::iter::once(CLIENT).chain(ENDPOINT).map(|name| (name, ifindex(name))).collect();
         let mut plane = Plane { object: load(flows_max), endpoint_next: 0, interfaces };
         for (name, ifindex) in &plane.interfaces {
-            // The second endpoint is where a packet can be handed over directly.
+            // The second endpoint's veth is one whose other end is in another namespace.
             let flags = u32::from(*name == ENDPOINT[1]);
-            plane.put("lb_interfaces", &ifindex.to_ne_bytes(), &Writer::default().u32(1500).u32(flags).0);
+            let mut value = Writer::default().u32(1500).u32(flags).0;
+            value.extend(PEER_MAC);
+            value.extend([0; 2]);
+            plane.put("lb_interfaces", &ifindex.to_ne_bytes(), &value);
         }
         test(&mut plane);
     });
