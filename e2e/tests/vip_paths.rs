@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use support::echo::{ECHO_PORT, bulk, datagram, exchange};
 use support::local;
@@ -133,7 +133,7 @@ fn a_vip_answers_pings() {
         let _vips = Vips::serve(&FAMILIES.map(beside).concat());
         for family in FAMILIES {
             let address = family.vip(1).to_string();
-            for size in ["8", "56", "1400"] {
+            for size in ["8", "56", "1400", "3000", "20000"] {
                 let ping = ["ping", "-c", "2", "-i", "0.2", "-W", "5", "-s", size, &address];
                 let said = network.client.run(&ping).unwrap_or_else(|failure| panic!("{failure}"));
                 assert!(said.contains(" 0% packet loss"), "{said}");
@@ -207,6 +207,52 @@ vips:
             let client = if name == "four" { Family::V4.client() } else { Family::V6.client() };
             let said = vips.ask(&["trace", "--vip", name, "--from", &client.to_string()]);
             assert!(said.contains("listener of this host"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_vip_on_an_address_of_this_host() {
+    within("a_vip_on_an_address_of_this_host", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
+        // Far away, behind a narrow link that only ICMP errors tell of: the host's own connections need them, and its own pings come in fragments.
+        let far = Netns::new("far").unwrap();
+        network.client.forward().unwrap();
+        join((&network.client, "narrow"), (&far, "eth0"), 1280).unwrap();
+        network.client.ip("addr add 40.40.40.254/24 dev narrow\naddr add fd00:40::fe/64 dev narrow").unwrap();
+        far.ip("addr add 40.40.40.1/24 dev eth0\naddr add fd00:40::1/64 dev eth0").unwrap();
+        far.ip("route add default via 40.40.40.254 advmss 1460\nroute add default via fd00:40::fe advmss 1440").unwrap();
+        network.balancer.ip("route add 40.40.40.0/24 via 10.10.10.1\nroute add fd00:40::/64 via fd00:10::1").unwrap();
+        let mut vips = String::new();
+        for family in FAMILIES {
+            let bits = if family == Family::V4 { 32 } else { 128 };
+            for host in [1, 2] {
+                network.balancer.ip(&format!("addr add {}/{bits} dev lo", family.vip(host))).unwrap();
+            }
+            let endpoints = format!("endpoints: {}", family.endpoints(5001));
+            vips += &vip(&format!("web-{family:?}").to_lowercase(), SocketAddr::new(family.vip(1), 80), "tcp", &endpoints);
+            let local = SocketAddr::new(family.vip(2), ECHO_PORT);
+            vips += &vip(&format!("local-{family:?}").to_lowercase(), local, "tcp", "mode: local");
+        }
+        let (_origins, _echo) = (network.origins(), support::echo::Echo::start());
+        let _vips = Vips::serve(&vips);
+        for family in FAMILIES {
+            let away = if family == Family::V4 { "40.40.40.1" } else { "fd00:40::1" };
+            // One beside a vip's port, and one in mode local.
+            for host in [1, 2] {
+                let own = SocketAddr::new(family.vip(host), ECHO_PORT);
+                let stream = far.inside(|| TcpStream::connect_timeout(&own, testkit::PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(testkit::PATIENCE)).unwrap();
+                bulk(&stream, BULK_BYTES);
+                let own = own.ip().to_string();
+                let pings = [(&far, vec!["-s", "3000", &own]), (&network.balancer, vec!["-s", "3000", "-I", &own, away])];
+                for (netns, words) in pings {
+                    let ping = [&["ping", "-c", "2", "-i", "0.2", "-W", "5"], &words[..]].concat();
+                    let said = netns.run(&ping).unwrap_or_else(|failure| panic!("{failure}"));
+                    assert!(said.contains(" 0% packet loss"), "{said}");
+                }
+            }
+            // And the vip is a vip.
+            assert_eq!(network.get(SocketAddr::new(family.vip(1), 80), 3, 30).origins.len(), 3);
         }
     });
 }

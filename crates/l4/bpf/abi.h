@@ -127,9 +127,12 @@ struct lb_address_key {
 	__u32 addr[4];
 };
 
+#define LB_ADDRESS_ECHO 0x01u /* ICMP echo to the address is answered here (no vip of it is local) */
+#define LB_ADDRESS_HOST 0x02u /* this host has the address, or a vip of it is local: what belongs to no flow is for the host's own stack */
+
 struct lb_address {
 	__u32 range_count;      /* 0 <= range_count <= LB_RANGES_MAX */
-	__u32 echo;             /* 1: ICMP echo to the address is answered here (no vip of it is local) */
+	__u32 flags;            /* LB_ADDRESS_* */
 	struct lb_range ranges[LB_RANGES_MAX];
 };
 
@@ -207,6 +210,8 @@ struct lb_fragment {
 
 /* A veth whose other end is in another namespace, and no port of a bridge there: bpf_redirect_peer works for packets to that end itself. */
 #define LB_INTERFACE_PEER 0x01u
+#define LB_INTERFACE_STRICT 0x02u /* rp_filter is 1: a packet's source must be reached by the interface that it came from */
+#define LB_INTERFACE_LOOSE 0x04u  /* rp_filter is 2: it must be reached by any */
 
 struct lb_interface {
 	__u32 mtu;
@@ -219,6 +224,8 @@ struct lb_interface {
 struct lb_shared {
 	__u32 flows_used;       /* entries of lb_flows at the end of the last collection */
 	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see flow.h */
+	__u32 collected_s;      /* when the last collection ended, or the last sweep began (gc.h) */
+	__u32 swept;            /* 1: that was a sweep */
 };
 
 /* ---- trace: what would happen to this packet ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Packets that go back to where they came from: what echo, RST and too-big have in common. */
+/* Packets that go back to where they came from: what echo, RST and ICMP errors have in common. */
 #ifndef LB_ANSWER_H
 #define LB_ANSWER_H
 

@@ -100,7 +100,7 @@ static __always_inline enum lb_outcome conntrack_reopen(struct packet *packet, s
 	enum lb_outcome outcome;
 
 	packet->vip = index;
-	outcome = vip ? source_admit(packet, vip, true, dry) : LB_CONTINUE;
+	outcome = vip ? source_admit(packet, vip, dry) : LB_CONTINUE;
 	if (outcome != LB_CONTINUE || dry)
 		return outcome;
 	conntrack_release(flow);

@@ -21,7 +21,7 @@ enum lb_outcome {
 /* X(number, name, what it means and what to do about it) */
 #define LB_DROP_REASONS(X) \
 	X(1, malformed, "a header is cut short, or contradicts itself") \
-	X(2, ttl_expired, "its TTL or hop limit ended here: look for a routing loop") \
+	X(2, ttl_expired, "its TTL or hop limit ended here: answered by ICMP. Traceroute causes some; many come from a routing loop") \
 	X(3, source_denied, "its source is on the vip's deny list") \
 	X(4, source_not_allowed, "the vip has an allow list, and its source is not on it") \
 	X(5, rate_limited, "its source opened new connections faster than the vip allows") \
@@ -33,9 +33,10 @@ enum lb_outcome {
 	X(11, flow_collision, "another connection already uses this tuple towards every endpoint that was tried") \
 	X(12, no_route, "the host has no route to the endpoint, or to the client") \
 	X(13, unknown_fragment, "a later fragment whose first was not seen") \
-	X(14, too_big, "larger than the next link carries, and must not be fragmented: answered by ICMP") \
+	X(14, too_big, "larger than the next link carries, and cannot be fragmented here: answered by ICMP") \
 	X(15, icmp_unmatched, "an ICMP error about a connection that is not known") \
-	X(16, redirect_failed, "the kernel refused to hand the packet to its interface")
+	X(16, redirect_failed, "the kernel refused to hand the packet to its interface") \
+	X(17, no_such_port, "the address is a vip's, but no vip has this port: answered by RST or ICMP, where routing would send it back")
 
 enum lb_reason {
 	LB_REASON_NONE = 0,

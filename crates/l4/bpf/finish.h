@@ -3,11 +3,12 @@
 #ifndef LB_FINISH_H
 #define LB_FINISH_H
 
+#include "error.h"
 #include "fragment.h"
+#include "gc.h"
 #include "icmp.h"
 #include "open.h"
 #include "reset.h"
-#include "toobig.h"
 
 #define NEXT (-1) /* TCX_NEXT and TC_ACT_UNSPEC: to the next program, or the host's own stack */
 
@@ -70,15 +71,18 @@ GLOBAL int lb_answer(struct __sk_buff *skb, struct packet *packet)
 {
 	if (!packet)
 		return false;
-	return packet->answer == ANSWER_RST ? reset_send(skb, packet) : toobig_send(skb, packet);
+	return packet->answer == ANSWER_RST ? reset_send(skb, packet) : error_send(skb, packet);
 }
 
 static __always_inline int finish(struct __sk_buff *skb, struct packet *packet, enum lb_outcome outcome, const bool dry)
 {
 	if (dry)
 		return NEXT;
-	if (unlikely(packet->reason))
+	if (unlikely(packet->reason)) {
 		count_reason(packet);
+		if (packet->reason == LB_REASON_flow_table_full)
+			lb_sweep(now_s());
+	}
 	switch (outcome) {
 	case LB_FORWARD:
 		return TC_ACT_REDIRECT;

@@ -23,37 +23,55 @@ static __always_inline bool is_peer(const struct lb_interface *interface, const 
 	return (interface->flags & LB_INTERFACE_PEER) && !differs;
 }
 
+/* Asks the host's routes. `iif`: where the packet comes in; that interface must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. */
+static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const __u32 *saddr, const __u32 *daddr, __u8 proto,
+				      __u32 iif)
+{
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->ifindex = iif;
+	fib->l4_protocol = proto;
+	/* Not a length: it makes the lookup tell the route's MTU, which counts beside the interface's (kernel 5.12). */
+	fib->tot_len = 1;
+	if (address_is_ipv4(daddr)) {
+		fib->family = LB_AF_INET;
+		fib->ipv4_src = saddr[3];
+		fib->ipv4_dst = daddr[3];
+	} else {
+		fib->family = LB_AF_INET6;
+		address_copy(fib->ipv6_src, saddr);
+		address_copy(fib->ipv6_dst, daddr);
+	}
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+}
+
+/* Whether the neighbour is known is bpf_redirect_neigh's business, which can ask for it. The interface is told all the same (kernel 5.10). */
+static __always_inline bool is_way(long result)
+{
+	return result == BPF_FIB_LKUP_RET_SUCCESS || result == BPF_FIB_LKUP_RET_NO_NEIGH;
+}
+
+/* The interface by which the host would send a packet that has come in here on to this address. 0: by none. */
+static __always_inline __u32 route_interface(struct __sk_buff *skb, const __u32 *daddr, __u8 proto)
+{
+	const __u32 any[4] = { 0 };
+	struct bpf_fib_lookup fib;
+
+	return is_way(route_ask(skb, &fib, any, daddr, proto, skb->ifindex)) ? fib.ifindex : 0;
+}
+
 /*
- * Asks the host's routes, so that what an operator does with `ip route` holds here too, and writes the way into the flow. `iif`: where the
- * packet comes in; that interface must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. False: no way, and the flow is as it was.
- * A flow in use may be read half-written by another CPU: one packet goes the wrong way, as packets do when a route changes.
+ * Asks the host's routes, so that what an operator does with `ip route` holds here too, and writes the way into the flow. False: no way, and the flow is as it
+ * was. A flow in use may be read half-written by another CPU: one packet goes the wrong way, as packets do when a route changes.
  */
 static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, const __u32 *daddr, __u8 proto, __u32 iif, struct lb_flow *flow)
 {
 	struct bpf_fib_lookup fib;
 	struct lb_interface *interface;
 	__u32 ifindex, mtu;
-	long result;
+	long result = route_ask(skb, &fib, saddr, daddr, proto, iif);
 
-	__builtin_memset(&fib, 0, sizeof(fib));
-	fib.ifindex = iif;
-	fib.l4_protocol = proto;
-	/* Not a length: it makes the lookup tell the route's MTU, which counts beside the interface's (kernel 5.12). */
-	fib.tot_len = 1;
-	if (address_is_ipv4(daddr)) {
-		fib.family = LB_AF_INET;
-		fib.ipv4_src = saddr[3];
-		fib.ipv4_dst = daddr[3];
-	} else {
-		fib.family = LB_AF_INET6;
-		address_copy(fib.ipv6_src, saddr);
-		address_copy(fib.ipv6_dst, daddr);
-	}
-	result = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
-	/* Whether the neighbour is known is bpf_redirect_neigh's business, which can ask for it. The interface is told all the same (kernel 5.10). */
-	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (!is_way(result))
 		return false;
-
 	if (fib.family == LB_AF_INET)
 		address_from_ipv4(flow->next_hop, fib.ipv4_dst);
 	else
@@ -113,6 +131,36 @@ static __always_inline bool strip_vlan(struct __sk_buff *skb, struct packet *pac
 	return true;
 }
 
+/*
+ * Would the host's own stack take the packet with its new source, and fragment it? It takes none from an address that it has itself, and goes by rp_filter for
+ * the others. Those that it would not take are answered as if they had DF set: a sender that fragments datagrams, or follows the path's MTU, then
+ * sends smaller packets.
+ */
+static __always_inline bool stack_takes(struct __sk_buff *skb, const struct lb_flow *flow, __u8 proto)
+{
+	__u32 ifindex = skb->ifindex, back;
+	struct lb_interface *interface;
+	struct lb_address_key source;
+	struct lb_address *address;
+
+	if (!(flow->flags & LB_FLOW_NEW_SADDR))
+		return true;
+	address_copy(source.addr, flow->saddr);
+	address = bpf_map_lookup_elem(&lb_addresses, &source);
+	if (!address || (address->flags & LB_ADDRESS_HOST)) /* full_nat speaks from addresses of this host */
+		return false;
+	interface = bpf_map_lookup_elem(&lb_interfaces, &ifindex);
+	if (!interface || !(interface->flags & (LB_INTERFACE_STRICT | LB_INTERFACE_LOOSE)))
+		return true;
+	back = route_interface(skb, flow->saddr, proto);
+	return back && (back == ifindex || !(interface->flags & LB_INTERFACE_STRICT));
+}
+
+GLOBAL int lb_stack_takes(struct __sk_buff *skb, const struct lb_flow *flow, __u32 proto)
+{
+	return flow && stack_takes(skb, flow, (__u8)proto);
+}
+
 /* Checks that it may leave, rewrites it, and sends it on its flow's way. */
 static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct packet *packet, const struct lb_flow *flow, const bool dry)
 {
@@ -121,8 +169,8 @@ static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct pac
 
 	packet->vip = flow->vip;
 	if (packet->ttl <= 1) {
-		outcome = drop(packet, LB_REASON_ttl_expired);
-	} else if (!fits && packet->dont_fragment) {
+		outcome = answer(packet, ANSWER_TIME_EXCEEDED, LB_REASON_ttl_expired);
+	} else if (!fits && (packet->dont_fragment || !lb_stack_takes(skb, flow, packet->key.proto))) {
 		packet->mtu = flow->mtu;
 		outcome = answer(packet, ANSWER_TOO_BIG, LB_REASON_too_big);
 	} else if (!fits) {

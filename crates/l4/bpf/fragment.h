@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Fragments: the first carries the ports, and the others are told them. Nothing is put together or held back: one that comes before its first is
- * dropped, as the datagram is for a host that waits for it in vain.
+ * dropped, as the datagram is for a host that waits for it in vain; or goes to this host's own stack, if the address is the host's.
  */
 #ifndef LB_FRAGMENT_H
 #define LB_FRAGMENT_H
@@ -38,7 +38,7 @@ static __always_inline enum lb_outcome fragment_later(struct packet *packet)
 	fragment_key(&key, packet);
 	ports = bpf_map_lookup_elem(&lb_fragments, &key);
 	if (!ports)
-		return vip_address(packet) ? drop(packet, LB_REASON_unknown_fragment) : LB_PASS;
+		return stray(packet, LB_REASON_unknown_fragment);
 	packet->key.sport = ports->sport;
 	packet->key.dport = ports->dport;
 	return LB_CONTINUE;

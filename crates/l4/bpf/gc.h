@@ -4,6 +4,8 @@
  * have been silent, some hundreds at a time, so that a table of millions holds up neither its thread nor this CPU; whether they are over is decided
  * here, by both directions as they are now.
  *
+ * When user space is gone, nobody turns pages: then the packet that finds the table full sweeps it, all at once.
+ *
  * The client's entry decides for both. An entry of replies is looked at for itself only when its twin is gone.
  */
 #ifndef LB_GC_H
@@ -55,6 +57,61 @@ static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct coll
 	conntrack_release(flow);
 	bpf_map_delete_elem(&lb_flows, &other);
 	bpf_map_delete_elem(&lb_flows, key);
+	return 0;
+}
+
+/* Seconds without a collection, after which user space is thought gone. It begins one every two seconds; of a million flows, one takes some seconds more. */
+#define COLLECTOR_GONE_S 30u
+/* Between two sweeps: the pace of user space. */
+#define SWEEP_EVERY_S 2u
+
+/*
+ * Removes this entry alone, not its twin: the walk stands on an entry, and may stand on no other than this when it goes on. The twin is met later in this walk, or
+ * is an orphan in the next.
+ */
+static long gc_entry(void *map, struct lb_flow_key *key, struct lb_flow *flow, struct collection *collection)
+{
+	struct lb_flow_key other;
+	struct lb_flow *twin, *decides = flow;
+
+	twin_key(&other, flow, key->proto);
+	twin = flow->flags & LB_FLOW_DSR ? NULL : conntrack_find(&other);
+	if (twin && (flow->flags & LB_FLOW_REPLY)) {
+		decides = twin;
+		twin = flow;
+	}
+	if (!gc_is_over(decides, twin, collection))
+		return 0;
+	collection->counts.removed++;
+	conntrack_release(flow);
+	bpf_map_delete_elem(&lb_flows, key);
+	return 0;
+}
+
+/*
+ * The table is full, and user space has long not been heard of: forgets what is over, as if under pressure. The walk cannot be left and taken up again, so the
+ * packet that came upon it waits for all of it: TODO-MEASURE. Only one CPU does it.
+ */
+static __always_inline void gc_sweep(__u32 now)
+{
+	struct collection collection = { .counts.now_s = now, .pressure = 1 };
+	__u32 zero = 0, before;
+	struct lb_shared *shared = bpf_map_lookup_elem(&lb_shared, &zero);
+
+	if (!shared)
+		return;
+	before = shared->collected_s;
+	if (!is_silent(now, before, shared->swept ? SWEEP_EVERY_S : COLLECTOR_GONE_S))
+		return;
+	if (__sync_val_compare_and_swap(&shared->collected_s, before, now) != before)
+		return;
+	shared->swept = 1;
+	bpf_for_each_map_elem(&lb_flows, gc_entry, &collection, 0);
+}
+
+GLOBAL int lb_sweep(__u32 now)
+{
+	gc_sweep(now);
 	return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "answer.h"
 #include "conntrack.h"
+#include "fragment.h"
 #include "vip.h"
 
 #define ICMP_CHECK_OFFSET 2u
@@ -26,17 +27,12 @@ static __always_inline bool icmp_is_echo(const struct packet *packet)
 	return packet->icmp_code == 0 && packet->icmp_type == (packet->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST);
 }
 
-/* The request becomes the reply: the addresses change places, which no checksum sees. */
-static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct packet *packet)
+/* The addresses change places, which no checksum sees, and the packet goes back. */
+static __always_inline enum lb_outcome icmp_turn(struct __sk_buff *skb, struct packet *packet)
 {
-	__u16 request = be16((__u16)(packet->icmp_type << 8));
-	__u16 reply = packet->ipv6 ? be16(ICMPV6_ECHO_REPLY << 8) : be16(ICMP_ECHO_REPLY << 8);
-	__u32 l4 = packet->l4 & (HEADER_BYTES_MAX - 1);
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 
-	if (bpf_l4_csum_replace(skb, l4 + ICMP_CHECK_OFFSET, request, reply, 2) || bpf_skb_store_bytes(skb, l4, &reply, 1, 0))
-		return drop(packet, LB_REASON_malformed);
 	if (packet->ipv6) {
 		ip6 = packet_at(skb, packet->l3, sizeof(*ip6));
 		if (!ip6)
@@ -54,6 +50,21 @@ static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct p
 		ip->ttl = ANSWER_TTL;
 	}
 	return send_back(skb) ? LB_ANSWER : drop(packet, LB_REASON_redirect_failed);
+}
+
+/*
+ * The request becomes the reply. Its first fragment does, too: the checksum is that of the whole message, in which only the type changes. The others
+ * are turned as they come.
+ */
+static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct packet *packet)
+{
+	__u16 request = be16((__u16)(packet->icmp_type << 8));
+	__u16 reply = packet->ipv6 ? be16(ICMPV6_ECHO_REPLY << 8) : be16(ICMP_ECHO_REPLY << 8);
+	__u32 l4 = packet->l4 & (HEADER_BYTES_MAX - 1);
+
+	if (bpf_l4_csum_replace(skb, l4 + ICMP_CHECK_OFFSET, request, reply, 2) || bpf_skb_store_bytes(skb, l4, &reply, 1, 0))
+		return drop(packet, LB_REASON_malformed);
+	return icmp_turn(skb, packet);
 }
 
 /* A 16-bit field of the quoted packet, and what its change does to the sum of the whole. */
@@ -175,7 +186,7 @@ static __always_inline enum lb_outcome icmp_error(struct __sk_buff *skb, struct 
 		flow = conntrack_find(&key);
 	}
 	if (!flow)
-		return vip_address(packet) ? drop(packet, LB_REASON_icmp_unmatched) : LB_PASS;
+		return stray(packet, LB_REASON_icmp_unmatched);
 	packet->vip = flow->vip;
 	if (packet->ttl <= 1)
 		return drop(packet, LB_REASON_ttl_expired);
@@ -188,14 +199,22 @@ static __always_inline enum lb_outcome icmp(struct __sk_buff *skb, struct packet
 {
 	struct lb_address *address;
 
-	if (packet->fragment != FRAGMENT_NONE) /* neither an error nor an echo can be understood from a part of it */
-		return vip_address(packet) ? drop(packet, LB_REASON_unknown_fragment) : LB_PASS;
-	if (icmp_is_error(packet))
+	if (packet->fragment == FRAGMENT_LATER) {
+		enum lb_outcome outcome = fragment_later(packet);
+
+		/* Known: of an echo request whose first fragment was answered. */
+		return outcome == LB_CONTINUE ? (dry ? LB_ANSWER : icmp_turn(skb, packet)) : outcome;
+	}
+	if (icmp_is_error(packet) && packet->fragment == FRAGMENT_NONE)
 		return icmp_error(skb, packet, dry);
 	address = icmp_is_echo(packet) ? vip_address(packet) : NULL;
-	if (!address || !address->echo)
-		return LB_PASS;
-	return dry ? LB_ANSWER : icmp_echo(skb, packet);
+	if (!address || !(address->flags & LB_ADDRESS_ECHO))
+		return packet->fragment == FRAGMENT_NONE ? LB_PASS : stray(packet, LB_REASON_unknown_fragment);
+	if (dry)
+		return LB_ANSWER;
+	if (packet->fragment == FRAGMENT_FIRST)
+		fragment_first(packet, false);
+	return icmp_echo(skb, packet);
 }
 
 #endif

@@ -27,19 +27,89 @@ GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
 	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
 }
 
+/* Has this host a connection with the packet's addresses and ports? */
+static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct bpf_sock_tuple tuple;
+	struct bpf_sock *socket;
+	bool found;
+
+	__builtin_memset(&tuple, 0, sizeof(tuple));
+	if (packet->ipv6) {
+		address_copy(tuple.ipv6.saddr, packet->key.saddr);
+		address_copy(tuple.ipv6.daddr, packet->key.daddr);
+		tuple.ipv6.sport = packet->key.sport;
+		tuple.ipv6.dport = packet->key.dport;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		tuple.ipv4.saddr = packet->key.saddr[3];
+		tuple.ipv4.daddr = packet->key.daddr[3];
+		tuple.ipv4.sport = packet->key.sport;
+		tuple.ipv4.dport = packet->key.dport;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!socket)
+		return false;
+	found = socket->state != BPF_TCP_LISTEN;
+	bpf_sk_release(socket);
+	return found;
+}
+
+/*
+ * No vip has the port. Where the address is a vip's, and the host's routes would send the packet back by the interface that it came from, a router and this
+ * host would pass it to each other until its TTL ends. So it is answered here. All else is for the host's own stack.
+ */
+static __always_inline enum lb_outcome no_vip(struct __sk_buff *skb, struct packet *packet)
+{
+	struct lb_address *address = vip_address(packet);
+
+	if (!address || (address->flags & LB_ADDRESS_HOST) || route_interface(skb, packet->key.daddr, packet->key.proto) != skb->ifindex)
+		return LB_PASS;
+	if (packet->fragment == FRAGMENT_LATER || (packet->tcp_flags & TCP_RST))
+		return drop(packet, LB_REASON_no_such_port);
+	return answer(packet, packet->key.proto == IPPROTO_TCP ? ANSWER_RST : ANSWER_NO_PORT, LB_REASON_no_such_port);
+}
+
+GLOBAL int lb_has_socket(struct __sk_buff *skb, struct packet *packet)
+{
+	return packet && has_socket(skb, packet);
+}
+
+GLOBAL int lb_no_vip(struct __sk_buff *skb, struct packet *packet)
+{
+	return packet ? no_vip(skb, packet) : LB_PASS;
+}
+
+/* This host has just started without its table, or takes over from another Steelyard: the hash finds the endpoint of a segment again. */
+static __always_inline bool may_take_up(const struct packet *packet, const struct lb_vip *vip)
+{
+	return is_consistent(vip) && (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+}
+
+/* A segment of no flow, to an address that this host has: of a connection of the host's own, or one that its stack answers by a RST itself. */
+static __always_inline bool is_of_this_host(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip)
+{
+	struct lb_address *address = vip_address(packet);
+
+	if (!address || !(address->flags & LB_ADDRESS_HOST))
+		return false;
+	return !may_take_up(packet, vip) || lb_has_socket(skb, packet);
+}
+
 /* May this segment or datagram begin a flow, or take up one that was lost? LB_CONTINUE: yes. */
-static __always_inline enum lb_outcome open_is_allowed(struct packet *packet, const struct lb_vip *vip)
+static __always_inline enum lb_outcome open_is_allowed(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip)
 {
 	if (packet->fragment == FRAGMENT_LATER)
 		return drop(packet, LB_REASON_unknown_fragment);
 	if (packet->ttl <= 1)
-		return drop(packet, LB_REASON_ttl_expired);
+		return answer(packet, ANSWER_TIME_EXCEEDED, LB_REASON_ttl_expired);
 	if (packet->key.proto != IPPROTO_TCP || tcp_begins(packet->tcp_flags))
 		return LB_CONTINUE;
+	if (is_of_this_host(skb, packet, vip))
+		return LB_PASS;
 	if (packet->tcp_flags & TCP_RST) /* never answered by another (RFC 9293, 3.10.7.1) */
 		return drop(packet, LB_REASON_no_flow);
-	/* This host has just started without its table, or takes over from another Steelyard: the hash finds the endpoint again. */
-	if (is_consistent(vip) && (packet->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_ACK)
+	if (may_take_up(packet, vip))
 		return LB_CONTINUE;
 	return answer(packet, ANSWER_RST, LB_REASON_no_flow);
 }
@@ -75,17 +145,22 @@ static __always_inline enum lb_outcome open_flow(struct __sk_buff *skb, struct p
 	enum lb_outcome outcome = vip_find(packet, dry);
 	struct lb_vip *vip;
 
+	if (outcome == LB_PASS) {
+		outcome = lb_no_vip(skb, packet);
+		if (outcome != LB_PASS)
+			trace(dry, LB_STAGE_VIP, outcome, packet->reason, 0);
+	}
 	if (outcome != LB_CONTINUE)
 		return outcome;
 	vip = vip_at(packet->vip);
 	if (!vip)
 		return LB_PASS;
-	outcome = open_is_allowed(packet, vip);
+	outcome = open_is_allowed(skb, packet, vip);
 	if (outcome != LB_CONTINUE) {
 		trace(dry, LB_STAGE_CONNTRACK, outcome, packet->reason, 0);
 		return outcome;
 	}
-	outcome = source_admit(packet, vip, packet->key.proto != IPPROTO_TCP || tcp_begins(packet->tcp_flags), dry);
+	outcome = source_admit(packet, vip, dry);
 	return outcome == LB_CONTINUE ? open_at_endpoint(skb, packet, vip, now, dry) : outcome;
 }
 

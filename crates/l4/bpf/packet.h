@@ -9,6 +9,7 @@
 #include "base.h"
 
 #define VLAN_TAGS_MAX 2u
+#define VLAN_ID_MASK 0x0fffu
 #define EXTENSIONS_MAX 6u          /* IPv6 extension headers */
 #define EXTENSION_BYTES_MAX 256u   /* of all of them together */
 #define HEADER_BYTES_MAX 1024u     /* all headers, and those that an ICMP error quotes; a power of two, for the verifier */
@@ -38,6 +39,8 @@ enum answer {
 	ANSWER_NONE = 0,
 	ANSWER_RST,
 	ANSWER_TOO_BIG,
+	ANSWER_TIME_EXCEEDED,
+	ANSWER_NO_PORT, /* nobody serves this port of UDP */
 };
 
 struct packet {
@@ -75,12 +78,16 @@ struct cursor {
 /* RFC 792, RFC 4443. <linux/icmp.h> cannot be included without a C library. */
 #define ICMP_ECHO_REPLY 0
 #define ICMP_UNREACHABLE 3
-#define ICMP_FRAGMENTATION_NEEDED 4 /* a code of the above */
+#define ICMP_NO_PORT 3              /* a code of the above */
+#define ICMP_FRAGMENTATION_NEEDED 4 /* the same */
 #define ICMP_ECHO_REQUEST 8
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_FIRST 1        /* unreachable, too big, time exceeded, parameter problem */
+#define ICMPV6_UNREACHABLE 1
+#define ICMPV6_NO_PORT 4            /* a code of the above */
 #define ICMPV6_TOO_BIG 2
+#define ICMPV6_TIME_EXCEEDED 3
 #define ICMPV6_ERROR_LAST 4
 #define ICMPV6_ECHO_REQUEST 128
 #define ICMPV6_ECHO_REPLY 129
@@ -320,6 +327,8 @@ static __always_inline enum walk walk_ethernet(struct cursor *cursor, struct pac
 
 		if (!tag)
 			return WALK_SHORT;
+		if (tag[0] & be16(VLAN_ID_MASK)) /* for the VLAN's own interface, see read.h */
+			return WALK_OTHER;
 		proto = tag[1];
 		packet->vlan_tags++;
 	}

@@ -3,6 +3,8 @@
 #ifndef LB_READ_H
 #define LB_READ_H
 
+#include <linux/if_packet.h>
+
 #include "vip.h"
 
 static __always_inline enum walk packet_walk(struct __sk_buff *skb, struct packet *packet, const enum pace pace)
@@ -32,18 +34,29 @@ GLOBAL int lb_walk(struct __sk_buff *skb, struct packet *packet)
 	return packet_walk(skb, packet, PACE_FULL);
 }
 
+/*
+ * Is the frame for this interface? A switch that floods, and an interface in promiscuous mode, deliver frames for other hosts, too; if two balancers hear
+ * them, both would answer. A frame with a VLAN tag is for the VLAN's own interface, where it comes by without its tag. A tag of VLAN 0 says
+ * a priority and no VLAN (IEEE 802.1Q).
+ */
+static __always_inline bool is_for_this_interface(const struct __sk_buff *skb)
+{
+	return skb->pkt_type == PACKET_HOST && !(skb->vlan_present && (skb->vlan_tci & VLAN_ID_MASK));
+}
+
 /* LB_CONTINUE: TCP, UDP or ICMP over IP, and its headers are whole. What is broken is dropped only when it is for a vip. */
 static __always_inline enum lb_outcome packet_read(struct __sk_buff *skb, struct packet *packet, const bool dry)
 {
 	enum walk walk = packet_walk(skb, packet, PACE_SHORT);
 	enum lb_outcome outcome = LB_CONTINUE;
 
+	if (unlikely(!is_for_this_interface(skb)))
+		walk = WALK_OTHER;
+
 	if (unlikely(walk == WALK_SHORT || walk == WALK_LONGER))
 		walk = lb_walk(skb, packet);
 	if (unlikely(walk != WALK_OK)) {
-		bool broken = walk != WALK_OTHER && packet->addressed && vip_address(packet);
-
-		outcome = broken ? drop(packet, LB_REASON_malformed) : LB_PASS;
+		outcome = walk != WALK_OTHER && packet->addressed ? stray(packet, LB_REASON_malformed) : LB_PASS;
 	}
 	trace(dry, LB_STAGE_PACKET, outcome, packet->reason, packet->key.proto);
 	return outcome;

@@ -43,14 +43,17 @@ static __always_inline enum lb_outcome source_rate(struct packet *packet, const 
 	return LB_CONTINUE;
 }
 
-/* `counts`: this opens a flow. One that is found again after a restart is not held against the rate. */
-static __always_inline enum lb_outcome source_admit(struct packet *packet, const struct lb_vip *vip, bool counts, const bool dry)
+/*
+ * Every flow costs a token, also one that a hash takes up again in its middle: else a flood of ACKs would fill the table. A segment that finds none is dropped
+ * without a RST, and its sender tries again, so that the connections of a source come back as fast as it may open new ones.
+ */
+static __always_inline enum lb_outcome source_admit(struct packet *packet, const struct lb_vip *vip, const bool dry)
 {
 	enum lb_outcome outcome = LB_CONTINUE;
 
 	if (vip->flags & LB_VIP_SOURCES)
 		outcome = source_listed(packet, vip);
-	if (outcome == LB_CONTINUE && counts && (vip->flags & LB_VIP_RATE))
+	if (outcome == LB_CONTINUE && (vip->flags & LB_VIP_RATE))
 		outcome = source_rate(packet, vip, dry);
 	if (vip->flags & (LB_VIP_SOURCES | LB_VIP_RATE))
 		trace(dry, LB_STAGE_SOURCE, outcome, packet->reason, 0);

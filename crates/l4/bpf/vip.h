@@ -13,6 +13,17 @@ static __always_inline struct lb_address *vip_address(const struct packet *packe
 	return bpf_map_lookup_elem(&lb_addresses, &key);
 }
 
+/*
+ * A packet to a vip's address of which neither a flow nor a vip knows anything. Where this host has the address itself, it may be about a connection of the
+ * host's own, and its stack knows that.
+ */
+static __always_inline enum lb_outcome stray(struct packet *packet, enum lb_reason reason)
+{
+	struct lb_address *address = vip_address(packet);
+
+	return !address || (address->flags & LB_ADDRESS_HOST) ? LB_PASS : drop(packet, reason);
+}
+
 /* The index of the vip in a range of the address, or LB_VIPS_MAX. */
 static __always_inline __u32 vip_in_range(const struct packet *packet)
 {

@@ -129,13 +129,13 @@ mod tests {
         check!(btf, lb_vip: table_slots, affinity_s, syn_s, idle_s, closing_s, rate_per_s, rate_burst, mode, algorithm, flags, pad);
         check!(btf, lb_range: first, last, vip, proto, pad);
         check!(btf, lb_address_key: addr);
-        check!(btf, lb_address: range_count, echo, ranges);
+        check!(btf, lb_address: range_count, flags, ranges);
         check!(btf, lb_endpoint: addr, vip, weight, port, state, source);
         check!(btf, lb_counters: packets, bytes, flows);
         check!(btf, lb_pool: addrs, addr_count, port_first, port_last);
         check!(btf, lb_source_key: prefix_bits, vip, addr);
         check!(btf, lb_interface: mtu, flags, peer_mac, pad);
-        check!(btf, lb_shared: flows_used, pressure);
+        check!(btf, lb_shared: flows_used, pressure, collected_s, swept);
         check!(btf, lb_trace_step: stage, outcome, reason, pad, detail);
         check!(btf, lb_trace: step_count, steps, flow);
         check!(btf, lb_gc_context: key_count, now_s, expired, closed, removed);

@@ -17,6 +17,7 @@ use crate::Refusal;
 use crate::abi::*;
 use crate::content::Content;
 use crate::flows::socket;
+use crate::host;
 use crate::load::{self, COLLECT};
 use crate::plan::TCP;
 use crate::reset::{PRODDED_MAX, SILENT_S};
@@ -105,7 +106,13 @@ impl Walk {
     pub(crate) fn end(mut self, maps: &Maps) -> Result<Walked, Refusal> {
         self.walked.kept = self.met.saturating_sub(self.removed);
         let is_high = self.walked.kept > high_water(maps.flows.max_entries());
-        set(&maps.shared, &0_u32, &lb_shared { flows_used: self.walked.kept, pressure: u32::from(is_high) })?;
+        let pressure = u32::from(is_high);
+        // The time tells the programs that somebody collects: they do it themselves when nobody does.
+        set(
+            &maps.shared,
+            &0_u32,
+            &lb_shared { flows_used: self.walked.kept, pressure, collected_s: host::now_s(), swept: 0 },
+        )?;
         Ok(self.walked)
     }
 

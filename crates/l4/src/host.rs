@@ -93,6 +93,12 @@ fn beside(range: &str) -> (u16, u16) {
     if last < u16::MAX { (last + 1, u16::MAX) } else { (PORT_MIN, u16::MAX) }
 }
 
+/// By what of reverse path filtering the kernel judges packets that come in at the interface: 0 nothing, 1 strict, 2 loose (ip-sysctl: the larger counts).
+pub(crate) fn rp_filter(interface: &str) -> u8 {
+    let read = |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse().ok();
+    read("all").unwrap_or(0).max(read(interface).unwrap_or(0))
+}
+
 /// Whether packets that come in at the interface are forwarded at all: without, the kernel answers no question about routes.
 pub(crate) fn forwards(interface: &str, ipv6: bool) -> bool {
     let family = if ipv6 { "ipv6" } else { "ipv4" };

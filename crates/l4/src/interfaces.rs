@@ -60,7 +60,8 @@ pub(crate) fn list_with_peers() -> io::Result<Vec<Interface>> {
     Ok(interfaces)
 }
 
-fn open() -> io::Result<Socket> {
+/// A socket for such questions.
+pub(crate) fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -68,8 +69,12 @@ fn open() -> io::Result<Socket> {
 }
 
 fn ask(socket: &Socket, about: LinkMessage, flags: u16) -> io::Result<()> {
-    let payload = NetlinkPayload::from(RouteNetlinkMessage::GetLink(about));
-    let mut question = NetlinkMessage::new(NetlinkHeader::default(), payload);
+    send(socket, RouteNetlinkMessage::GetLink(about), flags)
+}
+
+/// Sends a question.
+pub(crate) fn send(socket: &Socket, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    let mut question = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
     question.header.flags = flags | NLM_F_REQUEST;
     question.finalize();
     let mut bytes = vec![0; question.buffer_len()];

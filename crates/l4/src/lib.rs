@@ -51,6 +51,8 @@ mod interfaces;
 #[cfg(kernel_plane)]
 mod load;
 #[cfg(kernel_plane)]
+mod own;
+#[cfg(kernel_plane)]
 mod pins;
 #[cfg(kernel_plane)]
 mod plan;

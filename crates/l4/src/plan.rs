@@ -34,6 +34,8 @@ pub(crate) struct Sources {
     pub(crate) towards: BTreeMap<String, BTreeMap<SocketAddr, IpAddr>>,
     /// The first and the last of the ports that nobody else on this host takes by himself.
     pub(crate) ports: (u16, u16),
+    /// Addresses of vips that this host has itself.
+    pub(crate) own: BTreeSet<IpAddr>,
 }
 
 /// The wanted content, and what its numbers stand for.
@@ -46,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) leaving: BTreeSet<u32>,
     /// Every interface that a vip names.
     pub(crate) interfaces: BTreeSet<String>,
+    /// Addresses of vips in mode `local`: the host has them, by whatever means.
+    local: BTreeSet<IpAddr>,
 }
 
 /// A vip, as reports name it.
@@ -146,6 +150,20 @@ impl Sources {
 }
 
 impl Plan {
+    /// The addresses of all vips.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.content.addresses.keys().map(|key| address_of(key.addr))
+    }
+
+    /// Writes down which of them this host has itself.
+    pub(crate) fn set_own(&mut self, own: &BTreeSet<IpAddr>) {
+        for (key, address) in &mut self.content.addresses {
+            let at = address_of(key.addr);
+            let is_own = own.contains(&at) || self.local.contains(&at);
+            address.flags = address.flags & !LB_ADDRESS_HOST | if is_own { LB_ADDRESS_HOST } else { 0 };
+        }
+    }
+
     fn basis(&self, vip: &Vip, endpoints: &BTreeMap<SocketAddr, u32>) -> Basis {
         let active = endpoints.iter().filter_map(|(address, index)| {
             let endpoint = self.content.endpoints.get(index)?;
@@ -166,22 +184,24 @@ impl Plan {
         for (nets, verdict) in [(&vip.allow, LB_SOURCE_ALLOW), (&vip.deny, LB_SOURCE_DENY)] {
             self.content.sources.extend(nets.iter().map(|net| (source_key(id, net), verdict)));
         }
-        self.add_address(vip, id);
+        self.add_address(vip, id, &sources.own);
         self.interfaces.extend(vip.interfaces.iter().cloned());
     }
 
-    fn add_address(&mut self, vip: &Vip, id: u32) {
+    fn add_address(&mut self, vip: &Vip, id: u32, own: &BTreeSet<IpAddr>) {
         let addr = words_of(vip.address);
         let proto = proto(vip.transport);
         let address = self
             .content
             .addresses
             .entry(lb_address_key { addr })
-            .or_insert_with(|| lb_address { echo: 1, ..lb_address::default() });
+            .or_insert_with(|| lb_address { flags: LB_ADDRESS_ECHO, ..lb_address::default() });
         if vip.mode == VipMode::Local {
             // The host has the address, and answers for itself.
-            address.echo = 0;
+            address.flags &= !LB_ADDRESS_ECHO;
+            self.local.insert(vip.address);
         }
+        address.flags |= if self.local.contains(&vip.address) || own.contains(&vip.address) { LB_ADDRESS_HOST } else { 0 };
         if vip.ports.first == vip.ports.last {
             let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, pad: 0 };
             self.content.vip_ids.insert(key, id);

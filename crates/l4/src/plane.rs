@@ -20,7 +20,7 @@ use crate::pins::{Held, Pins, remove_folder, sweep};
 use crate::plan::{self, Plan, Sources};
 use crate::reset::Prodder;
 use crate::sync::{Maps, get, set};
-use crate::{Collected, EndpointVerdict, Options, Refusal, host, samples};
+use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
 
 /// Seconds for which a removed endpoint rests besides the closing time of its vip, after its last flow has ended: a flow that has ended is still in the
 /// table, to translate what was sent late.
@@ -185,6 +185,7 @@ impl Plane {
             Some(walk) => walk,
             None => {
                 self.refresh_interfaces()?;
+                self.refresh_own()?;
                 self.attach()?;
                 // A vip that goes from here on is not gone from the pages that were turned: its index rests until after the next walk.
                 self.leaving.append(&mut self.resting);
@@ -257,12 +258,19 @@ impl Plane {
             interfaces::list_with_peers().map_err(|error| Refusal::kernel("list the interfaces", error))?;
         let value = |interface: &Interface| lb_interface {
             mtu: interface.mtu,
-            flags: if interface.peer.is_some() { LB_INTERFACE_PEER } else { 0 },
+            flags: flags(interface),
             peer_mac: interface.peer.unwrap_or_default(),
             pad: [0; 2],
         };
         let wanted = self.interfaces.iter().take(INTERFACES_MAX).map(|it| (it.index, value(it))).collect();
         self.maps.write_interfaces(&mut self.interfaces_held, &wanted)
+    }
+
+    /// An address of a vip may be given to this host, and taken from it, at any time: by keepalived, for one.
+    fn refresh_own(&mut self) -> Result<(), Refusal> {
+        let own = own::among(self.plan.addresses());
+        self.plan.set_own(&own);
+        self.maps.write_addresses(&mut self.held, &self.plan.content)
     }
 
     fn attach(&mut self) -> Result<(), Refusal> {
@@ -307,6 +315,15 @@ impl Plane {
     }
 }
 
+fn flags(interface: &Interface) -> u32 {
+    let rp_filter = match host::rp_filter(&interface.name) {
+        0 => 0,
+        1 => LB_INTERFACE_STRICT,
+        _ => LB_INTERFACE_LOOSE,
+    };
+    rp_filter | if interface.peer.is_some() { LB_INTERFACE_PEER } else { 0 }
+}
+
 const GONE: &str = "gone";
 
 fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> {
@@ -337,7 +354,10 @@ fn sources(vips: &[Vip]) -> Result<Sources, Refusal> {
         }
     }
     match refused.pop() {
-        None => Ok(Sources { towards, ports: host::free_ports() }),
+        None => {
+            let own = own::among(vips.iter().map(|vip| vip.address));
+            Ok(Sources { towards, ports: host::free_ports(), own })
+        }
         Some(only) if refused.is_empty() => Err(only),
         Some(last) => {
             refused.push(last);

@@ -93,6 +93,11 @@ impl Maps {
         clear(&self.endpoints, &mut held.endpoints, &wanted.endpoints)
     }
 
+    /// Writes what changed of the addresses, of which none comes or goes.
+    pub(crate) fn write_addresses(&self, held: &mut Content, wanted: &Content) -> Result<(), Refusal> {
+        put(&self.addresses, &mut held.addresses, &wanted.addresses)
+    }
+
     /// Of an endpoint that nobody uses any more.
     pub(crate) fn free_endpoint(&self, held: &mut Content, id: u32) -> Result<(), Refusal> {
         set(&self.endpoints, &id, &lb_endpoint::default())?;

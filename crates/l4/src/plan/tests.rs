@@ -31,7 +31,7 @@ fn make(vips: &[Vip], held: &Content) -> Plan {
         held,
         &Plan::default(),
         &BTreeSet::new(),
-        &Sources { towards: BTreeMap::new(), ports: (1024, 32_767) },
+        &Sources { ports: (1024, 32_767), ..Sources::default() },
     )
     .unwrap()
 }
@@ -59,7 +59,7 @@ fn a_vip_from_nothing() {
         ("20.0.0.1", 80, TCP, 0)
     );
     let address = plan.content.addresses.values().next().unwrap();
-    assert_eq!((address.range_count, address.echo), (0, 1));
+    assert_eq!((address.range_count, address.flags), (0, LB_ADDRESS_ECHO));
     assert!(plan.leaving.is_empty() && plan.content.sources.is_empty() && plan.content.pools.is_empty());
 }
 
@@ -202,7 +202,8 @@ fn modes_and_options() {
     let towards = |(endpoint, source): (&str, &str)| (endpoint.parse().unwrap(), source.parse().unwrap());
     // The order of the pool is that of its addresses, whoever they are for.
     let towards = [("[fd01::2]:0", "fd01::9"), ("[fd02::2]:0", "fd01::1"), ("[fd02::3]:0", "fd01::1")].map(towards);
-    let sources = Sources { towards: [("web".to_owned(), towards.into())].into(), ports: (1024, 32_767) };
+    let towards = [("web".to_owned(), towards.into())].into();
+    let sources = Sources { towards, ports: (1024, 32_767), own: BTreeSet::new() };
     let made =
         plan(&[web.clone()], &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
     let written = made.content.vips[&0];
@@ -221,8 +222,21 @@ fn modes_and_options() {
     local.mode = VipMode::Local;
     let made =
         plan(&[web, local], &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
-    assert_eq!(made.content.addresses.values().map(|address| address.echo).collect::<Vec<_>>(), [0]);
+    assert_eq!(made.content.addresses.values().map(|address| address.flags).collect::<Vec<_>>(), [LB_ADDRESS_HOST]);
     assert_eq!(made.content.vip_ids.len(), 2);
+}
+
+#[test]
+fn addresses_that_this_host_has() {
+    let vips = [vip("web", "20.0.0.1", (80, 80), TWO), vip("dns", "fd00::1", (53, 53), &[])];
+    let own = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect::<BTreeSet<_>>();
+    let flags = |plan: &Plan| plan.content.addresses.values().map(|address| address.flags).collect::<Vec<_>>();
+    let sources = Sources { own: own(&["20.0.0.1", "20.0.0.9"]), ..Sources::default() };
+    let mut made =
+        plan(&vips, &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
+    assert_eq!(flags(&made), [LB_ADDRESS_ECHO | LB_ADDRESS_HOST, LB_ADDRESS_ECHO]);
+    made.set_own(&own(&["fd00::1"]));
+    assert_eq!(flags(&made), [LB_ADDRESS_ECHO, LB_ADDRESS_ECHO | LB_ADDRESS_HOST]);
 }
 
 #[test]

@@ -66,8 +66,8 @@ fn headers_of_every_shape() {
     let (four, six) = (("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2"));
     for (from, to) in [four, six] {
         check(&Packet::tcp(from, to).payload(b"data"));
-        check(&Packet::tcp(from, to).vlan(1).vlan(2).tcp_options(&[1; 40]));
-        check(&Packet::udp(from, to).vlan(1).payload_bytes(100));
+        check(&Packet::tcp(from, to).vlan(0).vlan(0).tcp_options(&[1; 40]));
+        check(&Packet::udp(from, to).vlan(0).payload_bytes(100));
         check(&Packet::udp(from, to));
     }
     check(&Packet::ping("10.0.0.1", "10.0.0.2", 1, 2).payload(b"x"));
@@ -75,6 +75,16 @@ fn headers_of_every_shape() {
     check(&Packet::tcp(four.0, four.1).ip_options(&[1; 40]));
     let chained = Packet::udp(six.0, six.1).extension(HOP_BY_HOP, &[1, 4]).extension(DESTINATION_OPTIONS, &[1; 30]);
     check(&chained.extension(ROUTING, &[0; 6]).fragment(0, false).payload(b"atomic"));
+}
+
+#[test]
+fn frames_of_another_vlan_are_not_ours() {
+    for id in [1, 0xfff] {
+        for packet in [Packet::tcp("10.0.0.1:1", "10.0.0.2:2"), Packet::udp("[fd00::1]:1", "[fd00::2]:2").vlan(0)] {
+            let frame = packet.vlan(id).build();
+            assert_eq!(walk(&frame, frame.len(), true).0, Walk::Other, "{id}");
+        }
+    }
 }
 
 #[test]
@@ -115,7 +125,7 @@ fn any_packet() -> impl Strategy<Value = Packet> {
                 1 => Packet::udp(&from_port, &to_port),
                 _ => Packet::ping(from.trim_matches(['[', ']']), to.trim_matches(['[', ']']), sport, dport),
             };
-            packet = (0..vlans).fold(packet, |packet, id| packet.vlan(id as u16 + 1)).payload_bytes(payload);
+            packet = (0..vlans).fold(packet, |packet, _| packet.vlan(0)).payload_bytes(payload);
             if ipv6 {
                 let add = |packet: Packet, (kind, units): (usize, usize)| {
                     packet.extension([HOP_BY_HOP, DESTINATION_OPTIONS][kind], &vec![1; units * 8 + 6])

@@ -1,8 +1,8 @@
 //! The way out: TTL, MTU, VLAN tags, the kind of interface, routes that move.
 
-use testkit::packet::{ACK, IcmpError, PSH, Packet, SYN};
+use testkit::packet::{ACK, IcmpError, PSH, Packet, RST, SYN};
 
-use super::layout::{TCP, UDP, mode};
+use super::layout::{ECHO, HOST, TCP, UDP, mode};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, ifindex, with_plane};
 
 const VIP: &str = "20.20.20.1:2020";
@@ -17,6 +17,7 @@ const NEIGH: u8 = 2;
 const TTL_EXPIRED: u32 = 2;
 const NO_ROUTE: u32 = 12;
 const TOO_BIG: u32 = 14;
+const NO_SUCH_PORT: u32 = 17;
 
 /// With a flow from the client to the first endpoint.
 fn open(plane: &mut Plane, proto: u8) {
@@ -29,14 +30,58 @@ fn open(plane: &mut Plane, proto: u8) {
 fn a_packet_whose_ttl_ends_here_goes_no_further() {
     with_plane("a_packet_whose_ttl_ends_here_goes_no_further", |plane| {
         open(plane, TCP);
+        plane.add(&Vip::new(1, UDP, "[fd00:20::1]:2020", &["[fd00:31::1]:5001"]));
+        let told = |from: &str, packet: &Packet, quoted: usize| {
+            let error = Packet::error(from, IcmpError::TimeExceeded, packet).quote(quoted);
+            let error = error.macs(packet.destination_mac, packet.source_mac);
+            plane.send(CLIENT, packet).answered(&error);
+        };
         for ttl in [0, 1] {
-            plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).ttl(ttl)).dropped();
-            plane.send(CLIENT, &Packet::tcp("10.10.10.1:40001", VIP).flags(SYN).ttl(ttl)).dropped();
+            told("20.20.20.1", &Packet::tcp(CLIENT_AT, VIP).ttl(ttl).payload_bytes(900), 40);
+            told("20.20.20.1", &Packet::tcp("10.10.10.1:40001", VIP).flags(SYN).ttl(ttl), 40);
+            told("fd00:20::1", &Packet::udp("[fd00:10::1]:1", "[fd00:20::1]:2020").ttl(ttl).payload_bytes(32), 60);
         }
-        plane.assert_drops(&[TTL_EXPIRED; 4]);
+        assert_eq!(plane.drops(), [((0, TTL_EXPIRED), 4), ((1, TTL_EXPIRED), 2)].into());
         assert_eq!(plane.flow_count(), 2, "no flow for a packet that goes nowhere");
         let last = Packet::tcp(CLIENT_AT, VIP).ttl(2);
         plane.send(CLIENT, &last).forwarded(&last.clone().to(ENDPOINT_AT).ttl(1));
+    });
+}
+
+#[test]
+fn a_port_that_no_vip_has_is_answered_where_routes_would_send_it_back() {
+    with_plane("a_port_that_no_vip_has_is_answered_where_routes_would_send_it_back", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip::new(1, TCP, "[fd00:20::1]:2020", &["[fd00:31::1]:5001"]));
+        let closed = |client: &str, vip: &str| {
+            let (client, other) = (format!("{client}:7"), format!("{vip}:81"));
+            (Packet::tcp(&client, &other).flags(SYN).seq(9), Packet::udp(&client, &other).payload(b"question"))
+        };
+        let families = [("10.10.10.1", "20.20.20.1", 28 + 12), ("[fd00:10::1]", "[fd00:20::1]", 48 + 12)];
+        // The host's stack knows better: here it has no route for them.
+        for (client, vip, _) in families {
+            let (syn, datagram) = closed(client, vip);
+            plane.send(CLIENT, &syn).untouched(&syn.build());
+            plane.send(CLIENT, &datagram).untouched(&datagram.build());
+        }
+        run("ip route add default via 10.10.10.253");
+        run("ip route add default via fd00:10::fd");
+        for (client, vip, quoted) in families {
+            let (syn, datagram) = closed(client, vip);
+            plane.send(CLIENT, &syn).answered(&syn.reply().flags(RST | ACK).seq(0).ack(10).window(0));
+            plane.send(CLIENT, &syn.clone().flags(RST)).dropped();
+            // A datagram as short as this is quoted with zeros behind it.
+            let from = datagram.destination.to_string();
+            let mut error = Packet::error(&from, IcmpError::PortUnreachable, &datagram);
+            error.payload.resize(quoted, 0);
+            plane.send(CLIENT, &datagram).answered(&error.macs(datagram.destination_mac, datagram.source_mac));
+            // By another interface they leave, and are no loop.
+            plane.send(ENDPOINT[0], &syn).untouched(&syn.build());
+        }
+        assert_eq!(plane.drops(), [((1024, NO_SUCH_PORT), 6)].into());
+        plane.set_address("20.20.20.1", HOST);
+        let (syn, _) = closed("10.10.10.1", "20.20.20.1");
+        plane.send(CLIENT, &syn).untouched(&syn.build());
     });
 }
 
@@ -90,6 +135,40 @@ fn what_is_too_big_and_may_be_cut_is_left_to_the_stack() {
 }
 
 #[test]
+fn what_the_stack_would_not_take_is_answered_with_the_mtu_too() {
+    with_plane("what_the_stack_would_not_take_is_answered_with_the_mtu_too", |plane| {
+        open(plane, UDP);
+        let big = Packet::udp(ENDPOINT_AT, CLIENT_AT).payload_bytes(2000).id(4);
+        let told = |packet: &Packet| {
+            let error = Packet::error("10.10.10.1", IcmpError::TooBig(1500), packet).quote(40);
+            plane.send(ENDPOINT[0], packet).answered(&error.macs(packet.destination_mac, packet.source_mac));
+        };
+        let cut_by_the_stack = || assert_eq!(plane.send(ENDPOINT[0], &big).action, Action::Next);
+        let (strict, loose) = (2, 4);
+        cut_by_the_stack();
+        // There is no route to the vip at all.
+        for filter in [strict, loose] {
+            plane.set_interface(ENDPOINT[0], filter);
+            told(&big);
+        }
+        // There is one, by another interface.
+        run("ip route add default via 10.10.10.253");
+        cut_by_the_stack();
+        plane.set_interface(ENDPOINT[0], strict);
+        told(&big);
+        // The host has the address.
+        plane.set_interface(ENDPOINT[0], 0);
+        cut_by_the_stack();
+        plane.set_address("20.20.20.1", ECHO | HOST);
+        told(&big);
+        // Of a datagram in fragments the first is answered; the others have nothing to be known by.
+        let pieces = Packet::udp(ENDPOINT_AT, CLIENT_AT).payload_bytes(6000).id(5).fragments(3000);
+        assert_eq!(plane.send_bytes(ENDPOINT[0], &pieces[0]).action, Action::Redirect);
+        plane.send_bytes(ENDPOINT[0], &pieces[1]).dropped();
+    });
+}
+
+#[test]
 fn of_many_segments_each_must_fit() {
     with_plane("of_many_segments_each_must_fit", |plane| {
         open(plane, TCP);
@@ -102,19 +181,47 @@ fn of_many_segments_each_must_fit() {
 }
 
 #[test]
-fn vlan_tags_stay_on_their_link() {
-    with_plane("vlan_tags_stay_on_their_link", |plane| {
+fn frames_of_a_vlan_are_left_to_its_own_interface() {
+    with_plane("frames_of_a_vlan_are_left_to_its_own_interface", |plane| {
         open(plane, TCP);
         let mut bare = Packet::tcp(CLIENT_AT, VIP).payload(b"tagged");
         for _ in 0..2 {
-            let tagged = bare.clone().vlan(7);
+            // A tag of VLAN 0 says a priority, which stays on its link.
+            let tagged = bare.clone().vlan(0);
             let expect = Packet { vlans: Vec::new(), ..tagged.clone() };
             plane.send(CLIENT, &tagged).forwarded(&expect.to(ENDPOINT_AT).ttl(63));
-            bare = bare.vlan(8);
+            for id in [1, 7, 4095] {
+                let other = bare.clone().vlan(id);
+                plane.send(CLIENT, &other).untouched(&other.build());
+            }
+            bare = bare.vlan(0);
         }
         // A third is more than we know: not ours.
-        let three = bare.vlan(9);
+        let three = bare.vlan(0);
         plane.send(CLIENT, &three.clone()).untouched(&three.build());
+        plane.assert_drops(&[]);
+    });
+}
+
+#[test]
+fn frames_for_another_host_are_left_alone() {
+    with_plane("frames_for_another_host_are_left_alone", |plane| {
+        open(plane, TCP);
+        // Flooded by a switch, to everybody, to a group.
+        for mac in [[2, 0, 0, 0, 0, 9], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            let packets = [
+                Packet::tcp(CLIENT_AT, VIP).payload(b"of a flow"),
+                Packet::tcp("10.10.10.1:40001", VIP).flags(SYN),
+                Packet::tcp("10.10.10.1:40001", VIP),
+                Packet::ping("10.10.10.1", "20.20.20.1", 7, 1),
+            ];
+            for packet in packets {
+                let packet = packet.macs([2, 0, 0, 0, 0, 1], mac);
+                plane.send(CLIENT, &packet).untouched(&packet.build());
+            }
+        }
+        plane.assert_drops(&[]);
+        assert_eq!(plane.flow_count(), 2);
     });
 }
 

@@ -1,9 +1,9 @@
 //! Echo, and errors about packets that went through here.
 
-use testkit::packet::{ACK, IcmpError, Packet, SYN};
+use testkit::packet::{ACK, FIN, IcmpError, Packet, RST, SYN};
 
-use super::layout::{TCP, UDP, mode};
-use super::plane::{CLIENT, ENDPOINT, Plane, Vip, with_plane};
+use super::layout::{ECHO, HOST, TCP, UDP, algorithm, mode};
+use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane};
 
 const VIP: &str = "20.20.20.1:2020";
 const CLIENT_AT: &str = "10.10.10.1:40000";
@@ -29,10 +29,93 @@ fn a_ping_to_a_vip_is_answered() {
         plane.send(CLIENT, &elsewhere).untouched(&elsewhere.build());
         let answer = Packet::ping("10.10.10.1", "20.20.20.1", 7, 1).reply().from("10.10.10.1").to("20.20.20.1");
         plane.send(CLIENT, &answer).untouched(&answer.build());
-        // One in pieces cannot be answered piece by piece.
-        let pieces = Packet::ping("10.10.10.1", "20.20.20.1", 7, 1).payload_bytes(3000).fragments(1500);
-        pieces.iter().for_each(|piece| plane.send_bytes(CLIENT, piece).dropped());
-        assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 3)].into());
+    });
+}
+
+/// Addressed to the interface again, after [`Packet::reply`].
+fn there(packet: &Packet) -> Packet {
+    packet.clone().macs([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+}
+
+#[test]
+fn a_ping_in_pieces_is_answered_piece_by_piece() {
+    with_plane("a_ping_in_pieces_is_answered_piece_by_piece", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip::new(1, TCP, VIP6, &[ENDPOINT6]));
+        for (from, to) in [("10.10.10.1", "20.20.20.1"), ("fd00:10::1", "fd00:20::1")] {
+            let ping = Packet::ping(from, to, 7, 1).id(5).payload_bytes(3000);
+            // The checksum of the answer is that of the whole: its fragments are those of the answer as one packet.
+            for (piece, expect) in ping.fragments(1500).iter().zip(ping.reply().fragments(1500)) {
+                let sent = plane.send_bytes(CLIENT, piece);
+                assert_eq!(sent.action, Action::Redirect);
+                assert_eq!(sent.frame, expect, "{}", Packet::describe(&sent.frame));
+            }
+            // Of a ping whose first fragment was not seen, and of something else.
+            plane.send_bytes(CLIENT, &ping.clone().id(6).fragments(1500)[1]).dropped();
+            let answer = there(&ping.reply().from(from).to(to)).id(7);
+            plane.send_bytes(CLIENT, &answer.fragments(1500)[0]).dropped();
+        }
+        assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 4)].into());
+    });
+}
+
+#[test]
+fn what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address() {
+    with_plane("what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
+        plane.add(&Vip { algorithm: algorithm::MAGLEV, ..Vip::new(1, TCP, VIP6, &[ENDPOINT6]) });
+        plane.set_address("20.20.20.1", ECHO | HOST);
+        plane.set_address("fd00:20::1", HOST);
+        let untouched = |frame: &[u8]| plane.send_bytes(CLIENT, frame).untouched(frame);
+        for (vip, client, router) in [(VIP, CLIENT_AT, "192.0.2.1"), (VIP6, CLIENT6, "fd00:99::1")] {
+            // Of the host's own connections: a port of its own towards the client's.
+            let (own, host) = if vip == VIP {
+                (Packet::tcp("20.20.20.1:50000", "10.10.10.1:443"), "20.20.20.1")
+            } else {
+                (Packet::tcp("[fd00:20::1]:50000", "[fd00:10::1]:443"), "fd00:20::1")
+            };
+            for kind in [IcmpError::TooBig(1280), IcmpError::HostUnreachable, IcmpError::TimeExceeded] {
+                untouched(&Packet::error(router, kind, &own).build());
+            }
+            let far = there(&Packet::ping(router, host, 7, 1).reply().from(router).to(host)).id(9).payload_bytes(3000);
+            far.fragments(1500).iter().for_each(|piece| untouched(piece));
+            // A segment of no flow: a vip at this port or not, the host's stack answers it.
+            for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
+                // With a hash, an ACK may be of a flow that is to be taken up.
+                if vip == VIP || flags & (SYN | ACK | RST) != ACK {
+                    untouched(&Packet::tcp(client, vip).flags(flags).build());
+                }
+                untouched(&there(&own.reply()).flags(flags).build());
+            }
+        }
+        // A range of ports may hold those that the host's own connections go out from.
+        let datagram = Packet::udp("192.0.2.1:53", "20.20.20.1:2020").id(3).payload_bytes(3000);
+        datagram.fragments(1500).iter().for_each(|piece| untouched(piece));
+        assert_eq!((plane.drops(), plane.flow_count()), ([].into(), 0));
+        // And its flows are its flows.
+        let syn = Packet::tcp(CLIENT_AT, VIP).flags(SYN);
+        plane.send(CLIENT, &syn).forwarded(&syn.clone().to(ENDPOINT_AT).ttl(63));
+        let error = Packet::error("192.0.2.1", IcmpError::TooBig(1280), &Packet::tcp(VIP, CLIENT_AT));
+        let expect = Packet::error("192.0.2.1", IcmpError::TooBig(1280), &Packet::tcp(ENDPOINT_AT, CLIENT_AT)).ttl(63);
+        plane.send(CLIENT, &error).forwarded(&expect);
+    });
+}
+
+#[test]
+fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
+    with_plane("a_connection_of_this_host_is_not_taken_up_by_a_hash", |plane| {
+        // The host's own address on the client's link is a vip's, too, of all ports.
+        let vip = Vip { algorithm: algorithm::MAGLEV, ports: (1, 65535), ..Vip::new(0, TCP, "10.10.10.254:1", &["31.31.31.1:0"]) };
+        plane.add(&vip);
+        plane.set_address("10.10.10.254", HOST);
+        let listener = std::net::TcpListener::bind("10.10.10.254:0").unwrap();
+        let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (here, there) = (ours.local_addr().unwrap().to_string(), listener.local_addr().unwrap().to_string());
+        let segment = Packet::tcp(&there, &here).flags(ACK);
+        plane.send(CLIENT, &segment).untouched(&segment.build());
+        // One that the host does not know was another Steelyard's.
+        let segment = Packet::tcp(CLIENT_AT, &there).flags(ACK);
+        plane.send(CLIENT, &segment).forwarded(&segment.clone().to(&there.replace("10.10.10.254", "31.31.31.1")).ttl(63));
     });
 }
 
@@ -112,9 +195,9 @@ fn errors_about_nothing_that_is_known() {
         plane.send(ENDPOINT[0], &foreign).untouched(&foreign.build());
         assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 1)].into());
 
-        // A tag belongs to its link.
+        // A tag of priority belongs to its link.
         plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN));
-        let tagged = about(VIP, CLIENT_AT).vlan(7);
+        let tagged = about(VIP, CLIENT_AT).vlan(0);
         let expect = about(ENDPOINT_AT, CLIENT_AT).ttl(63);
         plane.send(CLIENT, &tagged).forwarded(&expect);
 

@@ -36,6 +36,11 @@ pub const SOURCES_ONLY: u8 = 4;
 /// `LB_VIP_*`.
 pub const RATE: u8 = 8;
 
+/// `LB_ADDRESS_*`.
+pub const ECHO: u32 = 1;
+/// `LB_ADDRESS_*`.
+pub const HOST: u32 = 2;
+
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 

@@ -3,7 +3,7 @@
 use testkit::packet::{ACK, FIN, Packet, SYN};
 
 use super::layout::{TCP, UDP, mode};
-use super::plane::{CLIENT, ENDPOINT, Plane, Vip, with_plane};
+use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane, with_plane_of};
 
 const VIP: &str = "20.20.20.1:2020";
 const ENDPOINT_AT: &str = "31.31.31.1:5001";
@@ -132,6 +132,34 @@ fn dsr_ends_after_the_clients_fin() {
         plane.age(30);
         assert_eq!(plane.collect(), (2, 1, 0));
         assert!(plane.flow(&client(1), VIP, TCP).is_some());
+    });
+}
+
+#[test]
+fn a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it() {
+    with_plane_of("a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it", 64, |plane| {
+        plane.add(&Vip { times_s: [20, 3600, 10], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        there(plane, 1, SYN);
+        back(plane, 1, SYN | ACK);
+        there(plane, 1, ACK);
+        let opens = |port: u32| {
+            plane.send(CLIENT, &Packet::tcp(&client(port), VIP).flags(SYN)).action == Action::Redirect
+        };
+        let now_s = plane.now_s();
+        plane.collected(now_s);
+        assert_eq!((2..=100).filter(|port| opens(*port)).last().map(|port| port > 20), Some(true));
+        let full = plane.flow_count();
+        plane.age(10);
+        // Somebody collects, and will again.
+        assert!(!opens(200));
+        assert_eq!(plane.flow_count(), full);
+        plane.collected(now_s.wrapping_sub(60));
+        assert!(!opens(200), "the one that sweeps is sent again by its client");
+        assert!(opens(200));
+        // What is established is still there.
+        assert_eq!(plane.flow_count(), 4);
+        assert!(plane.flow(&client(1), VIP, TCP).is_some() && plane.flow(ENDPOINT_AT, &client(1), TCP).is_some());
+        assert_eq!(plane.active(0), 2);
     });
 }
 

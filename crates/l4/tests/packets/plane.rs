@@ -17,10 +17,11 @@ use super::layout::{self, Flow, Writer, algorithm, mode, state};
 pub const CLIENT: &str = "client0";
 pub const ENDPOINT: [&str; 3] = ["ep0", "ep1", "ep2"];
 
-const NETWORK: &str = "link add client0 type veth peer name client0p
-    link add ep0 type veth peer name ep0p
-    link add ep1 type veth peer name ep1p
-    link add ep2 type veth peer name ep2p
+/// Every interface has the link-layer address that `Packet` sends to.
+const NETWORK: &str = "link add client0 address 02:00:00:00:00:02 type veth peer name client0p
+    link add ep0 address 02:00:00:00:00:02 type veth peer name ep0p
+    link add ep1 address 02:00:00:00:00:02 type veth peer name ep1p
+    link add ep2 address 02:00:00:00:00:02 type veth peer name ep2p
     addr add 10.10.10.254/24 dev client0
     addr add 31.31.255.254/16 dev ep0
     addr add 32.32.32.254/24 dev ep1
@@ -169,13 +170,10 @@ pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) +
     netns.inside(|| {
         let interfaces = std::iter::once(CLIENT).chain(ENDPOINT).map(|name| (name, ifindex(name))).collect();
         let mut plane = Plane { object: load(flows_max), endpoint_next: 0, interfaces };
-        for (name, ifindex) in &plane.interfaces {
+        for name in plane.interfaces.keys() {
             // The second endpoint's veth is one whose other end is in another namespace.
             let flags = u32::from(*name == ENDPOINT[1]);
-            let mut value = Writer::default().u32(1500).u32(flags).0;
-            value.extend(PEER_MAC);
-            value.extend([0; 2]);
-            plane.put("lb_interfaces", &ifindex.to_ne_bytes(), &value);
+            plane.set_interface(name, flags);
         }
         test(&mut plane);
     });
@@ -264,6 +262,22 @@ impl Plane {
         address.0.resize(8 + 8 * 12, 0);
         self.put("lb_addresses", &Writer::default().address(vip.address).0, &address.0);
         first
+    }
+
+    /// Writes the flags of an interface, `LB_INTERFACE_*`.
+    pub fn set_interface(&self, name: &str, flags: u32) {
+        let mut value = Writer::default().u32(1500).u32(flags).0;
+        value.extend(PEER_MAC);
+        value.extend([0; 2]);
+        self.put("lb_interfaces", &self.interfaces[name].to_ne_bytes(), &value);
+    }
+
+    /// Writes the flags of a vip's address anew.
+    pub fn set_address(&self, address: &str, flags: u32) {
+        let key = Writer::default().address(address.parse().unwrap()).0;
+        let mut value = self.look("lb_addresses", &key).unwrap();
+        value[4..8].copy_from_slice(&flags.to_ne_bytes());
+        self.put("lb_addresses", &key, &value);
     }
 
     /// Writes a vip's properties anew.
@@ -387,8 +401,20 @@ impl Plane {
 
     /// Whether the table is so full that what is not established goes sooner.
     pub fn press(&self, pressure: bool) {
-        let shared = Writer::default().u32(0).u32(u32::from(pressure));
+        let shared = Writer::default().u32(0).u32(u32::from(pressure)).u32(0).u32(0);
         self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
+    }
+
+    /// When user space has collected last, by the clock that stamps flows.
+    pub fn collected(&self, at_s: u32) {
+        let shared = Writer::default().u32(0).u32(0).u32(at_s).u32(0);
+        self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
+    }
+
+    /// The clock that stamps flows, as the packets sent last have seen it.
+    pub fn now_s(&self) -> u32 {
+        let touched = |(_, value): (Vec<u8>, Vec<u8>)| layout::u32_at(&value, layout::TOUCHED_AT);
+        self.entries("lb_flows").into_iter().map(touched).max().expect("a flow")
     }
 
     /// Flows that count as active with an endpoint.

@@ -95,13 +95,18 @@ fn a_port_that_is_used_again_counts_as_new() {
 }
 
 #[test]
-fn a_flow_that_is_found_again_is_not_held_against_its_source() {
-    with_plane("a_flow_that_is_found_again_is_not_held_against_its_source", |plane| {
-        let vip = Vip { flags: RATE, rate: (0, 1), ..Vip::new(0, TCP, VIP, &["31.31.31.1:80"]) };
-        plane.add(&Vip { algorithm: algorithm::MAGLEV, ..vip });
-        for port in 1..=20 {
-            let middle = Packet::tcp(&format!("10.10.10.1:{port}"), VIP).flags(ACK);
-            assert_eq!(plane.send(CLIENT, &middle).action, Action::Redirect);
+fn a_flood_of_acks_opens_no_more_than_syns_would() {
+    with_plane("a_flood_of_acks_opens_no_more_than_syns_would", |plane| {
+        for (index, algorithm) in [(0, algorithm::MAGLEV), (1, algorithm::SOURCE_HASH)] {
+            let at = format!("20.20.20.{}:80", 10 + index);
+            let vip = Vip { flags: RATE, rate: (0, 10), ..Vip::new(index, TCP, &at, &["31.31.31.1:80"]) };
+            plane.add(&Vip { algorithm, ..vip });
+            // Each would be a flow that is found again, after a restart.
+            let middle = |port: u32| Packet::tcp(&format!("10.10.10.{}:{port}", 1 + index), &at).flags(ACK);
+            let taken_up = (1..=40).filter(|port| plane.send(CLIENT, &middle(*port)).action == Action::Redirect).count();
+            assert_eq!(taken_up, 10);
+            // The others are not reset: they try again, when there are tokens again.
+            assert_eq!(plane.drops().get(&(index, RATE_LIMITED)), Some(&30));
         }
     });
 }

@@ -69,7 +69,7 @@ fn what_is_cut_anywhere_is_never_forwarded() {
         }
         let packets = [
             Packet::tcp(CLIENT_AT, VIP).ip_options(&[7, 4, 4, 0]).payload(b"payload"),
-            Packet::tcp(CLIENT_AT, VIP).vlan(3).vlan(4),
+            Packet::tcp(CLIENT_AT, VIP).vlan(0).vlan(0),
             Packet::tcp("10.10.10.1:1", VIP).flags(SYN),
             Packet::tcp(CLIENT6, VIP6).extension(HOP_BY_HOP, &[1, 4]).extension(ROUTING, &[0; 6]).payload(b"payload"),
             Packet::tcp("[fd00:10::1]:1", VIP6).flags(SYN).fragment(0, false),

@@ -1,0 +1,72 @@
+//! Which addresses this host has itself: packets to those are its own stack's, whatever interface has the address, and also where only a route of type
+//! `local` says so.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::Socket;
+
+use crate::interfaces;
+
+/// Those of `addresses` that this host has. One of which the kernel says nothing is not among them.
+pub(crate) fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+    match interfaces::open() {
+        Ok(socket) => addresses.filter(|address| is_local(&socket, *address).unwrap_or(false)).collect(),
+        Err(error) => {
+            tracing::error!(%error, "the kernel cannot be asked which addresses this host has");
+            BTreeSet::new()
+        }
+    }
+}
+
+/// Asks for the route to the address, as `ip route get` does.
+fn is_local(socket: &Socket, address: IpAddr) -> io::Result<bool> {
+    let mut about = RouteMessage::default();
+    let (family, bits, destination) = match address {
+        IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
+        IpAddr::V6(address) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(address)),
+    };
+    about.header.address_family = family;
+    about.header.destination_prefix_length = bits;
+    about.attributes.push(RouteAttribute::Destination(destination));
+    interfaces::send(socket, RouteNetlinkMessage::GetRoute(about), 0)?;
+    let (datagram, _) = socket.recv_from_full()?;
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram).map_err(io::Error::other)?;
+    // No route at all is an error.
+    Ok(matches!(
+        answer.payload,
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Local
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use testkit::netns::Netns;
+
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_namespace() {
+        if !rustix::process::geteuid().is_root() {
+            _ = writeln!(std::io::stderr(), "SKIP addresses_of_a_namespace: network namespaces are root's");
+            return;
+        }
+        let netns = Netns::new("own").unwrap();
+        // Two of one subnet: the kernel speaks to the second from the first. And one that only a route gives it.
+        let link = "link add v0 type veth peer name v1\nlink set dev v0 up\nlink set dev v1 up";
+        let addresses = "addr add 10.0.0.1/24 dev v0\naddr add 10.0.0.2/24 dev v0\naddr add fd00::1/64 dev v0";
+        let routes = "route add local 20.20.20.0/24 dev lo\nroute add 10.9.0.0/16 dev v0";
+        netns.ip(&format!("{link}\n{addresses}\n{routes}")).unwrap();
+        let ours = ["127.0.0.1", "127.9.9.9", "10.0.0.1", "10.0.0.2", "20.20.20.7", "::1", "fd00::1"];
+        let others = ["10.0.0.3", "10.9.1.1", "192.0.2.1", "fd00::2", "2001:db8::1"];
+        let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+        let found = netns.inside(|| among(ours.iter().chain(&others).map(|text| parse(text))));
+        assert_eq!(found, ours.iter().map(|text| parse(text)).collect());
+    }
+}
