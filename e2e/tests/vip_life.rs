@@ -108,7 +108,7 @@ fn dies_and_comes_back(network: &Network, family: Family) {
     let (_origins, _echoes) = (network.origins(), network.echoes());
     // So long that no probe of the living fails because the host is busy.
     let check = "health_check: {tcp: true, interval: 100ms, timeout: 500ms, unhealthy_after: 2, healthy_after: 1}";
-    let rest = |port| format!("endpoints: {}, {check}", family.endpoints(port));
+    let rest = |port| format!("endpoints: {}, on_unhealthy: reset, {check}", family.endpoints(port));
     let [web, to] = [WEB, ECHO_PORT].map(|port| SocketAddr::new(family.vip(1), port));
     let config = [vip("web", web, "tcp", &rest(5001)), vip("echo", to, "tcp", &rest(ECHO_PORT))];
     let mut vips = Vips::serve(&config.concat());
@@ -147,6 +147,55 @@ fn dies_and_comes_back(network: &Network, family: Family) {
     network.balancer.ip("link set dev ep1 up").unwrap();
     vips.steelyard.until("healthy", |status| healthy(status, "web") == 3);
     vips.steelyard.program.until("served by all", || (served() == ["ep0", "ep1", "ep2"]).then_some(())).unwrap();
+}
+
+#[test]
+fn a_failed_probe_leaves_connections_alone() {
+    within("a_failed_probe_leaves_connections_alone", Links::default(), |network| {
+        let (mut origins, _echoes) = (network.origins(), network.echoes());
+        // The probe asks another port than the connections use: it fails while these work.
+        let check = "health_check: {tcp: true, port: 5001, interval: 100ms, timeout: 500ms, unhealthy_after: 1, healthy_after: 1}";
+        let mut vips = Vips::serve(&echo(&format!("endpoints: {}, {check}", Family::V4.endpoints(ECHO_PORT))));
+        let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
+        let state = |status: &serde_json::Value| endpoint_words(status, "echo", "state")[1].clone();
+        let streams: Vec<TcpStream> = (0..3).map(|_| network.connect(to)).collect();
+        drop(origins.remove(1));
+        vips.steelyard.until("unhealthy", |status| state(status) == "unhealthy");
+        for stream in &streams {
+            exchange(stream, "still here").unwrap();
+        }
+        // New ones go elsewhere.
+        let new: Vec<TcpStream> = (0..4).map(|_| network.connect(to)).collect();
+        assert_eq!(endpoint_figures(&vips.steelyard.status(), "echo", "flows"), [3, 1, 3]);
+        drop(new);
+    });
+}
+
+#[test]
+fn what_was_dead_before_a_restart_takes_no_connections_after_it() {
+    within("what_was_dead_before_a_restart_takes_no_connections_after_it", Links::default(), |network| {
+        let mut origins = network.origins();
+        // Probes so rare that none can end between the start and what follows it.
+        let check = "health_check: {tcp: true, interval: 10s, timeout: 5s, unhealthy_after: 1, healthy_after: 1}";
+        let fast = check.replace("10s", "100ms").replace("5s", "100ms");
+        drop(origins.remove(1));
+        let rest = |check: &str| web(&format!("endpoints: {}, {check}", Family::V4.endpoints(5001)));
+        let mut vips = Vips::serve(&rest(&fast));
+        let state = |status: &serde_json::Value| endpoint_words(status, "web", "state")[1].clone();
+        vips.steelyard.until("unhealthy", |status| state(status) == "unhealthy");
+        vips.reload(&rest(check));
+        let file = vips.steelyard.file();
+        vips.steelyard.program.signal(Signal::KILL).unwrap();
+        vips.steelyard.program.exit_within(PATIENCE).unwrap();
+        vips.steelyard.start_again(&file);
+        assert_eq!(state(&vips.steelyard.status()), "unhealthy");
+        assert_eq!(served_by(network, 12), ["ep0", "ep2"]);
+        // It comes back as soon as a probe succeeds.
+        origins.push(network.origin(1));
+        vips.reload(&rest(&fast));
+        vips.steelyard.until("healthy", |status| state(status) == "healthy");
+        assert_eq!(served_by(network, 12), ["ep0", "ep1", "ep2"]);
+    });
 }
 
 #[test]

@@ -220,7 +220,8 @@ fn a_vip_on_an_address_of_this_host() {
         join((&network.client, "narrow"), (&far, "eth0"), 1280).unwrap();
         network.client.ip("addr add 40.40.40.254/24 dev narrow\naddr add fd00:40::fe/64 dev narrow").unwrap();
         far.ip("addr add 40.40.40.1/24 dev eth0\naddr add fd00:40::1/64 dev eth0").unwrap();
-        far.ip("route add default via 40.40.40.254 advmss 1460\nroute add default via fd00:40::fe advmss 1440").unwrap();
+        far.ip("route add default via 40.40.40.254 advmss 1460\nroute add default via fd00:40::fe advmss 1440")
+            .unwrap();
         network.balancer.ip("route add 40.40.40.0/24 via 10.10.10.1\nroute add fd00:40::/64 via fd00:10::1").unwrap();
         let mut vips = String::new();
         for family in FAMILIES {
@@ -229,7 +230,8 @@ fn a_vip_on_an_address_of_this_host() {
                 network.balancer.ip(&format!("addr add {}/{bits} dev lo", family.vip(host))).unwrap();
             }
             let endpoints = format!("endpoints: {}", family.endpoints(5001));
-            vips += &vip(&format!("web-{family:?}").to_lowercase(), SocketAddr::new(family.vip(1), 80), "tcp", &endpoints);
+            vips +=
+                &vip(&format!("web-{family:?}").to_lowercase(), SocketAddr::new(family.vip(1), 80), "tcp", &endpoints);
             let local = SocketAddr::new(family.vip(2), ECHO_PORT);
             vips += &vip(&format!("local-{family:?}").to_lowercase(), local, "tcp", "mode: local");
         }
@@ -244,7 +246,8 @@ fn a_vip_on_an_address_of_this_host() {
                 stream.set_read_timeout(Some(testkit::PATIENCE)).unwrap();
                 bulk(&stream, BULK_BYTES);
                 let own = own.ip().to_string();
-                let pings = [(&far, vec!["-s", "3000", &own]), (&network.balancer, vec!["-s", "3000", "-I", &own, away])];
+                let pings =
+                    [(&far, vec!["-s", "3000", &own]), (&network.balancer, vec!["-s", "3000", "-I", &own, away])];
                 for (netns, words) in pings {
                     let ping = [&["ping", "-c", "2", "-i", "0.2", "-W", "5"], &words[..]].concat();
                     let said = netns.run(&ping).unwrap_or_else(|failure| panic!("{failure}"));

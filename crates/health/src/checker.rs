@@ -121,7 +121,9 @@ impl Checker {
     fn start(&mut self, address: SocketAddr, targets: Vec<Target>) -> Option<Running> {
         let first = targets.first()?;
         let (check, way) = (first.check.clone(), first.way());
-        let machine = HealthMachine::new(&check, true);
+        // What is known to be dead, since an earlier process or another check found it so, stays dead until probes say otherwise.
+        let healthy = !targets.iter().any(|target| target.cluster.probes_fail(target.index));
+        let machine = HealthMachine::new(&check, healthy);
         let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
         let rng = Rng::new(self.rng.next_u64());
         let run = run(address, check.clone(), way.clone(), Arc::clone(&state), Arc::clone(&self.common), rng);

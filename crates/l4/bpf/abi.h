@@ -143,6 +143,7 @@ enum lb_endpoint_state {
 	LB_ENDPOINT_ACTIVE = 1,
 	LB_ENDPOINT_DRAINING = 2, /* in no table; its flows go on */
 	LB_ENDPOINT_DOWN = 3,     /* in no table; TCP flows are reset, others choose again */
+	LB_ENDPOINT_FAILING = 4,  /* in no table; TCP flows go on, but those that it has not answered choose again */
 };
 
 struct lb_endpoint {

@@ -153,6 +153,13 @@ static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct 
 	route(skb, flow->saddr, daddr, packet->key.proto, skb->ifindex, flow);
 }
 
+/* A SYN that is sent again, to an endpoint that was found dead after it was sent first. */
+static __always_inline bool conntrack_is_in_vain(const struct packet *packet, const struct lb_flow *flow)
+{
+	return packet->key.proto == IPPROTO_TCP && tcp_begins(packet->tcp_flags) && !(flow->flags & LB_FLOW_REPLY) &&
+	       !(flow->state & LB_SEEN_ACK) && endpoint_is_failing(flow->endpoint);
+}
+
 /* LB_CONTINUE: the flow is up to date. LB_OPEN: there is no such flow (any more), and the packet may make one. */
 static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
 {
@@ -162,7 +169,7 @@ static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, st
 
 	if (!flow)
 		return LB_OPEN;
-	if (endpoint_is_down(flow->endpoint))
+	if (endpoint_is_down(flow->endpoint) || conntrack_is_in_vain(packet, flow))
 		return conntrack_endpoint_down(packet, flow, dry);
 
 	twin_key(&other, flow, packet->key.proto);

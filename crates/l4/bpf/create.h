@@ -13,6 +13,12 @@
 
 /* full_nat: source ports that are tried for one endpoint. At nine ports in ten taken, one flow in 30 would find none here. */
 #define PORT_PROBES_MAX 32u
+/*
+ * The first of them go round all ports in turn, so that the one tried is that whose last connection ended longest ago: an endpoint that closed it first keeps the
+ * tuple for a minute (TIME_WAIT), and may refuse another client's connection from there. The others begin at the flow's hash, and pass by a run of
+ * ports that long connections hold.
+ */
+#define PORT_TURNS_MAX 8u
 #define EEXIST_RESULT (-17)
 
 static __always_inline struct lb_scratch *scratch_at(void)
@@ -47,7 +53,16 @@ static __always_inline void flow_differences(struct lb_flow *flow, const struct 
 		flow->port_diff = csum_add(flow->port_diff, csum_diff16(key->dport, flow->dport));
 }
 
-/* full_nat: the source of the `probe`th try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
+static __always_inline __u32 port_turn(__u32 endpoint, __u32 probe, const bool dry)
+{
+	__u32 *turns = bpf_map_lookup_elem(&lb_port_turns, &endpoint);
+
+	if (!turns)
+		return probe;
+	return dry ? *turns + probe : __sync_fetch_and_add(turns, 1);
+}
+
+/* full_nat: the source of a try, from the `only`th address of the pool, or (0) from any. False: the pool is empty. */
 static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_pool *pool, __u32 only, __u32 hash, __u32 probe)
 {
 	__u32 count = pool->addr_count;
@@ -163,8 +178,15 @@ static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 pr
 
 	if (!scratch || !vip || !pool || !endpoint)
 		return drop(packet, LB_REASON_no_route);
-	if (vip->mode == LB_MODE_FULL_NAT && !flow_source(&scratch->flow, pool, endpoint->source, hash_flow(&packet->key), probe))
-		return drop(packet, LB_REASON_ports_exhausted);
+	if (vip->mode == LB_MODE_FULL_NAT) {
+		bool in_turn = probe < PORT_TURNS_MAX;
+		__u32 hash = in_turn ? 0 : hash_flow(&packet->key);
+
+		if (in_turn)
+			probe = port_turn(scratch->flow.endpoint, probe, dry);
+		if (!flow_source(&scratch->flow, pool, endpoint->source, hash, probe))
+			return drop(packet, LB_REASON_ports_exhausted);
+	}
 	twin_key(&scratch->reply_key, &scratch->flow, packet->key.proto);
 	flow_differences(&scratch->reply, &scratch->reply_key);
 	outcome = reply_insert(packet, &scratch->reply_key, &scratch->reply, &taken, dry);

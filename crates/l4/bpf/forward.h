@@ -156,13 +156,13 @@ static __always_inline bool stack_takes(struct __sk_buff *skb, const struct lb_f
 	return back && (back == ifindex || !(interface->flags & LB_INTERFACE_STRICT));
 }
 
-GLOBAL int lb_stack_takes(struct __sk_buff *skb, const struct lb_flow *flow, __u32 proto)
+GLOBAL int lb_stack_takes(struct __sk_buff *skb, struct lb_flow *flow, __u32 proto)
 {
 	return flow && stack_takes(skb, flow, (__u8)proto);
 }
 
 /* Checks that it may leave, rewrites it, and sends it on its flow's way. */
-static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct packet *packet, const struct lb_flow *flow, const bool dry)
+static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct packet *packet, struct lb_flow *flow, const bool dry)
 {
 	enum lb_outcome outcome = LB_FORWARD;
 	bool fits = !flow->mtu || wire_len(skb, packet) <= flow->mtu;

@@ -129,7 +129,7 @@ static __always_inline bool outer_rewrite(struct __sk_buff *skb, const struct pa
 		return rewrite_ipv4(skb, packet, &outer, true);
 	/* ICMPv6 sums the pseudo header, ICMP does not. */
 	return rewrite_ipv6(skb, packet, &outer, true) &&
-	       bpf_l4_csum_replace(skb, check, 0, outer.addr_diff, BPF_F_PSEUDO_HDR) == 0;
+	       checksum_addresses(skb, check, outer.addr_diff, 0, true);
 }
 
 static __always_inline enum lb_outcome icmp_translate(struct __sk_buff *skb, struct packet *packet, struct packet *quoted,

@@ -137,6 +137,14 @@ struct {
 	__type(value, struct lb_pool);
 } lb_pools SEC(".maps");
 
+/* full_nat: how many source ports have been tried towards each endpoint. Index as lb_endpoints. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LB_ENDPOINTS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} lb_port_turns SEC(".maps");
+
 /* By ifindex. An interface that is missing here is reached through its neighbour table, and its MTU is unknown. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -66,22 +66,33 @@ static __always_inline bool rewrite_ipv6(struct __sk_buff *skb, const struct pac
 	return bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit), &left, 1, BPF_F_RECOMPUTE_CSUM) == 0;
 }
 
+/*
+ * Takes the difference of addresses into a checksum that sums the pseudo header. In IPv6 that field makes up for the addresses, so a sum that a device has
+ * computed over the whole packet (CHECKSUM_COMPLETE) stays right: BPF_F_IPV6 tells the kernel so. One that does not know the flag takes the
+ * difference out of that sum, as IPv4 needs it, and it is put back here; else the receiver finds the sum wrong, complains of the device ("hw csum failure")
+ * and computes it again. Where there is no such sum, bpf_csum_update changes nothing.
+ */
+static __always_inline bool checksum_addresses(struct __sk_buff *skb, __u32 offset, __u32 diff, __u64 flags, bool ipv6)
+{
+	long result = bpf_l4_csum_replace(skb, offset, 0, diff, flags | BPF_F_PSEUDO_HDR | (ipv6 ? LB_F_IPV6 : 0));
+
+	if (result == EINVAL_RESULT && ipv6) {
+		result = bpf_l4_csum_replace(skb, offset, 0, diff, flags | BPF_F_PSEUDO_HDR);
+		bpf_csum_update(skb, diff);
+	}
+	return result == 0;
+}
+
 static __always_inline bool rewrite_checksum(struct __sk_buff *skb, const struct packet *packet, const struct lb_flow *flow)
 {
 	__u32 offset = packet->l4 + (packet->key.proto == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
 	/* A UDP checksum of 0 means none, and stays (RFC 768). */
 	__u64 flags = packet->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	__u64 family = packet->ipv6 ? LB_F_IPV6 : 0;
-	long result = 0;
 
-	if (flow->flags & (LB_FLOW_NEW_SADDR | LB_FLOW_NEW_DADDR)) {
-		result = bpf_l4_csum_replace(skb, offset, 0, flow->addr_diff, flags | family | BPF_F_PSEUDO_HDR);
-		if (result == EINVAL_RESULT && family) /* the kernel is too old to know the flag, and to need it */
-			result = bpf_l4_csum_replace(skb, offset, 0, flow->addr_diff, flags | BPF_F_PSEUDO_HDR);
-	}
-	if (result == 0 && flow->port_diff)
-		result = bpf_l4_csum_replace(skb, offset, 0, flow->port_diff, flags);
-	return result == 0;
+	if ((flow->flags & (LB_FLOW_NEW_SADDR | LB_FLOW_NEW_DADDR)) &&
+	    !checksum_addresses(skb, offset, flow->addr_diff, flags, packet->ipv6))
+		return false;
+	return !flow->port_diff || bpf_l4_csum_replace(skb, offset, 0, flow->port_diff, flags) == 0;
 }
 
 /* `hop`: the TTL goes down here. False when the packet is shorter than it was, or cannot be written: it must not leave. */

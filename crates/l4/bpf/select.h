@@ -33,6 +33,13 @@ static __always_inline bool endpoint_is_down(__u32 index)
 	return !endpoint || endpoint->state == LB_ENDPOINT_DOWN || endpoint->state == LB_ENDPOINT_FREE;
 }
 
+static __always_inline bool endpoint_is_failing(__u32 index)
+{
+	struct lb_endpoint *endpoint = endpoint_at(index);
+
+	return endpoint && endpoint->state == LB_ENDPOINT_FAILING;
+}
+
 static __always_inline __u32 table_at(__u32 vip, __u32 slot)
 {
 	void *table = bpf_map_lookup_elem(&lb_tables, &vip);

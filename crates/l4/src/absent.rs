@@ -46,6 +46,11 @@ impl Plane {
         match *self {}
     }
 
+    /// None.
+    pub fn found_dead(&self, _: &Vip) -> std::collections::BTreeSet<std::net::SocketAddr> {
+        match *self {}
+    }
+
     /// # Errors
     /// None.
     pub fn apply(&mut self, _: &[Vip], _: &dyn Fn(&str, &Endpoint) -> EndpointVerdict) -> Result<(), Refusal> {

@@ -95,7 +95,8 @@ fn beside(range: &str) -> (u16, u16) {
 
 /// By what of reverse path filtering the kernel judges packets that come in at the interface: 0 nothing, 1 strict, 2 loose (ip-sysctl: the larger counts).
 pub(crate) fn rp_filter(interface: &str) -> u8 {
-    let read = |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse().ok();
+    let read =
+        |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse().ok();
     read("all").unwrap_or(0).max(read(interface).unwrap_or(0))
 }
 

@@ -104,6 +104,6 @@ pub enum EndpointVerdict {
     Active,
     /// Its flows go on, and it takes no new ones.
     Draining,
-    /// It is dead: TCP flows are reset, others choose again.
+    /// It is dead: its vip says whether TCP flows go on or are reset; others choose again.
     Down,
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{Endpoint, EndpointAddress, Transport, Vip, VipAlgorithm, VipMode};
+use model::{Endpoint, EndpointAddress, OnUnhealthy, Transport, Vip, VipAlgorithm, VipMode};
 
 use crate::abi::*;
 use crate::content::Content;
@@ -104,7 +104,7 @@ pub(crate) fn plan(
                 vip: id,
                 weight: endpoint.weight,
                 port: address.port().to_be(),
-                state: state(endpoint.weight, usable(&vip.name, endpoint)),
+                state: state(vip, endpoint.weight, usable(&vip.name, endpoint)),
                 source: sources.only(&own, &vip.name, address),
             };
             let known = known_endpoints.get(&(id, value.addr, value.port)).copied();
@@ -201,7 +201,8 @@ impl Plan {
             address.flags &= !LB_ADDRESS_ECHO;
             self.local.insert(vip.address);
         }
-        address.flags |= if self.local.contains(&vip.address) || own.contains(&vip.address) { LB_ADDRESS_HOST } else { 0 };
+        address.flags |=
+            if self.local.contains(&vip.address) || own.contains(&vip.address) { LB_ADDRESS_HOST } else { 0 };
         if vip.ports.first == vip.ports.last {
             let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, pad: 0 };
             self.content.vip_ids.insert(key, id);
@@ -270,8 +271,10 @@ pub(crate) fn proto(transport: Transport) -> u8 {
     }
 }
 
-fn state(weight: u32, verdict: EndpointVerdict) -> u8 {
+fn state(vip: &Vip, weight: u32, verdict: EndpointVerdict) -> u8 {
+    let keeps = vip.on_unhealthy == OnUnhealthy::Keep && vip.transport == Transport::Tcp;
     let state = match verdict {
+        EndpointVerdict::Down if keeps => LB_ENDPOINT_FAILING,
         EndpointVerdict::Down => LB_ENDPOINT_DOWN,
         // Weight 0 takes no new flows, not even those of clients that come back.
         EndpointVerdict::Active if weight > 0 => LB_ENDPOINT_ACTIVE,

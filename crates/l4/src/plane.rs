@@ -14,6 +14,7 @@ use crate::attach::{Attachments, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
 use crate::counters::Retired;
+use crate::flows::socket;
 use crate::interfaces::{self, Interface};
 use crate::load::{self, ENTRY};
 use crate::pins::{Held, Pins, remove_folder, sweep};
@@ -136,6 +137,18 @@ impl Plane {
         while !walk.step(&plane.object, &plane.maps, &plane.held)? {}
         walk.end(&plane.maps)?;
         Ok(plane)
+    }
+
+    /// The endpoints of a vip that an earlier process found dead, by their addresses. Nothing after the first [`Plane::apply`]: then its verdicts hold.
+    pub fn found_dead(&self, vip: &Vip) -> BTreeSet<SocketAddr> {
+        if self.applied {
+            return BTreeSet::new();
+        }
+        let Some(id) = plan::identities(&self.held).get(&plan::identity(vip)).copied() else { return BTreeSet::new() };
+        let is_dead = |endpoint: &&lb_endpoint| {
+            endpoint.vip == id && [LB_ENDPOINT_DOWN, LB_ENDPOINT_FAILING].contains(&u32::from(endpoint.state))
+        };
+        self.held.endpoints.values().filter(is_dead).map(|it| socket(it.addr, it.port)).collect()
     }
 
     /// Finds out whether [`Plane::apply`] would be refused. Writes nothing.

@@ -56,7 +56,7 @@ pub use policy::{
 };
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};
-pub use vip::{FlowTimeouts, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
+pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
 /// The version of the PROXY protocol (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) sent to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

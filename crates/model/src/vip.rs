@@ -30,6 +30,8 @@ pub struct Vip {
     pub affinity: Option<Duration>,
     /// `None`: an endpoint is thought healthy.
     pub health_check: Option<HealthCheck>,
+    /// What becomes of its TCP connections to an endpoint whose probes fail.
+    pub on_unhealthy: OnUnhealthy,
     /// Sources that may open flows; empty: all.
     pub allow: Vec<IpNet>,
     /// Sources that may not. Of two prefixes that both hold, the longer decides.
@@ -55,6 +57,7 @@ impl Vip {
             mode: VipMode::Nat,
             affinity: None,
             health_check: None,
+            on_unhealthy: OnUnhealthy::Keep,
             allow: Vec::new(),
             deny: Vec::new(),
             source_rate: None,
@@ -111,6 +114,15 @@ pub enum VipMode {
     Dsr,
     /// Not forwarded: a listener of this host serves the address.
     Local,
+}
+
+/// What becomes of TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnhealthy {
+    /// They go on. A probe may fail where the endpoint still serves.
+    Keep,
+    /// They are reset, so that clients need not wait for their own timeouts.
+    Reset,
 }
 
 /// A token bucket for each source address.

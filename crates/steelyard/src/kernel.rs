@@ -100,8 +100,11 @@ impl KernelPlane {
         if std::mem::replace(&mut self.flows_max.1, flows_max) != flows_max && flows_max != self.flows_max.0 {
             tracing::warn!(flows_max, "the table of flows keeps its size until `steelyard vip detach`");
         }
-        let vips: Vec<Vip> = vips.iter().map(|plan| plan.vip.clone()).collect();
-        plane.check(&vips)?;
+        let wanted: Vec<Vip> = vips.iter().map(|plan| plan.vip.clone()).collect();
+        plane.check(&wanted)?;
+        for plan in vips {
+            plan.begin(&plane.found_dead(&plan.vip));
+        }
         Ok(())
     }
 

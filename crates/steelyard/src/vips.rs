@@ -3,7 +3,7 @@
 //! A vip is to the health checks a cluster like any other, named `vip/NAME`; no name of a cluster has a `/`. Not its job: the kernel plane
 //! itself, which is told by [`crate::kernel`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -77,6 +77,18 @@ impl VipPlan {
     fn probed(&self, endpoint: SocketAddr) -> SocketAddr {
         let port = if endpoint.port() == 0 { self.vip.ports.first } else { endpoint.port() };
         SocketAddr::new(endpoint.ip(), port)
+    }
+
+    /// Endpoints that an earlier process found dead are dead until a probe says otherwise. Without probes nothing ever would.
+    pub(crate) fn begin(&self, dead: &BTreeSet<SocketAddr>) {
+        if self.vip.health_check.is_none() {
+            return;
+        }
+        for (index, endpoint) in self.state.endpoints().iter().enumerate() {
+            if dead.contains(&endpoint.address()) {
+                self.state.set_healthy(index, false, 0);
+            }
+        }
     }
 
     /// Each endpoint with what it may get.

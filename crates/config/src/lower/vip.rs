@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use model::{Endpoint, EndpointAddress, FlowTimeouts, HealthCheck, PortRange, SourceRate, Transport, Vip, VipMode};
+use model::{
+    Endpoint, EndpointAddress, FlowTimeouts, HealthCheck, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipMode,
+};
 
 use super::{Binds, cluster};
 use crate::defaults;
@@ -93,6 +95,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
         },
         affinity: raw.affinity.map(|affinity| affinity.value.0),
         health_check,
+        on_unhealthy: raw.on_unhealthy.map_or(OnUnhealthy::Keep, |on_unhealthy| on_unhealthy.value.0),
         allow: allow.into_iter().map(|(network, _)| network).collect(),
         deny: deny.into_iter().map(|(network, _)| network).collect(),
         source_rate: raw.new_connections_per_source.map(|rate| source_rate(rate.value)),
@@ -110,6 +113,12 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
             ("sources", ModeName::Nat | ModeName::Dsr) => {
                 Wrong::new(format!("`sources` has no meaning in mode {}", mode.name()))
                     .hint("it belongs to `mode: full_nat`; here endpoints see the client's address")
+            }
+            ("on_unhealthy", ModeName::Dsr)
+                if raw.on_unhealthy.as_ref().is_some_and(|it| it.value.0 == OnUnhealthy::Reset) =>
+            {
+                Wrong::new("`on_unhealthy: reset` cannot work in mode dsr")
+                    .hint("endpoints answer clients directly, so connections cannot be reset from here; remove the key")
             }
             _ => continue,
         };

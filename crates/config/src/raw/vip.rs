@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use model::{FlowTimeouts, Transport, VipAlgorithm};
+use model::{FlowTimeouts, OnUnhealthy, Transport, VipAlgorithm};
 
 use super::{RawHealthCheck, word};
 use crate::defaults;
@@ -42,6 +42,8 @@ keys! {
         optional affinity: Seconds, default "each connection is chosen anew";
         /// An active probe of each endpoint, over TCP whatever the protocol of the vip. It asks the endpoint's own port where `port` says no other.
         optional health_check: RawHealthCheck, default "none: endpoints are thought healthy";
+        /// What becomes of TCP connections to an endpoint whose health check fails. With UDP, clients get another endpoint either way.
+        optional on_unhealthy: OneOf<OnUnhealthy>, default word(&OnUnhealthy::Keep);
         /// Addresses or networks that may open connections.
         optional allow: OneOrMany<Network>, default "all";
         /// Addresses or networks that may not. Of two networks that both hold, the longer prefix decides.
@@ -132,6 +134,13 @@ impl Choice for ModeName {
             "only the link layer: each endpoint, on the same link, holds the address itself and answers the client directly",
         ),
         ("local", Self::Local, "nothing: a listener of this host serves the address, and there are no endpoints"),
+    ];
+}
+
+impl Choice for OnUnhealthy {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("keep", Self::Keep, "they go on, since an endpoint that fails a probe may still serve them"),
+        ("reset", Self::Reset, "they are reset, so that clients connect again at once; not with `mode: dsr`"),
     ];
 }
 

@@ -75,6 +75,14 @@ fn endpoints_and_modes_of_a_vip() {
         r#"1:89: mode dsr cannot change the port to 8080; the endpoint answers the client itself, from port 80; write 10.0.0.3
 1:104: the endpoint 10.0.0.1 is the vip itself; write the address that the endpoint has of its own; it holds the virtual one besides"#,
     );
+    with(
+        "mode: dsr, endpoints: [10.0.0.2], on_unhealthy: reset",
+        "1:87: `on_unhealthy: reset` cannot work in mode dsr; endpoints answer clients directly, so connections cannot be reset from here; remove the key",
+    );
+    with(
+        "endpoints: [10.0.0.2], on_unhealthy: drop",
+        r#"1:90: `on_unhealthy`: "drop" is not known; it is keep or reset"#,
+    );
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use model::{
     AccessLog, AccessLogFormat, Algorithm, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
-    ForwardedHeaders, HashKey, HostMatcher, MinRate, Outlier, PathMatcher, Ping, PortRange, Probe, Protocol,
-    ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
+    ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher, Ping, PortRange, Probe,
+    Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -288,6 +288,7 @@ vips:
     endpoints: [10.0.0.2:8443]
     mode: full_nat
     sources: [10.0.0.8, 10.0.0.9]
+    on_unhealthy: reset
     new_connections_per_source: 20/s
   here:
     address: 10.0.0.1:80/tcp
@@ -320,6 +321,7 @@ fn every_key_of_a_vip() {
 
     let sources = ["10.0.0.8", "10.0.0.9"].map(|address| address.parse().unwrap()).into();
     assert_eq!(one_arm.mode, VipMode::FullNat { sources });
+    assert_eq!((nat.on_unhealthy, one_arm.on_unhealthy), (OnUnhealthy::Keep, OnUnhealthy::Reset));
     assert_eq!(one_arm.source_rate, Some(SourceRate { per_second: 20, burst: 20 }));
     assert_eq!((&here.mode, here.endpoints.len()), (&VipMode::Local, 0));
 }

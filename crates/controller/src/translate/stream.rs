@@ -117,7 +117,8 @@ pub(crate) fn vip(name: String, place: SocketAddr, transport: Transport, mode: V
     let ports = PortRange { first: place.port(), last: place.port() };
     Vip {
         interfaces: interfaces.to_vec(),
-        // The same flow goes to the same endpoint from every replica, so that routers may move it between them.
+        // A replica that is started again without its tables finds the endpoint of a flow again. Another replica finds it only where no source address is
+        // rewritten.
         algorithm: VipAlgorithm::Maglev,
         mode,
         ..Vip::new(name, place.ip(), ports, transport)

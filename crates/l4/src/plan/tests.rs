@@ -119,7 +119,7 @@ fn a_table_is_made_anew_when_what_it_is_made_of_changes() {
 
 #[test]
 fn what_is_removed_drains_and_what_was_dead_stays_dead() {
-    let vips = [vip("web", "20.0.0.1", (80, 80), TWO)];
+    let vips = [Vip { on_unhealthy: OnUnhealthy::Reset, ..vip("web", "20.0.0.1", (80, 80), TWO) }];
     let dead = |_: &str, endpoint: &Endpoint| {
         if endpoint.weight == 2 { EndpointVerdict::Down } else { EndpointVerdict::Active }
     };
@@ -141,23 +141,24 @@ fn what_is_removed_drains_and_what_was_dead_stays_dead() {
 
 #[test]
 fn verdicts_and_weights() {
-    let check = |weight: u32, verdict: EndpointVerdict, expect: u32, slots: u32| {
-        let plan = plan(
-            &[vip("web", "20.0.0.1", (80, 80), &[("10.1.0.2:80", weight)])],
-            &|_, _| verdict,
-            &Content::default(),
-            &Plan::default(),
-            &BTreeSet::new(),
-            &Sources::default(),
-        );
+    let web = |weight| vip("web", "20.0.0.1", (80, 80), &[("10.1.0.2:80", weight)]);
+    let check_of = |vip: Vip, verdict: EndpointVerdict, expect: u32, slots: u32| {
+        let weight = vip.endpoints[0].weight;
+        let plan =
+            plan(&[vip], &|_, _| verdict, &Content::default(), &Plan::default(), &BTreeSet::new(), &Sources::default());
         let plan = plan.unwrap();
         assert_eq!((states(&plan)[0], plan.content.vips[&0].table_slots), (expect, slots), "{weight} {verdict:?}");
     };
+    let check = |weight, verdict, expect, slots| check_of(web(weight), verdict, expect, slots);
     check(5, EndpointVerdict::Active, LB_ENDPOINT_ACTIVE, 1);
     check(0, EndpointVerdict::Active, LB_ENDPOINT_DRAINING, 0);
     check(5, EndpointVerdict::Draining, LB_ENDPOINT_DRAINING, 0);
-    check(5, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
-    check(0, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
+    check(5, EndpointVerdict::Down, LB_ENDPOINT_FAILING, 0);
+    check(0, EndpointVerdict::Down, LB_ENDPOINT_FAILING, 0);
+    let reset = Vip { on_unhealthy: OnUnhealthy::Reset, ..web(5) };
+    check_of(reset, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
+    // A datagram has nothing to lose.
+    check_of(Vip { transport: Transport::Udp, ..web(5) }, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
 }
 
 #[test]
@@ -232,8 +233,7 @@ fn addresses_that_this_host_has() {
     let own = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect::<BTreeSet<_>>();
     let flags = |plan: &Plan| plan.content.addresses.values().map(|address| address.flags).collect::<Vec<_>>();
     let sources = Sources { own: own(&["20.0.0.1", "20.0.0.9"]), ..Sources::default() };
-    let mut made =
-        plan(&vips, &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
+    let mut made = plan(&vips, &all_active, &Content::default(), &Plan::default(), &BTreeSet::new(), &sources).unwrap();
     assert_eq!(flags(&made), [LB_ADDRESS_ECHO | LB_ADDRESS_HOST, LB_ADDRESS_ECHO]);
     made.set_own(&own(&["fd00::1"]));
     assert_eq!(flags(&made), [LB_ADDRESS_ECHO, LB_ADDRESS_ECHO | LB_ADDRESS_HOST]);

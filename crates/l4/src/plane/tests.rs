@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use model::{PortRange, Transport};
+use model::{OnUnhealthy, PortRange, Transport};
 use testkit::netns::{Netns, join};
 use testkit::{PATIENCE, until};
 
@@ -241,7 +241,8 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     assert!(until(PATIENCE, is_silent).is_some());
     lab.endpoints[0].ip("link set eth0 down").unwrap();
     let dead = |_: &str, _: &Endpoint| EndpointVerdict::Down;
-    lab.lb.inside(|| plane.apply(&[lab.vip(&[0])], &dead)).unwrap();
+    let vip = Vip { on_unhealthy: OnUnhealthy::Reset, ..lab.vip(&[0]) };
+    lab.lb.inside(|| plane.apply(&[vip], &dead)).unwrap();
     stream.set_nonblocking(true).unwrap();
     let mut prodded = 0;
     let reset = until(PATIENCE, || {
@@ -256,6 +257,28 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     assert!(prodded > 0, "the client had spoken by itself");
     let web = &plane.counters().unwrap().vips["web"];
     assert_eq!((web.total.flows_active, web.drops["endpoint_down"]), (0, 1));
+}
+
+#[test]
+fn what_was_dead_is_told_to_the_next_process() {
+    let Some(lab) = Lab::new(2) else { return };
+    for on_unhealthy in [OnUnhealthy::Keep, OnUnhealthy::Reset] {
+        let vip = Vip { on_unhealthy, ..lab.vip(&[0, 1]) };
+        let mut plane = lab.open();
+        let first = vip.endpoints[0].clone();
+        let verdict = |_: &str, endpoint: &Endpoint| {
+            if *endpoint == first { EndpointVerdict::Down } else { EndpointVerdict::Active }
+        };
+        lab.lb.inside(|| plane.apply(std::slice::from_ref(&vip), &verdict)).unwrap();
+        assert!(plane.found_dead(&vip).is_empty(), "its own verdicts hold");
+        drop(plane);
+        let plane = lab.open();
+        let dead = plane.found_dead(&vip);
+        assert_eq!(dead.len(), 1);
+        assert!(dead.iter().all(|dead| first.address == EndpointAddress::Socket(*dead)));
+        let other = Vip { address: "20.0.0.9".parse().unwrap(), ..vip };
+        assert!(plane.found_dead(&other).is_empty());
+    }
 }
 
 #[test]

@@ -252,6 +252,28 @@ fn an_endpoint_that_is_down_resets_tcp_and_gives_udp_to_another() {
 }
 
 #[test]
+fn an_endpoint_that_fails_keeps_what_it_has_answered() {
+    with_plane("an_endpoint_that_fails_keeps_what_it_has_answered", |plane| {
+        plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT, "32.32.32.1:5001"]));
+        there(plane, &from_client(SYN));
+        back(plane, &from_endpoint(SYN | ACK));
+        there(plane, &from_client(ACK));
+        // Of two more, one comes to the second endpoint, and the other is not answered.
+        for port in [2, 3] {
+            plane.send(CLIENT, &Packet::tcp(&format!("10.10.10.1:{port}"), VIP).flags(SYN));
+        }
+        plane.set_state(0, state::FAILING);
+        there(plane, &from_client(PSH | ACK).payload(b"still there?"));
+        back(plane, &from_endpoint(PSH | ACK).payload(b"still here"));
+        there(plane, &from_client(SYN));
+        let again = Packet::tcp("10.10.10.1:3", VIP).flags(SYN);
+        plane.send(CLIENT, &again).forwarded(&again.clone().to("32.32.32.1:5001").ttl(63));
+        assert_eq!((plane.active(0), plane.active(1), plane.flow_count()), (1, 2, 6));
+        plane.assert_drops(&[]);
+    });
+}
+
+#[test]
 fn two_vips_one_endpoint_one_client_port() {
     with_plane("two_vips_one_endpoint_one_client_port", |plane| {
         plane.add(&one_endpoint());
@@ -318,6 +340,33 @@ fn full_nat_speaks_from_its_pool_and_finds_the_way_back() {
         assert_eq!((sources.len(), refused), (20, 10));
         assert!(sources.iter().all(|source| (2000..=2009).contains(&source.port())));
         assert_eq!(plane.drops(), [((0, PORTS_EXHAUSTED), 10)].into());
+    });
+}
+
+#[test]
+fn full_nat_uses_a_port_again_when_all_others_have_been_used() {
+    with_plane("full_nat_uses_a_port_again_when_all_others_have_been_used", |plane| {
+        let pool = (vec!["31.31.255.254".parse().unwrap()], 2000, 2009);
+        let two = &[ENDPOINT_AT, "32.32.32.1:5001"];
+        plane.add(&Vip { mode: mode::FULL_NAT, pool, ..Vip::new(0, TCP, VIP, two) });
+        let mut used = [Vec::new(), Vec::new()];
+        for port in 1..=60 {
+            let client = format!("10.10.10.1:{port}");
+            plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(SYN));
+            let flow = plane.flow(&client, VIP, TCP).unwrap();
+            used[flow.endpoint as usize].push(flow.from.port());
+            // It ends, and is forgotten: the endpoint may remember it for a minute.
+            plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(RST));
+            plane.age(60);
+            plane.collect();
+        }
+        for used in used {
+            assert_eq!(used.len(), 30);
+            for round in used.chunks(10) {
+                let ports: std::collections::BTreeSet<u16> = round.iter().copied().collect();
+                assert_eq!(ports.len(), 10, "{used:?}");
+            }
+        }
     });
 }
 

@@ -236,8 +236,13 @@ fn a_packet_is_handed_directly_to_the_other_end_of_a_veth_and_nobody_behind_it()
         // The last two are behind the second endpoint's interface: one has another link-layer address, the other's is not known.
         let endpoints = ["31.31.31.1:1", "32.32.32.1:2", "33.33.33.1:3", "32.32.32.2:4", "32.32.32.3:5"];
         plane.add(&Vip::new(0, TCP, VIP, &endpoints));
-        let ways =
-            [(ENDPOINT[0], NEIGH), (ENDPOINT[1], PEER), (ENDPOINT[2], NEIGH), (ENDPOINT[1], NEIGH), (ENDPOINT[1], NEIGH)];
+        let ways = [
+            (ENDPOINT[0], NEIGH),
+            (ENDPOINT[1], PEER),
+            (ENDPOINT[2], NEIGH),
+            (ENDPOINT[1], NEIGH),
+            (ENDPOINT[1], NEIGH),
+        ];
         for (port, (interface, action)) in (1..).zip(ways) {
             check(plane, &format!("10.10.10.1:{port}"), VIP, interface, action);
         }

@@ -105,7 +105,11 @@ fn what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address() {
 fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
     with_plane("a_connection_of_this_host_is_not_taken_up_by_a_hash", |plane| {
         // The host's own address on the client's link is a vip's, too, of all ports.
-        let vip = Vip { algorithm: algorithm::MAGLEV, ports: (1, 65535), ..Vip::new(0, TCP, "10.10.10.254:1", &["31.31.31.1:0"]) };
+        let vip = Vip {
+            algorithm: algorithm::MAGLEV,
+            ports: (1, 65535),
+            ..Vip::new(0, TCP, "10.10.10.254:1", &["31.31.31.1:0"])
+        };
         plane.add(&vip);
         plane.set_address("10.10.10.254", HOST);
         let listener = std::net::TcpListener::bind("10.10.10.254:0").unwrap();
@@ -115,7 +119,9 @@ fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
         plane.send(CLIENT, &segment).untouched(&segment.build());
         // One that the host does not know was another Steelyard's.
         let segment = Packet::tcp(CLIENT_AT, &there).flags(ACK);
-        plane.send(CLIENT, &segment).forwarded(&segment.clone().to(&there.replace("10.10.10.254", "31.31.31.1")).ttl(63));
+        plane
+            .send(CLIENT, &segment)
+            .forwarded(&segment.clone().to(&there.replace("10.10.10.254", "31.31.31.1")).ttl(63));
     });
 }
 

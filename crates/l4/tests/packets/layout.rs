@@ -25,6 +25,7 @@ pub mod state {
     pub const ACTIVE: u8 = 1;
     pub const DRAINING: u8 = 2;
     pub const DOWN: u8 = 3;
+    pub const FAILING: u8 = 4;
 }
 
 /// `LB_VIP_*`.

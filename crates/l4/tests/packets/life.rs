@@ -142,9 +142,8 @@ fn a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it() {
         there(plane, 1, SYN);
         back(plane, 1, SYN | ACK);
         there(plane, 1, ACK);
-        let opens = |port: u32| {
-            plane.send(CLIENT, &Packet::tcp(&client(port), VIP).flags(SYN)).action == Action::Redirect
-        };
+        let opens =
+            |port: u32| plane.send(CLIENT, &Packet::tcp(&client(port), VIP).flags(SYN)).action == Action::Redirect;
         let now_s = plane.now_s();
         plane.collected(now_s);
         assert_eq!((2..=100).filter(|port| opens(*port)).last().map(|port| port > 20), Some(true));

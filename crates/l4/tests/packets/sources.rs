@@ -103,7 +103,8 @@ fn a_flood_of_acks_opens_no_more_than_syns_would() {
             plane.add(&Vip { algorithm, ..vip });
             // Each would be a flow that is found again, after a restart.
             let middle = |port: u32| Packet::tcp(&format!("10.10.10.{}:{port}", 1 + index), &at).flags(ACK);
-            let taken_up = (1..=40).filter(|port| plane.send(CLIENT, &middle(*port)).action == Action::Redirect).count();
+            let taken_up =
+                (1..=40).filter(|port| plane.send(CLIENT, &middle(*port)).action == Action::Redirect).count();
             assert_eq!(taken_up, 10);
             // The others are not reset: they try again, when there are tokens again.
             assert_eq!(plane.drops().get(&(index, RATE_LIMITED)), Some(&30));
