@@ -49,8 +49,10 @@ enum lb_action {
 #define LB_SEEN_ACK 0x02u       /* data or ACK after the handshake: the flow is established */
 #define LB_SEEN_FIN 0x04u
 #define LB_SEEN_RST 0x08u
-#define LB_CLOSING 0x10u        /* both have sent FIN, or one RST: lives for closing_s, and a SYN opens it again */
+#define LB_CLOSING 0x10u        /* both have sent FIN, or one RST: a SYN opens it again */
 #define LB_COUNTED 0x20u        /* counts in lb_active of its endpoint; cleared exactly once */
+#define LB_FIN_LAST 0x40u       /* the FIN of this direction was the second, and awaits its ACK */
+#define LB_ENDED 0x80u          /* this direction has acknowledged that FIN: lives for closing_s, as after a RST */
 
 struct lb_flow {
 	__u32 saddr[4];         /* what the packet leaves with, be it rewritten or not: the twin's key is this tuple, turned round */
@@ -63,7 +65,7 @@ struct lb_flow {
 	__u32 ifindex;          /* egress */
 	__u32 endpoint;         /* index in lb_endpoints */
 	__u32 vip;              /* index in lb_vips */
-	__u32 state;            /* LB_SEEN_*, LB_CLOSING, LB_COUNTED */
+	__u32 state;            /* LB_SEEN_*, and those below them */
 	__u32 touched_s;        /* coarse monotonic clock of the last packet of this direction; written at most once a second */
 	__u32 born_s;
 	__u16 mtu;              /* of the egress, 0: unknown */
@@ -226,7 +228,7 @@ struct lb_shared {
 	__u32 flows_used;       /* entries of lb_flows at the end of the last collection */
 	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see flow.h */
 	__u32 collected_s;      /* when the last collection ended, or the last sweep began (gc.h) */
-	__u32 swept;            /* 1: that was a sweep */
+	__u32 swept;            /* not 0: that was a sweep, and the next one begins at the entry before this number */
 };
 
 /* ---- trace: what would happen to this packet ---- */

@@ -4,7 +4,7 @@
  * ones gc.h's.
  *
  * Most packets change nothing: one lookup, one look at the endpoint's state, done. The others are events: a SYN, FIN or RST, the first packet of a
- * direction, the first in a second, and any towards an endpoint that is down.
+ * direction, the first in a second, any after both sides have sent FIN, and any towards an endpoint that is down.
  */
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
@@ -30,7 +30,8 @@ static __always_inline struct lb_flow *conntrack_find_copied(const struct packet
 
 static __always_inline bool conntrack_is_event(const struct packet *packet, const struct lb_flow *flow, __u32 now)
 {
-	return (packet->key.proto == IPPROTO_TCP && tcp_is_event(packet->tcp_flags)) || !(flow->state & LB_SEEN_ACK) ||
+	return (packet->key.proto == IPPROTO_TCP && tcp_is_event(packet->tcp_flags)) ||
+	       (flow->state & (LB_SEEN_ACK | LB_CLOSING)) != LB_SEEN_ACK ||
 	       flow->touched_s != now || endpoint_is_down(flow->endpoint);
 }
 
@@ -128,11 +129,13 @@ static __always_inline void conntrack_step(const struct packet *packet, struct l
 		__sync_fetch_and_or(&flow->state, add);
 	if (!(add & LB_CLOSING))
 		return;
-	conntrack_release(flow);
-	if (twin) {
+	if (twin)
 		__sync_fetch_and_or(&twin->state, LB_CLOSING);
+	if (!(add & (LB_ENDED | LB_SEEN_RST)))
+		return;
+	conntrack_release(flow);
+	if (twin)
 		conntrack_release(twin);
-	}
 }
 
 /* Once a second: the time, and the way, so that a route that was moved takes its flows along. */

@@ -5,11 +5,16 @@
 
 #include "packet.h"
 
-/* Above the high-water mark of the table. A SYN is answered within a second or retransmitted; what is closed is mostly not heard again. */
+/* Above the high-water mark of the table. A SYN or a FIN is answered within a second or retransmitted; what has ended is mostly not heard again. */
 #define PRESSURE_SYN_S 3u
 #define PRESSURE_CLOSING_S 0u
 /* dsr: only the client is seen. After its FIN the endpoint may still send for a while, which only the client's ACKs tell of (IPVS waits as long). */
 #define DSR_FIN_S 120u
+/*
+ * Both have sent FIN, and the second is not acknowledged: what was sent last may be lost on its way, and comes again. The gap between two tries doubles (RFC 6298,
+ * 5.5); 60 s is nf_conntrack's CLOSE_WAIT.
+ */
+#define LAST_ACK_S 60u
 /* A direction whose twin is gone, or not made yet. */
 #define ORPHAN_S 2u
 
@@ -39,7 +44,10 @@ static __always_inline __u32 tcp_step(__u8 flags, __u32 mine, __u32 twin)
 	if (flags & TCP_FIN)
 		add |= LB_SEEN_FIN;
 	if (((mine | add) & LB_SEEN_FIN) && (twin & LB_SEEN_FIN))
-		add |= LB_CLOSING;
+		add |= LB_CLOSING | ((mine & LB_SEEN_FIN) ? 0 : LB_FIN_LAST);
+	/* Sequence numbers are not followed: it may acknowledge what was sent before the FIN. */
+	if ((twin & LB_FIN_LAST) && (flags & (TCP_ACK | TCP_FIN | TCP_SYN)) == TCP_ACK)
+		add |= LB_ENDED;
 	return add;
 }
 
@@ -52,8 +60,15 @@ static __always_inline __u32 flow_begin(__u8 proto, __u8 tcp_flags)
 /* Seconds that a flow may be silent. `mine`: from the client; `twin`: from the endpoint. */
 static __always_inline __u32 flow_life_s(const struct lb_vip *vip, __u32 mine, __u32 twin, bool dsr, bool pressure)
 {
-	if ((mine | twin) & LB_CLOSING)
+	if ((mine | twin) & (LB_ENDED | LB_SEEN_RST))
 		return pressure && vip->closing_s > PRESSURE_CLOSING_S ? PRESSURE_CLOSING_S : vip->closing_s;
+	if ((mine | twin) & LB_CLOSING) {
+		__u32 life_s = vip->idle_s < LAST_ACK_S ? vip->idle_s : LAST_ACK_S;
+
+		if (life_s < vip->closing_s)
+			life_s = vip->closing_s;
+		return pressure && life_s > PRESSURE_SYN_S ? PRESSURE_SYN_S : life_s;
+	}
 	if (dsr && (mine & LB_SEEN_FIN))
 		return vip->idle_s < DSR_FIN_S ? vip->idle_s : DSR_FIN_S;
 	/* Established: the client has acknowledged, and the endpoint has said something (dsr: nobody can know). */

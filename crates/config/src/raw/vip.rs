@@ -82,7 +82,7 @@ keys! {
         optional syn: Seconds, default either(|timeouts| timeouts.syn);
         /// Afterwards, when neither side says anything.
         optional idle: Seconds, default either(|timeouts| timeouts.idle);
-        /// After both sides have ended it, or one has reset it.
+        /// After both sides have ended it and the last end was acknowledged, or one has reset it. Without the acknowledgement it is 60s.
         optional closing: Seconds, default duration_text(TCP.closing);
     }
 }

@@ -2,7 +2,7 @@
 
 use testkit::packet::{ACK, FIN, PSH, Packet, RST, SYN};
 
-use super::layout::{CLOSING, COUNTED, SEEN_ACK, SEEN_FIN, SEEN_SYN, TCP, UDP, mode, state};
+use super::layout::{CLOSING, COUNTED, ENDED, FIN_LAST, SEEN_ACK, SEEN_FIN, SEEN_SYN, TCP, UDP, mode, state};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane, with_plane_of};
 
 const VIP: &str = "20.20.20.1:2020";
@@ -62,14 +62,19 @@ fn a_connection_from_syn_to_fin() {
         assert_eq!(plane.active(0), 1, "half closed is not over");
         back(plane, &from_endpoint(ACK).payload(b"more"));
         back(plane, &from_endpoint(FIN | ACK));
-        states(plane, SEEN_SYN | SEEN_ACK | SEEN_FIN | CLOSING, SEEN_SYN | SEEN_ACK | SEEN_FIN | CLOSING);
+        let said = SEEN_SYN | SEEN_ACK | SEEN_FIN | CLOSING;
+        states(plane, said | COUNTED, said | FIN_LAST);
+        assert_eq!(plane.active(0), 1, "what was said last may not have arrived");
+        back(plane, &from_endpoint(FIN | ACK));
+        states(plane, said | COUNTED, said | FIN_LAST);
         there(plane, &from_client(ACK));
+        states(plane, said | ENDED, said | FIN_LAST);
         assert_eq!(plane.active(0), 0);
         assert_eq!(plane.flow_count(), 2);
         let [packets_there, packets_back, bytes_there, bytes_back, flows] = plane.counters(0);
-        assert_eq!((packets_there, packets_back, flows), (5, 4, 1));
+        assert_eq!((packets_there, packets_back, flows), (5, 5, 1));
         assert_eq!(bytes_there, 5 * 54 + 4 + 10);
-        assert_eq!(bytes_back, 4 * 54 + 1001 + 4);
+        assert_eq!(bytes_back, 5 * 54 + 1001 + 4);
         plane.assert_drops(&[]);
     });
 }
@@ -206,7 +211,12 @@ fn a_port_that_is_used_again_opens_the_flow_in_place() {
             there(plane, &from_client(SYN)); // a retransmission changes nothing
             there(plane, &from_client(FIN | ACK));
             back(plane, &from_endpoint(FIN | ACK));
-            assert_eq!((plane.active(0), plane.flow_count(), plane.counters(0)[4]), (0, 2, round + 1));
+            // In the first round the last ACK is lost on its way here.
+            if round > 0 {
+                there(plane, &from_client(ACK));
+            }
+            let active = u32::from(round == 0);
+            assert_eq!((plane.active(0), plane.flow_count(), plane.counters(0)[4]), (active, 2, round + 1));
         }
     });
 }

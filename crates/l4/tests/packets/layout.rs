@@ -114,6 +114,8 @@ pub const SEEN_ACK: u32 = 2;
 pub const SEEN_FIN: u32 = 4;
 pub const CLOSING: u32 = 16;
 pub const COUNTED: u32 = 32;
+pub const FIN_LAST: u32 = 64;
+pub const ENDED: u32 = 128;
 
 pub const FLOW_BYTES: usize = 88;
 /// Where `touched_s` and `born_s` stand.

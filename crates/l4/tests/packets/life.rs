@@ -34,6 +34,7 @@ fn four(plane: &Plane) {
         there(plane, port, FIN | ACK);
     }
     back(plane, 4, FIN | ACK);
+    there(plane, 4, ACK);
 }
 
 fn alive(plane: &Plane) -> Vec<u32> {
@@ -63,6 +64,35 @@ fn each_state_has_its_time() {
         assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((4, 1, 0), vec![2], 1));
         plane.age(3700);
         assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((2, 1, 0), vec![], 0));
+    });
+}
+
+#[test]
+fn what_was_said_last_may_come_again() {
+    with_plane("what_was_said_last_may_come_again", |plane| {
+        plane.add(&Vip { times_s: [20, 3600, 2], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        for flags in [SYN, ACK, FIN | ACK] {
+            there(plane, 1, flags);
+            back(plane, 1, if flags == SYN { SYN | ACK } else { ACK });
+        }
+        // The answer and its FIN go through here, and are lost behind: the endpoint sends them again, after ever longer gaps.
+        for gap_s in [1, 2, 4, 8, 16, 32] {
+            back(plane, 1, FIN | ACK);
+            plane.age(gap_s);
+            assert_eq!((plane.collect(), plane.active(0)), ((2, 0, 0), 1), "{gap_s}");
+        }
+        there(plane, 1, ACK);
+        assert_eq!(plane.active(0), 0);
+        plane.age(4);
+        assert_eq!(plane.collect(), (2, 0, 1));
+
+        // Without an end to the silence, it is forgotten.
+        for flags in [SYN, ACK, FIN | ACK] {
+            there(plane, 1, flags);
+            back(plane, 1, if flags == SYN { SYN | ACK } else { flags });
+        }
+        plane.age(62);
+        assert_eq!((plane.collect(), plane.active(0)), ((2, 0, 1), 0));
     });
 }
 
