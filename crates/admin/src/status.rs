@@ -298,7 +298,8 @@ mod tests {
     use std::time::Duration;
 
     use model::{
-        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, Redirect, Route, TcpListener,
+        ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathRules, Redirect, Route,
+        TcpListener,
     };
     use telemetry::{Reason, Registry};
 
@@ -310,6 +311,7 @@ mod tests {
             routes: [route("/hit", ClusterId(1)), route("/quiet", ClusterId(0))].into(),
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
+            paths: PathRules::default(),
             limits: ListenerLimits::default(),
         });
         let tcp = Protocol::Tcp(TcpListener { to: ClusterId(0), idle_timeout: Duration::ZERO });

@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 
 use model::{
-    AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardedHeaders, HashKey, HealthCheck,
-    ListenerLimits, MinRate, Outlier, Ping, Probe, ProxyProtocol, TlsVersion,
+    AccessLogFormat, Algorithm, Cluster, ClusterLimits, ClusterProtocol, Dns, ForwardPath, ForwardedHeaders, HashKey,
+    HealthCheck, ListenerLimits, MinRate, Outlier, PathRules, Ping, Probe, ProxyProtocol, TlsVersion,
 };
 
 use crate::defaults;
@@ -24,6 +24,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::new("", Vec::new()
 static PROBE: LazyLock<HealthCheck> = LazyLock::new(|| HealthCheck::new(Probe::Tcp));
 static LIMITS: LazyLock<ListenerLimits> = LazyLock::new(ListenerLimits::default);
 static MIN_RATE: LazyLock<MinRate> = LazyLock::new(MinRate::default);
+static PATHS: LazyLock<PathRules> = LazyLock::new(PathRules::default);
 static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 
 keys! {
@@ -93,6 +94,8 @@ keys! {
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
         /// The headers that tell the endpoint about the client.
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
+        /// How the paths of requests are compared with those of routes, and passed on.
+        optional paths: RawPaths, default "as below", only "http";
         /// From the first byte of a request, or from accept, to the end of its headers; then 408. Also the longest that a TLS handshake takes.
         optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
         /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed). Where `min_rate` gives it less, that counts.
@@ -174,6 +177,18 @@ keys! {
         optional requests_per_connection: Int<1, 1_000_000_000>, default "no limit", only "http";
         /// Requests at once on one connection of HTTP/2; clients are told.
         optional streams_per_connection: Int<1, 10_000>, default LIMITS.streams_per_connection_max.to_string(), only "http";
+    }
+}
+
+keys! {
+    /// Routes, rewrites and redirects see a path in its normal form (RFC 3986 section 6.2.2): `%61` is `a`, other escapes are in upper case, and `.` and `..` are resolved. So `/%61dmin` and `/x/../admin` take the route of `/admin`. A route's own path is put into the same form, but a regular expression is not.
+    pub struct RawPaths as "the paths of a listener" {
+        /// In the normal form `//` is `/`, so that `//admin` takes the route of `/admin`.
+        optional merge_slashes: Flag, default PATHS.merge_slashes.to_string();
+        /// Which form an endpoint is asked for where no route rewrites the path, and a redirect that keeps the path leads to.
+        optional forward: OneOf<ForwardPath>, default word(&PATHS.forward);
+        /// Answer 400 to a path that others may read differently: with `%2F`, with `\` or `%5C`, with a control character such as `%00`, with a `%` that begins no escape, or with a segment such as `..;x`.
+        optional refuse_ambiguous: Flag, default PATHS.refuse_ambiguous.to_string();
     }
 }
 
@@ -559,6 +574,13 @@ impl Choice for AccessLogFormat {
         &[("text", Self::Text, "`key=value`, for people"), ("json", Self::Json, "one object a line, for machines")];
 }
 
+impl Choice for ForwardPath {
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
+        ("received", Self::Received, "what the client wrote"),
+        ("normal", Self::Normal, "the normal form, which the routes saw"),
+    ];
+}
+
 impl Choice for ForwardedHeaders {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("x_forwarded", Self::XForwarded, "`X-Forwarded-For`, `-Proto` and `-Host`"),
@@ -651,7 +673,7 @@ mod tests {
     #[test]
     fn every_key_has_a_meaning_and_every_default_is_a_text() {
         let found = RawFile::kind().objects();
-        assert_eq!(found.len(), 36);
+        assert_eq!(found.len(), 37);
         for (object, key) in found.iter().flat_map(|object| object.keys.iter().map(move |key| (object, key))) {
             let name = key.name;
             assert!(key.doc.len() > 10 && key.doc.ends_with('.'), "{name}: {:?}", key.doc);

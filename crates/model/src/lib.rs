@@ -46,8 +46,8 @@ pub use cluster::{
     Outlier, Probe,
 };
 pub use listener::{
-    ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener, PassthroughRoute, Ping,
-    Protocol, TcpListener,
+    ForwardPath, ForwardedHeaders, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener,
+    PassthroughRoute, PathRules, Ping, Protocol, TcpListener,
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{

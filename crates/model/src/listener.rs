@@ -46,6 +46,8 @@ pub struct HttpListener {
     pub trusted_proxies: Vec<IpNet>,
     /// Which of them are sent upstream.
     pub forwarded: ForwardedHeaders,
+    /// How paths are compared and passed on.
+    pub paths: PathRules,
     /// What a client may ask of this listener.
     pub limits: ListenerLimits,
 }
@@ -61,6 +63,34 @@ pub enum ForwardedHeaders {
     Both,
     /// None; those that a client sent are removed unless it is a trusted proxy.
     Off,
+}
+
+/// How the paths of requests are compared with those of routes, and passed on. Routes always see the normal form (RFC 3986 section 6.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRules {
+    /// In the normal form, `//` is `/`.
+    pub merge_slashes: bool,
+    /// What goes on where no route rewrites it.
+    pub forward: ForwardPath,
+    /// A path that can be read in two ways is answered 400.
+    pub refuse_ambiguous: bool,
+}
+
+/// Which form of a path an endpoint is asked for, and a redirect that keeps the path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardPath {
+    /// What the client wrote.
+    Received,
+    /// The normal form, which the routes saw.
+    Normal,
+}
+
+impl Default for PathRules {
+    fn default() -> Self {
+        // Routes compare merged slashes because most endpoints merge them: a limit on `/admin` must hold for `//admin`. What goes on stays as it
+        // is: signatures of requests cover the very bytes, and object stores have keys with two slashes.
+        Self { merge_slashes: true, forward: ForwardPath::Received, refuse_ambiguous: false }
+    }
 }
 
 /// What a client may ask of an HTTP listener. Each limit has a status and a reason by which it is counted.

@@ -32,7 +32,7 @@ use crate::policy::{self, Asked, Way};
 use crate::receive;
 use crate::relay::{self, End, Moved};
 use crate::respond::{self, Own};
-use crate::route::HostText;
+use crate::route::{self, HostText};
 use crate::stream::Stream;
 use crate::tls::Secured;
 use crate::work::{Reply, Work};
@@ -176,7 +176,7 @@ async fn run(
     let mut timeout = route.timeout;
     if let Some(call) = &mut entry.call {
         let head = head_of_request(downstream, work);
-        call.route(listener.methods(number), work.request.path.get(head), cluster.plan.policy.protocol);
+        call.route(listener.methods(number), work.target(head), cluster.plan.policy.protocol);
         timeout = timeout.into_iter().chain(call.timeout).min();
     }
     let timeout_ms = timeout.map(crate::millis);
@@ -223,12 +223,12 @@ async fn run(
 /// Where the request goes: the number of its route, the route, and what that does with it.
 ///
 /// # Errors
-/// [`Reason::Misdirected`], [`Reason::NoRoute`], and those of [`policy::way`].
+/// [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of [`policy::way`].
 fn way<'r>(
     listener: &Rc<ListenerView>,
     http: &'r HttpListener,
     downstream: &Downstream,
-    work: &Work,
+    work: &mut Work,
     entry: &mut Entry,
 ) -> Result<(usize, &'r Route, Way), Error> {
     let head = head_of_request(downstream, work);
@@ -237,12 +237,15 @@ fn way<'r>(
     {
         return Err(Error::internal(Reason::Misdirected));
     }
-    let number = listener.plan.router.route(&work.request, head);
+    work.normal_target = route::normal_target(work.request.path.get(head), &http.paths)?;
+    let head = head_of_request(downstream, work);
+    let target = work.target(head);
+    let number = listener.plan.router.route(&work.request, head, target);
     let (number, route) =
         number.and_then(|number| Some((number, http.routes.get(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
     entry.route = Some(number);
     let client = client(http, downstream);
-    let asked = Asked { head: &work.request, buffer: head, client: &client };
+    let asked = Asked { head: &work.request, buffer: head, target, paths: http.paths, client: &client };
     Ok((number, route, policy::way(listener, number, route, &asked, entry.begun_us)?))
 }
 
@@ -340,11 +343,13 @@ fn prepare(
     head_bytes: usize,
 ) -> Result<Prepared, Error> {
     let Chosen { worker, listener, http, number, route, cluster, timeout_ms } = chosen;
-    let Work { request, request_bytes, upload, mirror, .. } = work;
+    let Work { request, request_bytes, normal_target, upload, mirror, .. } = work;
     let client = Client { call: call.map(|call| call.outgoing(*timeout_ms)), ..client(http, downstream) };
     let from = Framing::on(&downstream.stream, request.body);
     let buffer = if let Framing::H2(_) = from { request_bytes } else { downstream.input.filled() };
-    let asked = Asked { head: request, buffer, client: &client };
+    let received = request.path.get(buffer);
+    let target = normal_target.as_deref().unwrap_or(received);
+    let asked = Asked { head: request, buffer, target, paths: http.paths, client: &client };
     let prepared = Prepared {
         key: cluster.hash_key().map_or(0, |key| crate::hash::key(key, request, buffer, &client)),
         preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(request, buffer)),
@@ -356,8 +361,9 @@ fn prepare(
         return Err(Error::downstream(Reason::BodyTooLarge));
     }
     let RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
-    let target = policy::rewrite::target(rewrite.path.as_ref(), &route.path, request.path.get(buffer));
-    let edits = RequestEdits { target: target.as_deref(), host: rewrite.host.as_deref(), headers: request_headers };
+    let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &asked);
+    let target = rewritten.as_deref().unwrap_or(policy::passed_on(&http.paths, received, target));
+    let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
     let translation = call.and_then(Ongoing::request_translation);
     // What a call of gRPC-Web is translated to is not what would be copied.
     if let Some(dealer) = listener.dealer(*number).filter(|_| translation.is_none()) {

@@ -21,7 +21,11 @@ use crate::work::{Reply, Work};
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
 pub(crate) fn status(error: &Error) -> Option<u16> {
     Some(match error.reason {
-        Reason::BadRequestLine | Reason::BadHeader | Reason::BadFraming | Reason::BadHost => 400,
+        Reason::BadRequestLine
+        | Reason::BadHeader
+        | Reason::BadFraming
+        | Reason::BadHost
+        | Reason::AmbiguousPath => 400,
         Reason::BadVersion => 505,
         // RFC 9220 section 3, which says it for HTTP/3, of a protocol that is not supported.
         Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,

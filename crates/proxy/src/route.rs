@@ -6,12 +6,15 @@
 
 use std::collections::HashMap;
 
-use model::{HostMatcher, PathMatcher, Route, TextMatcher, ValueMatcher};
+use model::{HostMatcher, PathMatcher, PathRules, Route, TextMatcher, ValueMatcher};
 use regex::RegexSet;
 use smallvec::SmallVec;
+use telemetry::Reason;
 use wire::message::{Field, RequestHead};
+use wire::path;
 
 use crate::cookie;
+use crate::error::Error;
 use crate::grpc::Call;
 
 /// The compiled routes of a listener.
@@ -55,8 +58,28 @@ struct Regexes {
     routes: Vec<usize>,
 }
 
+/// Path and query of a request with the path in its normal form; `None`: that is how the client wrote it, as nearly every client does.
+///
+/// # Errors
+/// [`Reason::AmbiguousPath`], where the listener refuses such paths.
+pub(crate) fn normal_target(target: &[u8], rules: &PathRules) -> Result<Option<Vec<u8>>, Error> {
+    let (path, query) = path::split_target(target);
+    if rules.refuse_ambiguous
+        && let Some(ambiguity) = path::ambiguity(path)
+    {
+        tracing::debug!(?ambiguity, "path refused");
+        return Err(Error::internal(Reason::AmbiguousPath));
+    }
+    let normal = path::normalize(path, rules.merge_slashes);
+    Ok(normal.map(|mut target| {
+        target.extend_from_slice(query);
+        target
+    }))
+}
+
 impl Router {
-    pub(crate) fn new(routes: &[Route]) -> Self {
+    /// `merge_slashes`: as in [`PathRules`].
+    pub(crate) fn new(routes: &[Route], merge_slashes: bool) -> Self {
         let mut by_host: HashMap<Option<&HostMatcher>, Vec<usize>> = HashMap::new();
         for (index, route) in routes.iter().enumerate() {
             for host in &route.hosts {
@@ -73,7 +96,7 @@ impl Router {
             conditions: routes.iter().map(Conditions::new).collect(),
         };
         for (host, members) in by_host {
-            let table = Table::new(routes, members);
+            let table = Table::new(routes, members, merge_slashes);
             match host {
                 Some(HostMatcher::Exact(host)) => drop(router.exact.insert(host.as_str().into(), table)),
                 Some(HostMatcher::Suffix(host)) => drop(router.suffix.insert(host.as_str().into(), table)),
@@ -83,10 +106,10 @@ impl Router {
         router
     }
 
-    /// The place of the route that a request takes. `buffer` is what its head was read from.
-    pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8]) -> Option<usize> {
-        let target = head.path.get(buffer);
-        let (path, query) = split_target(target);
+    /// The place of the route that a request takes. `buffer` is what its head was read from, `target` its path, in normal form, and its query.
+    pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
+        let (path, query) = path::split_target(target);
+        let query = query.strip_prefix(b"?").unwrap_or_default();
         let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
         let accepts = |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(&request));
 
@@ -109,15 +132,6 @@ impl Router {
     }
 }
 
-/// Path and query of a request target. An empty path is `/` (RFC 9112 section 3.2.1).
-fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
-    let (path, query) = match memchr::memchr(b'?', target) {
-        Some(at) => (target.get(..at).unwrap_or_default(), target.get(at + 1..).unwrap_or_default()),
-        None => (target, &[][..]),
-    };
-    (if path.is_empty() { b"/" } else { path }, query)
-}
-
 /// A host as the tables know it: lower case, without port or trailing dot.
 pub(crate) struct HostText(SmallVec<[u8; 64]>);
 
@@ -137,14 +151,16 @@ impl HostText {
 }
 
 impl Table {
-    fn new(routes: &[Route], members: Vec<usize>) -> Self {
+    fn new(routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
+        // Whoever wrote the route may have written its path in another form than the normal one.
+        let normal = |path: &str| path::normalize(path.as_bytes(), merge_slashes).unwrap_or(path.as_bytes().to_vec());
         let mut table = Self::default();
         let (mut patterns, mut pattern_routes) = (Vec::new(), Vec::new());
         for index in members {
             match routes.get(index).map(|route| &route.path) {
-                Some(PathMatcher::Prefix(prefix)) => table.prefixes.insert(prefix.as_bytes(), index),
+                Some(PathMatcher::Prefix(prefix)) => table.prefixes.insert(&normal(prefix), index),
                 Some(PathMatcher::Exact(path)) => {
-                    table.exact.entry(path.as_bytes().into()).or_default().push(index);
+                    table.exact.entry(normal(path).into()).or_default().push(index);
                 }
                 Some(PathMatcher::Regex(regex)) => {
                     patterns.push(regex.as_str());
@@ -350,7 +366,11 @@ mod tests {
         let text = format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
-        assert_eq!(Router::new(routes).route(&head, text.as_bytes()), expect, "{line} on {host} {fields}");
+        let target = head.path.get(text.as_bytes());
+        let normal = normal_target(target, &PathRules::default()).unwrap();
+        let router = Router::new(routes, PathRules::default().merge_slashes);
+        let found = router.route(&head, text.as_bytes(), normal.as_deref().unwrap_or(target));
+        assert_eq!(found, expect, "{line} on {host} {fields}");
     }
 
     #[track_caller]
@@ -379,6 +399,41 @@ mod tests {
         check(&[prefix("/")], "/anything/at/all", Some(0));
         check(&[prefix("/")], "http://a", Some(0));
         check_with(&[prefix("/x"), prefix("/")], "OPTIONS *", "a", "", Some(1));
+    }
+
+    #[test]
+    fn a_path_takes_its_route_however_it_is_written() {
+        let routes = [prefix("/admin"), exact("/login"), regex("/v[0-9]/caf%C3%A9"), prefix("/%7ejoe/.")];
+        for (path, expect) in [
+            ("/%61dmin", Some(0)),
+            ("//admin/x", Some(0)),
+            ("/./admin", Some(0)),
+            ("/x/../admin?q", Some(0)),
+            ("/x/%2e%2E/%41dmin", None),
+            ("/admin/..", None),
+            ("/%2561dmin", None),
+            ("/admin%2Fx", None),
+            ("/lo%67in?a=/..", Some(1)),
+            ("//login", Some(1)),
+            ("/v1/caf%c3%a9", Some(2)),
+            ("/~joe", Some(3)),
+            ("/%7Ejoe/x", Some(3)),
+        ] {
+            check(&routes, path, expect);
+        }
+        check(&[prefix("/admin")], "http://a//admin", Some(0));
+        check_with(&[prefix("/x"), prefix("/")], "OPTIONS *", "a", "", Some(1));
+    }
+
+    #[test]
+    fn slashes_are_told_apart_where_they_are_not_merged() {
+        let rules = PathRules { merge_slashes: false, ..PathRules::default() };
+        let router = Router::new(&[prefix("/a//b")], false);
+        let head = RequestHead::default();
+        for (target, expect) in [(&b"/a//b"[..], Some(0)), (b"/a/b", None), (b"/a//./b", Some(0))] {
+            let normal = normal_target(target, &rules).unwrap();
+            assert_eq!(router.route(&head, b"", normal.as_deref().unwrap_or(target)), expect, "{target:?}");
+        }
     }
 
     #[test]
@@ -454,6 +509,7 @@ mod tests {
         check("POST /a.B/Stream", "application/grpc", Some(0));
         check("POST /a.B/Other", "application/grpc+proto", Some(1));
         check("POST /a.B/Other", "application/grpc-web-text", Some(1));
+        check("POST /x/../%61.B//Other", "application/grpc", Some(1));
         check("POST /a.C/Other", "application/grpc", Some(2));
         check("POST /a.B/Other", "application/json", Some(2));
         check("GET /a.B/Other", "application/grpc", Some(2));
@@ -480,13 +536,19 @@ mod tests {
                 1 => exact(path),
                 _ => regex(&format!("{path}.*")),
             }).collect();
+            let normal = |path: &str| {
+                let normal = path::normalize(path.as_bytes(), true).unwrap_or(path.as_bytes().to_vec());
+                String::from_utf8(normal).unwrap()
+            };
+            let asked = normal(&target);
             let expect = paths.iter().position(|(path, kind)| match kind {
                 0 => {
-                    let bare = path.strip_suffix('/').unwrap_or(path);
-                    target == bare || target.starts_with(&format!("{bare}/"))
+                    let path = normal(path);
+                    let bare = path.strip_suffix('/').unwrap_or(&path);
+                    asked == bare || asked.starts_with(&format!("{bare}/"))
                 }
-                1 => target == *path,
-                _ => target.starts_with(path),
+                1 => asked == normal(path),
+                _ => asked.starts_with(path),
             });
             check(&routes, &target, expect);
         }

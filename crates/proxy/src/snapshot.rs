@@ -141,10 +141,16 @@ impl<'p> Before<'p> {
 /// Where only endpoints have changed the routes are the very same, and so are the tables made of them: making them anew is most of the work.
 fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
-        (Protocol::Http(before), Protocol::Http(http)) => Arc::ptr_eq(&before.routes, &http.routes),
+        (Protocol::Http(before), Protocol::Http(http)) => {
+            Arc::ptr_eq(&before.routes, &http.routes) && before.paths == http.paths
+        }
         _ => false,
     });
-    same.map_or_else(|| Arc::new(Router::new(routes(listener))), |old| old.router.clone())
+    let merge_slashes = match &listener.protocol {
+        Protocol::Http(http) => http.paths.merge_slashes,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+    };
+    same.map_or_else(|| Arc::new(Router::new(routes(listener), merge_slashes)), |old| old.router.clone())
 }
 
 fn routes(listener: &Listener) -> &[Route] {

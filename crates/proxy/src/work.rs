@@ -14,6 +14,8 @@ pub(crate) struct Work {
     pub(crate) request: RequestHead,
     /// What the request's head points into, if it came over HTTP/2. Of HTTP/1 that is the connection's input.
     pub(crate) request_bytes: Vec<u8>,
+    /// Path and query with the path in its normal form, where that is not what the client wrote.
+    pub(crate) normal_target: Option<Vec<u8>>,
     pub(crate) upload: Pump,
     pub(crate) reply: Option<Box<Reply>>,
     pub(crate) scratch: Vec<u8>,
@@ -32,6 +34,11 @@ pub(crate) struct Reply {
 }
 
 impl Work {
+    /// Path and query as routes see them. `head` is what the request's head points into.
+    pub(crate) fn target<'w>(&'w self, head: &'w [u8]) -> &'w [u8] {
+        self.normal_target.as_deref().unwrap_or(self.request.path.get(head))
+    }
+
     /// The response; a blank one where none has come.
     pub(crate) fn reply(&mut self) -> &mut Reply {
         self.reply.get_or_insert_default()
@@ -57,6 +64,7 @@ impl Work {
         self.upload.leave(Framing::H1(Body::None));
         // What still waits waits for a body that will not be whole.
         self.mirror = None;
+        self.normal_target = None;
     }
 }
 

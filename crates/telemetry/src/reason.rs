@@ -119,6 +119,7 @@ reasons! {
     80 UpstreamPingTimeout "upstream_ping_timeout" Upstream "The endpoint was silent over HTTP/2, and did not answer a PING in time.";
     81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint does not take.";
     82 ClusterMissing "cluster_missing" Cluster "What the route leads to does not exist, or may not be used.";
+    83 AmbiguousPath "ambiguous_path" Downstream "The path can be read in two ways (`%2F`, `%00`, a backslash), and the listener's `refuse_ambiguous` asks to refuse it.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -11,4 +11,5 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod message;
+pub mod path;
 pub mod proxy_protocol;

@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use model::{ClusterId, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener, Protocol, TcpListener};
+use model::{
+    ClusterId, HttpListener, Listener, ListenerLimits, MinRate, PassthroughListener, PathRules, Protocol, TcpListener,
+};
 
 use super::{ClusterIds, count, positive, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
-use crate::raw::{ProtocolName, RawListener, RawMinRate};
-use crate::read::{Keyed, OneOf, Placed, Written};
+use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths};
+use crate::read::{Flag, Keyed, OneOf, Placed, Written};
 
 /// `None` where something that it cannot do without is missing; the report says so.
 pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
@@ -102,6 +104,7 @@ fn bare_http(routes: Vec<model::Route>) -> HttpListener {
         routes: routes.into(),
         trusted_proxies: Vec::new(),
         forwarded: defaults::FORWARDED,
+        paths: PathRules::default(),
         limits: ListenerLimits::default(),
     }
 }
@@ -113,6 +116,9 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
     }
     if let Some(forwarded) = &raw.forwarded {
         http.forwarded = forwarded.value.0;
+    }
+    if let Some(paths) = &raw.paths {
+        http.paths = path_rules(&paths.value);
     }
     let limits = &mut http.limits;
     if let Some(rate) = &raw.min_rate {
@@ -139,6 +145,16 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
         limits.streams_per_connection_max = u32::try_from(streams.value.0).unwrap_or(u32::MAX);
     }
     http
+}
+
+fn path_rules(raw: &RawPaths) -> PathRules {
+    let default = PathRules::default();
+    let flag = |flag: &Option<Placed<Flag>>, default| flag.as_ref().map_or(default, |flag| flag.value.0);
+    PathRules {
+        merge_slashes: flag(&raw.merge_slashes, default.merge_slashes),
+        forward: raw.forward.as_ref().map_or(default.forward, |forward| forward.value.0),
+        refuse_ambiguous: flag(&raw.refuse_ambiguous, default.refuse_ambiguous),
+    }
 }
 
 /// `None`: it is off.

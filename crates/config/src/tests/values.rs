@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use model::{
     AccessLog, AccessLogFormat, Algorithm, Cluster, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts,
-    ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher, Ping, PortRange, Probe,
-    Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
+    ForwardPath, ForwardedHeaders, HashKey, HostMatcher, MinRate, OnUnhealthy, Outlier, PathMatcher, PathRules, Ping,
+    PortRange, Probe, Protocol, ProxyProtocol, SourceRate, TextMatcher, Transport, VipAlgorithm, VipMode,
 };
 
 use super::{http, load, tcp};
@@ -24,6 +24,7 @@ listeners:
     proxy_protocol: true
     trusted_proxies: [10.1.2.3/8, "::1"]
     forwarded: both
+    paths: {merge_slashes: false, forward: normal, refuse_ambiguous: true}
     header_timeout: 1s
     stall_timeout: 2s
     idle_timeout: 3s
@@ -74,6 +75,8 @@ fn every_key_of_the_file_and_the_listener() {
     let http = http(&snapshot);
     assert_eq!(http.trusted_proxies, ["10.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()]);
     assert_eq!(http.forwarded, ForwardedHeaders::Both);
+    let paths = PathRules { merge_slashes: false, forward: ForwardPath::Normal, refuse_ambiguous: true };
+    assert_eq!(http.paths, paths);
     let limits = &http.limits;
     let timeouts = [limits.header_timeout, limits.stall_timeout, limits.idle_timeout, limits.tunnel_idle_timeout];
     assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_secs));

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use model::{
     Certificate, ClientCa, ClusterId, ForwardedHeaders, HostMatcher, HttpListener, Listener, ListenerLimits,
-    ListenerTls, PassthroughListener, PassthroughRoute, PathMatcher, Pem, Protocol, Route, TcpListener, TextMatcher,
-    TlsVersion,
+    ListenerTls, PassthroughListener, PassthroughRoute, PathMatcher, PathRules, Pem, Protocol, Route, TcpListener,
+    TextMatcher, TlsVersion,
 };
 
 use super::cluster::held;
@@ -249,6 +249,7 @@ impl Bind {
                 routes: sorted(std::mem::take(&mut self.routes)).into(),
                 trusted_proxies: settings.trusted_proxies.clone(),
                 forwarded: ForwardedHeaders::XForwarded,
+                paths: PathRules::default(),
                 limits: ListenerLimits::default(),
             }),
             Speaks::Tcp => Protocol::Tcp(TcpListener {

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use balance::Split;
-use model::{Route, Scheme, Target, WeightedCluster};
+use model::{ForwardPath, PathRules, Route, Scheme, Target, WeightedCluster};
 use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
@@ -35,7 +35,18 @@ pub(crate) struct Asked<'a> {
     pub(crate) head: &'a RequestHead,
     /// What the head was read from.
     pub(crate) buffer: &'a [u8],
+    /// Path and query as routes see them: the path in its normal form.
+    pub(crate) target: &'a [u8],
+    pub(crate) paths: PathRules,
     pub(crate) client: &'a Client<'a>,
+}
+
+/// Path and query as they go on where nothing rewrites them: as `received`, or as the routes saw them.
+pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [u8]) -> &'t [u8] {
+    match paths.forward {
+        ForwardPath::Received => received,
+        ForwardPath::Normal => normal,
+    }
 }
 
 /// Where a request goes.
@@ -141,7 +152,11 @@ pub(crate) mod testing {
             trusted_proxies: &[],
             call: None,
         };
-        look(&Asked { head: &head, buffer: text.as_bytes(), client: &client })
+        let (buffer, paths) = (text.as_bytes(), PathRules::default());
+        let received = head.path.get(buffer);
+        let normal = crate::route::normal_target(received, &paths).unwrap();
+        let target = normal.as_deref().unwrap_or(received);
+        look(&Asked { head: &head, buffer, target, paths, client: &client })
     }
 
     #[test]

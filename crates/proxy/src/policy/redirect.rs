@@ -4,12 +4,12 @@ use std::io::Write;
 
 use model::{PathMatcher, Redirect};
 
-use super::{Asked, rewrite, scheme};
+use super::{Asked, passed_on, rewrite, scheme};
 
 /// The `Location` of a redirect (RFC 9110 section 10.2.2). Always a whole URL: a path alone that begins with `//` would be read as a host,
 /// and the client chooses its path.
 pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Asked<'_>) -> Vec<u8> {
-    let Asked { head, buffer, client } = asked;
+    let Asked { head, buffer, client, .. } = asked;
     let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(scheme_to.name().as_bytes());
@@ -42,11 +42,11 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Asked
         let _ = write!(out, ":{port}");
     }
 
-    let target = head.path.get(buffer);
-    match rewrite::target(redirect.path.as_ref(), matched, target) {
-        Some(target) => out.extend_from_slice(&target),
-        None if target.is_empty() || target == b"*" => out.push(b'/'),
-        None => out.extend_from_slice(target),
+    let kept = passed_on(&asked.paths, head.path.get(buffer), asked.target);
+    match (rewrite::target(redirect.path.as_ref(), matched, asked), kept) {
+        (Some(target), _) => out.extend_from_slice(&target),
+        (None, b"" | b"*") => out.push(b'/'),
+        (None, target) => out.extend_from_slice(target),
     }
     out
 }

@@ -1,10 +1,19 @@
 //! Another path in the place of the client's.
 
-use model::{PathMatcher, PathRewrite};
+use std::borrow::Cow;
 
-/// Path and query after the rewrite; `None`: as they are. `matched` is what the route matched, `target` what the client asked for.
-pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, target: &[u8]) -> Option<Vec<u8>> {
-    let rewrite = rewrite?;
+use model::{PathMatcher, PathRewrite};
+use wire::path;
+
+use super::Asked;
+
+/// Path and query after the rewrite; `None`: they are not rewritten. `matched` is what the route matched. What is left of the client's path
+/// stays in the normal form in which it was matched.
+pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked: &Asked<'_>) -> Option<Vec<u8>> {
+    rewritten(rewrite?, matched, asked.target, asked.paths.merge_slashes)
+}
+
+fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
     if target == b"*" {
         // OPTIONS asks about the whole server: that is no path.
         return None;
@@ -16,7 +25,7 @@ pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, targe
         PathRewrite::Prefix(prefix) => {
             let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
             out.extend_from_slice(prefix.as_bytes());
-            out.extend_from_slice(behind(matched, path));
+            out.extend_from_slice(behind(matched, path, merge_slashes));
             if out.is_empty() {
                 out.push(b'/');
             }
@@ -27,10 +36,10 @@ pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, targe
 }
 
 /// What is left of a path behind the prefix that matched: nothing, or something that begins with `/`.
-fn behind<'p>(matched: &PathMatcher, path: &'p [u8]) -> &'p [u8] {
+fn behind<'p>(matched: &PathMatcher, path: &'p [u8], merge_slashes: bool) -> &'p [u8] {
     let PathMatcher::Prefix(prefix) = matched else { return path };
-    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-    path.strip_prefix(prefix.as_bytes()).unwrap_or(path)
+    let prefix = path::normalize(prefix.as_bytes(), merge_slashes).map_or(Cow::Borrowed(prefix.as_bytes()), Cow::Owned);
+    path.strip_prefix(prefix.strip_suffix(b"/").unwrap_or(&prefix)).unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -38,7 +47,7 @@ mod tests {
     use super::*;
 
     fn check(matched: &str, rewrite: PathRewrite, from: &str, expect: &str) {
-        let to = target(Some(&rewrite), &PathMatcher::Prefix(matched.into()), from.as_bytes());
+        let to = rewritten(&rewrite, &PathMatcher::Prefix(matched.into()), from.as_bytes(), true);
         assert_eq!(
             to.map(|to| String::from_utf8(to).unwrap()).as_deref(),
             Some(expect),
@@ -64,6 +73,8 @@ mod tests {
         check("/", "/v2", "/cart?id=/foo", "/v2/cart?id=/foo");
         check("/foo", "/xyz", "/foo?a=b", "/xyz?a=b");
         check("/foo", "/", "/foo?", "/?");
+        // The prefix is known in whatever form it was written.
+        check("/%66oo/./", "/xyz", "/foo/bar", "/xyz/bar");
     }
 
     #[test]
@@ -75,7 +86,6 @@ mod tests {
     #[test]
     fn what_is_not_rewritten_stays() {
         let full = PathRewrite::Full("/one".into());
-        assert_eq!(target(None, &PathMatcher::Prefix("/".into()), b"/x"), None);
-        assert_eq!(target(Some(&full), &PathMatcher::Prefix("/".into()), b"*"), None);
+        assert_eq!(rewritten(&full, &PathMatcher::Prefix("/".into()), b"*", true), None);
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Cluster, ClusterId, Endpoint, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, Route,
+    Cluster, ClusterId, Endpoint, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathRules,
+    Route,
 };
 
 use super::*;
@@ -30,6 +31,7 @@ fn listener(name: &str, routes: &[&str]) -> Listener {
         routes: routes.iter().map(route).collect(),
         trusted_proxies: Vec::new(),
         forwarded: ForwardedHeaders::XForwarded,
+        paths: PathRules::default(),
         limits: ListenerLimits::default(),
     });
     let bind = address(80);
