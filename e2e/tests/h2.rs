@@ -20,6 +20,8 @@ use bytes::Bytes;
 use sides::{Ask, BIG, Client, MIXTURES, Side, Speaks, head_of, pattern, runtime, send};
 use support::{Steelyard, local, port};
 use testkit::{Exit, PATIENCE, Signal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A balancer between clients and endpoints that speak this.
@@ -599,5 +601,131 @@ fn few_connections_are_shared_out_among_workers() {
         }
         // Each worker has its own connections to the origin, and one at a time is enough for it: so both have served.
         assert_eq!(between.origin().seen.connections.load(Relaxed), 2);
+    });
+}
+
+/// What `address` answers on a connection of its own, as far as it is needed: to the end, or through the end of a head.
+async fn raw(stream: &mut TcpStream, text: &str) -> String {
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    while !heard.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut piece = [0; 1024];
+        let count = timeout(PATIENCE, stream.read(&mut piece)).await.expect("no answer").unwrap();
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&heard));
+        heard.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8(heard).unwrap()
+}
+
+const HANDSHAKE: &str = "GET /socket HTTP/1.1\r\nhost: a.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+/// RFC 8441 section 5.1: a client of HTTP/1.1 reaches a WebSocket behind HTTP/2, and is answered as RFC 6455 asks.
+#[test]
+fn a_websocket_of_http_1_1_reaches_an_endpoint_of_http_2() {
+    let between = Between::start(Speaks::H2);
+    runtime().block_on(async {
+        let mut stream = TcpStream::connect(between.address).await.unwrap();
+        let head = raw(&mut stream, HANDSHAKE).await;
+        assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
+        for line in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="]
+        {
+            assert!(head.contains(&format!("\r\n{line}\r\n")), "{line} in {head}");
+        }
+        assert!(!head.contains("another"), "{head}");
+        for word in ["hello", "again"] {
+            stream.write_all(word.as_bytes()).await.unwrap();
+            let mut echo = vec![0; word.len()];
+            timeout(PATIENCE, stream.read_exact(&mut echo)).await.unwrap().unwrap();
+            assert_eq!(echo, word.as_bytes());
+        }
+        // What the endpoint refuses is an answer like any other.
+        let mut refused = TcpStream::connect(between.address).await.unwrap();
+        let head = raw(&mut refused, &HANDSHAKE.replace("/socket", "/nowhere")).await;
+        assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    });
+    let told = [":method", ":protocol", "upgrade", "sec-websocket-version", "sec-websocket-key"]
+        .map(|name| between.origin().seen.field(name));
+    let expect = [Some("CONNECT"), Some("websocket"), None, Some("13"), None];
+    assert_eq!(told.each_ref().map(Option::as_deref), expect);
+}
+
+#[test]
+fn a_websocket_of_http_1_1_is_refused_where_the_endpoint_takes_none() {
+    let between = Between::with(vec![Side::start_without_connect()], Speaks::H2, "", "", 1);
+    runtime().block_on(async {
+        let mut stream = TcpStream::connect(between.address).await.unwrap();
+        let head = raw(&mut stream, HANDSHAKE).await;
+        assert!(head.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{head}");
+    });
+    assert_eq!(between.refused("upstream_no_tunnel"), 1.0);
+    assert_eq!(between.origin().seen.requests.load(Relaxed), 0);
+}
+
+/// RFC 9110 section 10.1.1, in both versions alike.
+#[test]
+fn an_unknown_expectation_is_answered_417() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let ask = Ask { fields: &[("expect", "200-ok")], ..Ask::get("/small") };
+        assert_eq!(client.ask(&ask).await.unwrap().status, 417);
+        assert_eq!(between.refused("expectation_failed"), 1.0);
+        assert_eq!(between.origin().seen.requests.load(Relaxed), 0);
+        let mut client = Client::connect(speaks, between.address).await;
+        assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+    });
+}
+
+/// RFC 9110 section 6.6.1: the origin sends none.
+#[test]
+fn every_response_has_a_date() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        for path in ["/small", "/none", "/other"] {
+            let answer = client.ask(&Ask::get(path)).await.unwrap();
+            let date = answer.field("date").unwrap_or_else(|| panic!("{path}"));
+            assert!(date.len() == 29 && date.ends_with(" GMT"), "{path}: {date}");
+        }
+    });
+    let nowhere = Between::with(vec![Side::start(Speaks::H1)], Speaks::H2, "", "", 1);
+    runtime().block_on(async {
+        for speaks in [Speaks::H1, Speaks::H2] {
+            let answer = Client::connect(speaks, nowhere.address).await.ask(&Ask::get("/small")).await.unwrap();
+            assert_eq!((answer.status, answer.body.as_slice()), (502, &b"502 Bad Gateway\n"[..]));
+            assert!(answer.field("date").is_some());
+        }
+    });
+}
+
+/// Paths mean the same in both versions.
+#[test]
+fn paths_are_normalised_over_http_2() {
+    for endpoint in [Speaks::H1, Speaks::H2] {
+        let paths = "    paths: {forward: normal, refuse_ambiguous: true}";
+        let between = Between::with(vec![Side::start(endpoint)], endpoint, paths, "", 1);
+        runtime().block_on(async {
+            let mut client = Client::connect(Speaks::H2, between.address).await;
+            for path in ["/x/../%73mall", "//small", "/./small"] {
+                let answer = client.ask(&Ask::get(path)).await.unwrap();
+                assert_eq!((answer.status, answer.body.as_slice()), (200, &b"small"[..]), "{path}");
+            }
+            let answer = client.ask(&Ask::get("/x%2f..%2fsmall")).await.unwrap();
+            assert_eq!(answer.status, 400);
+            assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+        });
+        assert_eq!(between.refused("ambiguous_path"), 1.0);
+        assert_eq!(between.origin().seen.requests.load(Relaxed), 4);
+    }
+}
+
+/// RFC 9110 section 6.6.2: Go's server gives its handlers only the trailers that were announced.
+#[test]
+fn announced_trailers_stay_announced() {
+    each(async |speaks, between| {
+        let mut client = Client::connect(speaks, between.address).await;
+        let ask = Ask { fields: &[("trailer", "x-up")], trailers: &[("x-up", "1")], ..Ask::post("/echo", b"hello") };
+        let echoed = client.ask(&ask).await.unwrap();
+        assert_eq!((echoed.status, echoed.trailer("x-came")), (200, Some("1")));
+        assert_eq!(between.origin().seen.field("trailer").as_deref(), Some("x-up"));
     });
 }

@@ -199,6 +199,7 @@ impl Exchange {
             "content-length",
             "transfer-encoding",
             "expect",
+            "trailer",
             "x-forwarded-for",
             "x-forwarded-proto",
             "x-forwarded-host",
@@ -222,7 +223,7 @@ impl Exchange {
 
 /// What passes a hop as it is.
 fn end_to_end(fields: &[Field], arena: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let passes = |field: &&Field| matches!(field.id, FieldId::Other | FieldId::Cookie);
+    let passes = |field: &&Field| matches!(field.id, FieldId::Other | FieldId::Cookie | FieldId::Date);
     let pair = |field: &Field| (field.name.get(arena).to_vec(), field.value.get(arena).to_vec());
     fields.iter().filter(passes).map(pair).collect()
 }

@@ -195,7 +195,7 @@ impl<'a> Attempt<'a> {
             };
             match work.status() {
                 // HTTP/2 has none: `wire::h2` refuses it.
-                101 if work.request.upgrade.is_some() => return Ok((upstream, head_bytes, wait.upload_failed)),
+                101 if is_agreed(&upstream, work) => return Ok((upstream, head_bytes, wait.upload_failed)),
                 // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
                 101 => return Err(Error::upstream(Reason::UpstreamBadHead)),
                 100..=199 => {
@@ -439,6 +439,12 @@ fn ending(error: &Error, upstream: &Upstream, work: &Work, upload_failed: bool, 
 /// request came: that takes one round trip. An endpoint that fails on a request takes longer, where it is not very near and very fast.
 fn is_soon(elapsed_us: u64, round_trip_us: u64) -> bool {
     elapsed_us <= round_trip_us.saturating_mul(2).saturating_add(CROSSED_US_MAX)
+}
+
+/// A 101 switches to what the client asked for.
+fn is_agreed(upstream: &Upstream, work: &Work) -> bool {
+    let (Some(upgrade), Some(reply)) = (&work.upgrade, &work.reply) else { return false };
+    upgrade.is_agreed(&reply.head, exchange::head_of_response(upstream, &reply.bytes))
 }
 
 /// What is known between one look for a response's head and the next.

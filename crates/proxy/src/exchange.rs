@@ -13,7 +13,7 @@ use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
 use telemetry::Reason;
-use wire::message::{Body, RequestHead, Version};
+use wire::message::{Body, RequestHead};
 
 use crate::attempt;
 use crate::body::Framing;
@@ -35,6 +35,7 @@ use crate::respond::{self, Own};
 use crate::route::{self, HostText};
 use crate::stream::Stream;
 use crate::tls::Secured;
+use crate::upgrade::Upgrade;
 use crate::work::{Reply, Work};
 use crate::worker::{ListenerView, Worker};
 
@@ -165,7 +166,7 @@ async fn run(
             work.upload.leave(Framing::on(&downstream.stream, work.request.body));
             downstream.input.consume(head_bytes);
             let (.., Way::Redirect(status, location)) = other? else { return Err(Error::internal(Reason::Internal)) };
-            let own = Own { status, word: "redirect", field: Some(("location", &location)) };
+            let own = Own { status, word: Some("redirect"), field: Some(("location", &location)) };
             let may_stay = may_stay(http, downstream, slot.is_ending(worker));
             return Ok(Course::Over(Box::pin(answer(http, downstream, work, entry, &own, may_stay)).await));
         }
@@ -343,7 +344,7 @@ fn prepare(
     head_bytes: usize,
 ) -> Result<Prepared, Error> {
     let Chosen { worker, listener, http, number, route, cluster, timeout_ms } = chosen;
-    let Work { request, request_bytes, normal_target, upload, mirror, .. } = work;
+    let Work { request, request_bytes, normal_target, upgrade, upload, mirror, .. } = work;
     let client = Client { call: call.map(|call| call.outgoing(*timeout_ms)), ..client(http, downstream) };
     let from = Framing::on(&downstream.stream, request.body);
     let buffer = if let Framing::H2(_) = from { request_bytes } else { downstream.input.filled() };
@@ -373,14 +374,15 @@ fn prepare(
     if translation.is_some() && request.body != Body::None {
         request.body = Body::Chunked;
     }
-    let to = match (cluster.plan.policy.protocol, request.upgrade, request.version) {
-        (ClusterProtocol::H1, ..) => Framing::H1(request.body),
-        (ClusterProtocol::H2, Some(_), Version::Http2) => Framing::Tunnel,
-        (ClusterProtocol::H2, ..) => {
-            // `Upgrade` belongs to one connection of HTTP/1.1; what it asks for is optional (RFC 9110 section 7.8).
-            request.upgrade = None;
-            Framing::H2(request.body)
-        }
+    let protocol = cluster.plan.policy.protocol;
+    *upgrade = Upgrade::of(request, buffer, protocol == ClusterProtocol::H2);
+    if upgrade.is_none() {
+        request.upgrade = None;
+    }
+    let to = match (protocol, request.upgrade) {
+        (ClusterProtocol::H1, _) => Framing::H1(request.body),
+        (ClusterProtocol::H2, Some(_)) => Framing::Tunnel,
+        (ClusterProtocol::H2, None) => Framing::H2(request.body),
     };
     let scheme = cluster.scheme();
     let out = upload.start(from, to, http.limits.body_bytes_max);
@@ -514,7 +516,7 @@ async fn fail(
     }
     let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
     let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
-    let own = Own { status, word: error.reason.name(), field };
+    let own = Own { status, word: respond::word(error.reason), field };
     answer(http, downstream, work, entry, &own, may_stay).await
 }
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use model::ForwardedHeaders;
+use net::clock;
 use smallvec::SmallVec;
 use wire::h1;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Version, find, list};
@@ -15,6 +16,7 @@ use crate::body::Head;
 use crate::grpc::{Call, Outgoing};
 use crate::h2::Block;
 use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};
+use crate::upgrade::Upgrade;
 
 /// What is known of a client besides its request.
 pub(crate) struct Client<'c> {
@@ -99,7 +101,7 @@ fn write_h1_request(
     h1::request_line(out, head.method_name.get(buffer), edits.target.unwrap_or(head.path.get(buffer)));
     write_authority(out.value(b"host"), head, buffer, client, edits);
     out.end(false);
-    write_request_fields(out, head, buffer, client.call, edits);
+    write_request_fields(out, head, buffer, client, edits, head.version == Version::Http2);
     write_framing(out, head.body);
     if head.body == Body::Chunked {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
@@ -132,7 +134,7 @@ fn write_h2_request(
     };
     let target = edits.target.unwrap_or(head.path.get(buffer));
     out.target(method, scheme.as_bytes(), target, protocol, |out| write_authority(out, head, buffer, client, edits));
-    write_request_fields(out, head, buffer, client.call, edits);
+    write_request_fields(out, head, buffer, client, edits, head.version != Version::Http2);
     write_framing(out, head.body);
     let te = head.fields.iter().filter(|field| field.id == FieldId::Te).flat_map(|field| list(field.value.get(buffer)));
     if te.into_iter().any(|coding| coding.eq_ignore_ascii_case(b"trailers")) {
@@ -162,14 +164,22 @@ fn write_request_fields(
     out: &mut impl Out,
     head: &RequestHead,
     buffer: &[u8],
-    call: Option<Outgoing>,
+    client: &Client<'_>,
     edits: &RequestEdits<'_>,
+    is_other_version: bool,
 ) {
-    let named = named_in_connection(&head.fields, buffer);
+    let (named, call) = (named_in_connection(&head.fields, buffer), client.call);
+    // Extended CONNECT has no key (RFC 8441 section 5), and the one of HTTP/1.1 is made here.
+    let drops_key = is_other_version && head.upgrade.is_some();
     for field in &head.fields {
         match field.id {
             FieldId::Other if call.is_some_and(|call| call.replaces(field.name.get(buffer))) => {}
-            FieldId::Other | FieldId::Cookie => {
+            FieldId::Other if drops_key && field.name.get(buffer).eq_ignore_ascii_case(b"sec-websocket-key") => {}
+            // What is announced cannot come.
+            FieldId::Trailer if head.body == Body::None => {}
+            // A stranger says it.
+            FieldId::Claim if !client.is_trusted => {}
+            FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
                 if (named.is_empty() || !is_named(&named, name)) && !drops(edits.headers, name) {
                     out.field(name, field.value.get(buffer), field.never_indexed);
@@ -329,7 +339,8 @@ fn write_h1_response(
     edits: &ResponseEdits<'_>,
 ) {
     h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer, to.web, edits);
+    write_response_fields(out, head, buffer, to.web, edits, false);
+    write_date(out, head, edits);
     let framing = described_framing(head, to);
     write_framing(out, framing);
     if framing == Body::Chunked {
@@ -347,7 +358,8 @@ fn write_h1_response(
 
 fn write_h2_response(out: &mut Block, head: &ResponseHead, buffer: &[u8], to: &Downstream, edits: &ResponseEdits<'_>) {
     out.status = head.status;
-    write_response_fields(out, head, buffer, to.web, edits);
+    write_response_fields(out, head, buffer, to.web, edits, false);
+    write_date(out, head, edits);
     write_framing(out, described_framing(head, to));
     if head.body == Body::None && head.content_length == Some(0) && !describes_body(head, to) && head.status != 204 {
         out.field(b"content-length", b"0", false);
@@ -372,14 +384,28 @@ fn described_framing(head: &ResponseHead, to: &Downstream) -> Body {
     }
 }
 
-/// Writes an interim response (1xx), or the 101 that opens a tunnel to `upgrade`.
-pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
-    h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer));
-    write_response_fields(out, head, buffer, None, edits);
-    if head.status == 101 {
+/// Writes an interim response (1xx), or the 101 that opens the tunnel that was asked for. Over HTTP/2 an endpoint opens it by another status (RFC
+/// 8441 section 5).
+pub(crate) fn write_interim(
+    out: &mut Vec<u8>,
+    head: &ResponseHead,
+    buffer: &[u8],
+    upgrade: Option<&Upgrade>,
+    edits: &ResponseEdits<'_>,
+) {
+    let opened = upgrade.filter(|_| head.status == 101 || head.status >= 200);
+    match opened {
+        Some(_) => h1::status_line(out, Version::Http11, 101, b"Switching Protocols"),
+        None => h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer)),
+    }
+    // An endpoint of HTTP/2 may answer a key that it was not sent: a proxy in front of HTTP/1.1 makes one up (HAProxy does).
+    let has_accept = opened.is_some_and(|upgrade| upgrade.accept().is_some());
+    write_response_fields(out, head, buffer, None, edits, has_accept);
+    if let Some(upgrade) = opened {
         out.extend_from_slice(b"connection: upgrade\r\n");
-        if let Some(field) = find(&head.fields, FieldId::Upgrade) {
-            h1::field(out, b"upgrade", field.value.get(buffer));
+        h1::field(out, b"upgrade", upgrade.protocol());
+        if let Some(accept) = upgrade.accept() {
+            h1::field(out, b"sec-websocket-accept", accept);
         }
     }
     out.extend_from_slice(b"\r\n");
@@ -389,7 +415,18 @@ pub(crate) fn write_interim(out: &mut Vec<u8>, head: &ResponseHead, buffer: &[u8
 pub(crate) fn write_h2_interim(out: &mut Block, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
     out.clear();
     out.status = if head.status == 101 { 200 } else { head.status };
-    write_response_fields(out, head, buffer, None, edits);
+    // The key that it answers is ours (RFC 8441 section 5).
+    write_response_fields(out, head, buffer, None, edits, head.status == 101);
+}
+
+/// `Date`, where the endpoint has sent none (RFC 9110 section 6.6.1) and the route says nothing of it.
+fn write_date(out: &mut impl Out, head: &ResponseHead, edits: &ResponseEdits<'_>) {
+    let is_there = find(&head.fields, FieldId::Date).is_some();
+    let is_edited =
+        drops(edits.headers, b"date") || puts(edits.headers).any(|(name, _)| name.eq_ignore_ascii_case(b"date"));
+    if !is_there && !is_edited {
+        out.field(b"date", &clock::http_date(), false);
+    }
 }
 
 fn write_response_fields(
@@ -398,6 +435,7 @@ fn write_response_fields(
     buffer: &[u8],
     web: Option<Call>,
     edits: &ResponseEdits<'_>,
+    drops_accept: bool,
 ) {
     let named = named_in_connection(&head.fields, buffer);
     for field in &head.fields {
@@ -410,6 +448,7 @@ fn write_response_fields(
             | FieldId::ContentLength
             | FieldId::Te
             | FieldId::Upgrade => false,
+            FieldId::Other if drops_accept && name.eq_ignore_ascii_case(b"sec-websocket-accept") => false,
             _ => named.is_empty() || !is_named(&named, name),
         };
         let value = field.value.get(buffer);
@@ -433,7 +472,7 @@ fn write_response_fields(
 pub(crate) fn write_trailers(out: &mut impl Out, fields: &[Field], section: &[u8]) {
     const FORBIDDEN: [&[u8]; 6] =
         [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
-    for field in fields.iter().filter(|field| field.id == FieldId::Other) {
+    for field in fields.iter().filter(|field| matches!(field.id, FieldId::Other | FieldId::Date)) {
         let name = field.name.get(section);
         if !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden)) {
             out.field(name, field.value.get(section), field.never_indexed);
@@ -555,6 +594,15 @@ mod tests {
         check(true, "", "10.0.0.9");
     }
 
+    /// Without the line of `Date`, which must be there.
+    fn undated(out: Vec<u8>) -> String {
+        let text = String::from_utf8(out).unwrap();
+        let (before, behind) = text.split_once("\r\ndate: ").unwrap();
+        let (date, behind) = behind.split_once("\r\n").unwrap();
+        assert!(date.len() == 29 && date.ends_with(" GMT"), "{date}");
+        format!("{before}\r\n{behind}")
+    }
+
     #[track_caller]
     fn check_response(text: &str, method: Method, version: Version, keep_alive: bool, expect: &str) {
         let mut head = ResponseHead::default();
@@ -562,7 +610,7 @@ mod tests {
         let mut out = Vec::new();
         let to = Downstream { method, version, keep_alive, web: None };
         write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &ResponseEdits::NONE);
-        assert_eq!(String::from_utf8(out).unwrap(), format!("{expect}\r\n"), "{text}");
+        assert_eq!(undated(out), format!("{expect}\r\n"), "{text}");
     }
 
     #[test]
@@ -639,10 +687,78 @@ mod tests {
         let to = Downstream { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
         write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);
         assert_eq!(
-            String::from_utf8(out).unwrap(),
+            undated(out),
             "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nx-edge: steelyard\r\nx-tag: b\r\nset-cookie: shop=1; Path=/\r\n\
              content-length: 3\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn a_response_has_one_date() {
+        let check = |line: &str, changes: &HeaderChanges, expect: &[&str]| {
+            let text = format!("HTTP/1.1 200 OK\r\n{line}Content-Length: 3\r\n\r\n");
+            let mut head = ResponseHead::default();
+            parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
+            let edits = ResponseEdits { headers: changes, cookie: None };
+            let mut out = Vec::new();
+            let to = Downstream { method: Method::Get, version: Version::Http11, keep_alive: true, web: None };
+            write_response(Head::H1(&mut out), &head, text.as_bytes(), &to, &edits);
+            let text = String::from_utf8(out).unwrap();
+            let dates: Vec<&str> = text.lines().filter(|line| line.to_lowercase().starts_with("date:")).collect();
+            assert_eq!(dates, expect, "{line} {changes:?}");
+        };
+        let changes = |set: &[(&str, &str)], remove: &[&str]| HeaderChanges {
+            set: set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            add: Vec::new(),
+            remove: remove.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        check("Date: then\r\n", &changes(&[], &[]), &["Date: then"]);
+        check("Date: then\r\n", &changes(&[("date", "now")], &[]), &["date: now"]);
+        check("", &changes(&[("date", "now")], &[]), &["date: now"]);
+        check("", &changes(&[], &["date"]), &[]);
+    }
+
+    #[test]
+    fn a_tunnel_over_http_2_is_told_as_http_1_1_tells_it() {
+        let asked = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        let upgrade = Upgrade::of(&request(asked), asked.as_bytes(), true).unwrap();
+        let text = "HTTP/1.1 200 OK\r\nSec-WebSocket-Accept: another\r\nSec-WebSocket-Protocol: chat\r\n\r\n";
+        let mut head = ResponseHead::default();
+        parse_response(text.as_bytes(), 100, Method::Get, &mut head).unwrap();
+        let mut out = Vec::new();
+        write_interim(&mut out, &head, text.as_bytes(), Some(&upgrade), &ResponseEdits::NONE);
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "HTTP/1.1 101 Switching Protocols\r\nSec-WebSocket-Protocol: chat\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn what_a_stranger_claims_is_dropped() {
+        let lines = "GET / HTTP/1.1\r\nHost: a\r\nX-Real-IP: 1.1.1.1\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /x\r\n\
+                     X-Forwarded-Ssl: on\r\nX-Forwarded-Server: b\r\nX-Original-URL: /admin\r\nX_Real_IP: 2.2.2.2\r\nX-Kept: 1\r\n";
+        let start = "GET / HTTP/1.1\r\nhost: a\r\n";
+        check_request(lines, false, OFF, &format!("{start}X-Kept: 1\r\n"));
+        check_request(
+            lines,
+            true,
+            OFF,
+            &format!(
+                "{start}X-Real-IP: 1.1.1.1\r\nX-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /x\r\nX-Forwarded-Ssl: on\r\n\
+                 X-Forwarded-Server: b\r\nX-Original-URL: /admin\r\nX-Kept: 1\r\n"
+            ),
+        );
+    }
+
+    #[test]
+    fn trailers_are_announced_where_they_can_come() {
+        let lines = "POST / HTTP/1.1\r\nHost: a\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n";
+        let expect = "POST / HTTP/1.1\r\nhost: a\r\nTrailer: X-Sum\r\ntransfer-encoding: chunked\r\n";
+        check_request(lines, false, OFF, expect);
+        let named = format!("{lines}Connection: trailer\r\n");
+        check_request(&named, false, OFF, &expect.replace("Trailer: X-Sum\r\n", ""));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | bodies with backpressure, and who is too slow | `body`, `pace` |
 //! | bytes both ways | `relay` |
 //! | connections, in the clear or within TLS | `stream`, `tls` |
+//! | what replaces HTTP on a connection | `upgrade` |
 //! | failures | `error`, `respond` |
 //! | calls of gRPC: how they end, how long they may take, gRPC-Web | `grpc` |
 //! | access log and counters | `log` |
@@ -56,6 +57,7 @@ mod snapshot;
 mod stream;
 mod tcp;
 mod tls;
+mod upgrade;
 mod work;
 mod worker;
 

@@ -178,7 +178,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream) {
         (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))
     {
         let mut out = Vec::new();
-        let own = respond::Own { status, word: error.reason.name(), field: None };
+        let own = respond::Own { status, word: respond::word(error.reason), field: None };
         let to = headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false, web: None };
         respond::write(&mut out, &own, &to);
         let _ = stream.try_write(&out);

@@ -82,6 +82,9 @@ fn h2_request_head(handle: &Handle, work: &mut Work) -> Result<(), Error> {
         *request = RequestHead { version: Version::Http2, keep_alive: true, ..RequestHead::default() };
         return Err(Error::downstream(Reason::HeaderTooLarge));
     }
+    if request.expect_unknown {
+        return Err(Error::downstream(Reason::ExpectationFailed));
+    }
     if let Some(protocol) = request.upgrade {
         if protocol.get(request_bytes).eq_ignore_ascii_case(b"h2c") {
             return Err(Error::downstream(Reason::BadHeader));

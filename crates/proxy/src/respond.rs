@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 
-use telemetry::Reason;
+use net::clock;
+use telemetry::{Place, Reason};
 use wire::h1;
 use wire::message::{Method, RequestHead, Version};
 
@@ -134,18 +135,24 @@ pub(crate) fn phrase(status: u16) -> &'static str {
     }
 }
 
+/// What a client is told of a reason: what it did itself, or asked for. What went wrong behind this hop is for the access log and the metrics.
+pub(crate) fn word(reason: Reason) -> Option<&'static str> {
+    matches!(reason.place(), Place::Downstream | Place::Routing).then_some(reason.name())
+}
+
 /// A response that is made here: the status, and a word as one line of text that names no endpoint and no cluster.
 pub(crate) struct Own<'o> {
     pub(crate) status: u16,
-    /// The reason, or what it is.
-    pub(crate) word: &'static str,
+    /// The reason, or what it is, where the client is told.
+    pub(crate) word: Option<&'static str>,
     /// A field that belongs to this status: its name and value.
     pub(crate) field: Option<(&'static str, &'o [u8])>,
 }
 
 impl Own<'_> {
     fn body(&self) -> String {
-        format!("{} {}: {}\n", self.status, phrase(self.status), self.word)
+        let (status, phrase) = (self.status, phrase(self.status));
+        self.word.map_or_else(|| format!("{status} {phrase}\n"), |word| format!("{status} {phrase}: {word}\n"))
     }
 }
 
@@ -169,6 +176,7 @@ pub(crate) async fn send(
     let mut head = Block::default();
     head.status = own.status;
     head.field(b"content-type", b"text/plain; charset=utf-8", false);
+    head.field(b"date", &clock::http_date(), false);
     if let Some((name, value)) = own.field {
         head.field(name.as_bytes(), value, false);
     }
@@ -201,6 +209,7 @@ pub(crate) async fn send_call(
         for (name, value) in answer.head() {
             h1::field(scratch, name, value);
         }
+        h1::field(scratch, b"date", &clock::http_date());
         h1::field(scratch, b"content-length", b"0");
         write_persistence(scratch, keep_alive, request.version);
         scratch.extend_from_slice(b"\r\n");
@@ -212,6 +221,7 @@ pub(crate) async fn send_call(
     for (name, value) in answer.head() {
         head.field(name, value, false);
     }
+    head.field(b"date", &clock::http_date(), false);
     poll_fn(|cx| handle.poll_send_head(cx, &head, true)).await?;
     Ok(head.len())
 }
@@ -226,12 +236,12 @@ pub(crate) async fn interim(
     work: &mut Work,
     edits: &ResponseEdits<'_>,
 ) -> io::Result<usize> {
-    let Work { reply, scratch, .. } = work;
+    let Work { reply, scratch, upgrade, .. } = work;
     let Reply { head: response, bytes, .. } = &**reply.get_or_insert_default();
     let buffer = exchange::head_of_response(upstream, bytes);
     let Stream::H2(handle) = stream else {
         scratch.clear();
-        headers::write_interim(scratch, response, buffer, edits);
+        headers::write_interim(scratch, response, buffer, upgrade.as_deref(), edits);
         stream.send(scratch).await?;
         return Ok(scratch.len());
     };
@@ -247,6 +257,7 @@ pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::Downstream) 
     let body = own.body();
     h1::status_line(out, Version::Http11, *status, phrase(*status).as_bytes());
     h1::field(out, b"content-type", b"text/plain; charset=utf-8");
+    h1::field(out, b"date", &clock::http_date());
     if let Some((name, value)) = field {
         h1::field(out, name.as_bytes(), value);
     }
@@ -278,17 +289,28 @@ mod tests {
             let mut out = Vec::new();
             let to = headers::Downstream { method, version: Version::Http11, keep_alive, web: None };
             write(&mut out, &own, &to);
-            assert_eq!(String::from_utf8(out).unwrap(), expect);
+            let date = clock::http_date();
+            let text = String::from_utf8(out).unwrap();
+            // A second may have passed.
+            let at = text.find("\r\ndate: ").unwrap() + 2;
+            let undated = format!("{}{}", &text[..at], &text[at + "date: \r\n".len() + date.len()..]);
+            assert_eq!(undated, expect);
         };
         check(
-            Own { status: 404, word: Reason::NoRoute.name(), field: None },
+            Own { status: 502, word: word(Reason::ConnectRefused), field: None },
+            Method::Get,
+            true,
+            "HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 16\r\n\r\n502 Bad Gateway\n",
+        );
+        check(
+            Own { status: 404, word: word(Reason::NoRoute), field: None },
             Method::Get,
             false,
             "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 24\r\nconnection: close\r\n\r\n\
              404 Not Found: no_route\n",
         );
         check(
-            Own { status: 308, word: "redirect", field: Some(("location", b"https://a/")) },
+            Own { status: 308, word: Some("redirect"), field: Some(("location", b"https://a/")) },
             Method::Head,
             true,
             "HTTP/1.1 308 Permanent Redirect\r\ncontent-type: text/plain; charset=utf-8\r\nlocation: https://a/\r\n\

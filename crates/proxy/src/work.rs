@@ -7,6 +7,7 @@ use wire::message::{Body, RequestHead, ResponseHead};
 
 use crate::body::{Framing, Pump};
 use crate::policy::mirror::Copies;
+use crate::upgrade::Upgrade;
 
 /// What a request is kept in until its exchange is over. Pooled by the worker: heads and buffers keep their room.
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Work {
     pub(crate) request_bytes: Vec<u8>,
     /// Path and query with the path in its normal form, where that is not what the client wrote.
     pub(crate) normal_target: Option<Vec<u8>>,
+    /// What the client asks for in place of HTTP, as far as the endpoint is asked for it.
+    pub(crate) upgrade: Option<Box<Upgrade>>,
     pub(crate) upload: Pump,
     pub(crate) reply: Option<Box<Reply>>,
     pub(crate) scratch: Vec<u8>,
@@ -65,6 +68,7 @@ impl Work {
         // What still waits waits for a body that will not be whole.
         self.mirror = None;
         self.normal_target = None;
+        self.upgrade = None;
     }
 }
 

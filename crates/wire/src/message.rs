@@ -73,8 +73,12 @@ pub enum FieldId {
     ProxyAuthorization,
     ProxyAuthenticate,
     Cookie,
-    /// `x_forwarded_for`, `content_length` and their like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP) take for
-    /// one that this hop sets.
+    Date,
+    /// `x-real-ip`, `x-forwarded-port`, `x-original-url` and their like: what a proxy says of its client and of the request, and this hop does not
+    /// set. Only a proxy that is trusted may say it.
+    Claim,
+    /// `x_forwarded_for`, `content_length`, `x_real_ip` and their like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP)
+    /// take for one that this hop sets, or for a claim.
     Alias,
     /// Any other.
     Other,
@@ -86,17 +90,36 @@ impl FieldId {
         // The length decides among nearly all of them, so that most names cost one comparison or none.
         let known: &[(&[u8], Self)] = match name.len() {
             2 => &[(b"te", Self::Te)],
-            4 => &[(b"host", Self::Host)],
+            4 => &[(b"host", Self::Host), (b"date", Self::Date)],
             6 => &[(b"cookie", Self::Cookie), (b"expect", Self::Expect)],
             7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
-            9 => &[(b"forwarded", Self::Forwarded)],
+            8 => &[(b"x-scheme", Self::Claim)],
+            9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::Claim)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
-            14 => &[(b"content-length", Self::ContentLength), (b"http2-settings", Self::Http2Settings)],
-            15 => &[(b"x-forwarded-for", Self::XForwardedFor)],
-            16 => &[(b"x-forwarded-host", Self::XForwardedHost), (b"proxy-connection", Self::ProxyConnection)],
+            11 => &[(b"x-client-ip", Self::Claim), (b"x-forwarded", Self::Claim)],
+            12 => &[(b"x-url-scheme", Self::Claim)],
+            13 => &[(b"x-rewrite-url", Self::Claim)],
+            14 => &[
+                (b"content-length", Self::ContentLength),
+                (b"http2-settings", Self::Http2Settings),
+                (b"true-client-ip", Self::Claim),
+                (b"x-original-url", Self::Claim),
+            ],
+            15 => &[
+                (b"x-forwarded-for", Self::XForwardedFor),
+                (b"x-original-host", Self::Claim),
+                (b"front-end-https", Self::Claim),
+            ],
+            16 => &[
+                (b"x-forwarded-host", Self::XForwardedHost),
+                (b"proxy-connection", Self::ProxyConnection),
+                (b"cf-connecting-ip", Self::Claim),
+                (b"fastly-client-ip", Self::Claim),
+            ],
             17 => &[(b"transfer-encoding", Self::TransferEncoding), (b"x-forwarded-proto", Self::XForwardedProto)],
             18 => &[(b"proxy-authenticate", Self::ProxyAuthenticate)],
-            19 => &[(b"proxy-authorization", Self::ProxyAuthorization)],
+            19 => &[(b"proxy-authorization", Self::ProxyAuthorization), (b"x-cluster-client-ip", Self::Claim)],
+            24 => &[(b"x-envoy-external-address", Self::Claim), (b"x-original-forwarded-for", Self::Claim)],
             _ => &[],
         };
         for (text, id) in known {
@@ -104,18 +127,43 @@ impl FieldId {
                 return *id;
             }
         }
-        if (14..=17).contains(&name.len()) && is_alias(name) { Self::Alias } else { Self::Other }
+        let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        if begins(b"x-forwarded-") {
+            return Self::Claim;
+        }
+        if name.len() >= ALIAS_BYTES_MIN && is_alias(name) { Self::Alias } else { Self::Other }
     }
 }
 
+/// As long as `x-scheme`, the shortest name that has aliases.
+const ALIAS_BYTES_MIN: usize = 8;
+
+/// What `_` is written for `-` in, up to so many bytes. Nothing that is known is longer, but for what begins with `x-forwarded-`.
+const ALIAS_BYTES_MAX: usize = 24;
+
 fn is_alias(name: &[u8]) -> bool {
-    const OURS: [&[u8]; 5] =
-        [b"content-length", b"transfer-encoding", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"];
     if !name.contains(&b'_') {
         return false;
     }
-    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
-    OURS.iter().any(|ours| name.len() == ours.len() && name.iter().zip(*ours).all(|(a, b)| fold(*a) == *b))
+    let mut folded = [0; ALIAS_BYTES_MAX];
+    let length = name.len().min(ALIAS_BYTES_MAX);
+    for (to, from) in folded.iter_mut().zip(name) {
+        *to = if *from == b'_' { b'-' } else { *from };
+    }
+    let of_folded = FieldId::of(folded.get(..length).unwrap_or_default());
+    match of_folded {
+        // Cut to its beginning, a longer name is another one, unless it is the beginning that counts.
+        FieldId::Claim => {
+            name.len() <= ALIAS_BYTES_MAX
+                || folded.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-"))
+        }
+        FieldId::ContentLength
+        | FieldId::TransferEncoding
+        | FieldId::XForwardedFor
+        | FieldId::XForwardedHost
+        | FieldId::XForwardedProto => name.len() <= ALIAS_BYTES_MAX,
+        _ => false,
+    }
 }
 
 /// The version in a start line.
@@ -208,11 +256,13 @@ pub struct RequestHead {
     pub body: Body,
     /// The client means to send more on this connection.
     pub keep_alive: bool,
-    /// `Connection: upgrade` with one `Upgrade` that a hop may pass on: the value of `Upgrade`. In HTTP/2 the `:protocol` of an extended
-    /// CONNECT (RFC 8441), which asks for the same; then `method` is `Connect`.
+    /// `Connection: upgrade` with an `Upgrade` that a hop may pass on: the one protocol of it that is passed on, which is WebSocket where that is
+    /// among several. In HTTP/2 the `:protocol` of an extended CONNECT (RFC 8441), which asks for the same; then `method` is `Connect`.
     pub upgrade: Option<Span>,
     /// The client waits for a 100 before it sends the body.
     pub expect_continue: bool,
+    /// The client expects something else, in HTTP/2. In HTTP/1 such a head is refused as it is read.
+    pub expect_unknown: bool,
 }
 
 /// A response head. Made for reuse, as [`RequestHead`].
@@ -260,7 +310,18 @@ mod tests {
         check("x_forwarded_proto", FieldId::Alias);
         check("Content_Length", FieldId::Alias);
         check("content_lengthy", FieldId::Other);
-        check("x-forwarded-fox", FieldId::Other);
+        check("dATE", FieldId::Date);
+        for claim in
+            ["X-Real-IP", "x-forwarded-fox", "X-Forwarded-Port", "X-Forwarded-Tls-Client-Cert-Info", "X-Original-URL"]
+        {
+            check(claim, FieldId::Claim);
+            check(&claim.replace('-', "_"), FieldId::Alias);
+        }
+        check("x_forwarded-tls_client_cert_info", FieldId::Alias);
+        check("x_original_forwarded_form", FieldId::Other);
+        check("x_scheme", FieldId::Alias);
+        check("x-forwardedness", FieldId::Other);
+        check("x_trace", FieldId::Other);
         check("Accept", FieldId::Other);
         check("", FieldId::Other);
     }

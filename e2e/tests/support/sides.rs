@@ -200,7 +200,12 @@ async fn answer_h2(
             let got = read(&mut body, seen).await?.len();
             respond.send_response(head(200), false)?.send_data(got.to_string().into(), true)
         }
-        "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(head(200), false)?).await,
+        "/socket" if is_tunnel => {
+            // HAProxy sends one, for a key that it made up.
+            let mut response = head(200);
+            response.headers_mut().insert("sec-websocket-accept", HeaderValue::from_static("another"));
+            tunnel_h2(body, respond.send_response(response, false)?).await
+        }
         // Answers without having heard the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
         "/refuse" => {

@@ -7,6 +7,7 @@ use telemetry::Reason;
 
 use super::content::Call;
 use super::status::Status;
+use crate::respond;
 
 /// An answer that this hop makes.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +21,11 @@ pub(crate) struct Answer {
 impl Answer {
     /// For a failure, which has this HTTP status for other clients; `None`: they are told nothing.
     pub(crate) fn failure(call: Call, reason: Reason, http_status: Option<u16>) -> Self {
-        let message = format!("{}: {}", reason.name(), reason.meaning());
+        // As in HTTP: a client hears of what it did itself.
+        let message = match respond::word(reason) {
+            Some(word) => format!("{word}: {}", reason.meaning()),
+            None => http_status.map_or("", respond::phrase).to_owned(),
+        };
         Self { status: Status::of_failure(reason, http_status), call, message: encoded(&message) }
     }
 
@@ -72,6 +77,10 @@ mod tests {
             shown(&Answer::failure(Call::Grpc, Reason::NoRoute, Some(404))),
             "content-type: application/grpc\ngrpc-status: 12\n\
              grpc-message: no_route: No route of the listener matches the request.\n"
+        );
+        assert_eq!(
+            shown(&Answer::failure(Call::Grpc, Reason::ConnectRefused, Some(502))),
+            "content-type: application/grpc\ngrpc-status: 14\ngrpc-message: Bad Gateway\n"
         );
         assert_eq!(
             shown(&Answer::not_grpc(Call::Web { is_text: true }, 502)),

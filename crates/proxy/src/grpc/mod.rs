@@ -19,4 +19,4 @@ pub(crate) use content::{Call, find};
 pub(crate) use methods::{Method, Methods, Source};
 pub(crate) use status::Status;
 pub(crate) use timeout::write_timeout;
-pub(crate) use web::{Translation, trailers};
+pub(crate) use web::{Translation, encode_all as encode_base64, trailers};

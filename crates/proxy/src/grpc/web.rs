@@ -225,7 +225,8 @@ impl TextEncoder {
     }
 }
 
-fn encode_all(bytes: &[u8], out: &mut Vec<u8>) {
+/// Base64 (RFC 4648 section 4), with padding.
+pub(crate) fn encode_all(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.chunks(3) {
         let mut group = [0; 3];
         group.iter_mut().zip(chunk).for_each(|(place, byte)| *place = *byte);

@@ -47,9 +47,12 @@ pub(super) fn check_line_ends(head: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
+/// The longest body: many readers keep a length in 63 bits, and take a greater one for a negative one or for another.
+const LENGTH_MAX: u64 = i64::MAX as u64;
+
 /// The one place where a length is read: digits only, no sign, no list, no overflow (RFC 9110 section 8.6).
 pub(crate) fn content_length(value: &[u8]) -> Result<u64, HeadError> {
-    // 19 digits cannot overflow 64 bits, and no body is that long.
+    // 19 digits cannot overflow 64 bits.
     if value.is_empty() || value.len() > 19 {
         return Err(HeadError::Framing);
     }
@@ -60,7 +63,7 @@ pub(crate) fn content_length(value: &[u8]) -> Result<u64, HeadError> {
         }
         length = length * 10 + u64::from(byte - b'0');
     }
-    Ok(length)
+    if length <= LENGTH_MAX { Ok(length) } else { Err(HeadError::Framing) }
 }
 
 /// The framing fields of a message.
@@ -131,7 +134,9 @@ mod tests {
         check("0", Some(0));
         check("5368709120", Some(5_368_709_120));
         check("0005", Some(5));
-        check("9999999999999999999", Some(9_999_999_999_999_999_999));
+        check("9223372036854775807", Some(i64::MAX as u64));
+        check("9223372036854775808", None);
+        check("9999999999999999999", None);
         for bad in ["", "+5", "-1", "0x5", "1_0", "5 ", " 5", "1, 1", "5;", "18446744073709551616", "٥"] {
             check(bad, None);
         }

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use super::authority::is_authority;
 use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
 use super::{HeadError, Parsed};
-use crate::message::{Body, FieldId, Method, RequestHead, Span, Version};
+use crate::message::{Body, FieldId, Method, RequestHead, Span, Version, list};
 
 /// Reads a request head from the beginning of `buffer` into `head`. On [`Parsed::Partial`] and on errors `head` holds no meaning.
 ///
@@ -97,9 +97,9 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
     let mut framing = Framing::default();
     let mut connection = ConnectionOptions::default();
     let mut host = None;
-    let mut upgrade = None;
-    let mut upgrades = 0;
+    let mut upgrade = Upgrade::default();
     head.expect_continue = false;
+    head.expect_unknown = false;
     for field in &head.fields {
         let value = field.value.get(buffer);
         match field.id {
@@ -107,10 +107,7 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
             FieldId::Host if host.is_some() => return Err(HeadError::Host),
             FieldId::Host => host = Some(value),
             FieldId::Connection => connection.take(value),
-            FieldId::Upgrade => {
-                upgrades += 1;
-                upgrade = Some(field.value);
-            }
+            FieldId::Upgrade => upgrade.take(value),
             FieldId::Expect if value.eq_ignore_ascii_case(b"100-continue") => head.expect_continue = true,
             FieldId::Expect => return Err(HeadError::Expectation),
             _ => {}
@@ -128,14 +125,45 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
         Some(length) => Body::Length(length),
     };
     head.authority = Span::of(authority(host, target, is_http10)?, buffer);
+    if target.is_some() {
+        // Nobody is to see the one that does not count.
+        let host = head.fields.iter_mut().find(|field| field.id == FieldId::Host);
+        host.into_iter().for_each(|host| host.value = head.authority);
+    }
     head.keep_alive = if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
     // h2c by upgrade is gone from the standard (RFC 9113 section 3.1) and a known way around a proxy: never passed on.
-    head.upgrade = upgrade.filter(|value| {
-        connection.upgrade && upgrades == 1 && !is_http10 && head.body == Body::None && is_upgrade(value.get(buffer))
-    });
+    let may_upgrade = connection.upgrade && !is_http10 && head.body == Body::None;
+    head.upgrade = upgrade.chosen().filter(|_| may_upgrade).map(|protocol| Span::of(protocol, buffer));
     // An HTTP/1.0 client does not know 1xx (RFC 9110 section 10.1.1).
     head.expect_continue &= !is_http10 && head.body != Body::None;
     Ok(())
+}
+
+/// What `Upgrade` asks for, on all its lines together (RFC 9110 section 7.8).
+#[derive(Default)]
+struct Upgrade<'b> {
+    websocket: Option<&'b [u8]>,
+    first: Option<&'b [u8]>,
+    count: usize,
+}
+
+impl<'b> Upgrade<'b> {
+    fn take(&mut self, value: &'b [u8]) {
+        for protocol in list(value) {
+            self.count += 1;
+            self.first.get_or_insert(protocol);
+            if protocol.eq_ignore_ascii_case(b"websocket") {
+                self.websocket.get_or_insert(protocol);
+            }
+        }
+    }
+
+    /// WebSocket where it is offered, else the only one. Of a list of others none: which of them is meant would be the endpoint's to say, and one
+    /// may be HTTP/2.
+    fn chosen(&self) -> Option<&'b [u8]> {
+        let only = self.first.filter(|protocol| self.count == 1 && is_upgrade(protocol));
+        self.websocket.or(only)
+    }
 }
 
 /// One protocol, not HTTP/2.
@@ -144,11 +172,11 @@ fn is_upgrade(value: &[u8]) -> bool {
     !value.is_empty() && value.iter().all(is_token) && !value.get(..2).is_some_and(|v| v.eq_ignore_ascii_case(b"h2"))
 }
 
-/// Exactly one valid host on HTTP/1.1 (RFC 9112 section 3.2); it may be missing on HTTP/1.0. A target that names another is refused:
-/// RFC 9112 section 3.2.2 lets the target win, and a hop behind us may see it the other way.
+/// Exactly one valid host on HTTP/1.1 (RFC 9112 section 3.2); it may be missing on HTTP/1.0. A target that names another overrides it (section
+/// 3.2.2); the endpoint gets the target's alone.
 fn authority<'b>(host: Option<&'b [u8]>, target: Option<&'b [u8]>, is_http10: bool) -> Result<&'b [u8], HeadError> {
     let authority = match (target, host) {
-        (Some(target), Some(host)) if !target.eq_ignore_ascii_case(host) => return Err(HeadError::Host),
+        (Some(_), Some(host)) if !is_authority(host) => return Err(HeadError::Host),
         (Some(target), Some(_)) => target,
         (Some(target), None) if is_http10 => target,
         (None, Some(host)) => host,
@@ -201,6 +229,7 @@ mod tests {
         );
         check_good("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", ("OPTIONS", "*", "a", Body::None, true));
         check_good("GET http://a/b HTTP/1.1\r\nHost: A\r\n\r\n", ("GET", "/b", "a", Body::None, true));
+        check_good("GET http://b:81/x HTTP/1.1\r\nHost: a\r\n\r\n", ("GET", "/x", "b:81", Body::None, true));
         check_good("GET HTTP://a HTTP/1.1\r\nHost: a\r\n\r\n", ("GET", "", "a", Body::None, true));
         check_good("GET / HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", ("GET", "/", "[::1]:8080", Body::None, true));
     }
@@ -280,24 +309,30 @@ mod tests {
         {
             host(&format!("Host: {bad}\r\n"));
         }
-        check_bad("GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", HeadError::Host);
+        check_bad("GET http://b/ HTTP/1.1\r\nHost: a/\r\n\r\n", HeadError::Host);
+        check_bad("GET http://b/ HTTP/1.1\r\nHost: b\r\nHost: b\r\n\r\n", HeadError::Host);
         check_bad("GET http://u@a/ HTTP/1.1\r\nHost: u@a\r\n\r\n", HeadError::Host);
         check_bad("POST / HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n", HeadError::Expectation);
     }
 
     #[test]
     fn upgrades_that_may_be_passed_on() {
-        let check = |lines: &str, expect: bool| {
+        let check = |lines: &str, expect: Option<&str>| {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n");
-            assert_eq!(parse(&text).unwrap().1.upgrade.is_some(), expect, "{lines:?}");
+            let upgrade = parse(&text).unwrap().1.upgrade;
+            assert_eq!(upgrade.map(|span| span.get(text.as_bytes())), expect.map(str::as_bytes), "{lines:?}");
         };
-        check("Connection: keep-alive, Upgrade\r\nUpgrade: websocket", true);
-        check("Upgrade: websocket", false);
-        check("Connection: upgrade", false);
-        check("Connection: upgrade\r\nUpgrade: h2c", false);
-        check("Connection: upgrade\r\nUpgrade: websocket, h2c", false);
-        check("Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b", false);
-        check("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 3", false);
+        check("Connection: keep-alive, Upgrade\r\nUpgrade: websocket", Some("websocket"));
+        check("Connection: upgrade\r\nUpgrade: SPDY/3.1", Some("SPDY/3.1"));
+        check("Upgrade: websocket", None);
+        check("Connection: upgrade", None);
+        check("Connection: upgrade\r\nUpgrade: h2c", None);
+        check("Connection: upgrade\r\nUpgrade: websocket, h2c", Some("websocket"));
+        check("Connection: upgrade\r\nUpgrade: h2c ,, WebSocket ,", Some("WebSocket"));
+        check("Connection: upgrade\r\nUpgrade: a\r\nUpgrade: websocket", Some("websocket"));
+        check("Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b", None);
+        check("Connection: upgrade\r\nUpgrade: a, h2c", None);
+        check("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 3", None);
     }
 
     #[test]

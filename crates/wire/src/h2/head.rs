@@ -118,6 +118,7 @@ struct Pseudo {
     /// Likewise `host`.
     host: Option<Span>,
     expects_continue: bool,
+    expects_unknown: bool,
 }
 
 impl Pseudo {
@@ -221,7 +222,8 @@ impl<'r> List<'r> {
                     return Err(Reason::ContentLength);
                 }
             }
-            FieldId::Expect => self.pseudo.expects_continue |= field.value.eq_ignore_ascii_case(b"100-continue"),
+            FieldId::Expect if field.value.eq_ignore_ascii_case(b"100-continue") => self.pseudo.expects_continue = true,
+            FieldId::Expect => self.pseudo.expects_unknown = true,
             _ => {}
         }
         let (name, value) = if field.text.is_empty() {
@@ -305,6 +307,7 @@ fn fill_request(
     head.upgrade = pseudo.protocol;
     head.body = body(pseudo.content_length, is_end)?;
     head.expect_continue = pseudo.expects_continue && !is_end;
+    head.expect_unknown = pseudo.expects_unknown;
     Ok(pseudo.content_length)
 }
 

@@ -109,6 +109,7 @@ const fn kind(index: usize) -> Kind {
         8..=14 => Kind::Status,
         28 => Kind::Field(FieldId::ContentLength),
         32 => Kind::Field(FieldId::Cookie),
+        33 => Kind::Field(FieldId::Date),
         35 => Kind::Field(FieldId::Expect),
         38 => Kind::Field(FieldId::Host),
         48 => Kind::Field(FieldId::ProxyAuthenticate),
