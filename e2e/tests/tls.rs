@@ -199,7 +199,9 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
     let scratch = Scratch::new();
     let (pki, clients) = (Pki::new(&scratch.path().join("e")), Pki::new(&scratch.path().join("c")));
     pki.issue("right", &["right.internal", "127.0.0.1"]);
+    pki.issue_expired("old", &["127.0.0.1"]);
     clients.issue("us", &["us"]);
+    let old = pki.origin("old", None);
     let (plain, mutual) = (pki.origin("right", None), pki.origin("right", Some(&clients)));
     let web = local(port());
     let ca = pki.path("ca.pem").display().to_string();
@@ -209,24 +211,32 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
         )
     };
     let mut balancer = Steelyard::serve(&config(plain, &format!("{{ca: {ca}}}")), 1);
-    let mut check = |endpoint, tls: &str, expect: u16| {
+    // The reason that is counted, and a piece of what the status says of the endpoint.
+    let mut check = |endpoint, tls: &str, failure: Option<(&str, &str)>| {
         let before = balancer.generation();
         balancer.reload(&config(endpoint, tls), |status| status["generation"].as_u64() > Some(before));
         let response = support::get(web, "/").unwrap();
         let text = String::from_utf8_lossy(&response.body).into_owned();
+        let expect = if failure.is_some() { 502 } else { 200 };
         assert_eq!(response.status, expect, "{tls}: {text}\n{}", balancer.program.log());
-        if expect == 502 {
-            assert!(text.contains("upstream_tls"), "{text}");
-        }
+        let why = balancer.status()["clusters"][0]["endpoints"][0]["why"].clone();
+        let Some((reason, piece)) = failure else { return assert!(why.is_null(), "{tls}: {why}") };
+        assert_eq!(text, "502 Bad Gateway\n");
+        let counted = balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)]);
+        assert_eq!(counted, 1.0, "{tls}: {reason}");
+        assert!(why.as_str().is_some_and(|why| why.starts_with("TLS: ") && why.contains(piece)), "{tls}: {why}");
     };
-    check(plain, &format!("{{ca: {ca}}}"), 200);
-    check(plain, &format!("{{ca: {ca}, server_name: right.internal}}"), 200);
-    check(plain, &format!("{{ca: {ca}, server_name: wrong.internal}}"), 502);
-    check(plain, &format!("{{ca: {}}}", clients.path("ca.pem").display()), 502);
-    check(plain, "{verify: false, server_name: wrong.internal}", 200);
+    check(plain, &format!("{{ca: {ca}}}"), None);
+    check(plain, &format!("{{ca: {ca}, server_name: right.internal}}"), None);
+    let wrong = Some(("upstream_tls_name", "not valid for name"));
+    check(plain, &format!("{{ca: {ca}, server_name: wrong.internal}}"), wrong);
+    let unknown = Some(("upstream_tls_issuer", "UnknownIssuer"));
+    check(plain, &format!("{{ca: {}}}", clients.path("ca.pem").display()), unknown);
+    check(plain, "{verify: false, server_name: wrong.internal}", None);
+    check(old, &format!("{{ca: {ca}}}"), Some(("upstream_tls_expired", "expired")));
     let us = format!("{{cert: {}, key: {}}}", clients.path("us.pem").display(), clients.path("us.key").display());
-    check(mutual, &format!("{{ca: {ca}, certificate: {us}}}"), 200);
-    check(mutual, &format!("{{ca: {ca}}}"), 502);
+    check(mutual, &format!("{{ca: {ca}, certificate: {us}}}"), None);
+    check(mutual, &format!("{{ca: {ca}}}"), Some(("upstream_tls_alert", "alert")));
 }
 
 #[test]
@@ -323,12 +333,34 @@ fn what_is_no_handshake_ends_and_is_counted() {
         _ = stream.read_to_end(&mut heard);
         heard
     };
-    let heard = talk(b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n");
-    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+    // A request in the clear is answered in words.
+    let heard = String::from_utf8(talk(b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n")).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{heard}");
+    assert!(heard.ends_with("\r\n\r\n400 Bad Request: this port speaks HTTPS: write https://\n"), "{heard}");
+    edge.until_refused("plain_http", 1.0);
+    // Other bytes get an alert.
+    assert_eq!(talk(b"\x01\x02\x03\x04\x05\x06").first(), Some(&21));
     edge.until_refused("tls_handshake", 1.0);
     talk(b"");
     talk(&[22, 3, 1, 0, 200, 1]);
     edge.until_refused("tls_handshake_timeout", 2.0);
+}
+
+/// RFC 8446 section 6.2: handshake_failure is 40, access_denied 49.
+#[test]
+fn a_client_without_a_common_cipher_is_told_so() {
+    let edge = Edge::start("");
+    // TLS 1.2 with RSA certificates alone: those of this listener are ECDSA.
+    let mut client = std::process::Command::new("openssl")
+        .args(["s_client", "-connect", &edge.address.to_string(), "-servername", "www.example.com"])
+        .args(["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("openssl");
+    client.stderr.append(&mut client.stdout);
+    let heard = String::from_utf8_lossy(&client.stderr);
+    assert!(heard.contains("SSL alert number 40"), "{heard}");
+    edge.until_refused("tls_handshake", 1.0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{
     AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use std::sync::{Mutex, PoisonError};
 
 use crate::ewma::PeakEwma;
 
@@ -43,6 +44,8 @@ pub struct EndpointState {
     pub(crate) forgive_at_ms: AtomicU64,
     /// Slow start counts from here, which lies ahead while ejected. 0: it was there from the beginning and does not ramp.
     pub(crate) usable_since_ms: AtomicU64,
+    /// Why a connection could not be secured last. Written by failures alone, which are rare and have taken a round trip at least.
+    last_failure: Mutex<Option<Box<str>>>,
 }
 
 impl EndpointState {
@@ -58,6 +61,7 @@ impl EndpointState {
             ejected_until_ms: AtomicU64::new(0),
             forgive_at_ms: AtomicU64::new(0),
             usable_since_ms: AtomicU64::new(0),
+            last_failure: Mutex::new(None),
         }
     }
 
@@ -126,6 +130,24 @@ impl EndpointState {
         self.latency.get(now_ms)
     }
 
+    /// Keeps why the endpoint could not be used, in words for the operator.
+    pub fn note_failure(&self, why: &str) {
+        let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_deref() != Some(why) {
+            *last = Some(why.into());
+        }
+    }
+
+    /// Forgets the failure: the endpoint could be used.
+    pub fn clear_failure(&self) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Why the endpoint could not be used last; `None`: it could, or nothing is known.
+    pub fn last_failure(&self) -> Option<String> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(str::to_owned)
+    }
+
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags.load(Relaxed) & flag != 0
     }
@@ -161,6 +183,17 @@ mod tests {
         endpoint.begin_request();
         endpoint.end_request();
         assert_eq!(endpoint.in_flight(), 1);
+    }
+
+    #[test]
+    fn the_last_failure_is_kept_until_one_succeeds() {
+        let endpoint = endpoint();
+        assert_eq!(endpoint.last_failure(), None);
+        endpoint.note_failure("certificate expired");
+        endpoint.note_failure("unknown issuer");
+        assert_eq!(endpoint.last_failure().as_deref(), Some("unknown issuer"));
+        endpoint.clear_failure();
+        assert_eq!(endpoint.last_failure(), None);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::policy::headers::ResponseEdits;
 use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
 use crate::respond;
+use crate::tls;
 use crate::work::{Reply, Rooms, Work};
 
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
@@ -387,6 +388,9 @@ impl<'a> Attempt<'a> {
             return;
         }
         self.cluster.record(&self.lease.endpoint, clock::now_ms(), outcome(error));
+        if let Some(source) = error.source.as_ref().filter(|source| self.was_sent && tls::reason(source).is_some()) {
+            self.lease.endpoint.state.note_failure(&format!("TLS: {source}"));
+        }
         tracing::debug!(
             cluster = self.cluster.plan.policy.name,
             endpoint = %self.lease.endpoint.state.address(),
@@ -480,6 +484,11 @@ pub(crate) fn outcome(error: &Error) -> Outcome {
         | Reason::ConnectTimeout
         | Reason::ConnectFailed
         | Reason::UpstreamTls
+        | Reason::UpstreamTlsExpired
+        | Reason::UpstreamTlsIssuer
+        | Reason::UpstreamTlsName
+        | Reason::UpstreamTlsCertificate
+        | Reason::UpstreamTlsAlert
         | Reason::UpstreamH2 => Outcome::ConnectFailure,
         Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => Outcome::Timeout,
         _ => Outcome::Reset,

@@ -49,7 +49,7 @@ pub(crate) struct Wanted<'w> {
 /// Gives a pooled connection, a stream of one that is shared, or opens one.
 ///
 /// # Errors
-/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`], [`Reason::UpstreamH2`], each of
+/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`] and its kinds, [`Reason::UpstreamH2`], each of
 /// the upstream side; [`Reason::NoLocalResources`]. For any of them nothing was sent.
 pub(crate) async fn checkout(
     cluster: &Cluster,
@@ -109,10 +109,8 @@ pub(crate) fn failure(error: io::Error) -> Error {
     } else if is_local(&error) {
         // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
         Error::internal(Reason::NoLocalResources).because(error)
-    } else if tls::is_of_tls(&error) {
-        Error::upstream(Reason::UpstreamTls).because(error)
     } else {
-        Error::upstream(Reason::ConnectFailed).because(error)
+        Error::upstream(tls::reason(&error).unwrap_or(Reason::ConnectFailed)).because(error)
     }
 }
 
@@ -150,8 +148,13 @@ pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfO
         None => Ok(Stream::Plain(stream)),
         // In a box: connections in the clear do not pay for the room that a handshake takes.
         Some(keys) => {
-            let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await?;
-            Ok(Stream::Tls(Box::new(secured)))
+            let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await;
+            match &secured {
+                Ok(_) => endpoint.state.clear_failure(),
+                // rustls says it in words: which name the certificate is for, when it expired.
+                Err(error) => endpoint.state.note_failure(&format!("TLS: {error}")),
+            }
+            Ok(Stream::Tls(Box::new(secured?)))
         }
     }
 }

@@ -70,8 +70,7 @@ impl Error {
             Some(Cut::Silent) => Reason::UpstreamPingTimeout,
             Some(Cut::Reset(_) | Cut::Lost) => Reason::UpstreamReset,
             // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
-            None if tls::is_of_tls(&source) => Reason::UpstreamTls,
-            None => Reason::UpstreamReset,
+            None => tls::reason(&source).unwrap_or(Reason::UpstreamReset),
         };
         Self::upstream(reason).because(source)
     }

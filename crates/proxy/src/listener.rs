@@ -179,8 +179,7 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream) {
     {
         let mut out = Vec::new();
         let own = respond::Own { status, word: respond::word(error.reason), field: None };
-        let to = headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false, web: None };
-        respond::write(&mut out, &own, &to);
+        respond::write(&mut out, &own, &closing());
         let _ = stream.try_write(&out);
         let _ = stream.shutdown().await;
     }
@@ -202,8 +201,7 @@ async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, addr
                 None => (Stream::Plain(stream), input, None),
                 Some(keys) => {
                     let timeout_ms = crate::millis(http.limits.header_timeout);
-                    let handshake = tls_handshake(worker, keys.clone(), tls::Socket::new(stream, input), timeout_ms);
-                    match Box::pin(handshake).await {
+                    match Box::pin(tls_handshake(worker, keys.clone(), stream, input, timeout_ms)).await {
                         Ok((stream, secured)) => (stream, Buffer::none(), Some(secured)),
                         Err(error) => return refused(&view, &who, &error),
                     }
@@ -227,15 +225,45 @@ fn refused(view: &ListenerView, who: &OnBehalfOf, error: &Error) {
 async fn tls_handshake(
     worker: &Worker,
     keys: Arc<tls::ServerKeys>,
-    socket: tls::Socket,
+    mut stream: TcpStream,
+    mut input: Buffer,
     timeout_ms: u64,
 ) -> Result<(Stream, Rc<tls::Secured>), Error> {
     let timer = Timer::new(&worker.timers);
     timer.set(clock::now_ms().saturating_add(timeout_ms));
-    match timer.guard(tls::accept(keys, socket)).await {
-        Ok(made) => made.map_err(|error| Error::downstream(Reason::TlsHandshake).because(error)),
-        Err(_) => Err(Error::downstream(Reason::TlsHandshakeTimeout)),
+    let timeout = |_| Error::downstream(Reason::TlsHandshakeTimeout);
+    // What TLS would read first is looked at before: it would answer a request in the clear with an alert, which nobody can read.
+    if input.is_empty() && !timer.guard(session::first_bytes(&mut stream, &mut input)).await.map_err(timeout)? {
+        return Err(Error::downstream(Reason::TlsHandshake));
     }
+    if is_request(input.filled()) {
+        let error = Error::downstream(Reason::PlainHttp);
+        refuse_plain_http(stream, &timer, &error).await;
+        return Err(error);
+    }
+    let made = timer.guard(tls::accept(keys, tls::Socket::new(stream, input))).await.map_err(timeout)?;
+    made.map_err(|error| Error::downstream(Reason::TlsHandshake).because(error))
+}
+
+/// A handshake begins with a record of type 22, a request with its method.
+fn is_request(input: &[u8]) -> bool {
+    input.first().is_some_and(u8::is_ascii_uppercase)
+}
+
+/// A client that speaks HTTP in the clear where TLS is spoken is told so.
+async fn refuse_plain_http(stream: TcpStream, timer: &Timer, error: &Error) {
+    let Some(status) = respond::status(error) else { return };
+    let own = respond::Own { status, word: Some("this port speaks HTTPS: write https://"), field: None };
+    let mut out = Vec::new();
+    respond::write(&mut out, &own, &closing());
+    // It is the first that is written to the connection, and never waits.
+    let _ = stream.try_write(&out);
+    session::linger(&mut Stream::Plain(stream), timer).await;
+}
+
+/// For a response behind which the connection is closed.
+fn closing() -> headers::Downstream {
+    headers::Downstream { method: Method::Get, version: Version::Http11, keep_alive: false, web: None }
 }
 
 /// `::ffff:1.2.3.4`, which is how a socket for both families tells of an IPv4 client, is 1.2.3.4 to everybody else.

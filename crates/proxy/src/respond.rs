@@ -26,7 +26,8 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::BadHeader
         | Reason::BadFraming
         | Reason::BadHost
-        | Reason::AmbiguousPath => 400,
+        | Reason::AmbiguousPath
+        | Reason::PlainHttp => 400,
         Reason::BadVersion => 505,
         // RFC 9220 section 3, which says it for HTTP/3, of a protocol that is not supported.
         Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,
@@ -50,6 +51,11 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::ConnectRefused
         | Reason::ConnectFailed
         | Reason::UpstreamTls
+        | Reason::UpstreamTlsExpired
+        | Reason::UpstreamTlsIssuer
+        | Reason::UpstreamTlsName
+        | Reason::UpstreamTlsCertificate
+        | Reason::UpstreamTlsAlert
         | Reason::UpstreamReset
         | Reason::UpstreamEof
         | Reason::UpstreamBadHead

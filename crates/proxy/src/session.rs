@@ -1,15 +1,17 @@
 //! One downstream HTTP connection: exchange after exchange, and a decent end.
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use model::Protocol;
 use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
 use telemetry::Reason;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::connect::OnBehalfOf;
 use crate::exchange::{self, Downstream, Next, Peer};
@@ -142,10 +144,10 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
     }
 }
 
-/// Reads the first bytes of a request into `input`; false where the client ended the connection instead.
-async fn first_bytes(stream: &mut Stream, input: &mut Buffer) -> bool {
+/// Reads the first bytes of a request, or of a connection, into `input`; false where the client ended the connection instead.
+pub(crate) async fn first_bytes<S: Readable>(stream: &mut S, input: &mut Buffer) -> bool {
     poll_fn(|cx| {
-        if ready!(stream.poll_read_ready(cx)).is_err() {
+        if ready!(stream.poll_readable(cx)).is_err() {
             return Poll::Ready(false);
         }
         *input = Buffer::small();
@@ -163,6 +165,23 @@ async fn first_bytes(stream: &mut Stream, input: &mut Buffer) -> bool {
         })
     })
     .await
+}
+
+/// What can be asked whether it has something to read before there is a buffer to read it into.
+pub(crate) trait Readable: AsyncRead + Unpin {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl Readable for Stream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+}
+
+impl Readable for TcpStream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
 }
 
 async fn close(downstream: &mut Downstream) {

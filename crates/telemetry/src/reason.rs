@@ -78,7 +78,7 @@ reasons! {
     39 TlsHandshake "tls_handshake" Downstream "The TLS handshake failed: the client broke it off, offered nothing that is spoken here, or showed no certificate where one is asked for.";
     40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection that is passed through, was not complete in time.";
     41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: another certificate, or another demand on the client's, holds there.";
-    42 UpstreamTls "upstream_tls" Upstream "The endpoint's certificate was not believed, or the TLS handshake with it failed.";
+    42 UpstreamTls "upstream_tls" Upstream "The TLS handshake with the endpoint failed for a cause that has no reason of its own: it does not speak TLS, or no version, cipher or protocol that this side does.";
     43 H2Preface "h2_preface" Downstream "The connection does not begin as HTTP/2 does: another preface, or no SETTINGS behind it.";
     44 H2FrameSize "h2_frame_size" Downstream "A frame of HTTP/2 has a size that its type cannot have, or is longer than allowed.";
     45 H2StreamId "h2_stream_id" Downstream "A frame of HTTP/2 came on a stream that it has no place on.";
@@ -120,6 +120,12 @@ reasons! {
     81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint does not take.";
     82 ClusterMissing "cluster_missing" Cluster "What the route leads to does not exist, or may not be used.";
     83 AmbiguousPath "ambiguous_path" Downstream "The path can be read in two ways (`%2F`, `%00`, a backslash), and the listener's `refuse_ambiguous` asks to refuse it.";
+    84 PlainHttp "plain_http" Downstream "A request came in the clear to a listener that speaks HTTPS; it was answered 400.";
+    85 UpstreamTlsExpired "upstream_tls_expired" Upstream "The endpoint's certificate has expired, or is not valid yet.";
+    86 UpstreamTlsIssuer "upstream_tls_issuer" Upstream "The endpoint's certificate was not signed by an authority that the cluster's `tls` believes.";
+    87 UpstreamTlsName "upstream_tls_name" Upstream "The endpoint's certificate is for another name than the one that the cluster's `tls` expects.";
+    88 UpstreamTlsCertificate "upstream_tls_certificate" Upstream "The endpoint's certificate was not believed for another cause: malformed, revoked, or not made for this use.";
+    89 UpstreamTlsAlert "upstream_tls_alert" Upstream "The endpoint broke off the TLS handshake with an alert; it may want a certificate of ours.";
 }
 
 /// Where a [`Reason`] belongs.

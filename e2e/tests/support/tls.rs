@@ -35,10 +35,23 @@ impl Pki {
 
     /// Writes `NAME.pem` and `NAME.key`, for these hosts.
     pub fn issue(&self, name: &str, hosts: &[&str]) {
+        self.issue_with(name, hosts, |_| {});
+    }
+
+    /// The same, of a certificate that has expired.
+    pub fn issue_expired(&self, name: &str, hosts: &[&str]) {
+        self.issue_with(name, hosts, |params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        });
+    }
+
+    fn issue_with(&self, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(hosts).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         self.put(&format!("{name}.key"), &key.serialize_pem());
         self.put(&format!("{name}.pem"), &certificate.pem());

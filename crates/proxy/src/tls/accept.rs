@@ -196,8 +196,10 @@ impl ResolvesServerCert for Certificates {
         let fitting = name.as_deref().map(|name| self.of(name)).unwrap_or_default();
         // Of several for one name (ECDSA and RSA), the first that the client can check.
         let can_check = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
-        let fitting = fitting.iter().filter_map(|index| self.all.get(*index));
-        fitting.chain(&self.all).find(can_check).cloned()
+        let mut candidates = fitting.iter().filter_map(|index| self.all.get(*index)).chain(&self.all);
+        // A client that can check none is shown the first all the same. Then the handshake fails where it looks for what both sides know, and the
+        // client is told handshake_failure (RFC 8446 section 4.1.1) and not access_denied.
+        candidates.clone().find(can_check).or_else(|| candidates.next()).cloned()
     }
 }
 

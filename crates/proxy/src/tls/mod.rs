@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use model::Snapshot;
 use rustls::crypto::CryptoProvider;
+use telemetry::Reason;
 
 pub(crate) use accept::{Secured, ServerKeys, accept};
 pub use connect::ClientKeys;
@@ -66,9 +67,21 @@ impl Keys {
     }
 }
 
-/// Whether it is TLS that failed, and not the connection underneath: a certificate that is not believed, an alert, bytes that are no TLS.
-pub(crate) fn is_of_tls(error: &std::io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<rustls::Error>())
+/// Why TLS with an endpoint failed; `None`: it was the connection underneath that failed.
+pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
+    use rustls::CertificateError as Bad;
+    Some(match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(bad) => match bad {
+            Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+                Reason::UpstreamTlsExpired
+            }
+            Bad::UnknownIssuer => Reason::UpstreamTlsIssuer,
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. } => Reason::UpstreamTlsName,
+            _ => Reason::UpstreamTlsCertificate,
+        },
+        rustls::Error::AlertReceived(_) => Reason::UpstreamTlsAlert,
+        _ => Reason::UpstreamTls,
+    })
 }
 
 /// The versions of TLS from `min` on.

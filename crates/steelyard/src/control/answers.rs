@@ -142,13 +142,15 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastF
     let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
         let address = endpoint.address();
         let failure = failures.iter().find(|failure| failure.cluster == name && failure.address == address);
-        let mut why = failure.map(|failure| failure.why.clone());
+        // What probes met, else what connections for requests met last.
+        let mut why = failure.map(|failure| failure.why.clone()).or_else(|| endpoint.last_failure());
         let state = match plan.state.status(index, now_ms) {
             Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
             Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
             Some(balance::EndpointStatus::Ejected { until_ms }) => {
                 let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
-                why = Some(format!("failed real requests; back in {left} s"));
+                let cause = why.map_or_else(String::new, |why| format!(" ({why})"));
+                why = Some(format!("failed real requests{cause}; back in {left} s"));
                 EndpointState::Ejected
             }
             Some(balance::EndpointStatus::Healthy) | None => EndpointState::Healthy,
