@@ -18,13 +18,22 @@ pub fn render_vips_text(status: &Status) -> String {
             vip.address.clone(),
             vip.mode.clone(),
             vip.algorithm.clone(),
-            vip.interfaces.join(","),
-            shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ","),
             if vip.added { "a command" } else { "the file" }.to_owned(),
         ]
     };
-    let head = ["VIP", "ADDRESS", "MODE", "BALANCE", "INTERFACES", "ENDPOINTS", "FROM"];
-    visible(&table(head, &[], status.vips.iter().map(row)))
+    let head = ["VIP", "ADDRESS", "MODE", "BALANCE", "FROM"];
+    let table = super::table_of(head, &[], status.vips.len(), status.vips.iter().map(row));
+    // Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
+    let lists = |vip: &VipStatus| {
+        let interfaces = shortened(vip.interfaces.iter(), ", ");
+        let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
+        let endpoints = if endpoints.is_empty() { String::new() } else { format!("    endpoints   {endpoints}\n") };
+        format!("    interfaces  {interfaces}\n{endpoints}")
+    };
+    let mut lines = table.lines();
+    let head: String = lines.by_ref().take(1).map(|line| format!("{line}\n")).collect();
+    let vips = lines.zip(&status.vips).map(|(line, vip)| format!("{line}\n{}", lists(vip)));
+    visible(&(head + &vips.collect::<String>()))
 }
 
 /// What `steelyard flows` prints.
@@ -34,15 +43,15 @@ pub fn render_flows_text(flows: &Flows) -> String {
             flow.vip.clone(),
             flow.protocol.clone(),
             flow.client.clone(),
-            flow.address.clone(),
             flow.endpoint.clone(),
             flow.state.clone(),
             duration(flow.age_seconds),
             duration(flow.idle_seconds),
         ]
     };
-    let head = ["VIP", "PROTOCOL", "CLIENT", "ADDRESS", "ENDPOINT", "STATE", "AGE", "IDLE"];
-    let mut text = visible(&super::table_of(head, &[6, 7], flows.flows.len(), flows.flows.iter().map(row)));
+    // Without the address of the vip, which `vip list` has: with it a line is too long for most terminals.
+    let head = ["VIP", "PROTO", "CLIENT", "ENDPOINT", "STATE", "AGE", "IDLE"];
+    let mut text = visible(&super::table_of(head, &[5, 6], flows.flows.len(), flows.flows.iter().map(row)));
     if flows.flows.is_empty() {
         text += "no flows\n";
     }
