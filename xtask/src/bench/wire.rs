@@ -1,12 +1,14 @@
 //! `cargo xtask bench wire`: the HTTP/2 codec beside the h2 crate, in memory. Needs no rival, no socket and no root.
 //!
 //! What is measured, and how, stands in `crates/wire/benches/h2.rs`; this only builds and runs it. With `--instructions` it counts
-//! the instructions of one exchange under callgrind, of `crates/wire/benches/exchange.rs`: they are the same on a busy host.
+//! the instructions of one exchange under valgrind's callgrind, which it installs where it is missing, of `crates/wire/benches/exchange.rs`: they are the same on a busy host.
 
 use super::options::pairs;
 use crate::command::{capture, cargo, run as run_command};
+use crate::setup;
 
-const USAGE: &str = "usage: cargo xtask bench wire [--rounds N] [--calls N], or bench wire --instructions";
+const USAGE: &str =
+    "usage: cargo xtask bench wire [--rounds N] [--calls N], or bench wire --instructions, which needs valgrind";
 
 /// What `exchange.rs` can vary.
 const VARIANTS: [&str; 3] = ["same", "paths", "tenants"];
@@ -31,6 +33,8 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 fn count_instructions() -> Result<(), String> {
+    // Nothing else here needs valgrind, so that no other verb asks for it.
+    setup::install_for("instructions")?;
     println!("{:<10}{:>14}", "", "instructions");
     for variant in VARIANTS {
         let [few, many] = EXCHANGES;
