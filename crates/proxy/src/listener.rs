@@ -134,7 +134,6 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
     let place = Place::take(&view, worker.connection());
     let (worker, slot) = (worker.clone(), slot.clone());
     tokio::task::spawn_local(async move {
-        net::socket::tune(&stream);
         match place {
             Some(_place) => {
                 // It may last for days: it takes the listener as each snapshot has it, and holds none.

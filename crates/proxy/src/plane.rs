@@ -136,6 +136,8 @@ impl Plane {
     async fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
         let handed = inherited.take(address);
         if !handed.is_empty() {
+            // Whoever opened them may not have asked for what their connections are to inherit.
+            handed.iter().for_each(net::socket::tune);
             return Ok(handed);
         }
         until_unused(address).await?;
