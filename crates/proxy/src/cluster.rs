@@ -73,7 +73,8 @@ pub(crate) struct Lease {
     pub(crate) was_ejected: bool,
     /// When it was given, after what waiting there was, in milliseconds.
     pub(crate) at_ms: u64,
-    plan: Arc<ClusterPlan>,
+    /// Not the cluster's plan: a lease may last for days, and would keep every endpoint of its snapshot.
+    breaker: Arc<Breaker>,
 }
 
 impl Cluster {
@@ -229,7 +230,8 @@ impl Cluster {
         }
         endpoint.state.begin_request();
         let was_ejected = endpoint.state.is_ejected(now_ms);
-        Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, plan: self.plan.clone() })
+        let breaker = self.plan.breaker.clone();
+        Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, breaker })
     }
 
     async fn wait_for_lease(
@@ -365,15 +367,16 @@ impl Drop for Lease {
         self.endpoint.state.close_connection();
         // Behind the room that was made, in the order that all threads see: see `EndpointState`. Under another snapshot there may be a limit where
         // this one has none: whoever waits is told.
-        if self.plan.breaker.pending() > 0 {
-            self.plan.breaker.releases.fetch_add(1, Relaxed);
-            self.plan.breaker.freed.notify_one();
+        if self.breaker.pending() > 0 {
+            self.breaker.releases.fetch_add(1, Relaxed);
+            self.breaker.freed.notify_one();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
 
@@ -394,8 +397,15 @@ mod tests {
         });
         let endpoints = endpoints.collect();
         let state = Arc::new(ClusterState::new(&policy, states));
-        let plan =
-            Arc::new(ClusterPlan { policy: policy.into(), state, breaker: Arc::default(), tls: None, sticky: None });
+        let plan = ClusterPlan {
+            policy: policy.into(),
+            state,
+            breaker: Arc::default(),
+            tls: None,
+            sticky: None,
+            hosts: HashMap::new(),
+        };
+        let plan = Arc::new(plan);
         Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
     }
 

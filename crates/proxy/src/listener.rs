@@ -211,8 +211,8 @@ async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, addr
             // In a box, as below: what it takes to begin a connection is not kept beside what it takes to serve it.
             Box::pin(session::serve(worker, slot, stream, input, who, secured)).await;
         }
-        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, &view, stream, input, who)).await,
-        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, &view, stream, input, who)).await,
+        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who)).await,
+        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, view, stream, input, who)).await,
     }
 }
 

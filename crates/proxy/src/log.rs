@@ -21,8 +21,8 @@ pub(crate) struct Entry {
     client: SocketAddr,
     /// The route's place in its listener.
     pub(crate) route: Option<usize>,
-    /// The route's name and counters, where the listener's table is not held for so long.
-    apart: Option<Box<(String, Arc<RouteCounters>)>>,
+    /// What is needed of the snapshot, where that is not held for so long.
+    apart: Option<Box<Apart>>,
     pub(crate) cluster: Option<Rc<Cluster>>,
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     /// 0: none was sent.
@@ -39,6 +39,13 @@ pub(crate) struct Entry {
     pub(crate) call: Option<Ongoing>,
     /// Kept only where an access log is written: the bytes they came in are gone by then.
     text: Option<Box<Text>>,
+}
+
+struct Apart {
+    /// The route's name and counters.
+    route: Option<(String, Arc<RouteCounters>)>,
+    /// The cluster's name.
+    cluster: String,
 }
 
 #[derive(Default)]
@@ -89,10 +96,12 @@ impl Entry {
     /// A tunnel begins, which is no call: from now on nothing of the listener's table is needed, and another may take its place.
     pub(crate) fn leave_listener(&mut self, worker: &Worker, listener: &ListenerView) {
         self.call = None;
-        self.apart = self.route.and_then(|route| {
+        let route = self.route.and_then(|route| {
             let name = listener.route_name(route)?;
-            Some(Box::new((name.to_owned(), listener.route_counters(worker, route, name)?.clone())))
+            Some((name.to_owned(), listener.route_counters(worker, route, name)?.clone()))
         });
+        let cluster = self.cluster.take().map_or_else(String::new, |cluster| cluster.plan.policy.name.clone());
+        self.apart = Some(Box::new(Apart { route, cluster }));
     }
 
     pub(crate) fn remember(&mut self, head: &RequestHead, buffer: &[u8]) {
@@ -115,19 +124,14 @@ impl Entry {
         self.upstream_us = Some(answered_us.saturating_sub(sent_us));
     }
 
-    fn record<'r>(
-        &'r self,
-        listener: &'r ListenerView,
-        cluster: Option<&'r Cluster>,
-        http: Option<HttpRecord<'r>>,
-    ) -> Record<'r> {
+    fn record<'r>(&'r self, listener: &'r str, cluster: &'r str, http: Option<HttpRecord<'r>>) -> Record<'r> {
         let total_us = clock::now_us().saturating_sub(self.begun_us);
         Record {
             unix_ms: clock::unix_ms().saturating_sub(total_us / 1000),
             client: self.client,
-            listener: &listener.plan.policy.name,
+            listener,
             http,
-            cluster: cluster.map_or("", |cluster| cluster.plan.policy.name.as_str()),
+            cluster,
             endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.state.address()),
             bytes_in: self.bytes_in,
             bytes_out: self.bytes_out,
@@ -146,7 +150,7 @@ impl Worker {
         counters.bytes_received.add(entry.bytes_in);
         counters.bytes_sent.add(entry.bytes_out);
         let route = match entry.apart.as_deref() {
-            Some((name, counters)) => Some((name.as_str(), counters)),
+            Some(apart) => apart.route.as_ref().map(|(name, counters)| (name.as_str(), counters)),
             None => entry.route.and_then(|route| {
                 let name = listener.route_name(route)?;
                 Some((name, listener.route_counters(self, route, name)?))
@@ -188,15 +192,19 @@ impl Worker {
             added_us: entry.added_us,
             upstream_us: entry.upstream_us,
         };
-        let record = entry.record(listener, entry.cluster.as_deref(), Some(http));
+        let cluster = match (&entry.cluster, &entry.apart) {
+            (Some(cluster), _) => cluster.plan.policy.name.as_str(),
+            (None, Some(apart)) => apart.cluster.as_str(),
+            (None, None) => "",
+        };
+        let record = entry.record(&listener.plan.policy.name, cluster, Some(http));
         self.with_logger(|logger| logger.push(&record));
     }
 
-    /// Counts a TCP connection that has ended, and logs it where a log is kept.
-    pub(crate) fn log_tcp(&self, listener: &ListenerView, cluster: &Cluster, entry: &Entry) {
-        listener.counters.requests.inc();
+    /// Logs a TCP connection that has ended, where a log is kept.
+    pub(crate) fn log_tcp(&self, listener: &str, cluster: &str, entry: &Entry) {
         if self.logs_requests() {
-            let record = entry.record(listener, Some(cluster), None);
+            let record = entry.record(listener, cluster, None);
             self.with_logger(|logger| logger.push(&record));
         }
     }

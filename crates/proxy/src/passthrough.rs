@@ -24,7 +24,7 @@ const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
 pub(crate) async fn serve(
     worker: &Worker,
-    listener: &Rc<ListenerView>,
+    listener: Rc<ListenerView>,
     mut stream: TcpStream,
     mut input: Buffer,
     who: OnBehalfOf,
@@ -34,14 +34,15 @@ pub(crate) async fn serve(
     timer.set(clock::now_ms().saturating_add(crate::millis(policy.hello_timeout)));
     let read = timer.guard(hello(&mut stream, &mut input)).await;
     let chosen = match read {
-        Ok(Ok(sni)) => choose(policy, listener, sni.as_deref()).ok_or_else(|| Error::internal(Reason::NoRoute)),
+        Ok(Ok(sni)) => choose(policy, &listener, sni.as_deref()).ok_or_else(|| Error::internal(Reason::NoRoute)),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(Error::downstream(Reason::TlsHandshakeTimeout)),
     };
     match chosen {
         Ok(cluster) => {
             drop(timer);
-            tcp::relay(worker, listener, &cluster, Stream::Plain(stream), input, who, policy.idle_timeout).await;
+            let idle_timeout = policy.idle_timeout;
+            tcp::relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout).await;
         }
         Err(error) => {
             listener.count(error.reason);

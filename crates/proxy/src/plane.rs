@@ -197,3 +197,90 @@ impl Plane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::Weak;
+
+    use model::Listener;
+
+    use super::*;
+    use crate::snapshot::{ClusterPlan, ListenerPlan, fixture};
+
+    /// Connections to listeners of each kind, opened and then silent.
+    struct Idle(Vec<(TcpStream, Option<TcpStream>)>);
+
+    /// A first message of TLS.
+    fn hello() -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let name = "a.example".try_into().unwrap();
+        let mut hello = Vec::new();
+        rustls::ClientConnection::new(config.into(), name).unwrap().write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    impl Idle {
+        fn open(addresses: &HashMap<String, SocketAddr>, endpoint: &TcpListener) -> Self {
+            let connect = |name: &str| TcpStream::connect(addresses[name]).unwrap();
+            let mut opened = Vec::new();
+            for (name, first) in [("db", b"x".to_vec()), ("tls", hello())] {
+                let mut client = connect(name);
+                client.write_all(&first).unwrap();
+                // The relay runs: what the client sent has arrived.
+                let (mut far, _) = endpoint.accept().unwrap();
+                far.read_exact(&mut vec![0; first.len()]).unwrap();
+                opened.push((client, Some(far)));
+            }
+            let mut client = connect("web");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            let (mut far, _) = endpoint.accept().unwrap();
+            far.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap();
+            let mut byte = [0];
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\n") {
+                client.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            opened.push((client, Some(far)));
+            opened.push((connect("web"), None));
+            Self(opened)
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_that_last_hold_no_old_snapshot() {
+        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = endpoint.local_addr().unwrap().port();
+        let mut listeners: Vec<Listener> =
+            vec![fixture::http("web", 0), fixture::tcp("db", 0), fixture::passthrough("tls", 0)];
+        // Any port, and yet told apart.
+        for (listener, host) in listeners.iter_mut().zip(2..) {
+            listener.bind = ([127, 0, 0, host], 0).into();
+        }
+        let mut plane = Plane::start(1, Arc::default()).unwrap();
+        let mut old: Option<(Weak<ClusterPlan>, Vec<Weak<ListenerPlan>>)> = None;
+        let mut opened = Vec::new();
+        for _ in 0..3 {
+            let compiled = Arc::new(fixture::compiled(listeners.clone(), &[port]));
+            let new = (Arc::downgrade(&compiled.clusters[0]), compiled.listeners.iter().map(Arc::downgrade).collect());
+            plane.apply(compiled, &mut Inherited::default()).await.unwrap();
+            if let Some((cluster, listeners)) = old.replace(new) {
+                assert_eq!(cluster.strong_count(), 0);
+                assert!(listeners.iter().all(|listener| listener.strong_count() == 0));
+            }
+            let bound: HashMap<SocketAddr, SocketAddr> = plane.addresses().collect();
+            let addresses = listeners.iter().map(|listener| (listener.name.clone(), bound[&listener.bind])).collect();
+            opened.push(Idle::open(&addresses, &endpoint));
+        }
+        // Those of all generations are open still, and carry bytes.
+        for (client, far) in opened.iter_mut().flat_map(|idle| &mut idle.0[..1]) {
+            client.write_all(b"y").unwrap();
+            far.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        }
+    }
+}

@@ -56,10 +56,10 @@ pub(crate) fn serve<'c>(
 /// One after another, and between them the wait for the next.
 async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downstream) {
     loop {
-        let listener = slot.view();
-        if downstream.input.is_empty() && !wait_for_request(worker, slot, &listener, downstream).await {
+        if downstream.input.is_empty() && !wait_for_request(worker, slot, downstream).await {
             return;
         }
+        let listener = slot.view();
         if downstream.requests == 0 && speaks_h2(&listener, downstream).await {
             drop(listener);
             return Box::pin(h2::serve(worker, slot, downstream)).await;
@@ -115,12 +115,15 @@ async fn read_beginning(listener: &ListenerView, downstream: &mut Downstream) ->
     }
 }
 
-/// Waits, without a buffer, for the first bytes of a request; false when it is time to close.
-async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView, downstream: &mut Downstream) -> bool {
-    let Protocol::Http(http) = &listener.plan.policy.protocol else { return false };
+/// Waits, without a buffer and without a hold on the listener's tables, for the first bytes of a request; false when it is time to close.
+async fn wait_for_request(worker: &Worker, slot: &Slot, downstream: &mut Downstream) -> bool {
     downstream.input = Buffer::none();
     let is_first = downstream.requests == 0;
-    let patience = if is_first { http.limits.header_timeout } else { http.limits.idle_timeout };
+    let patience = match &slot.view().plan.policy.protocol {
+        Protocol::Http(http) if is_first => http.limits.header_timeout,
+        Protocol::Http(http) => http.limits.idle_timeout,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => return false,
+    };
     let deadline_ms = downstream.quiet_since_ms.saturating_add(crate::millis(patience));
     loop {
         let is_ending = slot.is_ending(worker);
@@ -138,7 +141,7 @@ async fn wait_for_request(worker: &Worker, slot: &Slot, listener: &ListenerView,
             return false;
         }
         if clock::now_ms() >= deadline_ms {
-            listener.count(if is_first { Reason::HeaderTimeout } else { Reason::IdleTimeout });
+            slot.view().count(if is_first { Reason::HeaderTimeout } else { Reason::IdleTimeout });
             return false;
         }
     }

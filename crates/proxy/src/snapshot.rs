@@ -1,6 +1,6 @@
 //! A snapshot as the workers use it: routes compiled, and the state of every endpoint that stays kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -50,6 +50,8 @@ pub struct ClusterPlan {
     pub(crate) tls: Option<Arc<ClientKeys>>,
     /// `None`: clients are not kept where they were.
     pub(crate) sticky: Option<StickyCookie>,
+    /// The names by which addresses were found, where TLS makes them matter.
+    pub(crate) hosts: HashMap<SocketAddr, String>,
 }
 
 impl ClusterPlan {
@@ -60,9 +62,7 @@ impl ClusterPlan {
 
     /// The name by which an address was found, where TLS makes it matter.
     pub fn host(&self, address: SocketAddr) -> Option<&str> {
-        let is_it = |endpoint: &&model::Endpoint| endpoint.address == EndpointAddress::Socket(address);
-        // Looked for only where it matters: this is a walk, made for each endpoint.
-        self.tls.as_ref().and_then(|_| self.policy.endpoints.iter().find(is_it)?.host.as_deref())
+        self.hosts.get(&address).map(String::as_str)
     }
 }
 
@@ -100,6 +100,7 @@ impl Compiled {
                 policy: cluster.clone(),
                 state: Arc::new(state),
                 breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
+                hosts: if tls.is_some() { hosts(cluster) } else { HashMap::new() },
                 tls,
                 sticky,
             })
@@ -168,16 +169,32 @@ fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usiz
     routes(listener).iter().enumerate().filter_map(limiter).collect()
 }
 
+/// The name of each address that was found by one. Of several the first counts.
+fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
+    let mut hosts = HashMap::new();
+    let mut seen = HashSet::new();
+    for endpoint in &cluster.endpoints {
+        let EndpointAddress::Socket(address) = endpoint.address else { continue };
+        if seen.insert(address)
+            && let Some(host) = &endpoint.host
+        {
+            hosts.insert(address, host.to_string());
+        }
+    }
+    hosts
+}
+
 /// Each with its weight. Nothing is written to states that are in use: the snapshot may yet be refused.
 fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<(Arc<EndpointState>, u32)> {
     let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
         .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
         .unwrap_or_default();
-    let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::new();
+    let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::with_capacity(cluster.endpoints.len());
+    let mut seen = HashSet::with_capacity(cluster.endpoints.len());
     for endpoint in &cluster.endpoints {
         let EndpointAddress::Socket(address) = endpoint.address else { continue };
         // A name may resolve to an address that is also given as such.
-        if states.iter().any(|(state, _)| state.address() == address) {
+        if !seen.insert(address) {
             continue;
         }
         let state = match (known.get(&address), old) {
@@ -191,30 +208,82 @@ fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod fixture {
+    //! Snapshots for tests: some listeners, all of them in front of one cluster.
+
     use std::time::Duration;
 
-    use model::{Dns, Endpoint, Generation};
+    use model::{
+        ClusterId, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener, ListenerLimits, PassthroughListener,
+        PassthroughRoute, TcpListener,
+    };
 
     use super::*;
 
-    fn snapshot(endpoints: &[(u16, u32)]) -> Arc<Snapshot> {
-        let endpoint = |(port, weight): &(u16, u32)| Endpoint {
-            address: EndpointAddress::Socket(([127, 0, 0, 1], *port).into()),
-            weight: *weight,
-            host: None,
+    pub(crate) fn http(name: &str, port: u16) -> Listener {
+        let http = HttpListener {
+            routes: [Route::to_all("/", ClusterId(0).into())].into(),
+            trusted_proxies: Vec::new(),
+            forwarded: ForwardedHeaders::Off,
+            limits: ListenerLimits::default(),
         };
+        listener(name, port, Protocol::Http(http))
+    }
+
+    pub(crate) fn tcp(name: &str, port: u16) -> Listener {
+        let idle_timeout = Duration::from_secs(3600);
+        listener(name, port, Protocol::Tcp(TcpListener { to: ClusterId(0), idle_timeout }))
+    }
+
+    pub(crate) fn passthrough(name: &str, port: u16) -> Listener {
+        let long = Duration::from_secs(3600);
+        let routes = vec![PassthroughRoute { sni: Vec::new(), to: ClusterId(0) }];
+        let passthrough = PassthroughListener { routes, hello_timeout: long, idle_timeout: long };
+        listener(name, port, Protocol::TlsPassthrough(passthrough))
+    }
+
+    fn listener(name: &str, port: u16, protocol: Protocol) -> Listener {
+        Listener {
+            name: name.into(),
+            bind: ([127, 0, 0, 1], port).into(),
+            protocol,
+            tls: None,
+            accept_proxy_protocol: false,
+            connections_max: 1000,
+        }
+    }
+
+    pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {
+        Endpoint { address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()), weight, host: None }
+    }
+
+    pub(crate) fn snapshot(listeners: Vec<Listener>, endpoints: Vec<Endpoint>) -> Arc<Snapshot> {
         Arc::new(Snapshot {
             generation: Generation(1),
             admin: None,
             access_log: None,
             dns: Dns::default(),
             drain_timeout: Duration::ZERO,
-            listeners: Vec::new(),
-            clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect()).into()],
+            listeners,
+            clusters: vec![Cluster::new("c", endpoints).into()],
             vips: Vec::new(),
             flows_max: 1,
         })
+    }
+
+    pub(crate) fn compiled(listeners: Vec<Listener>, ports: &[u16]) -> Compiled {
+        let endpoints = ports.iter().map(|port| endpoint(*port, 1)).collect();
+        Compiled::new(snapshot(listeners, endpoints), &Keys::default(), None, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(endpoints: &[(u16, u32)]) -> Arc<Snapshot> {
+        let endpoints = endpoints.iter().map(|(port, weight)| fixture::endpoint(*port, *weight)).collect();
+        fixture::snapshot(Vec::new(), endpoints)
     }
 
     fn weights(compiled: &Compiled) -> Vec<(u16, u32)> {
@@ -240,5 +309,16 @@ mod tests {
         // One that is merely equal is not looked at more closely: whoever makes snapshots knows what has changed.
         let other = Compiled::new(snapshot(&[(1, 1)]), &Keys::default(), Some(&used), 0);
         assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
+    }
+
+    #[test]
+    fn names_of_addresses() {
+        let mut endpoints: Vec<_> = [1, 2, 1].map(|port| fixture::endpoint(port, 1)).into();
+        endpoints[0].host = Some("first.example".into());
+        endpoints[2].host = Some("second.example".into());
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let hosts = hosts(&Cluster::new("c", endpoints));
+        assert_eq!(hosts.get(&address(1)).map(String::as_str), Some("first.example"));
+        assert_eq!(hosts.get(&address(2)), None);
     }
 }

@@ -1,7 +1,8 @@
 //! One downstream connection of a TCP listener: choose, connect, relay.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{Outcome, Proof, Redispatch};
@@ -10,10 +11,10 @@ use net::buffer::Buffer;
 use net::clock;
 use net::timer::Timer;
 use smallvec::SmallVec;
-use telemetry::Reason;
+use telemetry::{ListenerCounters, Reason};
 use tokio::net::TcpStream;
 
-use crate::cluster::{Cluster, Demand, Lease};
+use crate::cluster::{Cluster, Demand, Endpoint, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
 use crate::log::Entry;
@@ -28,21 +29,22 @@ const ATTEMPTS_MAX: usize = 3;
 /// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
 pub(crate) async fn serve(
     worker: &Worker,
-    listener: &Rc<ListenerView>,
+    listener: Rc<ListenerView>,
     stream: TcpStream,
     input: Buffer,
     who: OnBehalfOf,
 ) {
     let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
     let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
-    relay(worker, listener, &cluster, Stream::Plain(stream), input, who, policy.idle_timeout).await;
+    let idle_timeout = policy.idle_timeout;
+    relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout).await;
 }
 
 /// Relays one connection to an endpoint of a cluster, and logs it.
 pub(crate) async fn relay(
     worker: &Worker,
-    listener: &ListenerView,
-    cluster: &Rc<Cluster>,
+    listener: Rc<ListenerView>,
+    cluster: Rc<Cluster>,
     mut stream: Stream,
     input: Buffer,
     who: OnBehalfOf,
@@ -53,15 +55,18 @@ pub(crate) async fn relay(
     let mut entry = Entry::tcp(begun_us, who.client);
     let mut moved = Moved::default();
 
-    let outcome = match open(cluster, who, &stream, &timer, &mut entry).await {
+    let opened = open(&cluster, who, &stream, &timer, &mut entry).await;
+    let kept = Kept::of(&listener, &cluster);
+    // The connection may last for days, and snapshots come by the minute.
+    drop((listener, cluster));
+    let outcome = match opened {
         Ok((lease, mut upstream)) => {
-            cluster.counters.tunnels.inc();
             entry.added_us = clock::now_us().saturating_sub(begun_us);
             let ends =
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
             let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved).await;
             if let Err(Error { side: Side::Upstream, .. }) = &outcome {
-                cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Reset);
+                kept.record_reset(&lease.endpoint);
             }
             if outcome.is_err() {
                 // What ends in failure on one side must not look complete on the other.
@@ -75,19 +80,48 @@ pub(crate) async fn relay(
             Err(error)
         }
     };
-    listener.counters.bytes_received.add(moved.upstream);
-    listener.counters.bytes_sent.add(moved.downstream);
+    kept.counters.bytes_received.add(moved.upstream);
+    kept.counters.bytes_sent.add(moved.downstream);
     entry.bytes_in = moved.upstream;
     entry.bytes_out = moved.downstream;
     if let Err(mut error) = outcome {
         if worker.is_cut() {
             error = Error::internal(Reason::Draining);
         }
-        listener.count(error.reason);
-        tracing::debug!(listener = listener.plan.policy.name, client = %who.client, %error, "relay failed");
+        kept.counters.reasons.inc(error.reason);
+        tracing::debug!(listener = kept.names.0, client = %who.client, %error, "relay failed");
         entry.reason = Some(error.reason);
     }
-    worker.log_tcp(listener, cluster, &entry);
+    kept.counters.requests.inc();
+    worker.log_tcp(&kept.names.0, &kept.names.1, &entry);
+}
+
+/// What a connection keeps of the snapshot under which it began.
+struct Kept {
+    /// Of the listener.
+    counters: Arc<ListenerCounters>,
+    /// Of the listener and the cluster.
+    names: (String, String),
+    cluster: Weak<Cluster>,
+}
+
+impl Kept {
+    fn of(listener: &ListenerView, cluster: &Rc<Cluster>) -> Self {
+        Self {
+            counters: listener.counters.clone(),
+            names: (listener.plan.policy.name.clone(), cluster.plan.policy.name.clone()),
+            cluster: Rc::downgrade(cluster),
+        }
+    }
+
+    /// The endpoint has broken the connection off.
+    fn record_reset(&self, endpoint: &Endpoint) {
+        match self.cluster.upgrade() {
+            Some(cluster) => cluster.record(endpoint, clock::now_ms(), Outcome::Reset),
+            // Under another snapshot the endpoint may have another place, or none: it is counted, and not ejected for it.
+            None => endpoint.counters.failures.inc(),
+        }
+    }
 }
 
 async fn open(
@@ -122,6 +156,7 @@ async fn open(
                 if lease.was_ejected {
                     cluster.readmit(&lease.endpoint, now_ms, Proof::Connected);
                 }
+                cluster.counters.tunnels.inc();
                 return Ok((lease, upstream));
             }
             Err(error) => {

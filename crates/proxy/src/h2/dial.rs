@@ -79,6 +79,8 @@ async fn run(
         quiet_since_ms: Some(begun_ms),
         is_draining: false,
     };
+    // The connection outlives snapshots.
+    drop(plan);
     let end = poll_fn(|cx| link.poll(cx, timer)).await;
     let is_open = link.is_open;
     mux.remove(&connection);

@@ -3,12 +3,13 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use balance::RetryBudget;
 
-use super::{ListenerView, RouteViews, Worker};
+use super::{ListenerView, RouteViews, Worker, binds};
 use crate::cluster::{Cluster, Endpoint};
 use crate::grpc::Methods;
 use crate::listener::Slot;
@@ -32,17 +33,17 @@ impl Worker {
         close_unused_pools(&old, &clusters);
         *self.clusters.borrow_mut() = clusters.to_vec();
 
+        let binds: HashMap<&str, SocketAddr> = binds(compiled).collect();
         let mut slots = self.slots.borrow_mut();
+        let before = slots.len();
         slots.retain(|name, slot| {
-            let stays = compiled
-                .listeners
-                .iter()
-                .any(|plan| plan.policy.name == *name && plan.policy.bind == slot.view().plan.policy.bind);
+            let stays = binds.get(name.as_str()) == Some(&slot.view().plan.policy.bind);
             if !stays {
                 slot.close();
             }
             stays
         });
+        let has_closed = slots.len() < before;
         for plan in &compiled.listeners {
             let slot = slots.get(&plan.policy.name);
             let view = Rc::new(ListenerView {
@@ -57,8 +58,11 @@ impl Worker {
             }
         }
         drop(slots);
-        // Idle connections of listeners that are gone.
-        self.timers.interrupt();
+        // Idle connections of listeners that are gone are to end. All others sleep on: waking ten thousand of them for each change of an
+        // endpoint took a worker some 20 ms, and they would only look at what they have no use for yet.
+        if has_closed {
+            self.timers.interrupt();
+        }
     }
 
     fn routes(&self, plan: &ListenerPlan, old: Option<&ListenerView>) -> Rc<RouteViews> {
@@ -117,5 +121,34 @@ fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
         if !kept.contains(&endpoint.pool.id()) {
             endpoint.pool.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net::timer::Timer;
+    use telemetry::Registry;
+
+    use super::*;
+    use crate::share::Workers;
+    use crate::snapshot::fixture;
+
+    #[test]
+    fn idle_connections_are_woken_only_where_their_listener_may_be_gone() {
+        let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
+        let (web, db) = (fixture::http("web", 80), fixture::tcp("db", 81));
+        let apply = |listeners: &[&model::Listener], ports: &[u16]| {
+            let listeners = listeners.iter().map(|listener| (*listener).clone()).collect();
+            worker.apply(&fixture::compiled(listeners, ports));
+        };
+        apply(&[&web, &db], &[1]);
+        let idle = Timer::new(&worker.timers);
+        idle.set_interruptible(u64::MAX - 1);
+        for ports in [[1].as_slice(), &[2, 3], &[3]] {
+            apply(&[&web, &db], ports);
+            assert!(!idle.is_elapsed(), "{ports:?}");
+        }
+        apply(&[&web], &[3]);
+        assert!(idle.is_elapsed());
     }
 }
