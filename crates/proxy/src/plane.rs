@@ -148,14 +148,15 @@ impl Plane {
         std::iter::once(Ok(first)).chain(rest).collect()
     }
 
-    /// The sockets of an address that this worker accepts on: one of its own, or one shared where there are fewer sockets than workers,
-    /// or several where there are more, so that none is left unattended.
+    /// The sockets of an address that this worker accepts on: one of its own, or several where there are more than workers, so that none is
+    /// left unattended. Where there are fewer, as those are that a service manager passes on, some workers have none: a socket in several
+    /// epolls wakes all of them for each connection. The one that accepts hands on what is too much for it ([`crate::share`]).
     fn share(&self, address: SocketAddr, worker: usize) -> impl Iterator<Item = TcpListener> {
         let sockets = self.sockets.get(&address).map(Vec::as_slice).unwrap_or_default();
         let workers = self.workers.len();
-        let mine = sockets.iter().enumerate().filter(move |(index, _)| {
-            if sockets.len() < workers { worker % sockets.len() == *index } else { index % workers == worker }
-        });
+        // From the port on, so that not all that have one socket have it on the same worker.
+        let first = usize::from(address.port());
+        let mine = sockets.iter().enumerate().filter(move |(index, _)| (first + index) % workers == worker);
         mine.filter_map(|(_, socket)| socket.try_clone().ok())
     }
 
@@ -249,6 +250,22 @@ mod tests {
             opened.push((client, Some(far)));
             opened.push((connect("web"), None));
             Self(opened)
+        }
+    }
+
+    #[test]
+    fn a_socket_is_accepted_on_by_one_worker() {
+        let mut plane = Plane::start(3, Arc::default()).unwrap();
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        for count in [1, 2, 3, 7] {
+            for port in 1..=3 {
+                let address = SocketAddr::from(([127, 0, 0, 1], port));
+                plane.sockets.insert(address, (0..count).map(|_| listen()).collect());
+                let shares: Vec<usize> = (0..3).map(|worker| plane.share(address, worker).count()).collect();
+                // Those that a service manager passed on, too: in the epolls of several workers it would wake all of them.
+                assert_eq!(shares.iter().sum::<usize>(), count, "{shares:?}");
+                assert!(shares.iter().all(|share| share.abs_diff(count / 3) <= 1), "{shares:?}");
+            }
         }
     }
 
