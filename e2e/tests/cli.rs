@@ -253,7 +253,7 @@ fn what_a_running_one_tells() {
 
     let finished = balancer.ask(&["status", "--json"]);
     let status: Value = serde_json::from_str(&finished.stdout).unwrap();
-    assert_eq!((&status["version"], &status["generation"], &status["workers"]), (&1.into(), &1.into(), &2.into()));
+    assert_eq!((&status["version"], &status["generation"], &status["workers"]), (&2.into(), &1.into(), &2.into()));
     assert_eq!(status["pid"], balancer.program.pid());
 
     // Not a terminal: no colour, with and without NO_COLOR.

@@ -9,6 +9,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod client;
+mod findings;
 mod handle;
 mod query;
 mod server;
@@ -19,15 +20,17 @@ mod vip;
 use std::pin::Pin;
 
 pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
+pub use findings::{Finding, Severity, findings};
 pub use server::serve;
 pub use show::{render_flows_text, render_status_text, render_trace_text, render_vips_text};
 pub use status::{
-    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, Reload, RouteStatus,
-    STATUS_VERSION, Status, listener_statuses, method_statuses, route_statuses,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MethodStatus,
+    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses, method_statuses,
+    route_statuses,
 };
 pub use vip::{
     ChangeRefused, FlowStatus, Flows, KernelPlaneStatus, TraceQuestion, TraceReport, TraceStep, VipChange,
-    VipEndpointStatus, VipRates, VipStatus,
+    VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
 };
 
 /// What answers. Called on the control runtime, where a slow answer delays the next one and nothing else.

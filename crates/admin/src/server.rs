@@ -8,7 +8,13 @@
 //!   name was made to resolve to this address (DNS rebinding) counts for the browser as of this origin, and could send the header and read
 //!   the answers. Over other addresses reading is allowed under any name: scrapers use names, and who reaches such an address may read anyway.
 
+use std::fs::File;
+use std::future::poll_fn;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -38,6 +44,9 @@ const HEADER_BYTES_MAX: usize = 8192;
 /// After a failed accept: nothing but time gives a file descriptor back, and a tight loop would take the CPU from who could.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// EMFILE of errno(3): this process has as many descriptors open as it may.
+const DESCRIPTORS_USED_UP: i32 = 24;
+
 /// Serves the control API on `listener` until it is dropped; requests that are under way then are finished by tasks of their own.
 ///
 /// One request a connection: who asks a few times a minute gains nothing from keeping it, and an idle one takes no place.
@@ -47,35 +56,70 @@ pub async fn serve(listener: TcpListener, control: Arc<dyn Control>) {
 
 async fn serve_with(listener: TcpListener, control: Arc<dyn Control>, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let mut spare = open_spare();
     // The semaphore is never closed.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-        match listener.accept().await {
-            Ok((stream, _)) => {
+        match accept(&listener, &mut spare).await {
+            Ok((stream, false)) => {
                 let control = Arc::clone(&control);
                 tokio::spawn(async move {
                     connection(stream, control, limits).await;
                     drop(place);
                 });
             }
+            // One after the other, as long as there is only this descriptor.
+            Ok((stream, true)) => spare = connection(stream, Arc::clone(&control), limits).await,
             Err(error) => {
                 tracing::warn!("the admin address cannot accept: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+        if spare.is_none() {
+            spare = open_spare();
+        }
     }
 }
 
-async fn connection(stream: TcpStream, control: Arc<dyn Control>, limits: Limits) {
+/// A descriptor that is held for when all others are used up: then, above all, an operator has to be answered.
+fn open_spare() -> Option<OwnedFd> {
+    File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// The next connection, and whether it has the spare descriptor.
+async fn accept(listener: &TcpListener, spare: &mut Option<OwnedFd>) -> io::Result<(TcpStream, bool)> {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Ok((stream, false)),
+            Err(error) if error.raw_os_error() == Some(DESCRIPTORS_USED_UP) && spare.take().is_some() => {}
+            Err(error) => return Err(error),
+        }
+        // At once, before a worker takes the descriptor for a client.
+        match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
+            Poll::Ready(accepted) => return accepted.map(|(stream, _)| (stream, true)),
+            // Nobody is there: accept(2) asks for a descriptor before it looks (Linux 6.18).
+            Poll::Pending => *spare = open_spare(),
+        }
+    }
+}
+
+/// Answers one request. Gives the descriptor of the connection, which has ended, still open: one that is closed is anybody's.
+async fn connection(stream: TcpStream, control: Arc<dyn Control>, limits: Limits) -> Option<OwnedFd> {
     let over_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
-    let service = service_fn(|request| handle(&*control, request, over_loopback));
-    let connection = http1::Builder::new()
+    // In a box, as hyper asks for one that can be moved.
+    let service = service_fn(|request| Box::pin(handle(&*control, request, over_loopback)));
+    let mut connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     // How it ended is the client's affair: it has its answer, or left, or was too slow.
-    let _ = tokio::time::timeout(limits.connection_timeout, connection).await;
+    let ended = poll_fn(|cx| connection.poll_without_shutdown(cx));
+    let _ = tokio::time::timeout(limits.connection_timeout, ended).await;
+    let stream = connection.into_parts().io.into_inner().into_std().ok()?;
+    // Fails where the client has closed its end already.
+    let _ = stream.shutdown(Shutdown::Both);
+    Some(stream.into())
 }
 
 #[cfg(test)]

@@ -1,15 +1,22 @@
-//! A status for people: what needs a look first, then tables. Bounded, so that it fits one screen; `--json` has all of it.
+//! A status for people: what needs a look first, then tables. Bounded, so that it fits one screen of 80 columns; `--json` has all of it.
 
 mod vips;
+
+use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::status::{
-    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, Reload, RouteStatus, Status,
+    ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, RouteStatus, Status,
 };
+use crate::{Finding, Severity};
 
 pub use vips::{render_flows_text, render_trace_text, render_vips_text};
 
+/// Columns of the screen. Only an address that is too long by itself makes a line longer.
+const WIDTH: usize = 80;
+/// A column of names is not made narrower than this.
+const NAME_MIN: usize = 10;
 /// Rows of a table. What needs a look, or is used most, comes first.
 const ROWS_MAX: usize = 20;
 /// Endpoints named in one sentence, reasons in one cell, errors of one reload.
@@ -24,16 +31,18 @@ const PLAIN: &str = "\x1b[0m";
 pub fn render_status_text(status: &Status, color: bool) -> String {
     let paint = |style: &str, text: &str| if color { format!("{style}{text}{PLAIN}") } else { text.to_owned() };
     let mut text = paint(BOLD, &visible(&title(status))) + "\n\n";
-    let findings = findings(status);
-    match findings.len() {
-        0 => text += &paint(GREEN, "Nothing is wrong."),
-        1 => text += "1 thing to look at:",
-        count => text += &format!("{count} things to look at:"),
-    }
+    let wrong = status.findings.iter().filter(|finding| finding.severity == Severity::Wrong).count();
+    let notices = status.findings.len() - wrong;
+    text += &match wrong {
+        0 => paint(GREEN, "Nothing is wrong."),
+        1 => "1 thing is wrong:".to_owned(),
+        count => format!("{count} things are wrong:"),
+    };
     text.push('\n');
-    for finding in &findings {
-        // Further lines belong to the same finding.
-        text += &format!("- {}\n", paint(RED, &visible(finding)).replace('\n', "\n  "));
+    text += &listed(&status.findings, Severity::Wrong, |line| paint(RED, line));
+    if notices > 0 {
+        text += if notices == 1 { "1 thing to look at:\n" } else { "Things to look at:\n" };
+        text += &listed(&status.findings, Severity::Notice, str::to_owned);
     }
     for table in [
         listeners(&status.listeners),
@@ -51,6 +60,37 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
     text
 }
 
+/// One list item for each finding of this severity.
+fn listed(findings: &[Finding], severity: Severity, paint: impl Fn(&str) -> String) -> String {
+    let mut text = String::new();
+    for finding in findings.iter().filter(|finding| finding.severity == severity) {
+        let lines = finding.text.lines().flat_map(|line| wrapped(&visible(line), WIDTH - 2));
+        for (number, line) in lines.enumerate() {
+            let mark = if number == 0 { "- " } else { "  " };
+            text += &format!("{mark}{}\n", paint(&line));
+        }
+    }
+    text
+}
+
+/// Lines of at most `width` characters, broken at spaces. A further line begins where the first one does.
+fn wrapped(line: &str, width: usize) -> Vec<String> {
+    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
+    let mut lines = vec![indent.clone()];
+    for word in line.split(' ').filter(|word| !word.is_empty()) {
+        let Some(last) = lines.last_mut() else { break };
+        if last.trim().is_empty() {
+            last.push_str(word);
+        } else if last.chars().count() + 1 + word.chars().count() <= width {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(format!("{indent}{word}"));
+        }
+    }
+    lines
+}
+
 fn title(status: &Status) -> String {
     format!(
         "steelyard {}, pid {}, up {}, {} {}, generation {}",
@@ -63,108 +103,37 @@ fn title(status: &Status) -> String {
     )
 }
 
-/// What an operator wants to know before anything else, the widest first.
-fn findings(status: &Status) -> Vec<String> {
-    let mut findings = Vec::new();
-    if status.draining {
-        findings
-            .push("steelyard is draining: it takes no new connections, and ends when the old ones are done".to_owned());
-    }
-    if let Some(reload) = status.last_reload.as_ref().filter(|reload| !reload.ok) {
-        findings.push(refused_reload(status, reload));
-    }
-    for cluster in &status.clusters {
-        cluster_findings(cluster, &mut findings);
-    }
-    vips::findings(status, &mut findings);
-    let internal = telemetry::Reason::Internal.name();
-    let faults: u64 = status.listeners.iter().filter_map(|listener| listener.refused.get(internal)).sum();
-    if faults > 0 {
-        findings.push(format!(
-            "{faults} times something failed by a fault of steelyard itself: please report it, with its log"
-        ));
-    }
-    findings
-}
-
-fn refused_reload(status: &Status, reload: &Reload) -> String {
-    let ago = duration(status.unix_seconds.saturating_sub(reload.unix_seconds));
-    let errors = shortened(reload.errors.iter().map(String::as_str), "\n");
-    format!("the last reload, {ago} ago, was refused; generation {} goes on:\n{errors}", status.generation)
-}
-
-fn cluster_findings(cluster: &ClusterStatus, findings: &mut Vec<String>) {
-    let name = &cluster.name;
-    let usable = |endpoint: &&EndpointStatus| endpoint.state == EndpointState::Healthy && endpoint.weight > 0;
-    if cluster.endpoints.is_empty() {
-        findings.push(format!("{name} has no endpoint now: do its names resolve?"));
-    } else if cluster.panic {
-        findings.push(format!(
-            "{name} is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too"
-        ));
-    } else if cluster.endpoints.iter().filter(usable).count() == 0 {
-        findings.push(format!("{name} takes no requests: none of its endpoints is usable"));
-    }
-    let states =
-        cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
-    endpoint_findings(name, &states.collect::<Vec<_>>(), findings);
-}
-
-/// Of the endpoints of one cluster or vip, each with its state, its address and the reason.
-fn endpoint_findings(name: &str, endpoints: &[(EndpointState, &str, Option<&str>)], findings: &mut Vec<String>) {
-    for state in [EndpointState::Unhealthy, EndpointState::Ejected, EndpointState::Draining] {
-        let of_it: Vec<_> = endpoints.iter().filter(|(this, ..)| *this == state).collect();
-        let who = match (of_it.len(), endpoints.len()) {
-            (0, _) => continue,
-            (1, 1) => format!("the only endpoint of {name} is"),
-            (1, all) => format!("1 of {all} endpoints of {name} is"),
-            (some, all) if some == all => format!("all {all} endpoints of {name} are"),
-            (some, all) => format!("{some} of {all} endpoints of {name} are"),
-        };
-        let each = of_it.iter().map(|(_, address, why)| match why {
-            Some(why) => format!("{address} {why}"),
-            None => (*address).to_owned(),
-        });
-        findings.push(format!("{who} {}: {}", state_name(state), shortened(each, ", ")));
-    }
-}
-
 fn listeners(listeners: &[ListenerStatus]) -> String {
     let row = |listener: &ListenerStatus| {
-        let mut refused: Vec<(&String, &u64)> = listener.refused.iter().collect();
-        refused.sort_by(|left, right| right.1.cmp(left.1));
-        let refused = shortened(refused.iter().map(|(reason, count)| format!("{count} {reason}")), ", ");
-        [
+        let cells = [
             listener.name.clone(),
             listener.bind.clone(),
             listener.protocol.clone(),
             listener.connections_open.to_string(),
             listener.connections_total.to_string(),
             listener.requests.to_string(),
-            refused,
-        ]
+        ];
+        Row { cells, note: note("refused or cut", &listener.refused) }
     };
-    let head = ["LISTENER", "BIND", "PROTOCOL", "OPEN", "ACCEPTED", "REQUESTS", "REFUSED OR CUT"];
-    table(head, &[3, 4, 5], listeners.iter().map(row))
+    let head = ["LISTENER", "BIND", "PROTOCOL", "OPEN", "ACCEPTED", "REQUESTS"];
+    table(head, &[0], &[3, 4, 5], listeners.iter().map(row))
 }
 
 fn routes(routes: &[RouteStatus]) -> String {
     let mut routes: Vec<&RouteStatus> = routes.iter().collect();
     routes.sort_by_key(|route| std::cmp::Reverse(route.requests));
     let row = |route: &&RouteStatus| {
-        [
+        Row::of([
             route.name.clone(),
             route.listener.clone(),
             route.cluster.clone(),
             route.requests.to_string(),
-            quantile(route.added_us, |quantiles| quantiles.p50),
-            quantile(route.added_us, |quantiles| quantiles.p99),
-            quantile(route.upstream_us, |quantiles| quantiles.p50),
-            quantile(route.upstream_us, |quantiles| quantiles.p99),
-        ]
+            quantiles(route.added_us),
+            quantiles(route.upstream_us),
+        ])
     };
-    let head = ["ROUTE", "LISTENER", "CLUSTER", "REQUESTS", "ADDED p50", "p99", "UPSTREAM p50", "p99"];
-    table(head, &[3, 4, 5, 6, 7], routes.iter().map(row))
+    let head = ["ROUTE", "LISTENER", "CLUSTER", "REQUESTS", "ADDED p50/p99", "UPSTREAM p50/p99"];
+    table(head, &[0, 1, 2], &[3, 4, 5], routes.iter().map(row))
 }
 
 fn methods(methods: &[MethodStatus]) -> String {
@@ -172,32 +141,31 @@ fn methods(methods: &[MethodStatus]) -> String {
     let mut methods: Vec<&MethodStatus> = methods.iter().collect();
     methods.sort_by_key(|method| std::cmp::Reverse(calls(method)));
     let row = |method: &&MethodStatus| {
-        let mut failed: Vec<(&String, &u64)> = method.codes.iter().filter(|(code, _)| *code != "OK").collect();
-        failed.sort_by(|left, right| right.1.cmp(left.1));
-        [
+        let failed = method.codes.iter().filter(|(code, _)| *code != "OK");
+        let failed = failed.map(|(code, count)| (code.clone(), *count)).collect();
+        let cells = [
             format!("{}/{}", method.service, method.method),
             method.listener.clone(),
             calls(method).to_string(),
-            quantile(method.duration_us, |quantiles| quantiles.p50),
-            quantile(method.duration_us, |quantiles| quantiles.p99),
-            shortened(failed.iter().map(|(code, count)| format!("{count} {code}")), ", "),
-        ]
+            quantiles(method.duration_us),
+        ];
+        Row { cells, note: note("not OK", &failed) }
     };
-    table(["METHOD", "LISTENER", "CALLS", "TOOK p50", "p99", "NOT OK"], &[2, 3, 4], methods.iter().map(row))
+    table(["METHOD", "LISTENER", "CALLS", "TOOK p50/p99"], &[0, 1], &[2, 3], methods.iter().map(row))
 }
 
 fn clusters(clusters: &[ClusterStatus]) -> String {
     let row = |cluster: &ClusterStatus| {
-        let healthy = cluster.endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::Healthy).count();
-        [
+        let usable = cluster.endpoints.iter().filter(|endpoint| endpoint.state.takes_work()).count();
+        Row::of([
             cluster.name.clone(),
             cluster.algorithm.clone(),
-            format!("{healthy} of {}", cluster.endpoints.len()),
+            format!("{usable} of {}", cluster.endpoints.len()),
             cluster.requests.to_string(),
             cluster.retries.to_string(),
-        ]
+        ])
     };
-    table(["CLUSTER", "ALGORITHM", "HEALTHY", "REQUESTS", "RETRIES"], &[2, 3, 4], clusters.iter().map(row))
+    table(["CLUSTER", "ALGORITHM", "USABLE", "REQUESTS", "RETRIES"], &[0], &[2, 3, 4], clusters.iter().map(row))
 }
 
 fn endpoints(clusters: &[ClusterStatus]) -> String {
@@ -207,9 +175,9 @@ fn endpoints(clusters: &[ClusterStatus]) -> String {
     };
     let mut endpoints: Vec<(String, EndpointStatus)> = clusters.iter().flat_map(of_cluster).collect();
     // A stable sort: otherwise as in the file.
-    endpoints.sort_by_key(|(_, endpoint)| endpoint.state == EndpointState::Healthy);
+    endpoints.sort_by_key(|(_, endpoint)| endpoint.state.takes_work());
     let row = |(cluster, endpoint): &(String, EndpointStatus)| {
-        [
+        let cells = [
             endpoint.address.clone(),
             cluster.clone(),
             state_name(endpoint.state).to_owned(),
@@ -218,50 +186,119 @@ fn endpoints(clusters: &[ClusterStatus]) -> String {
             endpoint.connections.to_string(),
             endpoint.requests.to_string(),
             endpoint.failures.to_string(),
-            endpoint.why.clone().unwrap_or_default(),
-        ]
+        ];
+        Row { cells, note: endpoint.why.clone().unwrap_or_default() }
     };
-    let head = ["ENDPOINT", "CLUSTER", "STATE", "WEIGHT", "IN FLIGHT", "CONNECTIONS", "REQUESTS", "FAILED", "WHY"];
-    table(head, &[3, 4, 5, 6, 7], endpoints.iter().map(row))
+    let head = ["ENDPOINT", "CLUSTER", "STATE", "WEIGHT", "BUSY", "CONNS", "REQUESTS", "FAILED"];
+    table(head, &[1], &[3, 4, 5, 6, 7], endpoints.iter().map(row))
 }
 
-/// Empty where there is no row. `numbers` are the columns that are set to the right.
+/// A row of a table, and what stands in lines of its own below it.
+struct Row<const N: usize> {
+    cells: [String; N],
+    note: String,
+}
+
+impl<const N: usize> Row<N> {
+    fn of(cells: [String; N]) -> Self {
+        Self { cells, note: String::new() }
+    }
+}
+
+/// Counts by what is counted, most frequent first; empty where there are none.
+fn note(title: &str, counts: &BTreeMap<String, u64>) -> String {
+    if counts.is_empty() {
+        return String::new();
+    }
+    let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
+    counts.sort_by(|left, right| right.1.cmp(left.1));
+    format!("{title}: {}", shortened(counts.iter().map(|(what, count)| format!("{count} {what}")), ", "))
+}
+
+/// Empty where there is no row. `names` are the columns that may be cut to fit the screen, `numbers` those that are set to the right.
 fn table<const N: usize>(
     head: [&str; N],
+    names: &[usize],
     numbers: &[usize],
-    rows: impl ExactSizeIterator<Item = [String; N]>,
+    rows: impl ExactSizeIterator<Item = Row<N>>,
 ) -> String {
     let more = rows.len().saturating_sub(ROWS_MAX);
-    let lines = table_of(head, numbers, ROWS_MAX, rows);
+    let lines = table_of(head, names, numbers, ROWS_MAX, rows);
     if more == 0 { lines } else { format!("{lines}and {more} more: `--json` has all\n") }
 }
 
 /// The same with another limit, and no word of what is left out.
 fn table_of<const N: usize>(
     head: [&str; N],
+    names: &[usize],
     numbers: &[usize],
     rows_max: usize,
-    rows: impl Iterator<Item = [String; N]>,
+    rows: impl Iterator<Item = Row<N>>,
 ) -> String {
+    let mut rows: Vec<Row<N>> = rows.take(rows_max).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    cut_names(&head, names, &mut rows);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(head);
-    table.add_rows(rows.take(rows_max));
-    if table.row_iter().next().is_none() {
-        return String::new();
-    }
+    table.add_rows(rows.iter().map(|row| row.cells.clone()));
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
         if numbers.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    let notes = std::iter::once("").chain(rows.iter().map(|row| row.note.as_str()));
+    let mut text = String::new();
+    for (line, note) in table.lines().zip(notes) {
+        text += &format!("{}\n", line.trim_end());
+        for line in wrapped(note, WIDTH - 2).iter().filter(|line| !line.is_empty()) {
+            text += &format!("  {line}\n");
+        }
+    }
+    text
 }
 
-fn state_name(state: EndpointState) -> &'static str {
+/// Cuts the longest names until the table fits the screen.
+fn cut_names<const N: usize>(head: &[&str; N], names: &[usize], rows: &mut [Row<N>]) {
+    let mut widths = head.map(|title| title.chars().count());
+    for row in &mut *rows {
+        for (width, cell) in widths.iter_mut().zip(&mut row.cells) {
+            // A name with a line break would be a row of several lines.
+            *cell = visible(cell).replace('\n', "\u{fffd}");
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    while widths.iter().sum::<usize>() + 2 * (N - 1) > WIDTH {
+        let widest = widths.iter_mut().enumerate().filter(|(index, _)| names.contains(index));
+        match widest.map(|(_, width)| width).max_by_key(|width| **width).filter(|width| **width > NAME_MIN) {
+            Some(width) => *width -= 1,
+            None => break,
+        }
+    }
+    for row in rows {
+        for (width, cell) in widths.iter().zip(&mut row.cells) {
+            *cell = cut(cell, *width);
+        }
+    }
+}
+
+/// Beginning and end, where the middle does not fit.
+fn cut(name: &str, width: usize) -> String {
+    let count = name.chars().count();
+    if count <= width {
+        return name.to_owned();
+    }
+    let (first, last) = (width / 2, width.saturating_sub(1 + width / 2));
+    name.chars().take(first).chain(['\u{2026}']).chain(name.chars().skip(count - last)).collect()
+}
+
+pub(crate) fn state_name(state: EndpointState) -> &'static str {
     match state {
         EndpointState::Healthy => "healthy",
+        EndpointState::Unchecked => "unchecked",
         EndpointState::Unhealthy => "unhealthy",
         EndpointState::Ejected => "ejected",
         EndpointState::Draining => "draining",
@@ -269,7 +306,7 @@ fn state_name(state: EndpointState) -> &'static str {
 }
 
 /// The first few, and how many there are besides.
-fn shortened<T: Into<String>>(items: impl ExactSizeIterator<Item = T>, between: &str) -> String {
+pub(crate) fn shortened<T: Into<String>>(items: impl ExactSizeIterator<Item = T>, between: &str) -> String {
     let more = items.len().saturating_sub(NAMED_MAX);
     let mut named: Vec<String> = items.take(NAMED_MAX).map(Into::into).collect();
     if more > 0 {
@@ -278,17 +315,20 @@ fn shortened<T: Into<String>>(items: impl ExactSizeIterator<Item = T>, between: 
     named.join(between)
 }
 
-fn quantile(quantiles: Option<Quantiles>, which: fn(&Quantiles) -> f64) -> String {
-    match quantiles.as_ref().map(which) {
-        None => "-".into(),
-        Some(us) if us < 1e3 => format!("{us:.0} us"),
-        Some(us) if us < 1e6 => format!("{:.1} ms", us / 1e3),
-        Some(us) => format!("{:.1} s", us / 1e6),
+fn quantiles(quantiles: Option<Quantiles>) -> String {
+    quantiles.map_or_else(|| "-".into(), |of| format!("{} / {}", time(of.p50), time(of.p99)))
+}
+
+fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} us"),
+        us if us < 1e6 => format!("{:.1} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
     }
 }
 
 /// In its two greatest units.
-fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),
@@ -304,4 +344,4 @@ fn visible(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

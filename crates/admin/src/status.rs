@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 
 use model::{Algorithm, Protocol, Snapshot, Target, WeightedCluster};
 use serde::{Deserialize, Serialize};
-use telemetry::{Distribution, ListenerTotals, MethodKey, MethodTotals, RouteTotals, Totals};
+use telemetry::{
+    Distribution, EndpointOutcomes, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, Totals,
+};
 
+use crate::findings::Finding;
 use crate::vip::{KernelPlaneStatus, VipStatus};
 
-/// The version of the JSON.
-pub const STATUS_VERSION: u32 = 1;
+/// The version of the JSON. 2: an endpoint that nothing has checked is `unchecked`, where version 1 called it `healthy`.
+pub const STATUS_VERSION: u32 = 2;
 
 /// How things are. Counts are since the start of the process, or since the thing came into the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,8 +36,20 @@ pub struct Status {
     pub generation: u64,
     /// The process finishes what is under way and then ends.
     pub draining: bool,
+    /// What an operator should look at, the widest first.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
     /// The last time that the configuration was read again; `None`: never.
     pub last_reload: Option<Reload>,
+    /// Files of the configuration that are no longer there: a restart would fail.
+    #[serde(default)]
+    pub missing_files: Vec<String>,
+    /// File descriptors in use; `None`: the host does not tell.
+    #[serde(default)]
+    pub open_files: Option<u64>,
+    /// File descriptors that this process may have open; `None`: as many as it likes.
+    #[serde(default)]
+    pub open_files_max: Option<u64>,
     /// In the order of the file.
     pub listeners: Vec<ListenerStatus>,
     /// Routes that were hit, in the order of the file.
@@ -80,6 +95,22 @@ pub struct ListenerStatus {
     pub requests: u64,
     /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
     pub refused: BTreeMap<String, u64>,
+    /// The last minute.
+    #[serde(default)]
+    pub recent: ListenerRecent,
+}
+
+/// The last minute of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerRecent {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Requests, or TCP connections, that ended.
+    pub requests: u64,
+    /// Attempts to accept a connection that failed for want of descriptors or memory.
+    pub accept_failures: u64,
+    /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// A route.
@@ -93,10 +124,22 @@ pub struct RouteStatus {
     pub cluster: String,
     /// Requests answered.
     pub requests: u64,
+    /// The last minute.
+    #[serde(default)]
+    pub recent: RouteRecent,
     /// The time that Steelyard itself added; `None`: nothing measured yet.
     pub added_us: Option<Quantiles>,
     /// The time until the endpoint's response head; `None`: nothing measured yet.
     pub upstream_us: Option<Quantiles>,
+}
+
+/// The last minute of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteRecent {
+    /// Requests answered.
+    pub responses: u64,
+    /// Those answered with 500 to 599.
+    pub errors: u64,
 }
 
 /// A method of gRPC.
@@ -159,20 +202,61 @@ pub struct EndpointStatus {
     pub requests: u64,
     /// Those that failed.
     pub failures: u64,
+    /// The last minute.
+    #[serde(default)]
+    pub recent: EndpointRecent,
+}
+
+/// The last minute of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointRecent {
+    /// Requests, or TCP connections, sent to it.
+    pub requests: u64,
+    /// No connection came about.
+    pub unreachable: u64,
+    /// It answered with 500 to 599.
+    pub errors: u64,
+    /// It closed or reset the connection before the end of its answer, or its answer was malformed.
+    pub resets: u64,
+    /// It was silent for too long.
+    pub timeouts: u64,
 }
 
 /// Whether an endpoint takes new work, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointState {
-    /// It does.
+    /// It does: its health check says so.
     Healthy,
+    /// It does, and nothing has checked whether it can: its cluster has no health check, or no probe has ended yet.
+    Unchecked,
     /// Active probes fail.
     Unhealthy,
     /// Taken out for a while by what real requests met there.
     Ejected,
     /// The operator wants no new work there.
     Draining,
+}
+
+impl EndpointState {
+    /// Whether it takes new work.
+    pub fn takes_work(self) -> bool {
+        matches!(self, Self::Healthy | Self::Unchecked)
+    }
+}
+
+impl EndpointRecent {
+    /// All that failed.
+    pub fn failures(&self) -> u64 {
+        self.unreachable + self.errors + self.resets + self.timeouts
+    }
+}
+
+impl From<EndpointOutcomes> for EndpointRecent {
+    fn from(outcomes: EndpointOutcomes) -> Self {
+        let EndpointOutcomes { requests, unreachable, errors, resets, timeouts } = outcomes;
+        Self { requests, unreachable, errors, resets, timeouts }
+    }
 }
 
 impl Status {
@@ -215,8 +299,20 @@ impl ClusterStatus {
 }
 
 /// What configuration and counters say about the listeners.
-pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerStatus> {
+pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcomes) -> Vec<ListenerStatus> {
     let nothing = ListenerTotals::default();
+    let counted = |reasons: &ReasonTotals| -> BTreeMap<String, u64> {
+        reasons.counted().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+    };
+    let recent = |name: &str| match outcomes.listeners.get(name) {
+        None => ListenerRecent::default(),
+        Some(of) => ListenerRecent {
+            connections: of.connections,
+            requests: of.requests,
+            accept_failures: of.accept_failures,
+            refused: counted(&of.reasons),
+        },
+    };
     let status = |listener: &model::Listener| {
         let total = totals.listeners.get(&listener.name).unwrap_or(&nothing);
         let protocol = match listener.protocol {
@@ -232,21 +328,31 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerSt
             connections_open: total.open,
             connections_total: total.connections,
             requests: total.requests,
-            refused: total.reasons.counted().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            refused: counted(&total.reasons),
+            recent: recent(&listener.name),
         }
     };
     snapshot.listeners.iter().map(status).collect()
 }
 
 /// What configuration and counters say about the routes that were hit.
-pub fn route_statuses(snapshot: &Snapshot, totals: &Totals) -> Vec<RouteStatus> {
+pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcomes) -> Vec<RouteStatus> {
     let mut statuses = Vec::new();
     for listener in &snapshot.listeners {
         let Protocol::Http(http) = &listener.protocol else { continue };
         for route in http.routes.iter() {
-            if let Some(total) = totals.routes.get(&(listener.name.clone(), route.name.clone())) {
-                statuses.push(route_status(&listener.name, route, &target(snapshot, &route.to), total));
-            }
+            let key = (listener.name.clone(), route.name.clone());
+            let Some(total) = totals.routes.get(&key) else { continue };
+            let of_minute = outcomes.routes.get(&key).copied().unwrap_or_default();
+            statuses.push(RouteStatus {
+                listener: listener.name.clone(),
+                name: route.name.clone(),
+                cluster: target(snapshot, &route.to),
+                requests: total.responses.sum(),
+                recent: RouteRecent { responses: of_minute.responses, errors: of_minute.errors },
+                added_us: quantiles(&total.added),
+                upstream_us: quantiles(&total.upstream),
+            });
         }
     }
     statuses
@@ -263,17 +369,6 @@ fn target(snapshot: &Snapshot, to: &Target) -> String {
                 many.iter().map(share).collect::<Vec<_>>().join(", ")
             }
         },
-    }
-}
-
-fn route_status(listener: &str, route: &model::Route, cluster: &str, total: &RouteTotals) -> RouteStatus {
-    RouteStatus {
-        listener: listener.into(),
-        name: route.name.clone(),
-        cluster: cluster.into(),
-        requests: total.responses.sum(),
-        added_us: quantiles(&total.added),
-        upstream_us: quantiles(&total.upstream),
     }
 }
 
@@ -301,7 +396,7 @@ mod tests {
         ClusterId, ForwardedHeaders, Generation, HttpListener, Listener, ListenerLimits, PathRules, Redirect, Route,
         TcpListener,
     };
-    use telemetry::{Reason, Registry};
+    use telemetry::{Reason, Recent, Registry};
 
     use super::*;
 
@@ -341,7 +436,8 @@ mod tests {
 
     #[test]
     fn counters_of_listeners_and_routes() {
-        let registry = Registry::default();
+        let (registry, mut recent) = (Registry::default(), Recent::default());
+        recent.sample(&registry, 0);
         let listener = registry.listener(0, "web");
         listener.connections.add(3);
         listener.open.inc();
@@ -351,8 +447,9 @@ mod tests {
         [200, 404].into_iter().for_each(|status| route.responses.inc(status));
         route.added.record(8);
         let (snapshot, totals) = (snapshot(), registry.totals());
+        let outcomes = recent.outcomes(&registry);
 
-        let listeners = listener_statuses(&snapshot, &totals);
+        let listeners = listener_statuses(&snapshot, &totals, &outcomes);
         let web = ListenerStatus {
             name: "web".into(),
             bind: "127.0.0.1:80".into(),
@@ -361,6 +458,12 @@ mod tests {
             connections_total: 3,
             requests: 5,
             refused: [("no_route".to_owned(), 1)].into(),
+            recent: ListenerRecent {
+                connections: 3,
+                requests: 5,
+                accept_failures: 0,
+                refused: [("no_route".to_owned(), 1)].into(),
+            },
         };
         assert_eq!(listeners.first(), Some(&web));
         // Nothing was counted there yet.
@@ -373,10 +476,11 @@ mod tests {
             name: "/hit".into(),
             cluster: "one".into(),
             requests: 2,
+            recent: RouteRecent { responses: 2, errors: 0 },
             added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
             upstream_us: None,
         };
-        assert_eq!(route_statuses(&snapshot, &totals), [hit]);
+        assert_eq!(route_statuses(&snapshot, &totals, &outcomes), [hit]);
 
         let method = registry.method(1, "web", "shop.Cart", "Add");
         [0, 0, 14].into_iter().for_each(|code| method.codes.inc(code));

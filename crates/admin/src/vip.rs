@@ -44,6 +44,9 @@ pub struct VipStatus {
     pub rates: VipRates,
     /// Packets that were not forwarded, by reason; reasons that did not occur are not there.
     pub drops: BTreeMap<String, u64>,
+    /// The same in the last minute.
+    #[serde(default)]
+    pub recent_drops: BTreeMap<String, u64>,
     /// In the order of the file.
     pub endpoints: Vec<VipEndpointStatus>,
 }
@@ -82,6 +85,23 @@ pub struct VipEndpointStatus {
     pub bytes_to: u64,
     /// Bytes from the endpoint, link layer included.
     pub bytes_from: u64,
+    /// The last minute.
+    #[serde(default)]
+    pub recent: VipEndpointRecent,
+    /// The last 10 to 15 seconds.
+    #[serde(default)]
+    pub latest: VipEndpointRecent,
+}
+
+/// A time just past of an endpoint of a vip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VipEndpointRecent {
+    /// Flows made.
+    pub flows: u64,
+    /// Packets to the endpoint.
+    pub packets_to: u64,
+    /// Packets from the endpoint; none of them in mode dsr.
+    pub packets_from: u64,
 }
 
 /// A part of the table of flows.

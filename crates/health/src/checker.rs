@@ -147,6 +147,18 @@ impl Checker {
         failures
     }
 
+    /// Cluster and address of the endpoints of which no probe has ended yet: they are taken as healthy, and nobody knows.
+    pub fn unproven(&self) -> HashSet<(String, SocketAddr)> {
+        let mut unproven = HashSet::new();
+        for running in self.running.values().flatten() {
+            let state = lock(&running.state);
+            if !state.proven {
+                unproven.extend(state.targets.iter().map(|target| (target.cluster_name.clone(), target.address)));
+            }
+        }
+        unproven
+    }
+
     /// How many probes have ended so far; changes after the cluster states have been told.
     pub fn results(&self) -> watch::Receiver<u64> {
         self.common.results.subscribe()
@@ -370,9 +382,11 @@ mod tests {
         let cluster = cluster(address);
         let mut checker = checker();
         checker.apply(vec![target(&cluster, "web")]);
+        assert_eq!(checker.unproven(), [("web".to_owned(), address)].into());
         probes(&checker, 2).await;
         assert_eq!(cluster.status(0, 7), Some(EndpointStatus::Healthy));
         assert_eq!(checker.last_failures(), []);
+        assert!(checker.unproven().is_empty());
 
         drop(listener);
         let socket = closed(address);

@@ -297,8 +297,12 @@ impl Cluster {
 
     /// Takes note of how an endpoint did, a moment ago.
     pub(crate) fn record(&self, endpoint: &Endpoint, now_ms: u64, outcome: Outcome) {
-        if outcome != Outcome::Success {
-            endpoint.counters.failures.inc();
+        match outcome {
+            Outcome::Success => {}
+            Outcome::ConnectFailure => endpoint.counters.unreachable.inc(),
+            Outcome::Failure5xx => endpoint.counters.errors.inc(),
+            Outcome::Reset => endpoint.counters.resets.inc(),
+            Outcome::Timeout => endpoint.counters.timeouts.inc(),
         }
         let Some(ejection) = self.plan.state.record(endpoint.index, now_ms, outcome) else { return };
         endpoint.counters.ejections.inc();

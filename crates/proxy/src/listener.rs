@@ -79,7 +79,10 @@ pub(crate) async fn accept(worker: Rc<Worker>, slot: Rc<Slot>, socket: TcpListen
             Ok((stream, address)) => share_out(&worker, &slot, stream, address),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(listener = slot.view().plan.policy.name, %error, "cannot accept");
+                let view = slot.view();
+                view.counters.accept_failures.inc();
+                tracing::warn!(listener = view.plan.policy.name, %error, "cannot accept");
+                drop(view);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

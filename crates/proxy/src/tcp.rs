@@ -119,7 +119,7 @@ impl Kept {
         match self.cluster.upgrade() {
             Some(cluster) => cluster.record(endpoint, clock::now_ms(), Outcome::Reset),
             // Under another snapshot the endpoint may have another place, or none: it is counted, and not ejected for it.
-            None => endpoint.counters.failures.inc(),
+            None => endpoint.counters.resets.inc(),
         }
     }
 }

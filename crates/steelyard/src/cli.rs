@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// Print the JSON schema of the configuration file, for editors
     Schema,
     /// Show how a running Steelyard does; what is wrong comes first
-    Status(AskArgs),
+    Status(StatusArgs),
     /// Let a running Steelyard read its file again
     Reload(AskArgs),
     /// Take an endpoint out of service, or back in
@@ -238,6 +238,15 @@ pub(crate) struct AskArgs {
     /// Print JSON, stable and versioned
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Exit with 1 if something is wrong, with 0 if nothing is; findings that are only to be looked at do not count
+    #[arg(long)]
+    pub(crate) check: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
 }
 
 #[derive(Debug, Subcommand)]

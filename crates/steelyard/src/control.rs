@@ -1,9 +1,10 @@
 //! What the control API is answered from: the snapshot in use, the health checks, the kernel plane, and the way to the main loop.
 
-mod answers;
+pub(crate) mod answers;
 mod trace;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +15,7 @@ use model::Generation;
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{ClientKeys, ClusterPlan, Compiled};
-use telemetry::{AccessLog, Registry};
+use telemetry::{AccessLog, Recent, Registry};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -54,6 +55,10 @@ struct State {
     last_reload: Option<Reload>,
     access_log: Option<Arc<AccessLog>>,
     server: Option<Server>,
+    /// The last minute.
+    recent: Recent,
+    /// What the snapshot in use was read from.
+    files: Vec<PathBuf>,
 }
 
 /// The control API, listening.
@@ -92,6 +97,8 @@ impl Control {
                 last_reload: None,
                 access_log: None,
                 server: None,
+                recent: Recent::default(),
+                files: Vec::new(),
             }),
             kernel: Mutex::new(KernelPlane::new()),
         }
@@ -133,6 +140,16 @@ impl Control {
     /// Not ready as long as the source has not said what to serve.
     pub(crate) fn wait_for_source(&self, waits: bool) {
         self.waiting.store(waits, Relaxed);
+    }
+
+    /// Takes note of what has happened. To be called about once a second.
+    pub(crate) fn sample(&self) {
+        self.state().recent.sample(&self.registry, clock::now_ms());
+    }
+
+    /// From now on the status says when one of these is missing.
+    pub(crate) fn set_files(&self, files: Vec<PathBuf>) {
+        self.state().files = files;
     }
 
     pub(crate) fn set_access_log(&self, log: Option<Arc<AccessLog>>) {

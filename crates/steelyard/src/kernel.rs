@@ -13,13 +13,15 @@ use std::time::{Duration, Instant};
 use admin::{Flows, KernelPlaneStatus, STATUS_VERSION, VipStatus};
 use l4::{Counters, EndpointVerdict, Plane, Refusal};
 use model::{EndpointAddress, Vip};
+use net::clock;
 use telemetry::Sample;
 
+use crate::control::answers::Probes;
 use crate::exit::{Exit, Refused};
 use crate::handover;
 use crate::sole::Sole;
 use crate::vips::VipPlan;
-use status::{Rates, occurred, transport, vip_status};
+use status::{Rates, Recent, occurred, transport, vip_status};
 
 /// Between two collections: how long a finished connection may stay in the table, if that is not a large one.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(2);
@@ -44,6 +46,7 @@ pub(crate) struct KernelPlane {
     /// The epochs of their states when the kernel was told last.
     told: Vec<u64>,
     rates: Rates,
+    recent: Recent,
 }
 
 impl KernelPlane {
@@ -56,6 +59,7 @@ impl KernelPlane {
             vips: Vec::new(),
             told: Vec::new(),
             rates: Rates::default(),
+            recent: Recent::default(),
         }
     }
 
@@ -178,7 +182,10 @@ impl KernelPlane {
             Err(error) => tracing::error!(%error, "the kernel plane cannot forget old connections"),
         }
         match plane.counters() {
-            Ok(counters) => self.rates.note(counters, Instant::now()),
+            Ok(counters) => {
+                self.recent.sample(&counters, clock::now_ms());
+                self.rates.note(counters, Instant::now());
+            }
             Err(error) => tracing::error!(%error, "the counters of the kernel plane cannot be read"),
         }
         self.follow_verdicts();
@@ -222,7 +229,7 @@ impl KernelPlane {
     }
 
     /// How the plane is, and its vips.
-    pub(crate) fn status(&self, failures: &[health::LastFailure]) -> (Option<KernelPlaneStatus>, Vec<VipStatus>) {
+    pub(crate) fn status(&self, probes: &Probes) -> (Option<KernelPlaneStatus>, Vec<VipStatus>) {
         let Some(plane) = &self.plane else { return (None, Vec::new()) };
         let counters = plane.counters().unwrap_or_else(|error| {
             tracing::error!(%error, "the counters of the kernel plane cannot be read");
@@ -234,7 +241,8 @@ impl KernelPlane {
             pressure: counters.pressure,
             drops: occurred(&counters.drops),
         };
-        let vips = self.vips.iter().map(|plan| vip_status(plan, &counters, &self.rates, failures)).collect();
+        let vips =
+            self.vips.iter().map(|plan| vip_status(plan, &counters, &self.rates, &self.recent, probes)).collect();
         (Some(plane), vips)
     }
 }

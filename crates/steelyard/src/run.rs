@@ -35,7 +35,7 @@ use crate::vips::{self, VipPlan};
 /// Orders that wait for the loop; the control API answers "busy" beyond that.
 const ORDERS_MAX: usize = 16;
 
-/// Between two looks at whether a burst has left memory that nobody uses.
+/// Between two looks at whether a burst has left memory that nobody uses, and at the counters.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
 /// Where snapshots come from.
@@ -197,6 +197,8 @@ impl Running {
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
         let control = Arc::new(Control::new(registry, workers, orders_tx));
+        // What happens from now on is of the last minute.
+        control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);
         collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tidy = tokio::time::interval(TIDY_EVERY);
@@ -294,6 +296,7 @@ impl Running {
             }
         }
         self.control.serve(admin);
+        self.control.set_files(self.source.file().into_iter().chain(files::named(&snapshot)).collect());
         self.open_files.warn_if_short(&snapshot);
         self.watch.turn(watch, is_first);
         self.wanted = snapshot;
@@ -409,7 +412,10 @@ impl Running {
                         self.collect.reset_after(COLLECT_ON);
                     }
                 }
-                Event::Tidy => net::memory::give_back_after_bursts(),
+                Event::Tidy => {
+                    net::memory::give_back_after_bursts();
+                    self.control.sample();
+                }
                 Event::Order(order) => self.carry_out(order).await,
             }
         }

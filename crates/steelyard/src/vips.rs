@@ -3,7 +3,7 @@
 //! A vip is to the health checks a cluster like any other, named `vip/NAME`; no name of a cluster has a `/`. Not its job: the kernel plane
 //! itself, which is told by [`crate::kernel`].
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -111,6 +111,11 @@ impl VipPlan {
     /// The place of an endpoint, told as `steelyard status` shows it.
     pub(crate) fn find(&self, endpoint: &str) -> Option<usize> {
         self.state.endpoints().iter().position(|state| shown(state.address()) == endpoint)
+    }
+
+    /// Whether a probe has told how an endpoint is.
+    pub(crate) fn is_checked(&self, endpoint: SocketAddr, unproven: &HashSet<(String, SocketAddr)>) -> bool {
+        self.vip.health_check.is_some() && !unproven.contains(&(cluster_name(&self.vip), self.probed(endpoint)))
     }
 
     /// Why the last probe of an endpoint failed, if it did.

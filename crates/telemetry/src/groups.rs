@@ -54,6 +54,8 @@ group! {
         connections: Counter => u64,
         /// Downstream connections that are open.
         open: Gauge => u64,
+        /// Downstream connections that could not be accepted for want of descriptors or memory: attempts, ten a second at most.
+        accept_failures: Counter => u64,
         /// Requests whose head was complete, or TCP connections given to a cluster.
         requests: Counter => u64,
         /// Bytes from clients.
@@ -120,8 +122,14 @@ group! {
     EndpointCounters EndpointTotals {
         /// Requests, or TCP connections, sent to it.
         requests: Counter => u64,
-        /// Those that failed: not connected, reset, timed out, malformed, or answered 500 to 599.
-        failures: Counter => u64,
+        /// Those that failed because no connection came about.
+        unreachable: Counter => u64,
+        /// Those that it answered with 500 to 599.
+        errors: Counter => u64,
+        /// Those that failed because it closed or reset the connection before the end of its answer, or because its answer was malformed.
+        resets: Counter => u64,
+        /// Those that failed because it was silent for too long.
+        timeouts: Counter => u64,
         /// How often outlier ejection took it out.
         ejections: Counter => u64,
     }
@@ -153,7 +161,30 @@ impl ReasonCounters {
     }
 }
 
+impl ReasonCounters {
+    /// By [`Reason::index`].
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Counter> {
+        self.0.iter()
+    }
+}
+
+impl EndpointTotals {
+    /// All that failed: not connected, reset, timed out, malformed, or answered 500 to 599.
+    pub fn failures(&self) -> u64 {
+        self.unreachable + self.errors + self.resets + self.timeouts
+    }
+}
+
 impl ReasonTotals {
+    /// Sums made by someone else.
+    pub(crate) fn from_fn(sum: impl Fn(Reason) -> u64) -> Self {
+        let mut totals = Self::default();
+        for reason in Reason::ALL {
+            totals.0[reason.index()] = sum(*reason);
+        }
+        totals
+    }
+
     /// How often.
     pub fn of(&self, reason: Reason) -> u64 {
         self.0[reason.index()]
@@ -171,6 +202,13 @@ impl ResponseCounters {
     pub fn inc(&self, status: u16) {
         let class = usize::from(status / 100).wrapping_sub(1).min(CLASSES - 1);
         self.0[class].inc();
+    }
+}
+
+impl ResponseCounters {
+    /// By class, from 1xx.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Counter> {
+        self.0.iter()
     }
 }
 

@@ -16,6 +16,7 @@ mod histogram;
 mod process;
 mod prometheus;
 mod reason;
+mod recent;
 mod registry;
 
 pub use access_log::{AccessLog, HttpRecord, Logger, Record};
@@ -26,6 +27,8 @@ pub use groups::{
 };
 pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
 pub use histogram::{Distribution, Histogram};
+pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
 pub use reason::{Place, Reason};
+pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Window};
 pub use registry::{Registry, Totals};

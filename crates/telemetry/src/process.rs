@@ -18,12 +18,9 @@ pub(crate) fn samples() -> Vec<Sample> {
     }];
     let mut add = |name, help, value: Option<f64>| samples.extend(value.map(|value| gauge(name, help, value)));
     add("process_resident_memory_bytes", "Memory of the process that is in RAM.", resident_bytes());
-    add("process_open_fds", "Open file descriptors.", open_fds());
-    add(
-        "process_max_fds",
-        "File descriptors that may be open.",
-        getrlimit(Resource::Nofile).current.map(|max| max as f64),
-    );
+    let OpenFiles { used, max } = open_files();
+    add("process_open_fds", "Open file descriptors.", used.map(|used| used as f64));
+    add("process_max_fds", "File descriptors that may be open.", max.map(|max| max as f64));
     add("process_start_time_seconds", "When the process began, in seconds since 1970.", start_time_seconds());
     samples
 }
@@ -35,9 +32,26 @@ fn resident_bytes() -> Option<f64> {
     Some(pages * rustix::param::page_size() as f64)
 }
 
-fn open_fds() -> Option<f64> {
-    // One of them is the one that lists them.
-    Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
+/// The file descriptors of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// Open now; `None`: `/proc` does not tell.
+    pub used: Option<u64>,
+    /// That may be open; `None`: there is no limit.
+    pub max: Option<u64>,
+}
+
+/// How many file descriptors are open, and may be.
+pub fn open_files() -> OpenFiles {
+    let max = getrlimit(Resource::Nofile).current;
+    let used = match fs::read_dir("/proc/self/fd") {
+        // One of them is the one that lists them.
+        Ok(listed) => Some(listed.count().saturating_sub(1) as u64),
+        // There is none left to list them with, which says how many there are.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => max,
+        Err(_) => None,
+    };
+    OpenFiles { used, max }
 }
 
 fn start_time_seconds() -> Option<f64> {

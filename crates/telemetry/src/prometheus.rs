@@ -72,6 +72,8 @@ fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
         total.connections
     });
     family("steelyard_listener_connections_open", Gauge, "Downstream connections open now.", |total| total.open);
+    let help = "Attempts to accept a connection that failed for want of descriptors or memory.";
+    family("steelyard_listener_accept_failures_total", Counter, help, |total| total.accept_failures);
     family("steelyard_listener_requests_total", Counter, "Requests, or TCP connections given to a cluster.", |total| {
         total.requests
     });
@@ -177,7 +179,7 @@ fn endpoints(text: &mut Text, totals: &BTreeMap<(String, std::net::SocketAddr), 
         });
     };
     family("steelyard_endpoint_requests_total", "Requests or TCP connections sent to it.", |total| total.requests);
-    family("steelyard_endpoint_failures_total", "Those that failed.", |total| total.failures);
+    family("steelyard_endpoint_failures_total", "Those that failed.", EndpointTotals::failures);
     family("steelyard_endpoint_ejections_total", "How often outlier ejection took it out.", |total| total.ejections);
 }
 

@@ -7,7 +7,7 @@
 macro_rules! reasons {
     ($($number:literal $variant:ident $name:literal $place:ident $meaning:literal;)*) => {
         /// Why something was refused, failed or was closed.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Reason {
             $(#[doc = $meaning] $variant = $number,)*

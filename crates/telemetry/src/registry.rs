@@ -39,7 +39,7 @@ pub struct Totals {
 }
 
 #[derive(Debug, Default)]
-struct Series {
+pub(crate) struct Series {
     listeners: Family<String, ListenerCounters>,
     routes: Family<(String, String), RouteCounters>,
     methods: Family<MethodKey, MethodCounters>,
@@ -49,7 +49,33 @@ struct Series {
 
 /// The counters of one kind: by name, then by worker.
 #[derive(Debug)]
-struct Family<K, C>(BTreeMap<K, BTreeMap<usize, Arc<C>>>);
+pub(crate) struct Family<K, C>(BTreeMap<K, BTreeMap<usize, Arc<C>>>);
+
+/// Counters that are kept by name.
+pub(crate) trait Kind: Sized {
+    /// What they are found by.
+    type Key: Clone;
+
+    fn family(series: &Series) -> &Family<Self::Key, Self>;
+}
+
+macro_rules! kinds {
+    ($($counters:ident $key:ty, $field:ident;)*) => {
+        $(impl Kind for $counters {
+            type Key = $key;
+
+            fn family(series: &Series) -> &Family<$key, Self> {
+                &series.$field
+            }
+        })*
+    };
+}
+
+kinds! {
+    ListenerCounters String, listeners;
+    RouteCounters (String, String), routes;
+    EndpointCounters (String, SocketAddr), endpoints;
+}
 
 impl Registry {
     /// The counters of a listener for one worker; made when they are not there.
@@ -125,6 +151,17 @@ impl Registry {
             clusters: series.clusters.totals(),
             endpoints: series.endpoints.totals(),
         }
+    }
+
+    /// The counters of one kind, each with its key, as `add` sums them up over the workers.
+    pub(crate) fn sums<F: Kind, const N: usize>(&self, add: impl Fn(&F, &mut [u64; N])) -> Vec<(F::Key, [u64; N])> {
+        let series = self.lock();
+        let sum = |(key, workers): (&F::Key, &BTreeMap<usize, Arc<F>>)| {
+            let mut sums = [0; N];
+            workers.values().for_each(|counters| add(counters, &mut sums));
+            (key.clone(), sums)
+        };
+        F::family(&series).0.iter().map(sum).collect()
     }
 
     /// Everything as Prometheus text (format 0.0.4): the totals, the process (from `/proc/self`), and what the caller adds. Samples of one

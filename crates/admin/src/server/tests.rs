@@ -89,6 +89,7 @@ fn status() -> Status {
         connections: 1,
         requests: 2,
         failures: 3,
+        recent: crate::EndpointRecent::default(),
     };
     let cluster = model::Cluster::new("web", Vec::new());
     let totals = telemetry::Totals::default();
@@ -101,6 +102,10 @@ fn status() -> Status {
         uptime_seconds: 4,
         generation: 5,
         draining: false,
+        findings: Vec::new(),
+        missing_files: Vec::new(),
+        open_files: None,
+        open_files_max: None,
         last_reload: Some(crate::Reload { unix_seconds: 6, ok: false, errors: vec!["no".into()] }),
         listeners: Vec::new(),
         routes: Vec::new(),
@@ -197,8 +202,8 @@ fn other_statuses_are_told_apart() {
         let error = Status::parse(json.as_bytes()).unwrap_err();
         assert!(error.starts_with(expect), "{json}: {error}");
     };
-    check("{\"version\":2}", "the running Steelyard tells its status in version 2, this program knows 1");
-    check("{\"version\":1}", "this is not the status of a Steelyard: missing field");
+    check("{\"version\":1}", "the running Steelyard tells its status in version 1, this program knows 2");
+    check("{\"version\":2}", "this is not the status of a Steelyard: missing field");
     check("<html>", "this is not the status of a Steelyard: ");
     let newer = serde_json::to_string(&status()).unwrap().replacen('{', "{\"mood\":\"good\",", 1);
     assert_eq!(Status::parse(newer.as_bytes()), Ok(status()));

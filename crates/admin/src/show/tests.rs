@@ -1,11 +1,14 @@
 //! What stands on the screen, to the letter.
 
 use super::*;
+use crate::findings;
+use crate::status::{EndpointRecent, ListenerRecent, Reload, RouteRecent};
 use crate::vip::{
-    FlowStatus, Flows, KernelPlaneStatus, TraceReport, TraceStep, VipEndpointStatus, VipRates, VipStatus,
+    FlowStatus, Flows, KernelPlaneStatus, TraceReport, TraceStep, VipEndpointRecent, VipEndpointStatus, VipRates,
+    VipStatus,
 };
 
-fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -> EndpointStatus {
+pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -> EndpointStatus {
     EndpointStatus {
         address: address.into(),
         weight: 1,
@@ -15,10 +18,11 @@ fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -> EndpointS
         connections: 5,
         requests: 1000,
         failures: 12,
+        recent: EndpointRecent::default(),
     }
 }
 
-fn status() -> Status {
+pub(crate) fn status() -> Status {
     let listener = ListenerStatus {
         name: "web".into(),
         bind: "0.0.0.0:80".into(),
@@ -27,12 +31,14 @@ fn status() -> Status {
         connections_total: 3456,
         requests: 70_000,
         refused: [("bad_header".to_owned(), 2), ("no_route".to_owned(), 10)].into(),
+        recent: ListenerRecent::default(),
     };
     let route = |name: &str, requests, upstream_us| RouteStatus {
         listener: "web".into(),
         name: name.into(),
         cluster: "shop".into(),
         requests,
+        recent: RouteRecent::default(),
         added_us: Some(Quantiles { p50: 41.2, p99: 1_234.0 }),
         upstream_us,
     };
@@ -44,11 +50,11 @@ fn status() -> Status {
         panic: false,
         endpoints: vec![
             endpoint("127.0.0.1:9001", EndpointState::Healthy, None),
-            endpoint("127.0.0.1:9002", EndpointState::Healthy, None),
+            endpoint("127.0.0.1:9002", EndpointState::Unchecked, None),
         ],
     };
     Status {
-        version: 1,
+        version: crate::STATUS_VERSION,
         steelyard: "0.1.0".into(),
         pid: 4242,
         workers: 2,
@@ -56,6 +62,10 @@ fn status() -> Status {
         uptime_seconds: 93_784,
         generation: 7,
         draining: false,
+        findings: Vec::new(),
+        missing_files: Vec::new(),
+        open_files: Some(40),
+        open_files_max: Some(1024),
         last_reload: Some(Reload { unix_seconds: 1_795_241_000, ok: true, errors: Vec::new() }),
         listeners: vec![listener],
         routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],
@@ -67,19 +77,20 @@ fn status() -> Status {
 }
 
 const TABLES: &str = "
-LISTENER  BIND        PROTOCOL  OPEN  ACCEPTED  REQUESTS  REFUSED OR CUT
-web       0.0.0.0:80  http        12      3456     70000  10 no_route, 2 bad_header
+LISTENER  BIND        PROTOCOL  OPEN  ACCEPTED  REQUESTS
+web       0.0.0.0:80  http        12      3456     70000
+  refused or cut: 10 no_route, 2 bad_header
 
-ROUTE   LISTENER  CLUSTER  REQUESTS  ADDED p50     p99  UPSTREAM p50    p99
-/       web       shop        69990      41 us  1.2 ms        2.3 ms  1.5 s
-/quiet  web       shop           10      41 us  1.2 ms             -      -
+ROUTE   LISTENER  CLUSTER  REQUESTS   ADDED p50/p99  UPSTREAM p50/p99
+/       web       shop        69990  41 us / 1.2 ms    2.3 ms / 1.5 s
+/quiet  web       shop           10  41 us / 1.2 ms                 -
 
-CLUSTER  ALGORITHM    HEALTHY  REQUESTS  RETRIES
-shop     round_robin   2 of 2     70000        3
+CLUSTER  ALGORITHM    USABLE  REQUESTS  RETRIES
+shop     round_robin  2 of 2     70000        3
 
-ENDPOINT        CLUSTER  STATE    WEIGHT  IN FLIGHT  CONNECTIONS  REQUESTS  FAILED  WHY
-127.0.0.1:9001  shop     healthy       1          2            5      1000      12
-127.0.0.1:9002  shop     healthy       1          2            5      1000      12
+ENDPOINT        CLUSTER  STATE      WEIGHT  BUSY  CONNS  REQUESTS  FAILED
+127.0.0.1:9001  shop     healthy         1     2      5      1000      12
+127.0.0.1:9002  shop     unchecked       1     2      5      1000      12
 ";
 
 #[test]
@@ -110,9 +121,11 @@ fn methods_of_grpc() {
         ..status()
     };
     let expect = "
-METHOD         LISTENER  CALLS  TOOK p50    p99  NOT OK
-shop.Cart/Add  web         100    2.3 ms  1.5 s  7 DEADLINE_EXCEEDED, 3 UNAVAILABLE
-shop.Cart/*    web           1         -      -  1 UNIMPLEMENTED
+METHOD         LISTENER  CALLS    TOOK p50/p99
+shop.Cart/Add  web         100  2.3 ms / 1.5 s
+  not OK: 7 DEADLINE_EXCEEDED, 3 UNAVAILABLE
+shop.Cart/*    web           1               -
+  not OK: 1 UNIMPLEMENTED
 ";
     let text = render_status_text(&status, false);
     assert!(text.contains(expect), "{text}");
@@ -130,25 +143,27 @@ fn a_bad_night() {
     cluster.endpoints[1] = endpoint("127.0.0.1:9002", EndpointState::Unhealthy, Some("connect refused"));
     cluster.endpoints.push(endpoint("127.0.0.1:9003", EndpointState::Ejected, None));
     listener.refused = [("internal".to_owned(), 3)].into();
+    listener.recent.refused = [("internal".to_owned(), 1)].into();
+    listener.recent.requests = 1_000;
+    status.findings = findings(&status);
     let text = render_status_text(&status, false);
     let expect = "
-4 things to look at:
-- the last reload, 1 min 5 s ago, was refused; generation 7 goes on:
+4 things are wrong:
+- the last reload, 1 min 5 s ago, was refused; generation 7 stays in use:
   steelyard.yaml:3:5: unknown key `bnd`
     did you mean `bind`?
   second
 - 1 of 3 endpoints of shop is unhealthy: 127.0.0.1:9002 connect refused
 - 1 of 3 endpoints of shop is ejected: 127.0.0.1:9003
-- 3 times something failed by a fault of steelyard itself: please report it, with its log
+- something failed by a fault of steelyard itself 3 times since its start, once
+  in the last minute: please report it, with its log
 
 ";
     assert!(text.contains(expect), "{text}");
     let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("ENDPOINT")).collect();
-    assert_eq!(
-        rows[1],
-        "127.0.0.1:9002  shop     unhealthy       1          2            5      1000      12  connect refused"
-    );
-    assert!(rows[2].starts_with("127.0.0.1:9003") && rows[3].starts_with("127.0.0.1:9001"), "{text}");
+    assert_eq!(rows[1], "127.0.0.1:9002  shop     unhealthy       1     2      5      1000      12");
+    assert_eq!(rows[2], "  connect refused");
+    assert!(rows[3].starts_with("127.0.0.1:9003") && rows[4].starts_with("127.0.0.1:9001"), "{text}");
     assert!(
         render_status_text(&status, true)
             .contains("- \x1b[31m1 of 3 endpoints of shop is ejected: 127.0.0.1:9003\x1b[0m\n")
@@ -156,37 +171,58 @@ fn a_bad_night() {
 }
 
 #[test]
-fn findings_of_a_cluster() {
-    use EndpointState::{Draining, Ejected, Healthy, Unhealthy};
-    let check = |panic, endpoints: &[(u32, EndpointState)], expect: &[&str]| {
-        let endpoints =
-            endpoints.iter().map(|(weight, state)| EndpointStatus { weight: *weight, ..endpoint("a", *state, None) });
-        let mut cluster = status().clusters.remove(0);
-        (cluster.panic, cluster.endpoints) = (panic, endpoints.collect());
-        let mut findings = Vec::new();
-        cluster_findings(&cluster, &mut findings);
-        assert_eq!(findings, expect);
-    };
-    let none_usable = "shop takes no requests: none of its endpoints is usable";
-    check(false, &[(1, Healthy)], &[]);
-    check(false, &[], &["shop has no endpoint now: do its names resolve?"]);
-    check(false, &[(0, Healthy)], &[none_usable]);
-    check(false, &[(1, Unhealthy)], &[none_usable, "the only endpoint of shop is unhealthy: a"]);
-    check(false, &[(1, Draining), (1, Draining)], &[none_usable, "all 2 endpoints of shop are draining: a, a"]);
-    check(
-        true,
-        &[(1, Unhealthy), (1, Ejected), (1, Unhealthy)],
-        &[
-            "shop is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too",
-            "2 of 3 endpoints of shop are unhealthy: a, a",
-            "1 of 3 endpoints of shop is ejected: a",
-        ],
-    );
-    check(
-        false,
-        &[[(1, Healthy)].as_slice(), &[(1, Unhealthy); 7]].concat(),
-        &["7 of 8 endpoints of shop are unhealthy: a, a, a, a, a, and 2 more"],
-    );
+fn a_day_with_something_to_look_at() {
+    let mut status = status();
+    status.clusters[0].endpoints[0].state = EndpointState::Draining;
+    status.findings = findings(&status);
+    let expect = "
+Nothing is wrong.
+1 thing to look at:
+- 1 of 2 endpoints of shop is draining: 127.0.0.1:9001
+";
+    let text = render_status_text(&status, false);
+    assert!(text.contains(expect), "{text}");
+}
+
+#[test]
+fn a_screen_has_80_columns() {
+    let mut status = status();
+    let long = "shop.example.com/api/v1/products/with/a/path/that/does/not/end";
+    status.routes[0].name = long.into();
+    status.routes[0].listener = "the-listener-of-the-shop-in-the-north".into();
+    status.listeners[0].name = "the-listener-of-the-shop-in-the-north".into();
+    status.clusters[0].name = "the-cluster-of-the-shop-in-the-north".into();
+    status.clusters[0].endpoints[1].why =
+        Some("connect refused, and so was every one of the hundred before it".repeat(2));
+    status.listeners[0].refused =
+        telemetry::Reason::ALL.iter().map(|reason| (reason.name().to_owned(), 1_000_000)).collect();
+    status.vips = vec![vip()];
+    status.missing_files = vec!["/etc/steelyard/steelyard.yaml".into()];
+    status.findings = findings(&status);
+    let text = render_status_text(&status, false);
+    for line in text.lines() {
+        assert!(line.chars().count() <= WIDTH, "{line}\n{text}");
+    }
+    assert!(text.contains("127.0.0.1:9002 ") && text.contains("shop.e\u{2026}ot/end"), "{text}");
+}
+
+#[test]
+fn names_are_cut_in_the_middle() {
+    let check = |width, expect: &str| assert_eq!(cut("abcdefgh", width), expect, "{width}");
+    check(9, "abcdefgh");
+    check(8, "abcdefgh");
+    check(7, "abc\u{2026}fgh");
+    check(6, "abc\u{2026}gh");
+}
+
+#[test]
+fn lines_are_broken_at_spaces() {
+    let check = |line: &str, expect: &[&str]| assert_eq!(wrapped(line, 10), expect, "{line:?}");
+    check("", &[""]);
+    check("a short 10", &["a short 10"]);
+    check("a line of 11", &["a line of", "11"]);
+    check("  indented and long", &["  indented", "  and long"]);
+    check("a wordlongerthanthat", &["a", "wordlongerthanthat"]);
 }
 
 #[test]
@@ -197,6 +233,7 @@ fn much_is_cut_and_nothing_is_obeyed() {
     cluster.endpoints =
         (0..30).map(|port| endpoint(&format!("10.0.0.7:{port}"), EndpointState::Healthy, None)).collect();
     cluster.endpoints[29] = endpoint("10.0.0.8:1", EndpointState::Unhealthy, Some("\x1b[2Jgone"));
+    status.findings = findings(&status);
     let text = render_status_text(&status, false);
     assert!(text.contains("\n10.0.0.8:1 ") && text.ends_with("and 10 more: `--json` has all\n"), "{text}");
     assert!(text.contains("- steelyard is draining: ") && !text.contains('\x1b'), "{text}");
@@ -212,7 +249,7 @@ fn durations() {
     check(90_000, "1 d 1 h");
 }
 
-fn vip() -> VipStatus {
+pub(crate) fn vip() -> VipStatus {
     let endpoint = |address: &str, state, why: Option<&str>| VipEndpointStatus {
         address: address.into(),
         weight: 1,
@@ -224,6 +261,8 @@ fn vip() -> VipStatus {
         packets_from: 5000,
         bytes_to: 1,
         bytes_from: 2,
+        recent: VipEndpointRecent::default(),
+        latest: VipEndpointRecent::default(),
     };
     VipStatus {
         name: "dns".into(),
@@ -236,6 +275,7 @@ fn vip() -> VipStatus {
         flows_total: 1000,
         rates: VipRates { flows_per_second: 12.4, packets_per_second: 45_678.0, bits_per_second: 9.4e9 },
         drops: [("no_endpoint".to_owned(), 3), ("rate_limited".to_owned(), 40)].into(),
+        recent_drops: [].into(),
         endpoints: vec![
             endpoint("10.0.0.1", EndpointState::Healthy, None),
             endpoint("10.0.0.2:5353", EndpointState::Unhealthy, Some("connect refused")),
@@ -248,19 +288,23 @@ fn vips_and_their_endpoints() {
     let mut status = status();
     status.kernel_plane = Some(KernelPlaneStatus { entries: 90, entries_max: 100, pressure: true, drops: [].into() });
     status.vips = vec![vip()];
+    status.findings = findings(&status);
     let text = render_status_text(&status, false);
     let findings = "
-2 things to look at:
-- the table of flows has 90 of at most 100 entries: raise `kernel_plane.flows_max`, or look for a flood
+2 things are wrong:
+- the table of flows has 90 of at most 100 entries: raise
+  `kernel_plane.flows_max`, or look for a flood
 - 1 of 2 endpoints of dns is unhealthy: 10.0.0.2:5353 connect refused
 ";
     assert!(text.contains(findings), "{text}");
     let tables = "
-VIP  ADDRESS           HEALTHY  FLOWS  MADE  NEW/s  PACKETS/s  BITS/s  DROPPED
-dns  192.0.2.1:53/udp   1 of 2      8  1000     12     45.7 k   9.4 G  40 rate_limited, 3 no_endpoint
+VIP  ADDRESS           USABLE  FLOWS  MADE  NEW/s  PACKETS/s  BITS/s
+dns  192.0.2.1:53/udp  1 of 2      8  1000     12     45.7 k   9.4 G
+  dropped: 40 rate_limited, 3 no_endpoint
 
-ENDPOINT       VIP  STATE      WEIGHT  FLOWS  MADE  PACKETS TO  FROM  WHY
-10.0.0.2:5353  dns  unhealthy       1      4   500        6000  5000  connect refused
+ENDPOINT       VIP  STATE      WEIGHT  FLOWS  MADE  PACKETS TO  FROM
+10.0.0.2:5353  dns  unhealthy       1      4   500        6000  5000
+  connect refused
 10.0.0.1       dns  healthy         1      4   500        6000  5000
 ";
     assert!(text.ends_with(tables), "{text}");
@@ -281,26 +325,6 @@ dns  192.0.2.1:53/udp  nat   maglev   a command
     assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
     status.vips = Vec::new();
     assert_eq!(render_vips_text(&status), "no vips: the file has none, and none was added\n");
-}
-
-#[test]
-fn findings_of_a_vip() {
-    use EndpointState::{Draining, Healthy, Unhealthy};
-    let check = |mode: &str, states: &[EndpointState], expect: &[&str]| {
-        let (mut status, mut vip) = (status(), vip());
-        let endpoint =
-            |state: &EndpointState| VipEndpointStatus { state: *state, why: None, ..vip.endpoints[0].clone() };
-        (vip.endpoints, vip.mode) = (states.iter().map(endpoint).collect(), mode.into());
-        status.vips = vec![vip];
-        let mut found = Vec::new();
-        vips::findings(&status, &mut found);
-        assert_eq!(found, expect);
-    };
-    let none_usable = "dns takes no connections: none of its endpoints is usable";
-    check("nat", &[Healthy, Healthy], &[]);
-    check("local", &[], &[]);
-    check("nat", &[Healthy, Draining], &["1 of 2 endpoints of dns is draining: 10.0.0.1"]);
-    check("dsr", &[Unhealthy], &[none_usable, "the only endpoint of dns is unhealthy: 10.0.0.1"]);
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! The kernel plane on the screen: vips and their endpoints, flows, traces.
 
-use super::{duration, endpoint_findings, shortened, state_name, table, visible};
-use crate::status::{EndpointState, Status};
-use crate::vip::{FlowStatus, Flows, KernelPlaneStatus, TraceReport, VipEndpointStatus, VipStatus};
-
-/// The share of the table of flows from which it needs a look, in percent.
-const ENTRIES_LOOK_PERCENT: u64 = 80;
+use super::{Row, duration, note, shortened, state_name, table, visible};
+use crate::status::Status;
+use crate::vip::{FlowStatus, Flows, TraceReport, VipEndpointStatus, VipStatus};
 
 /// What `steelyard vip list` prints.
 pub fn render_vips_text(status: &Status) -> String {
@@ -13,16 +10,17 @@ pub fn render_vips_text(status: &Status) -> String {
         return "no vips: the file has none, and none was added\n".to_owned();
     }
     let row = |vip: &VipStatus| {
-        [
+        let cells = [
             vip.name.clone(),
             vip.address.clone(),
             vip.mode.clone(),
             vip.algorithm.clone(),
             if vip.added { "a command" } else { "the file" }.to_owned(),
-        ]
+        ];
+        Row::of(cells)
     };
     let head = ["VIP", "ADDRESS", "MODE", "BALANCE", "FROM"];
-    let table = super::table_of(head, &[], status.vips.len(), status.vips.iter().map(row));
+    let table = super::table_of(head, &[0], &[], status.vips.len(), status.vips.iter().map(row));
     // Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
     let lists = |vip: &VipStatus| {
         let interfaces = shortened(vip.interfaces.iter(), ", ");
@@ -39,7 +37,7 @@ pub fn render_vips_text(status: &Status) -> String {
 /// What `steelyard flows` prints.
 pub fn render_flows_text(flows: &Flows) -> String {
     let row = |flow: &FlowStatus| {
-        [
+        Row::of([
             flow.vip.clone(),
             flow.protocol.clone(),
             flow.client.clone(),
@@ -47,11 +45,11 @@ pub fn render_flows_text(flows: &Flows) -> String {
             flow.state.clone(),
             duration(flow.age_seconds),
             duration(flow.idle_seconds),
-        ]
+        ])
     };
     // Without the address of the vip, which `vip list` has: with it a line is too long for most terminals.
     let head = ["VIP", "PROTO", "CLIENT", "ENDPOINT", "STATE", "AGE", "IDLE"];
-    let mut text = visible(&super::table_of(head, &[5, 6], flows.flows.len(), flows.flows.iter().map(row)));
+    let mut text = super::table_of(head, &[0], &[5, 6], flows.flows.len(), flows.flows.iter().map(row));
     if flows.flows.is_empty() {
         text += "no flows\n";
     }
@@ -69,55 +67,32 @@ pub fn render_trace_text(report: &TraceReport) -> String {
     visible(text.trim_end()) + "\n"
 }
 
-/// What of the kernel plane needs a look.
-pub(super) fn findings(status: &Status, findings: &mut Vec<String>) {
-    if let Some(KernelPlaneStatus { entries, entries_max, .. }) = &status.kernel_plane
-        && entries.saturating_mul(100) >= entries_max.saturating_mul(ENTRIES_LOOK_PERCENT)
-        && *entries > 0
-    {
-        findings.push(format!(
-            "the table of flows has {entries} of at most {entries_max} entries: raise `kernel_plane.flows_max`, or look for a flood"
-        ));
-    }
-    for vip in &status.vips {
-        let usable = |endpoint: &VipEndpointStatus| endpoint.state == EndpointState::Healthy && endpoint.weight > 0;
-        if vip.mode != "local" && !vip.endpoints.iter().any(usable) {
-            findings.push(format!("{} takes no connections: none of its endpoints is usable", vip.name));
-        }
-        let states =
-            vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
-        endpoint_findings(&vip.name, &states.collect::<Vec<_>>(), findings);
-    }
-}
-
 pub(super) fn vips(vips: &[VipStatus]) -> String {
     let row = |vip: &VipStatus| {
-        let healthy = vip.endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::Healthy).count();
-        let mut drops: Vec<(&String, &u64)> = vip.drops.iter().collect();
-        drops.sort_by(|left, right| right.1.cmp(left.1));
-        [
+        let usable = vip.endpoints.iter().filter(|endpoint| endpoint.state.takes_work()).count();
+        let cells = [
             vip.name.clone(),
             vip.address.clone(),
-            if vip.mode == "local" { "local".to_owned() } else { format!("{healthy} of {}", vip.endpoints.len()) },
+            if vip.mode == "local" { "local".to_owned() } else { format!("{usable} of {}", vip.endpoints.len()) },
             vip.flows.to_string(),
             vip.flows_total.to_string(),
             rate(vip.rates.flows_per_second),
             rate(vip.rates.packets_per_second),
             rate(vip.rates.bits_per_second),
-            shortened(drops.iter().map(|(reason, count)| format!("{count} {reason}")), ", "),
-        ]
+        ];
+        Row { cells, note: note("dropped", &vip.drops) }
     };
-    let head = ["VIP", "ADDRESS", "HEALTHY", "FLOWS", "MADE", "NEW/s", "PACKETS/s", "BITS/s", "DROPPED"];
-    table(head, &[2, 3, 4, 5, 6, 7], vips.iter().map(row))
+    let head = ["VIP", "ADDRESS", "USABLE", "FLOWS", "MADE", "NEW/s", "PACKETS/s", "BITS/s"];
+    table(head, &[0], &[2, 3, 4, 5, 6, 7], vips.iter().map(row))
 }
 
 pub(super) fn endpoints(vips: &[VipStatus]) -> String {
     let mut endpoints: Vec<(&str, &VipEndpointStatus)> =
         vips.iter().flat_map(|vip| vip.endpoints.iter().map(|endpoint| (vip.name.as_str(), endpoint))).collect();
     // A stable sort: otherwise as in the file.
-    endpoints.sort_by_key(|(_, endpoint)| endpoint.state == EndpointState::Healthy);
+    endpoints.sort_by_key(|(_, endpoint)| endpoint.state.takes_work());
     let row = |(vip, endpoint): &(&str, &VipEndpointStatus)| {
-        [
+        let cells = [
             endpoint.address.clone(),
             (*vip).to_owned(),
             state_name(endpoint.state).to_owned(),
@@ -126,11 +101,11 @@ pub(super) fn endpoints(vips: &[VipStatus]) -> String {
             endpoint.flows_total.to_string(),
             endpoint.packets_to.to_string(),
             endpoint.packets_from.to_string(),
-            endpoint.why.clone().unwrap_or_default(),
-        ]
+        ];
+        Row { cells, note: endpoint.why.clone().unwrap_or_default() }
     };
-    let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM", "WHY"];
-    table(head, &[3, 4, 5, 6, 7], endpoints.iter().map(row))
+    let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM"];
+    table(head, &[1], &[3, 4, 5, 6, 7], endpoints.iter().map(row))
 }
 
 /// With a unit prefix of SI from a thousand on.

@@ -1,5 +1,8 @@
 //! The answers of the control API.
 
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +13,7 @@ use admin::{
 };
 use net::clock;
 use proxy::ClusterPlan;
-use telemetry::{Kind, Sample, Totals};
+use telemetry::{EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Totals};
 use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
@@ -28,11 +31,14 @@ impl admin::Control for Control {
     fn status(&self) -> Status {
         let totals = self.registry.totals();
         let state = self.state();
-        let failures = state.checker.last_failures();
-        let (kernel_plane, vips) = self.kernel().status(&failures);
+        let outcomes = state.recent.outcomes(&self.registry);
+        let probes = Probes { failures: state.checker.last_failures(), unproven: state.checker.unproven() };
+        let (kernel_plane, vips) = self.kernel().status(&probes);
+        let OpenFiles { used, max } = telemetry::open_files();
+        let missing = state.files.iter().filter(|file| is_missing(file));
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
-        Status {
+        let mut status = Status {
             version: STATUS_VERSION,
             steelyard: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -41,14 +47,23 @@ impl admin::Control for Control {
             uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
             generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation.0),
             draining: self.draining.load(Relaxed),
+            findings: Vec::new(),
             last_reload: state.last_reload.clone(),
-            listeners: snapshot.iter().flat_map(|snapshot| admin::listener_statuses(snapshot, &totals)).collect(),
-            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals)).collect(),
+            missing_files: missing.map(|file| file.display().to_string()).collect(),
+            open_files: used,
+            open_files_max: max,
+            listeners: snapshot
+                .iter()
+                .flat_map(|snapshot| admin::listener_statuses(snapshot, &totals, &outcomes))
+                .collect(),
+            routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, &outcomes)).collect(),
             methods: admin::method_statuses(&totals),
-            clusters: plans.map(|plan| cluster_status(plan, &totals, &failures)).collect(),
+            clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
             kernel_plane,
             vips,
-        }
+        };
+        status.findings = admin::findings(&status);
+        status
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -136,12 +151,25 @@ fn is_within(asked: Within<'_>, here: Within<'_>) -> bool {
     asked == Within::All || asked == here
 }
 
-fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastFailure]) -> ClusterStatus {
+/// What the health checks tell of endpoints.
+pub(crate) struct Probes {
+    pub(crate) failures: Vec<health::LastFailure>,
+    /// Cluster and address of those that are probed, and of which no probe has ended yet.
+    pub(crate) unproven: HashSet<(String, SocketAddr)>,
+}
+
+/// Gone, as against there and not to be read.
+fn is_missing(file: &Path) -> bool {
+    std::fs::metadata(file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Outcomes, probes: &Probes) -> ClusterStatus {
     let now_ms = clock::now_ms();
     let name = plan.policy.name.as_str();
     let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
         let address = endpoint.address();
-        let failure = failures.iter().find(|failure| failure.cluster == name && failure.address == address);
+        let key = (name.to_owned(), address);
+        let failure = probes.failures.iter().find(|failure| failure.cluster == name && failure.address == address);
         // What probes met, else what connections for requests met last.
         let mut why = failure.map(|failure| failure.why.clone()).or_else(|| endpoint.last_failure());
         let state = match plan.state.status(index, now_ms) {
@@ -153,9 +181,14 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastF
                 why = Some(format!("failed real requests{cause}; back in {left} s"));
                 EndpointState::Ejected
             }
-            Some(balance::EndpointStatus::Healthy) | None => EndpointState::Healthy,
+            Some(balance::EndpointStatus::Healthy) | None => {
+                match plan.policy.health_check.is_some() && !probes.unproven.contains(&key) {
+                    true => EndpointState::Healthy,
+                    false => EndpointState::Unchecked,
+                }
+            }
         };
-        let total = totals.endpoints.get(&(name.to_owned(), address));
+        let total = totals.endpoints.get(&key);
         EndpointStatus {
             address: address.to_string(),
             weight: plan.state.weight(index),
@@ -164,7 +197,8 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, failures: &[health::LastF
             in_flight: u64::from(endpoint.in_flight()),
             connections: u64::from(endpoint.connections()),
             requests: total.map_or(0, |total| total.requests),
-            failures: total.map_or(0, |total| total.failures),
+            failures: total.map_or(0, EndpointTotals::failures),
+            recent: outcomes.endpoints.get(&key).copied().unwrap_or_default().into(),
         }
     };
     let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use admin::{EndpointState, VipEndpointStatus, VipRates, VipStatus};
+use admin::{EndpointState, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus};
 use balance::EndpointStatus;
-use l4::Counters;
+use l4::{Counters, Traffic};
 use model::{Transport, Vip, VipAlgorithm, VipMode};
+use telemetry::Window;
 
+use crate::control::answers::Probes;
 use crate::vips::{VipPlan, shown};
 
 /// The counters of the last two collections.
@@ -42,12 +44,56 @@ impl Rates {
     }
 }
 
+/// The last minute of all vips and their endpoints.
+#[derive(Default)]
+pub(super) struct Recent {
+    /// Flows made, packets to and from.
+    endpoints: Window<(String, SocketAddr), 3>,
+    /// Dropped packets, by the name of the reason.
+    drops: Window<(String, &'static str), 1>,
+}
+
+impl Recent {
+    /// To be called with each collection.
+    pub(super) fn sample(&mut self, counters: &Counters, now_ms: u64) {
+        let endpoints = counters.vips.iter().flat_map(|(name, vip)| {
+            vip.endpoints.iter().map(|(address, traffic)| ((name.clone(), *address), of_traffic(traffic)))
+        });
+        self.endpoints.sample(now_ms, endpoints);
+        let drops = counters
+            .vips
+            .iter()
+            .flat_map(|(name, vip)| vip.drops.iter().map(|(reason, count)| ((name.clone(), *reason), [*count])));
+        self.drops.sample(now_ms, drops);
+    }
+
+    /// In the last minute, and in the last seconds.
+    fn of_endpoint(&self, vip: &str, endpoint: SocketAddr, traffic: &Traffic) -> [VipEndpointRecent; 2] {
+        let (key, now) = ((vip.to_owned(), endpoint), of_traffic(traffic));
+        [self.endpoints.growth(&key, &now), self.endpoints.latest_growth(&key, &now)]
+            .map(|[flows, packets_to, packets_from]| VipEndpointRecent { flows, packets_to, packets_from })
+    }
+
+    fn of_drops(&self, vip: &str, drops: &BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
+        let growth = |(reason, count): (&&'static str, &u64)| {
+            let [dropped] = self.drops.growth(&(vip.to_owned(), *reason), &[*count]);
+            (*reason, dropped)
+        };
+        drops.iter().map(growth).collect()
+    }
+}
+
+fn of_traffic(traffic: &Traffic) -> [u64; 3] {
+    [traffic.flows_made, traffic.packets[0], traffic.packets[1]]
+}
+
 /// How a vip is.
 pub(super) fn vip_status(
     plan: &VipPlan,
     counters: &Counters,
     rates: &Rates,
-    failures: &[health::LastFailure],
+    recent: &Recent,
+    probes: &Probes,
 ) -> VipStatus {
     let vip = &plan.vip;
     let counted = counters.vips.get(&vip.name);
@@ -55,21 +101,25 @@ pub(super) fn vip_status(
     let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
         let address = endpoint.address();
         let traffic = counted.and_then(|counted| counted.endpoints.get(&address)).cloned().unwrap_or_default();
+        let [of_minute, latest] = recent.of_endpoint(&vip.name, address, &traffic);
         VipEndpointStatus {
             address: shown(address),
             weight: plan.state.weight(index),
             state: match plan.state.status(index, 0) {
                 Some(EndpointStatus::Draining) => EndpointState::Draining,
                 Some(EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
-                _ => EndpointState::Healthy,
+                _ if plan.is_checked(address, &probes.unproven) => EndpointState::Healthy,
+                _ => EndpointState::Unchecked,
             },
-            why: plan.failure(address, failures),
+            why: plan.failure(address, &probes.failures),
             flows: traffic.flows_active,
             flows_total: traffic.flows_made,
             packets_to: traffic.packets[0],
             packets_from: traffic.packets[1],
             bytes_to: traffic.bytes[0],
             bytes_from: traffic.bytes[1],
+            recent: of_minute,
+            latest,
         }
     };
     VipStatus {
@@ -83,6 +133,7 @@ pub(super) fn vip_status(
         flows_total: total.flows_made,
         rates: rates.of(&vip.name),
         drops: counted.map(|counted| occurred(&counted.drops)).unwrap_or_default(),
+        recent_drops: counted.map(|counted| occurred(&recent.of_drops(&vip.name, &counted.drops))).unwrap_or_default(),
         endpoints: plan.state.endpoints().iter().enumerate().map(endpoint).collect(),
     }
 }

@@ -1,0 +1,448 @@
+//! What an operator should look at, judged from a status: outcomes of the last minute before counts since the start. Pure.
+//!
+//! A finding says what happened, to what, the figure, and what to do. Its text is for people and may change; its kind is for programs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use telemetry::{Place, Reason};
+
+use crate::show::{duration, shortened, state_name};
+use crate::status::{
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, Reload, RouteStatus,
+    Status,
+};
+use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
+
+/// A share of failures below this needs no look, in percent.
+const SHARE_PERCENT: u64 = 1;
+/// Failures that need a look if they are a share worth one. Fewer do only where they are [`FEW_PERCENT`] of all.
+const FAILURES_MIN: u64 = 5;
+/// See [`FAILURES_MIN`].
+const FEW_PERCENT: u64 = 20;
+/// The share of refused requests from which an operator should know, in percent.
+const REFUSED_PERCENT: u64 = 50;
+/// The share of a table or a limit from which it needs a look, in percent.
+const FULL_PERCENT: u64 = 80;
+/// The same of file descriptors, which run out at once.
+const OPEN_FILES_PERCENT: u64 = 90;
+/// Packets in a minute that an endpoint of a vip has to leave unanswered. One may be on its way.
+const UNANSWERED_MIN: u64 = 2;
+/// Dropped packets in a minute that need a look.
+const DROPS_MIN: u64 = 5;
+
+/// Something that an operator should look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Whether something is wrong.
+    pub severity: Severity,
+    /// What kind of finding it is, for programs. Never changes its meaning.
+    pub kind: String,
+    /// The name of the listener, cluster, vip or file; empty: the whole process.
+    pub about: String,
+    /// For people; may have several lines.
+    pub text: String,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Something is wrong: `steelyard status --check` exits with 1.
+    Wrong,
+    /// Somebody wanted it so, or it may be meant to be so.
+    Notice,
+}
+
+/// Judges a status.
+pub fn findings(status: &Status) -> Vec<Finding> {
+    let mut found = Found::default();
+    of_process(status, &mut found);
+    for listener in &status.listeners {
+        of_listener(listener, &mut found);
+    }
+    of_routes(&status.routes, &mut found);
+    for cluster in &status.clusters {
+        of_cluster(cluster, &mut found);
+    }
+    of_vips(status, &mut found);
+    of_faults(status, &mut found);
+    found.0
+}
+
+#[derive(Default)]
+pub(crate) struct Found(Vec<Finding>);
+
+impl Found {
+    fn add(&mut self, severity: Severity, kind: &str, about: &str, text: String) {
+        self.0.push(Finding { severity, kind: kind.to_owned(), about: about.to_owned(), text });
+    }
+
+    fn wrong(&mut self, kind: &str, about: &str, text: String) {
+        self.add(Severity::Wrong, kind, about, text);
+    }
+
+    fn notice(&mut self, kind: &str, about: &str, text: String) {
+        self.add(Severity::Notice, kind, about, text);
+    }
+}
+
+fn of_process(status: &Status, found: &mut Found) {
+    if status.draining {
+        let text = "steelyard is draining: it takes no new connections, and ends when the old ones are done";
+        found.notice("draining", "", text.to_owned());
+    }
+    if let Some(reload) = status.last_reload.as_ref().filter(|reload| !reload.ok) {
+        found.wrong("reload_refused", "", refused_reload(status, reload));
+    }
+    for file in &status.missing_files {
+        let text = format!(
+            "{file} is missing: generation {} stays in use, but a restart would fail; put the file back",
+            status.generation
+        );
+        found.wrong("file_missing", file, text);
+    }
+    if let (Some(used), Some(max)) = (status.open_files, status.open_files_max)
+        && is_percent(used, max, OPEN_FILES_PERCENT)
+    {
+        let text = format!(
+            "{used} of {max} file descriptors are in use: raise LimitNOFILE (`ulimit -n`), or lower limits.connections \
+             of the listeners"
+        );
+        found.wrong("open_files", "", text);
+    }
+}
+
+fn refused_reload(status: &Status, reload: &Reload) -> String {
+    let ago = duration(status.unix_seconds.saturating_sub(reload.unix_seconds));
+    let errors = shortened(reload.errors.iter().map(String::as_str), "\n");
+    format!("the last reload, {ago} ago, was refused; generation {} stays in use:\n{errors}", status.generation)
+}
+
+fn of_listener(listener: &ListenerStatus, found: &mut Found) {
+    let (name, recent) = (&listener.name, &listener.recent);
+    let count = |reason: Reason| recent.refused.get(reason.name()).copied().unwrap_or_default();
+    if recent.accept_failures > 0 {
+        let text = format!(
+            "{name} failed to accept connections {} in the last minute for want of file descriptors or memory: raise \
+             LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+            times(recent.accept_failures)
+        );
+        found.wrong("accept_failures", name, text);
+    }
+    let turned_away = count(Reason::ConnectionsFull);
+    if turned_away > 0 {
+        let text = format!(
+            "{name} turned away {} in the last minute: as many were open as its limits.connections allows ({} are \
+             now); raise it, or find out who holds them",
+            counted(turned_away, "connection"),
+            listener.connections_open
+        );
+        found.wrong("connections_full", name, text);
+    }
+    let failures = only(recent, is_failure);
+    let failed: u64 = failures.values().sum();
+    let requests = recent.requests.max(failed);
+    if is_worth_a_look(failed, requests) {
+        let most = failures.iter().max_by_key(|(_, count)| **count).map(|(reason, _)| *reason);
+        let text = format!(
+            "{name} failed {failed} of {} in the last minute: {}; {}",
+            counted(requests, "request"),
+            by_reason(&failures),
+            most.map_or("", advice)
+        );
+        found.wrong("listener_failures", name, text);
+    }
+    let refusals = only(recent, is_refusal);
+    let refused: u64 = refusals.values().sum();
+    let requests = recent.requests.max(refused);
+    if is_worth_a_look(refused, requests) && is_percent(refused, requests, REFUSED_PERCENT) {
+        let text = format!(
+            "{name} refused {refused} of {} in the last minute: {}; docs/reasons.md explains each",
+            counted(requests, "request"),
+            by_reason(&refusals)
+        );
+        found.notice("listener_refusals", name, text);
+    }
+}
+
+/// Those of the last minute for which `is_wanted` holds.
+fn only(recent: &ListenerRecent, is_wanted: fn(Reason) -> bool) -> BTreeMap<Reason, u64> {
+    let reason = |name: &str| Reason::ALL.iter().copied().find(|reason| reason.name() == name);
+    let wanted = recent.refused.iter().filter_map(|(name, count)| Some((reason(name)?, *count)));
+    wanted.filter(|(reason, _)| is_wanted(*reason)).collect()
+}
+
+/// The client did nothing wrong, and did not get what it asked for.
+fn is_failure(reason: Reason) -> bool {
+    match reason {
+        Reason::Draining | Reason::TunnelIdle => false,
+        // Of copies, which no client waits for.
+        Reason::MirrorTooLarge | Reason::MirrorFull | Reason::MirrorFailed => false,
+        reason => !matches!(reason.place(), Place::Downstream | Place::Routing),
+    }
+}
+
+/// The client's doing, or that of the configuration; but not that a client went away.
+fn is_refusal(reason: Reason) -> bool {
+    match reason {
+        Reason::ClientReset | Reason::ClientEof | Reason::IdleTimeout | Reason::ConnectionsFull => false,
+        reason => matches!(reason.place(), Place::Downstream | Place::Routing),
+    }
+}
+
+/// What to do about requests that fail for this reason.
+fn advice(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoLocalResources => "raise LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+        Reason::ConnectRefused => "start what should listen on the endpoint's port",
+        Reason::ConnectTimeout => {
+            "find out whether the endpoint's host is up and whether a firewall drops packets to it"
+        }
+        Reason::ConnectFailed => "find out whether this host has a route to the endpoint",
+        Reason::NoEndpoint => "all endpoints are unhealthy, ejected, draining or of weight 0: mend or add one",
+        Reason::ClusterMissing => "what the route leads to does not exist, or may not be used",
+        Reason::PendingFull | Reason::PendingTimeout => "raise the limits of the cluster, or add endpoints",
+        Reason::UpstreamReset | Reason::UpstreamEof => "the endpoint's own log tells why it closes connections",
+        Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => {
+            "find out why the endpoint is slow, or raise the timeout"
+        }
+        Reason::UpstreamTls => "compare the endpoint's certificate with `ca` and `server_name` of the cluster's `tls`",
+        Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
+        _ => "docs/reasons.md explains each",
+    }
+}
+
+fn of_routes(routes: &[RouteStatus], found: &mut Found) {
+    let mut failing: Vec<_> =
+        routes.iter().filter(|route| is_worth_a_look(route.recent.errors, route.recent.responses)).collect();
+    failing.sort_by_key(|route| std::cmp::Reverse(route.recent.errors));
+    let Some(first) = failing.first() else { return };
+    let each = failing.iter().map(|route| {
+        let of = &route.recent;
+        format!("{} of {} {} of {}", route.name, route.listener, of.errors, of.responses)
+    });
+    let text = format!(
+        "{} answered with 5xx in the last minute: {}",
+        if failing.len() == 1 { "a route" } else { "routes" },
+        shortened(each, ", ")
+    );
+    found.wrong("route_errors", &first.listener, text);
+}
+
+fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
+    let name = &cluster.name;
+    let usable = |endpoint: &&EndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;
+    if cluster.endpoints.is_empty() {
+        found.wrong("no_endpoint", name, format!("{name} has no endpoint now: do its names resolve?"));
+    } else if cluster.panic {
+        let text = format!(
+            "{name} is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too"
+        );
+        found.wrong("panic", name, text);
+    } else if cluster.endpoints.iter().filter(usable).count() == 0 {
+        found.wrong("no_usable_endpoint", name, format!("{name} takes no requests: none of its endpoints is usable"));
+    }
+    let states =
+        cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
+    of_states(name, &states.collect::<Vec<_>>(), found);
+    of_failures(cluster, found);
+}
+
+/// What real requests met at the endpoints.
+fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
+    let is_failing = |endpoint: &&EndpointStatus| {
+        let failures = endpoint.recent.failures();
+        is_worth_a_look(failures, endpoint.recent.requests.max(failures))
+    };
+    let mut failing: Vec<_> = cluster.endpoints.iter().filter(is_failing).collect();
+    failing.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.recent.failures()));
+    if failing.is_empty() {
+        return;
+    }
+    let each = failing.iter().map(|endpoint| {
+        let of = &endpoint.recent;
+        let kinds = kinds(of).into_iter().filter(|(_, count, _)| *count > 0);
+        let kinds: Vec<String> = kinds.map(|(kind, count, _)| format!("{count} {kind}")).collect();
+        let failures = of.failures();
+        format!("{} {failures} of {} ({})", endpoint.address, of.requests.max(failures), kinds.join(", "))
+    });
+    let mut all = EndpointRecent::default();
+    for of in failing.iter().map(|endpoint| &endpoint.recent) {
+        all.unreachable += of.unreachable;
+        all.errors += of.errors;
+        all.resets += of.resets;
+        all.timeouts += of.timeouts;
+    }
+    let what_to_do = kinds(&all).into_iter().max_by_key(|(_, count, _)| *count).map_or("", |(.., what)| what);
+    let unchecked = match failing.iter().any(|endpoint| endpoint.state == EndpointState::Unchecked) {
+        true => "; nothing checks it: give the cluster a `health_check`",
+        false => "",
+    };
+    let text = format!(
+        "requests to {} failed in the last minute at {}; {what_to_do}{unchecked}",
+        cluster.name,
+        shortened(each, ", ")
+    );
+    found.wrong("endpoint_failures", &cluster.name, text);
+}
+
+/// Each with what is said of it, its count, and what to do.
+fn kinds(of: &EndpointRecent) -> [(&'static str, u64, &'static str); 4] {
+    [
+        ("not connected", of.unreachable, "find out whether it runs and listens there"),
+        ("answered 5xx", of.errors, "its own log tells why"),
+        ("cut short", of.resets, "its own log tells why"),
+        ("timed out", of.timeouts, "find out why it is slow, or raise the timeout"),
+    ]
+}
+
+/// Of the endpoints of one cluster or vip, each with its state, its address and the reason.
+fn of_states(name: &str, endpoints: &[(EndpointState, &str, Option<&str>)], found: &mut Found) {
+    use Severity::{Notice, Wrong};
+    let states = [
+        (EndpointState::Unhealthy, "endpoint_unhealthy", Wrong),
+        (EndpointState::Ejected, "endpoint_ejected", Wrong),
+        // Somebody wanted it so.
+        (EndpointState::Draining, "endpoint_draining", Notice),
+    ];
+    for (state, kind, severity) in states {
+        let of_it: Vec<_> = endpoints.iter().filter(|(this, ..)| *this == state).collect();
+        let who = match (of_it.len(), endpoints.len()) {
+            (0, _) => continue,
+            (1, 1) => format!("the only endpoint of {name} is"),
+            (1, all) => format!("1 of {all} endpoints of {name} is"),
+            (some, all) if some == all => format!("all {all} endpoints of {name} are"),
+            (some, all) => format!("{some} of {all} endpoints of {name} are"),
+        };
+        let each = of_it.iter().map(|(_, address, why)| match why {
+            Some(why) => format!("{address} {why}"),
+            None => (*address).to_owned(),
+        });
+        found.add(severity, kind, name, format!("{who} {}: {}", state_name(state), shortened(each, ", ")));
+    }
+}
+
+fn of_vips(status: &Status, found: &mut Found) {
+    if let Some(KernelPlaneStatus { entries, entries_max, .. }) = &status.kernel_plane
+        && is_percent(*entries, *entries_max, FULL_PERCENT)
+        && *entries > 0
+    {
+        let text = format!(
+            "the table of flows has {entries} of at most {entries_max} entries: raise `kernel_plane.flows_max`, or look \
+             for a flood"
+        );
+        found.wrong("flow_table", "", text);
+    }
+    for vip in &status.vips {
+        let name = &vip.name;
+        let usable = |endpoint: &VipEndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;
+        if vip.mode != "local" && !vip.endpoints.iter().any(usable) {
+            let text = format!("{name} takes no connections: none of its endpoints is usable");
+            found.wrong("no_usable_endpoint", name, text);
+        }
+        let states =
+            vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
+        of_states(name, &states.collect::<Vec<_>>(), found);
+        of_silence(vip, found);
+        of_drops(vip, found);
+    }
+}
+
+/// Endpoints that got packets and sent none back.
+fn of_silence(vip: &VipStatus, found: &mut Found) {
+    // With dsr, answers do not come this way.
+    if vip.mode == "dsr" {
+        return;
+    }
+    let is_silent = |of: &VipEndpointRecent| of.flows > 0 && of.packets_to >= UNANSWERED_MIN && of.packets_from == 0;
+    // One that has answered within the minute may have fallen silent since.
+    let spans = |endpoint: &VipEndpointStatus| [(endpoint.recent, "minute"), (endpoint.latest, "15 seconds")];
+    let silence = |endpoint| Some((endpoint, spans(endpoint).into_iter().find(|(of, _)| is_silent(of))?));
+    let silent: Vec<_> = vip.endpoints.iter().filter_map(silence).collect();
+    if silent.is_empty() {
+        return;
+    }
+    let each = silent.iter().map(|(endpoint, (of, span))| {
+        let (flows, packets) = (counted(of.flows, "new flow"), counted(of.packets_to, "packet"));
+        format!("{} {packets} of {flows} in the last {span}", endpoint.address)
+    });
+    let text = format!(
+        "endpoints of {} answered no packet: {}; find out whether they run, whether packets reach \
+         them, and whether their answers come back through this host (`tcpdump` on both)",
+        vip.name,
+        shortened(each, ", ")
+    );
+    // Some protocols over UDP never answer; no connection over TCP begins without an answer.
+    let severity = if vip.address.ends_with("/udp") { Severity::Notice } else { Severity::Wrong };
+    found.add(severity, "vip_unanswered", &vip.name, text);
+}
+
+fn of_drops(vip: &VipStatus, found: &mut Found) {
+    /// The host or the configuration is to blame, and not the client. Names of `docs/drops.md`.
+    const OURS: [&str; 6] =
+        ["no_endpoint", "flow_table_full", "ports_exhausted", "flow_collision", "no_route", "redirect_failed"];
+    let drops = vip.recent_drops.iter().filter(|(reason, _)| OURS.contains(&reason.as_str()));
+    let drops: BTreeMap<&str, u64> = drops.map(|(reason, count)| (reason.as_str(), *count)).collect();
+    let dropped: u64 = drops.values().sum();
+    if dropped < DROPS_MIN {
+        return;
+    }
+    let text = format!(
+        "{} dropped {} in the last minute: {}; docs/drops.md says what to do about each",
+        vip.name,
+        counted(dropped, "packet"),
+        by_reason(&drops)
+    );
+    found.wrong("vip_drops", &vip.name, text);
+}
+
+/// Our own faults, which are few enough to be told of as long as the process runs.
+fn of_faults(status: &Status, found: &mut Found) {
+    let internal = Reason::Internal.name();
+    let sum = |of: fn(&ListenerStatus) -> &BTreeMap<String, u64>| -> u64 {
+        status.listeners.iter().filter_map(|listener| of(listener).get(internal)).sum()
+    };
+    let (all, recent) = (sum(|listener| &listener.refused), sum(|listener| &listener.recent.refused));
+    if all > 0 {
+        let severity = if recent > 0 { Severity::Wrong } else { Severity::Notice };
+        let text = format!(
+            "something failed by a fault of steelyard itself {} since its start, {} in the last minute: please report \
+             it, with its log",
+            times(all),
+            times(recent)
+        );
+        found.add(severity, "internal_faults", "", text);
+    }
+}
+
+/// Most frequent first.
+fn by_reason<R: std::fmt::Display>(reasons: &BTreeMap<R, u64>) -> String {
+    let mut reasons: Vec<_> = reasons.iter().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    shortened(reasons.iter().map(|(reason, count)| format!("{count} {reason}")), ", ")
+}
+
+fn is_worth_a_look(failed: u64, all: u64) -> bool {
+    failed > 0
+        && is_percent(failed, all, SHARE_PERCENT)
+        && (failed >= FAILURES_MIN || is_percent(failed, all, FEW_PERCENT))
+}
+
+fn is_percent(part: u64, whole: u64, percent: u64) -> bool {
+    part.saturating_mul(100) >= whole.saturating_mul(percent)
+}
+
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Each finding, and what is none.
+
+use super::*;
+use crate::show::tests::{endpoint, status, vip};
+
+/// Kind, severity and text of each finding.
+fn check(status: &Status, expect: &[(&str, Severity, &str)]) {
+    let found = findings(status);
+    let found: Vec<(&str, Severity, &str)> =
+        found.iter().map(|finding| (finding.kind.as_str(), finding.severity, finding.text.as_str())).collect();
+    assert_eq!(found, expect);
+}
+
+use Severity::{Notice, Wrong};
+
+fn counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+}
+
+#[test]
+fn nothing() {
+    check(&status(), &[]);
+    // Clients that go away, and copies that nobody waits for.
+    let mut status = status();
+    status.listeners[0].recent.requests = 100;
+    status.listeners[0].recent.refused = counts(&[("client_reset", 90), ("mirror_failed", 90), ("tunnel_idle", 9)]);
+    check(&status, &[]);
+}
+
+#[test]
+fn the_process() {
+    let mut status = status();
+    (status.open_files, status.open_files_max) = (Some(90), Some(100));
+    status.missing_files = vec!["/etc/steelyard.yaml".into()];
+    check(
+        &status,
+        &[
+            (
+                "file_missing",
+                Wrong,
+                "/etc/steelyard.yaml is missing: generation 7 stays in use, but a restart would fail; put the file back",
+            ),
+            (
+                "open_files",
+                Wrong,
+                "90 of 100 file descriptors are in use: raise LimitNOFILE (`ulimit -n`), or lower limits.connections of \
+                 the listeners",
+            ),
+        ],
+    );
+    (status.open_files, status.open_files_max, status.missing_files) = (Some(89), Some(100), Vec::new());
+    check(&status, &[]);
+}
+
+#[test]
+fn shares_of_failures() {
+    let check = |failed, all, expect| assert_eq!(is_worth_a_look(failed, all), expect, "{failed} of {all}");
+    check(0, 0, false);
+    check(0, 100, false);
+    check(1, 1, true);
+    check(1, 5, true);
+    check(1, 6, false);
+    check(4, 100, false);
+    check(5, 100, true);
+    check(5, 500, true);
+    check(5, 501, false);
+    check(u64::MAX, u64::MAX, true);
+}
+
+#[test]
+fn requests_that_fail() {
+    let mut status = status();
+    let recent = &mut status.listeners[0].recent;
+    recent.requests = 17_137;
+    recent.refused = counts(&[("no_local_resources", 17_120), ("connect_refused", 2), ("client_reset", 15)]);
+    recent.accept_failures = 3;
+    (status.routes[1].recent.responses, status.routes[1].recent.errors) = (17_122, 17_122);
+    check(
+        &status,
+        &[
+            (
+                "accept_failures",
+                Wrong,
+                "web failed to accept connections 3 times in the last minute for want of file descriptors or memory: raise \
+                 LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+            ),
+            (
+                "listener_failures",
+                Wrong,
+                "web failed 17122 of 17137 requests in the last minute: 17120 no_local_resources, 2 connect_refused; raise \
+                 LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+            ),
+            ("route_errors", Wrong, "a route answered with 5xx in the last minute: / of web 17122 of 17122"),
+        ],
+    );
+}
+
+#[test]
+fn connections_and_requests_that_are_refused() {
+    let mut status = status();
+    let recent = &mut status.listeners[0].recent;
+    recent.requests = 20;
+    recent.refused = counts(&[("connections_full", 1), ("no_route", 9), ("bad_host", 1)]);
+    check(
+        &status,
+        &[
+            (
+                "connections_full",
+                Wrong,
+                "web turned away 1 connection in the last minute: as many were open as its limits.connections allows (12 \
+                 are now); raise it, or find out who holds them",
+            ),
+            (
+                "listener_refusals",
+                Notice,
+                "web refused 10 of 20 requests in the last minute: 9 no_route, 1 bad_host; docs/reasons.md explains each",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn endpoints_that_fail() {
+    let mut status = status();
+    let endpoints = &mut status.clusters[0].endpoints;
+    endpoints[1].recent = EndpointRecent { requests: 12, unreachable: 11, timeouts: 1, ..EndpointRecent::default() };
+    // One in a thousand is none.
+    endpoints[0].recent = EndpointRecent { requests: 10_000, errors: 10, ..EndpointRecent::default() };
+    check(
+        &status,
+        &[(
+            "endpoint_failures",
+            Wrong,
+            "requests to shop failed in the last minute at 127.0.0.1:9002 12 of 12 (11 not connected, 1 timed out); find \
+             out whether it runs and listens there; nothing checks it: give the cluster a `health_check`",
+        )],
+    );
+    status.clusters[0].endpoints[1].state = EndpointState::Healthy;
+    status.clusters[0].endpoints[1].recent = EndpointRecent { requests: 9, errors: 3, ..EndpointRecent::default() };
+    check(
+        &status,
+        &[(
+            "endpoint_failures",
+            Wrong,
+            "requests to shop failed in the last minute at 127.0.0.1:9002 3 of 9 (3 answered 5xx); its own log tells why",
+        )],
+    );
+}
+
+#[test]
+fn states_of_endpoints() {
+    use EndpointState::{Draining, Ejected, Healthy, Unchecked, Unhealthy};
+    let check = |panic, endpoints: &[(u32, EndpointState)], expect: &[(&str, Severity, &str)]| {
+        let endpoints =
+            endpoints.iter().map(|(weight, state)| EndpointStatus { weight: *weight, ..endpoint("a", *state, None) });
+        let mut status = status();
+        status.clusters[0].panic = panic;
+        status.clusters[0].endpoints = endpoints.collect();
+        check(&status, expect);
+    };
+    let none_usable = ("no_usable_endpoint", Wrong, "shop takes no requests: none of its endpoints is usable");
+    check(false, &[(1, Healthy), (1, Unchecked)], &[]);
+    check(false, &[], &[("no_endpoint", Wrong, "shop has no endpoint now: do its names resolve?")]);
+    check(false, &[(0, Healthy)], &[none_usable]);
+    check(
+        false,
+        &[(1, Unhealthy)],
+        &[none_usable, ("endpoint_unhealthy", Wrong, "the only endpoint of shop is unhealthy: a")],
+    );
+    check(
+        false,
+        &[(1, Draining), (1, Draining)],
+        &[none_usable, ("endpoint_draining", Notice, "all 2 endpoints of shop are draining: a, a")],
+    );
+    check(
+        true,
+        &[(1, Unhealthy), (1, Ejected), (1, Unhealthy)],
+        &[
+            (
+                "panic",
+                Wrong,
+                "shop is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too",
+            ),
+            ("endpoint_unhealthy", Wrong, "2 of 3 endpoints of shop are unhealthy: a, a"),
+            ("endpoint_ejected", Wrong, "1 of 3 endpoints of shop is ejected: a"),
+        ],
+    );
+    check(
+        false,
+        &[[(1, Healthy)].as_slice(), &[(1, Unhealthy); 7]].concat(),
+        &[("endpoint_unhealthy", Wrong, "7 of 8 endpoints of shop are unhealthy: a, a, a, a, a, and 2 more")],
+    );
+}
+
+#[test]
+fn states_of_endpoints_of_a_vip() {
+    use EndpointState::{Draining, Healthy, Unhealthy};
+    let check = |mode: &str, states: &[EndpointState], expect: &[(&str, Severity, &str)]| {
+        let (mut status, mut vip) = (status(), vip());
+        let endpoint =
+            |state: &EndpointState| VipEndpointStatus { state: *state, why: None, ..vip.endpoints[0].clone() };
+        (vip.endpoints, vip.mode) = (states.iter().map(endpoint).collect(), mode.into());
+        status.vips = vec![vip];
+        check(&status, expect);
+    };
+    let none_usable = ("no_usable_endpoint", Wrong, "dns takes no connections: none of its endpoints is usable");
+    check("nat", &[Healthy, Healthy], &[]);
+    check("local", &[], &[]);
+    check(
+        "nat",
+        &[Healthy, Draining],
+        &[("endpoint_draining", Notice, "1 of 2 endpoints of dns is draining: 10.0.0.1")],
+    );
+    check(
+        "dsr",
+        &[Unhealthy],
+        &[none_usable, ("endpoint_unhealthy", Wrong, "the only endpoint of dns is unhealthy: 10.0.0.1")],
+    );
+}
+
+#[test]
+fn packets_without_an_answer() {
+    let with = |address: &str, mode: &str, recent: VipEndpointRecent| {
+        let (mut status, mut vip) = (status(), vip());
+        (vip.address, vip.mode) = (address.into(), mode.into());
+        vip.endpoints.truncate(1);
+        vip.endpoints[0].recent = recent;
+        status.vips = vec![vip];
+        status
+    };
+    let silent = VipEndpointRecent { flows: 1, packets_to: 6, packets_from: 0 };
+    let text = "endpoints of dns answered no packet: 10.0.0.1 6 packets of 1 new flow in the last minute; find out \
+                whether they run, whether packets reach them, and whether their answers come back through this host \
+                (`tcpdump` on both)";
+    check(&with("192.0.2.1:80/tcp", "nat", silent), &[("vip_unanswered", Wrong, text)]);
+    check(&with("192.0.2.1:53/udp", "full_nat", silent), &[("vip_unanswered", Notice, text)]);
+    check(&with("192.0.2.1:80/tcp", "dsr", silent), &[]);
+    check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { packets_from: 1, ..silent }), &[]);
+    // The first may be on its way; and one that is silent on old connections may have nothing to say.
+    check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { packets_to: 1, ..silent }), &[]);
+    check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { flows: 0, ..silent }), &[]);
+}
+
+#[test]
+fn packets_that_are_dropped() {
+    let mut status = status();
+    status.vips = vec![vip()];
+    status.vips[0].endpoints.truncate(1);
+    status.vips[0].recent_drops = counts(&[("rate_limited", 1000), ("no_flow", 50), ("no_route", 4)]);
+    check(&status, &[]);
+    status.vips[0].recent_drops.insert("no_endpoint".into(), 7);
+    let text = "dns dropped 11 packets in the last minute: 7 no_endpoint, 4 no_route; docs/drops.md says what to do about each";
+    check(&status, &[("vip_drops", Wrong, text)]);
+}
+
+#[test]
+fn faults_of_our_own_are_remembered() {
+    let mut status = status();
+    status.listeners[0].refused = counts(&[("internal", 1)]);
+    let text = "something failed by a fault of steelyard itself once since its start, 0 times in the last minute: please \
+                report it, with its log";
+    check(&status, &[("internal_faults", Notice, text)]);
+}

@@ -1,0 +1,328 @@
+//! What has happened in the last minute: counters sampled at intervals, so that a status can tell a failure of now from one of last week.
+//!
+//! Job: keep, for each series, how much each of its counters grew in each of the last twelve intervals of five seconds, and add that up. The
+//! workers pay nothing for it: the control thread reads their counters. Not its job: judging the sums (`admin` does).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::groups::{EndpointCounters, ListenerCounters, ReasonTotals, RouteCounters};
+use crate::reason::Reason;
+use crate::registry::Registry;
+
+/// Intervals that are kept of each series. Together with the one under way they span 60 to 65 seconds.
+const INTERVALS: usize = 12;
+/// How long an interval is.
+const INTERVAL_MS: u64 = 5_000;
+
+/// By how much the counters of each key grew in the last minute. Holds 48 bytes for each counter.
+#[derive(Debug)]
+pub struct Window<K, const N: usize> {
+    series: BTreeMap<K, Growth<N>>,
+    /// When the last interval ended; `None`: none has.
+    ended_ms: Option<u64>,
+    /// The place of the last interval that ended: `0 <= place < INTERVALS`.
+    place: usize,
+}
+
+#[derive(Debug)]
+struct Growth<const N: usize> {
+    /// The counters at the end of the last interval.
+    seen: [u64; N],
+    intervals: [[u32; N]; INTERVALS],
+}
+
+impl<K, const N: usize> Default for Window<K, N> {
+    fn default() -> Self {
+        Self { series: BTreeMap::new(), ended_ms: None, place: 0 }
+    }
+}
+
+impl<K: Ord, const N: usize> Window<K, N> {
+    /// Whether an interval has ended since [`Window::sample`] was called last.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.ended_ms.is_none_or(|ended_ms| now_ms.saturating_sub(ended_ms) >= INTERVAL_MS)
+    }
+
+    /// Ends an interval if it is time. `counters` are all that there are; series that are not among them are forgotten.
+    pub fn sample(&mut self, now_ms: u64, counters: impl IntoIterator<Item = (K, [u64; N])>) {
+        if !self.is_due(now_ms) {
+            return;
+        }
+        // The first sample is where counting begins: what was counted before is not of the last minute.
+        let is_first = self.ended_ms.is_none();
+        let elapsed = now_ms.saturating_sub(self.ended_ms.unwrap_or(now_ms)) / INTERVAL_MS;
+        // More than one where the control thread was held up: nothing is known of those in between.
+        let passed = usize::try_from(elapsed).unwrap_or(INTERVALS).clamp(1, INTERVALS);
+        let mut before = std::mem::take(&mut self.series);
+        for (key, now) in counters {
+            let fresh = || Growth { seen: if is_first { now } else { [0; N] }, intervals: [[0; N]; INTERVALS] };
+            let mut growth = before.remove(&key).unwrap_or_else(fresh);
+            let grown = growth.since_seen(&now).map(|grown| u32::try_from(grown).unwrap_or(u32::MAX));
+            for step in 1..=passed {
+                if let Some(interval) = growth.intervals.get_mut((self.place + step) % INTERVALS) {
+                    *interval = if step == passed { grown } else { [0; N] };
+                }
+            }
+            growth.seen = now;
+            self.series.insert(key, growth);
+        }
+        self.place = (self.place + passed) % INTERVALS;
+        self.ended_ms = Some(now_ms);
+    }
+
+    /// How much the counters of a series, which stand at `now`, have grown in the last minute.
+    pub fn growth<Q: Ord + ?Sized>(&self, key: &Q, now: &[u64; N]) -> [u64; N]
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        self.growth_in(INTERVALS, key, now)
+    }
+
+    /// The same in the last 10 to 15 seconds: enough for a first packet to be sent again, twice.
+    pub fn latest_growth<Q: Ord + ?Sized>(&self, key: &Q, now: &[u64; N]) -> [u64; N]
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        self.growth_in(2, key, now)
+    }
+
+    fn growth_in<Q: Ord + ?Sized>(&self, intervals: usize, key: &Q, now: &[u64; N]) -> [u64; N]
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        let Some(growth) = self.series.get(key) else {
+            // Either it came after the last sample, or nothing has been sampled yet.
+            return if self.ended_ms.is_some() { *now } else { [0; N] };
+        };
+        let mut sums = growth.since_seen(now);
+        // From the last one back.
+        let latest = (0..intervals).map(|back| (self.place + INTERVALS - back) % INTERVALS);
+        for interval in latest.filter_map(|place| growth.intervals.get(place)) {
+            sums.iter_mut().zip(interval).for_each(|(sum, grown)| *sum += u64::from(*grown));
+        }
+        sums
+    }
+}
+
+impl<const N: usize> Growth<N> {
+    fn since_seen(&self, now: &[u64; N]) -> [u64; N] {
+        let mut grown = *now;
+        for (grown, seen) in grown.iter_mut().zip(self.seen) {
+            // One that is less than it was began anew, with a series of the same name.
+            *grown = grown.checked_sub(seen).unwrap_or(*grown);
+        }
+        grown
+    }
+}
+
+/// The counters of a listener that are judged.
+const OF_LISTENER: usize = 3 + Reason::COUNT;
+/// Responses by class.
+const OF_ROUTE: usize = 5;
+/// Requests, and failures by kind.
+const OF_ENDPOINT: usize = 5;
+
+/// The last minute of all listeners, routes and endpoints of a [`Registry`].
+#[derive(Debug, Default)]
+pub struct Recent {
+    listeners: Window<String, OF_LISTENER>,
+    routes: Window<(String, String), OF_ROUTE>,
+    endpoints: Window<(String, SocketAddr), OF_ENDPOINT>,
+}
+
+/// What happened in the last minute, by the names under which it is counted. Series in which nothing happened are there, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// By the name of the listener.
+    pub listeners: BTreeMap<String, ListenerOutcomes>,
+    /// By the names of listener and route.
+    pub routes: BTreeMap<(String, String), RouteOutcomes>,
+    /// By the name of the cluster and the address.
+    pub endpoints: BTreeMap<(String, SocketAddr), EndpointOutcomes>,
+}
+
+/// Of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerOutcomes {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Requests, or TCP connections, that ended.
+    pub requests: u64,
+    /// Connections that could not be accepted for want of descriptors or memory.
+    pub accept_failures: u64,
+    /// What was refused, failed or closed.
+    pub reasons: ReasonTotals,
+}
+
+/// Of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteOutcomes {
+    /// Responses.
+    pub responses: u64,
+    /// Those with a status of 500 to 599.
+    pub errors: u64,
+}
+
+/// Of an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointOutcomes {
+    /// Requests, or TCP connections, sent to it.
+    pub requests: u64,
+    /// No connection came about.
+    pub unreachable: u64,
+    /// It answered 500 to 599.
+    pub errors: u64,
+    /// It closed or reset the connection before the end of its answer, or its answer was malformed.
+    pub resets: u64,
+    /// It was silent for too long.
+    pub timeouts: u64,
+}
+
+impl EndpointOutcomes {
+    /// All that failed.
+    pub fn failures(&self) -> u64 {
+        self.unreachable + self.errors + self.resets + self.timeouts
+    }
+}
+
+impl Recent {
+    /// Ends an interval if it is time. To be called about once a second.
+    pub fn sample(&mut self, registry: &Registry, now_ms: u64) {
+        if self.listeners.is_due(now_ms) {
+            self.listeners.sample(now_ms, registry.sums(of_listener));
+            self.routes.sample(now_ms, registry.sums(of_route));
+            self.endpoints.sample(now_ms, registry.sums(of_endpoint));
+        }
+    }
+
+    /// What happened up to now.
+    pub fn outcomes(&self, registry: &Registry) -> Outcomes {
+        let listener = |(key, now): (String, _)| {
+            let grown = self.listeners.growth(&key, &now);
+            let [connections, requests, accept_failures, ..] = grown;
+            let reasons = ReasonTotals::from_fn(|reason| grown.get(3 + reason.index()).copied().unwrap_or_default());
+            (key, ListenerOutcomes { connections, requests, accept_failures, reasons })
+        };
+        let route = |(key, now)| {
+            let grown = self.routes.growth(&key, &now);
+            let [.., errors] = grown;
+            (key, RouteOutcomes { responses: grown.iter().sum(), errors })
+        };
+        let endpoint = |(key, now)| {
+            let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth(&key, &now);
+            (key, EndpointOutcomes { requests, unreachable, errors, resets, timeouts })
+        };
+        Outcomes {
+            listeners: registry.sums(of_listener).into_iter().map(listener).collect(),
+            routes: registry.sums(of_route).into_iter().map(route).collect(),
+            endpoints: registry.sums(of_endpoint).into_iter().map(endpoint).collect(),
+        }
+    }
+}
+
+fn of_listener(counters: &ListenerCounters, sums: &mut [u64; OF_LISTENER]) {
+    let ListenerCounters { connections, requests, accept_failures, reasons, .. } = counters;
+    let counters = [connections, requests, accept_failures].into_iter().chain(reasons.counters());
+    sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
+}
+
+fn of_route(counters: &RouteCounters, sums: &mut [u64; OF_ROUTE]) {
+    sums.iter_mut().zip(counters.responses.counters()).for_each(|(sum, counter)| *sum += counter.get());
+}
+
+fn of_endpoint(counters: &EndpointCounters, sums: &mut [u64; OF_ENDPOINT]) {
+    let EndpointCounters { requests, unreachable, errors, resets, timeouts, .. } = counters;
+    let counters = [requests, unreachable, errors, resets, timeouts];
+    sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000;
+
+    #[test]
+    fn a_minute_passes() {
+        let mut window = Window::<&str, 1>::default();
+        // Counted before anyone looked.
+        window.sample(0, [("a", [100])]);
+        assert_eq!(window.growth("a", &[103]), [3]);
+        // Not yet the end of an interval: nothing is taken.
+        window.sample(4 * SECOND, [("a", [105])]);
+        assert_eq!(window.growth("a", &[107]), [7]);
+        for interval in 1..=12 {
+            window.sample(interval * 5 * SECOND, [("a", [107])]);
+            assert_eq!(window.growth("a", &[107]), [7], "{interval}");
+            assert_eq!(window.latest_growth("a", &[107]), [if interval <= 2 { 7 } else { 0 }], "{interval}");
+        }
+        window.sample(65 * SECOND, [("a", [108])]);
+        assert_eq!(window.growth("a", &[108]), [1]);
+    }
+
+    #[test]
+    fn a_control_thread_that_was_held_up() {
+        let mut window = Window::<&str, 1>::default();
+        window.sample(0, [("a", [0])]);
+        window.sample(5 * SECOND, [("a", [4])]);
+        // Nine intervals at once: what came in them counts as of the last.
+        window.sample(50 * SECOND, [("a", [9])]);
+        assert_eq!(window.growth("a", &[9]), [9]);
+        // Those of the first interval go first.
+        window.sample(65 * SECOND, [("a", [9])]);
+        assert_eq!(window.growth("a", &[9]), [5]);
+        window.sample(1_000 * SECOND, [("a", [9])]);
+        assert_eq!(window.growth("a", &[9]), [0]);
+    }
+
+    #[test]
+    fn series_come_and_go_and_begin_anew() {
+        let mut window = Window::<&str, 1>::default();
+        assert_eq!(window.growth("a", &[5]), [0]);
+        window.sample(0, []);
+        // It came after the last look: all of it is new.
+        assert_eq!(window.growth("a", &[5]), [5]);
+        window.sample(5 * SECOND, [("a", [5])]);
+        assert_eq!(window.growth("a", &[6]), [6]);
+        // Another series of the same name.
+        window.sample(10 * SECOND, [("a", [2])]);
+        assert_eq!(window.growth("a", &[2]), [7]);
+        window.sample(15 * SECOND, []);
+        assert_eq!(window.series.len(), 0);
+    }
+
+    #[test]
+    fn outcomes_by_listener_route_and_endpoint() {
+        let registry = Registry::default();
+        let mut recent = Recent::default();
+        recent.sample(&registry, 0);
+        let address: SocketAddr = ([127, 0, 0, 1], 9).into();
+        for worker in 0..2 {
+            let listener = registry.listener(worker, "web");
+            listener.connections.add(2);
+            listener.requests.add(5);
+            listener.accept_failures.inc();
+            listener.reasons.inc(Reason::ConnectRefused);
+            let route = registry.route(worker, "web", "/");
+            [200, 404, 502, 503].into_iter().for_each(|status| route.responses.inc(status));
+            let endpoint = registry.endpoint(worker, "app", address);
+            endpoint.requests.add(4);
+            endpoint.unreachable.add(1);
+            endpoint.timeouts.add(2);
+        }
+        for now_ms in [0, 5_000, 30_000] {
+            recent.sample(&registry, now_ms);
+            let outcomes = recent.outcomes(&registry);
+            let web = &outcomes.listeners["web"];
+            assert_eq!((web.connections, web.requests, web.accept_failures), (4, 10, 2));
+            assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
+            let route = outcomes.routes[&("web".to_owned(), "/".to_owned())];
+            assert_eq!(route, RouteOutcomes { responses: 8, errors: 4 });
+            let endpoint = outcomes.endpoints[&("app".to_owned(), address)];
+            assert_eq!((endpoint.requests, endpoint.unreachable, endpoint.failures()), (8, 2, 6));
+        }
+        recent.sample(&registry, 120_000);
+        assert_eq!(recent.outcomes(&registry).listeners["web"], ListenerOutcomes::default());
+    }
+}

@@ -1,0 +1,176 @@
+//! `steelyard status` judges what happened, not only what is configured: each test breaks something and expects to be told.
+#![forbid(unsafe_code)]
+
+mod support;
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::network::{Family, Links, Vips, vip, within};
+use support::{Origin, Scratch, Steelyard, get, local, port, steelyard};
+use testkit::strict::ResponseTo;
+use testkit::{Exit, Program, client};
+
+/// A listener `web` at `listen` in front of a cluster `app` of these endpoints.
+fn config(listen: u16, endpoints: &str) -> String {
+    format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '{}', protocol: http, to: app, header_timeout: 10m}}
+clusters:
+  app: {{endpoints: [{endpoints}]}}
+",
+        local(listen)
+    )
+}
+
+/// The kinds of the findings.
+fn kinds(status: &Value) -> Vec<&str> {
+    status["findings"].as_array().into_iter().flatten().filter_map(|finding| finding["kind"].as_str()).collect()
+}
+
+/// `status --check` fails, and says each of these; with `--json`, too.
+#[track_caller]
+fn is_wrong(steelyard: &Steelyard, expect: &[&str]) {
+    let finished = steelyard.ask(&["status", "--check"]);
+    assert_eq!(finished.exit, Exit::Code(1), "{}", finished.stdout);
+    // Findings are broken over lines.
+    let text = finished.stdout.replace("\n  ", " ");
+    for words in expect {
+        assert!(text.contains(words), "{words:?} is not in\n{}", finished.stdout);
+    }
+    assert!(!text.contains("Nothing is wrong"), "{text}");
+    assert!(finished.stdout.lines().all(|line| line.chars().count() <= 80), "{}", finished.stdout);
+    assert_eq!(steelyard.ask(&["status", "--check", "--json"]).exit, Exit::Code(1));
+    // Whoever does not ask for a judgement gets none.
+    assert_eq!(steelyard.ask(&["status"]).exit, Exit::Code(0));
+}
+
+#[track_caller]
+fn is_good(steelyard: &Steelyard) {
+    let finished = steelyard.ask(&["status", "--check"]);
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stdout);
+    assert!(finished.stdout.contains("Nothing is wrong."), "{}", finished.stdout);
+}
+
+#[test]
+fn a_dead_endpoint_that_nothing_checks() {
+    // Nothing listens on port 9 of loopback.
+    let listen = port();
+    let mut steelyard = Steelyard::serve(&config(listen, "'127.0.0.1:9'"), 2);
+    let state = |status: &Value| status["clusters"][0]["endpoints"][0]["state"].clone();
+    assert_eq!(state(&steelyard.status()), "unchecked");
+    is_good(&steelyard);
+    assert_eq!(get(local(listen), "/").map(|response| response.status), Some(502));
+    // What a worker has counted is seen a moment later.
+    let expect = ["listener_failures", "route_errors", "endpoint_failures"];
+    steelyard.until("judged", |status| expect.iter().all(|kind| kinds(status).contains(kind)));
+    is_wrong(
+        &steelyard,
+        &[
+            "web failed 1 of 1 request in the last minute: 1 connect_refused",
+            "a route answered with 5xx in the last minute:",
+            "requests to app failed in the last minute at 127.0.0.1:9 ",
+            "give the cluster a `health_check`",
+        ],
+    );
+}
+
+#[test]
+fn an_endpoint_that_is_checked_is_healthy_once_a_probe_said_so() {
+    let origin = Origin::start("x");
+    let text = config(port(), &format!("'{}'", origin.address))
+        .replace("]}", "], health_check: {tcp: true, interval: 100ms}}");
+    let mut steelyard = Steelyard::serve(&text, 1);
+    steelyard.until("healthy", |status| status["clusters"][0]["endpoints"][0]["state"] == "healthy");
+    is_good(&steelyard);
+}
+
+#[test]
+fn a_file_that_is_gone() {
+    let origin = Origin::start("x");
+    let steelyard = Steelyard::serve(&config(port(), &format!("'{}'", origin.address)), 1);
+    is_good(&steelyard);
+    let text = std::fs::read_to_string(steelyard.file()).unwrap();
+    std::fs::remove_file(steelyard.file()).unwrap();
+    is_wrong(&steelyard, &["steelyard.yaml is missing: generation 1 stays in use, but a restart would fail"]);
+    steelyard.write(&text);
+    is_good(&steelyard);
+}
+
+#[test]
+fn no_descriptors_left() {
+    let origin = Origin::start("x");
+    let listen = port();
+    let text = config(listen, &format!("'{}'", origin.address));
+    let (admin, scratch) = (local(port()), Scratch::new());
+    let file = scratch.write("steelyard.yaml", &text.replace("{admin}", &admin.to_string()));
+    // As many as it needs to start, and a few clients.
+    let limited = "ulimit -n 64; exec \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", limited]).arg(steelyard().get_program()).args(["serve", "--workers", "1", "-c", &file]);
+    let mut steelyard = Steelyard::of(Program::spawn("steelyard", &mut shell).unwrap(), admin, scratch);
+    is_good(&steelyard);
+    // Idle clients take what there is; that more of them come is what uses up the last.
+    let clients: Vec<_> = (0..80).map(|_| client::connect("idle", local(listen), None).unwrap()).collect();
+    // Even then the control API is answered.
+    let is_told = |status: &Value| kinds(status).contains(&"accept_failures") && kinds(status).contains(&"open_files");
+    steelyard.until("judged", is_told);
+    is_wrong(
+        &steelyard,
+        &[
+            "file descriptors are in use: raise LimitNOFILE",
+            "web failed to accept connections",
+            "want of file descriptors",
+        ],
+    );
+    drop(clients);
+    steelyard.until("fewer", |status| !kinds(status).contains(&"open_files"));
+}
+
+#[test]
+fn requests_that_fail_for_want_of_descriptors() {
+    let origin = Origin::start("x");
+    let listen = port();
+    let text = config(listen, &format!("'{}'", origin.address));
+    let (admin, scratch) = (local(port()), Scratch::new());
+    let file = scratch.write("steelyard.yaml", &text.replace("{admin}", &admin.to_string()));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    shell.arg(steelyard().get_program()).args(["serve", "--workers", "1", "-c", &file]);
+    let mut steelyard = Steelyard::of(Program::spawn("steelyard", &mut shell).unwrap(), admin, scratch);
+    let mut clients: Vec<_> = (0..80).map(|_| client::connect("client", local(listen), None).unwrap()).collect();
+    steelyard.until("full", |status| kinds(status).contains(&"accept_failures"));
+    // Those that were accepted ask at once, and there is hardly a descriptor for connections to the endpoint.
+    let asking = &mut clients[..20];
+    for client in &mut *asking {
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    }
+    let statuses: Vec<u16> =
+        asking.iter_mut().map(|client| client.response(ResponseTo::Other).unwrap().status).collect();
+    assert!(statuses.iter().filter(|status| **status == 503).count() >= 10, "{statuses:?}");
+    steelyard.until("judged", |status| kinds(status).contains(&"listener_failures"));
+    is_wrong(&steelyard, &[" of 20 requests in the last minute: ", " no_local_resources; raise LimitNOFILE"]);
+}
+
+#[test]
+fn packets_to_an_endpoint_that_does_not_answer() {
+    within("packets_to_an_endpoint_that_does_not_answer", Links::default(), |network| {
+        let to = std::net::SocketAddr::new(Family::V4.vip(1), 80);
+        let _origins = network.origins();
+        let endpoints = format!("endpoints: ['{}:80', '{}:80']", Family::V4.endpoint(0), Family::V4.endpoint(1));
+        let mut vips = Vips::serve(&vip("web", to, "tcp", &endpoints));
+        is_good(&vips.steelyard);
+        // Its answers have no way back.
+        network.endpoints[0].ip(&format!("route del default via {}", Family::V4.balancer(0))).unwrap();
+        // Every second connection comes to it.
+        for _ in 0..6 {
+            drop(network.try_connect(to));
+        }
+        vips.steelyard.until("judged", |status| kinds(status).contains(&"vip_unanswered"));
+        is_wrong(
+            &vips.steelyard,
+            &["endpoints of web answered no packet: 31.31.31.1:80 ", "of 3 new flows in the last minute"],
+        );
+    });
+}
