@@ -358,3 +358,73 @@ fn commands_about_vips_where_there_are_none() {
     says(&["endpoint", "drain", "10.0.0.1:80", "--vip", "web"], 1, "no such endpoint: 10.0.0.1:80");
     says(&["endpoint", "drain", "10.0.0.1:80", "--vip", "web", "--cluster", "a"], 2, "cannot be used with");
 }
+
+#[test]
+fn the_control_api_is_for_this_host_alone() {
+    let scratch = Scratch::new();
+    for (address, right) in
+        [("0.0.0.0:9900", "write 127.0.0.1:9900"), (":9901", "write 127.0.0.1:9901"), ("10.0.0.7:1", "")]
+    {
+        let file = scratch.write("open.yaml", &minimal("127.0.0.1:8080", &format!("'{address}'")));
+        for command in ["check", "serve"] {
+            let expect = [&*format!("{file}:1:8: "), "can be reached from other hosts", right, "the key `metrics`"];
+            check(&[command, "-c", &file], 64, &expect);
+        }
+        let words = ["proxy", "--listen", ":0", "--to", "127.0.0.1:9", "--admin", address];
+        check(&words, 2, &["can be reached from other hosts"]);
+    }
+}
+
+#[test]
+fn what_other_hosts_may_read() {
+    let origin = Origin::start("x");
+    let metrics = local(port());
+    let config = minimal(&local(port()).to_string(), "{admin}\nmetrics: '{metrics}'");
+    let config =
+        config.replace("127.0.0.1:9'", &format!("{}'", origin.address)).replace("{metrics}", &metrics.to_string());
+    let mut balancer = Steelyard::serve(&config, 1);
+    let status = |path: &str| support::get(metrics, path).map(|response| response.status);
+    for page in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(status(page), Some(200), "{page}");
+    }
+    for page in ["/", "/status", "/flows", "/trace", "/reload", "/vip/add", "/vip/detach", "/endpoint/drain"] {
+        assert_eq!(status(page), Some(404), "{page}");
+        let mut conn = testkit::client::connect("metrics", metrics, None).unwrap();
+        let post =
+            format!("POST {page} HTTP/1.1\r\nHost: {metrics}\r\nX-Steelyard-Admin: 1\r\nContent-Length: 0\r\n\r\n");
+        conn.send(post.as_bytes()).unwrap();
+        assert_eq!(conn.response(testkit::strict::ResponseTo::Other).unwrap().status, 404, "{page}");
+    }
+    // A new process takes both addresses over.
+    let pid = balancer.program.pid();
+    balancer.program.signal(Signal::USR2).unwrap();
+    balancer.until("handed over", |status| status["pid"] != pid);
+    assert_eq!(status("/readyz"), Some(200));
+    // It goes with the file.
+    balancer.write(&config.replace("metrics:", "#"));
+    assert_eq!(balancer.ask(&["reload"]).exit, Exit::Code(0));
+    assert_eq!(status("/readyz"), None);
+}
+
+/// In a network of its own, where nobody else has the usual address.
+#[test]
+fn a_proxy_can_be_asked_how_it_is() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skip("a_proxy_can_be_asked_how_it_is", "network namespaces are root's");
+    }
+    let netns = testkit::netns::Netns::new("proxy").unwrap();
+    let start = |listen: &str| {
+        let words = ["proxy", "--listen", listen, "--to", "127.0.0.1:9", "--workers", "1"];
+        netns.spawn("steelyard", steelyard().args(words)).unwrap()
+    };
+    let status = || netns.inside(|| support::run(&["status"]));
+    let mut first = start("127.0.0.1:8080");
+    first.says("listening").unwrap();
+    assert!(status().stdout.contains("127.0.0.1:8080"), "{}", status().stdout);
+    // The second serves, and says what it lacks.
+    let mut second = start("127.0.0.1:8081");
+    let said = second.says("--admin").unwrap();
+    assert!(said.contains("WARN") && said.contains("127.0.0.1:9900"), "{said}");
+    second.says("listening").unwrap();
+    assert!(status().stdout.contains("127.0.0.1:8080"), "{}", status().stdout);
+}

@@ -10,7 +10,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
 use crate::query::Query;
-use crate::{ADMIN_HEADER, ChangeRefused, Control, TraceQuestion, VipChange, Within};
+use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, TraceQuestion, VipChange, Within};
 
 /// Bytes of a request's body: the description of one vip, as long as that of the longest that a person would write.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -72,9 +72,10 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 pub(crate) async fn handle(
     control: &dyn Control,
     request: Request<Incoming>,
+    pages: Pages,
     over_loopback: bool,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(match admit(&request, over_loopback) {
+    Ok(match admit(&request, pages, over_loopback) {
         Ok(Page::VipAdd) => add_vip(control, request).await,
         Ok(page) => answer(control, page, request.uri().query().unwrap_or("")).await,
         Err(refusal) => refusal.response(),
@@ -90,15 +91,16 @@ struct Refusal {
 }
 
 /// The page that is asked for, if this request may have it.
-fn admit<B>(request: &Request<B>, over_loopback: bool) -> Result<Page, Refusal> {
+fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<Page, Refusal> {
     let refusal = |status, why| Err(Refusal { status, why, allow: None });
     let path = request.uri().path();
-    let Some((_, page, _)) = PAGES.iter().find(|(name, ..)| *name == path) else {
-        let paths: Vec<&str> = PAGES.iter().map(|(name, ..)| *name).collect();
+    let all = || PAGES.iter().filter(|(_, page, _)| pages == Pages::All || page.is_for_anyone());
+    let Some((_, page, _)) = all().find(|(name, ..)| *name == path) else {
+        let paths: Vec<&str> = all().map(|(name, ..)| *name).collect();
         return refusal(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there are {}", paths.join(" ")));
     };
     if (page.changes_state() || over_loopback) && !host_is_ours(request) {
-        let why = "the Host is a name: ask by IP address or as localhost, so that no web page can ask in your name";
+        let why = "the Host is not this host: ask for 127.0.0.1 or localhost, so that no web page can ask in your name";
         return refusal(StatusCode::MISDIRECTED_REQUEST, why.into());
     }
     let (allowed, allow): (&[Method], _) =
@@ -247,6 +249,11 @@ fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
 }
 
 impl Page {
+    /// It changes nothing, and tells nothing of the configuration but names.
+    fn is_for_anyone(self) -> bool {
+        matches!(self, Page::Metrics | Page::Health | Page::Ready)
+    }
+
     fn changes_state(self) -> bool {
         match self {
             Page::Reload | Page::Drain | Page::Undrain | Page::VipAdd | Page::VipRemove | Page::VipDetach => true,
@@ -258,7 +265,7 @@ impl Page {
     }
 }
 
-/// Whether every name that the request gives us is an address or `localhost`. A request without one (HTTP/1.0) is not a browser's.
+/// Whether every name that the request gives us is a loopback address or `localhost`. A request without one (HTTP/1.0) is not a browser's.
 fn host_is_ours<B>(request: &Request<B>) -> bool {
     let target = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
     target && request.headers().get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_ours))
@@ -266,10 +273,14 @@ fn host_is_ours<B>(request: &Request<B>) -> bool {
 
 fn is_ours(host: &str) -> bool {
     if let Some(rest) = host.strip_prefix('[') {
-        return rest.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+        return rest.split_once(']').is_some_and(|(address, _)| address.parse().is_ok_and(is_loopback));
     }
     let name = host.split_once(':').map_or(host, |(name, _)| name);
-    name.parse::<Ipv4Addr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+    name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()) || name.eq_ignore_ascii_case("localhost")
+}
+
+fn is_loopback(address: Ipv6Addr) -> bool {
+    address.to_canonical().is_loopback()
 }
 
 fn index() -> String {
@@ -310,8 +321,12 @@ mod tests {
         let check = |host: &str, expect| assert_eq!(is_ours(host), expect, "{host}");
         check("127.0.0.1", true);
         check("127.0.0.1:9900", true);
-        check("10.0.0.7:9900", true);
+        check("127.8.9.1:9900", true);
+        check("10.0.0.7:9900", false);
+        check("0.0.0.0:9900", false);
         check("[::1]:9900", true);
+        check("[::ffff:127.0.0.1]:9900", true);
+        check("[fd00::1]:9900", false);
         check("[::1]", true);
         check("localhost", true);
         check("LocalHost:9900", true);
@@ -333,7 +348,7 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            let have = admit(&request.body(()).unwrap(), over_loopback)
+            let have = admit(&request.body(()).unwrap(), Pages::All, over_loopback)
                 .map_or_else(|refusal| refusal.status.as_u16(), |_| 200);
             assert_eq!(have, expect, "{method} {uri} {headers:?} {over_loopback}");
         };
@@ -363,5 +378,26 @@ mod tests {
         check("GET", "/metrics", &[foreign], true, 421);
         check("GET", "/metrics", &[foreign], false, 200);
         check("GET", "/status", &[], true, 200);
+    }
+
+    #[test]
+    fn what_anyone_may_have() {
+        let check = |method: &str, uri: &str, host: &str, over_loopback, expect: u16| {
+            let request = Request::builder().method(method).uri(uri).header("host", host).header(ADMIN_HEADER, "1");
+            let have = admit(&request.body(()).unwrap(), Pages::ForAnyone, over_loopback)
+                .map_or_else(|refusal| refusal.status.as_u16(), |_| 200);
+            assert_eq!(have, expect, "{method} {uri} {host} {over_loopback}");
+        };
+        for page in ["/metrics", "/healthz", "/readyz"] {
+            check("GET", page, "steelyard.example:9901", false, 200);
+            check("GET", page, "127.0.0.1:9901", true, 200);
+            check("GET", page, "evil.example", true, 421);
+            check("POST", page, "10.0.0.7", false, 405);
+        }
+        for (path, page, _) in PAGES.iter().filter(|(_, page, _)| !page.is_for_anyone()) {
+            let method = if page.changes_state() { "POST" } else { "GET" };
+            check(method, path, "127.0.0.1", true, 404);
+            check(method, path, "10.0.0.7", false, 404);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Job: serve metrics, readiness and status over HTTP, pass on reloads and drains, show a status to people, and ask for all that from the
 //! command line. Not its job: what is behind the answers: that is whoever implements [`Control`].
 //!
-//! The address has no authentication, so it belongs on loopback. What is held against web pages, which reach loopback through the browser
+//! The control API has no authentication, so it is served on loopback only; what other hosts may read has an address of its own. What is held against web pages, which reach loopback through the browser
 //! of an operator, is told at `server`.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
@@ -76,6 +76,15 @@ pub trait Control: Send + Sync + 'static {
     /// # Errors
     /// The question makes no sense, or cannot be answered; in a sentence.
     fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String>;
+}
+
+/// What an address answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Everything. There are no passwords, so only programs on this host may reach it.
+    All,
+    /// `/metrics`, `/healthz` and `/readyz`.
+    ForAnyone,
 }
 
 /// Where an endpoint is looked for.

@@ -4,9 +4,9 @@
 //! A page in the browser of someone who can reach this address can send requests here. So
 //! - a request that changes something must carry `x-steelyard-admin: 1`, which no page can send to another origin without asking first (CORS
 //!   preflight), and nothing here answers that;
-//! - a request whose `Host` is a DNS name other than `localhost` is refused when it changes something, or came over loopback: a page whose
-//!   name was made to resolve to this address (DNS rebinding) counts for the browser as of this origin, and could send the header and read
-//!   the answers. Over other addresses reading is allowed under any name: scrapers use names, and who reaches such an address may read anyway.
+//! - a request whose `Host` is neither a loopback address nor `localhost` is refused when it changes something, or came over loopback: a page
+//!   whose name was made to resolve to this address (DNS rebinding) counts for the browser as of this origin, and could send the header and
+//!   read the answers. Over other addresses, where only [`Pages::ForAnyone`] are answered, scrapers may use any name.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -23,8 +23,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::Control;
 use crate::handle::handle;
+use crate::{Control, Pages};
 
 /// What a client may take of us.
 #[derive(Clone, Copy, Debug)]
@@ -50,11 +50,11 @@ const DESCRIPTORS_USED_UP: i32 = 24;
 /// Serves the control API on `listener` until it is dropped; requests that are under way then are finished by tasks of their own.
 ///
 /// One request a connection: who asks a few times a minute gains nothing from keeping it, and an idle one takes no place.
-pub async fn serve(listener: TcpListener, control: Arc<dyn Control>) {
-    serve_with(listener, control, LIMITS).await;
+pub async fn serve(listener: TcpListener, control: Arc<dyn Control>, pages: Pages) {
+    serve_with(listener, control, pages, LIMITS).await;
 }
 
-async fn serve_with(listener: TcpListener, control: Arc<dyn Control>, limits: Limits) {
+async fn serve_with(listener: TcpListener, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let mut spare = open_spare();
     // The semaphore is never closed.
@@ -63,12 +63,12 @@ async fn serve_with(listener: TcpListener, control: Arc<dyn Control>, limits: Li
             Ok((stream, false)) => {
                 let control = Arc::clone(&control);
                 tokio::spawn(async move {
-                    connection(stream, control, limits).await;
+                    connection(stream, control, pages, limits).await;
                     drop(place);
                 });
             }
             // One after the other, as long as there is only this descriptor.
-            Ok((stream, true)) => spare = connection(stream, Arc::clone(&control), limits).await,
+            Ok((stream, true)) => spare = connection(stream, Arc::clone(&control), pages, limits).await,
             Err(error) => {
                 tracing::warn!("the admin address cannot accept: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -103,10 +103,10 @@ async fn accept(listener: &TcpListener, spare: &mut Option<OwnedFd>) -> io::Resu
 }
 
 /// Answers one request. Gives the descriptor of the connection, which has ended, still open: one that is closed is anybody's.
-async fn connection(stream: TcpStream, control: Arc<dyn Control>, limits: Limits) -> Option<OwnedFd> {
+async fn connection(stream: TcpStream, control: Arc<dyn Control>, pages: Pages, limits: Limits) -> Option<OwnedFd> {
     let over_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     // In a box, as hyper asks for one that can be moved.
-    let service = service_fn(|request| Box::pin(handle(&*control, request, over_loopback)));
+    let service = service_fn(|request| Box::pin(handle(&*control, request, pages, over_loopback)));
     let mut connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())

@@ -421,6 +421,7 @@ mod tests {
         Snapshot {
             generation: Generation(1),
             admin: None,
+            metrics: None,
             access_log: None,
             dns: model::Dns::default(),
             drain_timeout: Duration::ZERO,

@@ -14,7 +14,7 @@ use crate::define::{Kind, Object, keys};
 use crate::diagnostic::{Report, Wrong};
 use crate::read::{Choice, Flag, Int, Many, Named, OneOf, OneOrMany, Read, Scalar, True, unexpected};
 use crate::text::{
-    Bind, ByteSize, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName, HostHeader, HostText,
+    Admin, Bind, ByteSize, CookieName, EndpointText, FileName, GrpcName, GrpcService, HeaderName, HostHeader, HostText,
     HttpPath, Label, LogFile, Method, Network, Pattern, Percent, Positive, QueryName, RouteName, RoutePath, Server,
     StatusRange, Text, Wait, duration_text, percent_text, size_text,
 };
@@ -30,8 +30,11 @@ static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 keys! {
     /// The whole file.
     pub struct RawFile as "the file" {
-        /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen. Give it an address that only operators reach.
-        optional admin: Bind, default "not opened";
+        /// Where the control API listens, and `/metrics`, `/healthz` and `/readyz`. It has no passwords, and may change everything: only a
+        /// loopback address is taken.
+        optional admin: Admin, default "not opened";
+        /// Where `/metrics`, `/healthz` and `/readyz` are answered as well, and nothing else: any address, for scrapers and probes on other hosts.
+        optional metrics: Bind, default "not opened";
         /// Where one line goes for each request (HTTP) or connection (TCP): a file, or `stdout`; or an object that says the format too.
         optional access_log: RawAccessLog, default "none written";
         /// How names among the endpoints are resolved.
@@ -623,7 +626,7 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
         &["http", "https", "tcp", "stream", "server", "servers", "frontend", "frontends", "entryPoints"],
     ),
     ("the file", "clusters", &["upstream", "upstreams", "backend", "backends", "service", "services", "pools"]),
-    ("the file", "admin", &["stats", "api", "metrics"]),
+    ("the file", "admin", &["stats", "api"]),
     ("a listener", "bind", &["listen", "address", "addr", "port"]),
     ("a listener", "protocol", &["mode", "type"]),
     (

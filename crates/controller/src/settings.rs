@@ -36,6 +36,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpNet>,
     /// Where this process itself listens: no listener of an object may.
     pub admin: Option<SocketAddr>,
+    /// The same of `/metrics` and the probes alone.
+    pub metrics: Option<SocketAddr>,
     /// Where a line for each request or connection goes.
     pub access_log: Option<AccessLog>,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             node: None,
             trusted_proxies: Vec::new(),
             admin: None,
+            metrics: None,
             access_log: None,
         }
     }

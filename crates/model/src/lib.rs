@@ -76,8 +76,10 @@ pub struct Generation(pub u64);
 pub struct Snapshot {
     /// Which one this is.
     pub generation: Generation,
-    /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen; `None` opens nothing.
+    /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen: a loopback address; `None` opens nothing.
     pub admin: Option<SocketAddr>,
+    /// Where `/metrics`, `/healthz` and `/readyz` alone are answered; `None` opens nothing.
+    pub metrics: Option<SocketAddr>,
     /// Where one line per request or TCP connection goes; `None` writes none.
     pub access_log: Option<AccessLog>,
     /// How names among the endpoints are resolved.

@@ -261,6 +261,7 @@ pub(crate) mod fixture {
         Arc::new(Snapshot {
             generation: Generation(1),
             admin: None,
+            metrics: None,
             access_log: None,
             dns: Dns::default(),
             drain_timeout: Duration::ZERO,

@@ -1,9 +1,12 @@
 //! The command line. Completions and man pages are made from these definitions.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+/// Where the control API of a process listens, and where commands look for it, unless they are told otherwise.
+pub(crate) const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
 /// A load balancer that weighs itself.
 #[derive(Debug, Parser)]
@@ -83,8 +86,8 @@ pub(crate) struct ProxyArgs {
     /// Move bytes, whatever they are, instead of HTTP requests
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// Where the control API and the metrics listen; nowhere without it
-    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind)]
+    /// Where the control API listens: a loopback address; without it 127.0.0.1:9900, if no other process has that
+    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_admin)]
     pub(crate) admin: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -159,9 +162,12 @@ pub(crate) struct ControllerArgs {
     /// What this replica is called in the Lease; without it, the name of the host and the number of the process
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub(crate) identity: Option<String>,
-    /// Where the control API and the metrics listen
-    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind, default_value = "127.0.0.1:9900")]
+    /// Where the control API listens: a loopback address
+    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_admin, default_value_t = ADMIN_DEFAULT)]
     pub(crate) admin: SocketAddr,
+    /// Where /metrics, /healthz and /readyz are answered as well, for scrapers and probes from other hosts; nowhere without it
+    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Write a line for each request to standard output
     #[arg(long, value_name = "FORMAT")]
     pub(crate) access_log: Option<LogFormat>,
@@ -207,7 +213,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     /// The admin address of the running Steelyard
-    #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value = "127.0.0.1:9900", value_parser = admin_address)]
+    #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value_t = ADMIN_DEFAULT, value_parser = admin_address)]
     pub(crate) admin: SocketAddr,
 }
 

@@ -16,6 +16,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
     Snapshot {
         generation: Generation(1),
         admin: settings.admin,
+        metrics: settings.metrics,
         access_log: settings.access_log.clone(),
         dns: Dns::default(),
         drain_timeout: controller::DRAIN_TIMEOUT,
@@ -57,6 +58,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         node: args.node_name,
         trusted_proxies: args.trusted_proxy,
         admin: Some(args.admin),
+        metrics: args.metrics,
         access_log: args.access_log.map(|format| AccessLog { path: None, format: format.into() }),
     };
     let options = Options {

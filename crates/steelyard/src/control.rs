@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use admin::{Reload, VipChange};
+use admin::{Pages, Reload, VipChange};
 use health::{Handshake, Handshaking, Way};
 use model::Generation;
 use net::clock;
@@ -54,21 +54,22 @@ struct State {
     checker: health::Checker,
     last_reload: Option<Reload>,
     access_log: Option<Arc<AccessLog>>,
-    server: Option<Server>,
+    admin: Option<Server>,
+    metrics: Option<Server>,
     /// The last minute.
     recent: Recent,
     /// What the snapshot in use was read from.
     files: Vec<PathBuf>,
 }
 
-/// The control API, listening.
+/// The control API or the metrics, listening.
 struct Server {
     address: SocketAddr,
     listener: Arc<TcpListener>,
     task: JoinHandle<()>,
 }
 
-/// The control API as a snapshot wants it.
+/// Pages as a snapshot wants them.
 pub(crate) enum Listen {
     /// As it is.
     Unchanged,
@@ -96,7 +97,8 @@ impl Control {
                 checker: health::Checker::new(clock::now_ms, seed),
                 last_reload: None,
                 access_log: None,
-                server: None,
+                admin: None,
+                metrics: None,
                 recent: Recent::default(),
                 files: Vec::new(),
             }),
@@ -165,50 +167,74 @@ impl Control {
         self.state().last_reload = Some(Reload { unix_seconds: unix_seconds(), ok, errors });
     }
 
-    /// Opens the socket that a snapshot wants for the control API.
+    /// Opens the socket that a snapshot wants for these pages.
     ///
     /// # Errors
     /// It cannot be opened.
-    pub(crate) fn listen(&self, wanted: Option<SocketAddr>, inherited: &mut Inherited) -> Result<Listen, String> {
+    pub(crate) fn listen(
+        &self,
+        pages: Pages,
+        wanted: Option<SocketAddr>,
+        inherited: &mut Inherited,
+    ) -> Result<Listen, String> {
         let Some(address) = wanted else { return Ok(Listen::Nowhere) };
-        if self.state().server.as_ref().is_some_and(|server| server.address == address) {
+        if self.state().server(pages).as_ref().is_some_and(|server| server.address == address) {
             return Ok(Listen::Unchanged);
         }
         let handed = inherited.take(address).pop();
         let listener = handed.map_or_else(|| bind_alone(address), Ok);
-        let listener = listener.map_err(|error| format!("admin: {}", net::socket::cannot_listen(address, &error)))?;
+        let key = match pages {
+            Pages::All => "admin",
+            Pages::ForAnyone => "metrics",
+        };
+        let listener = listener.map_err(|error| format!("{key}: {}", net::socket::cannot_listen(address, &error)))?;
         Ok(Listen::Here(address, listener))
     }
 
-    /// Serves the control API where it is wanted from now on.
-    pub(crate) fn serve(self: &Arc<Self>, listen: Listen) {
+    /// Serves these pages where they are wanted from now on.
+    pub(crate) fn serve(self: &Arc<Self>, pages: Pages, listen: Listen) {
         let server = match listen {
             Listen::Unchanged => return,
             Listen::Nowhere => None,
-            Listen::Here(address, listener) => self.start(address, listener),
+            Listen::Here(address, listener) => self.start(pages, address, listener),
         };
-        if let Some(old) = std::mem::replace(&mut self.state().server, server) {
+        if let Some(old) = std::mem::replace(self.state().server(pages), server) {
             old.task.abort();
         }
     }
 
-    fn start(self: &Arc<Self>, address: SocketAddr, listener: TcpListener) -> Option<Server> {
+    fn start(self: &Arc<Self>, pages: Pages, address: SocketAddr, listener: TcpListener) -> Option<Server> {
         let shared = listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         let shared = shared.inspect_err(|error| tracing::error!(%address, %error, "no control API")).ok()?;
-        let task = tokio::spawn(admin::serve(shared, self.clone()));
+        let task = tokio::spawn(admin::serve(shared, self.clone(), pages));
         Some(Server { address, listener: Arc::new(listener), task })
     }
 
-    /// The socket of the control API, for a process that takes over.
-    pub(crate) fn listener(&self) -> Option<Arc<TcpListener>> {
-        self.state().server.as_ref().map(|server| server.listener.clone())
+    /// The sockets of the control API and the metrics, for a process that takes over.
+    pub(crate) fn listeners(&self) -> Vec<Arc<TcpListener>> {
+        let state = self.state();
+        state.admin.iter().chain(&state.metrics).map(|server| server.listener.clone()).collect()
     }
 
     /// From now on not ready. A successor answers for itself: our control API closes, and is not asked in its place.
     pub(crate) fn begin_drain(&self, handed_over: bool) {
         self.draining.store(true, Relaxed);
-        if handed_over && let Some(server) = self.state().server.take() {
+        if !handed_over {
+            return;
+        }
+        let mut state = self.state();
+        for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
             server.task.abort();
+        }
+    }
+}
+
+impl State {
+    /// Who answers these pages.
+    fn server(&mut self, pages: Pages) -> &mut Option<Server> {
+        match pages {
+            Pages::All => &mut self.admin,
+            Pages::ForAnyone => &mut self.metrics,
         }
     }
 }

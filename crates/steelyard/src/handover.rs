@@ -7,6 +7,7 @@
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use net::inherit::{self, Inherited};
@@ -33,7 +34,7 @@ pub(crate) fn start(plane: &Plane, control: &Control) {
         tracing::warn!("a successor is starting already: no other is started");
         return;
     }
-    match spawn(plane, control.listener().as_deref()) {
+    match spawn(plane, &control.listeners()) {
         Ok(mut child) => {
             tracing::info!(pid = child.id(), "successor started");
             // Waits for it, or it would stay as a zombie should it fail.
@@ -50,13 +51,13 @@ pub(crate) fn start(plane: &Plane, control: &Control) {
     }
 }
 
-fn spawn(plane: &Plane, admin: Option<&TcpListener>) -> std::io::Result<std::process::Child> {
+fn spawn(plane: &Plane, own: &[Arc<TcpListener>]) -> std::io::Result<std::process::Child> {
     // Not /proc/self/exe: that names the old file even after a new one has been put in its place.
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_else(|| "steelyard".into());
     let mut command = Command::new(program);
     command.args(arguments).env(PREDECESSOR, std::process::id().to_string());
-    let sockets: Vec<_> = plane.sockets().chain(admin).map(AsFd::as_fd).collect();
+    let sockets: Vec<_> = plane.sockets().chain(own.iter().map(|own| &**own)).map(AsFd::as_fd).collect();
     inherit::pass_to(&mut command, &sockets)?;
     command.spawn()
 }

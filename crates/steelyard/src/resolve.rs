@@ -236,6 +236,7 @@ mod tests {
         Snapshot {
             generation: Generation(1),
             admin: None,
+            metrics: None,
             access_log: None,
             dns: Dns { servers, ttl_min: Duration::ZERO, ..Dns::default() },
             drain_timeout: Duration::ZERO,

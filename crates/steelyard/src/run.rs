@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use admin::Pages;
 use controller::Update;
 use model::{Generation, Snapshot};
 use net::clock;
@@ -19,9 +20,9 @@ use telemetry::{AccessLog, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::cli::{ProxyArgs, RunArgs, ServeArgs};
+use crate::cli::{ADMIN_DEFAULT, ProxyArgs, RunArgs, ServeArgs};
 use crate::cluster;
-use crate::control::{Control, Order};
+use crate::control::{Control, Listen, Order};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
@@ -42,8 +43,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 pub(crate) enum Source {
     /// A configuration file.
     File(PathBuf),
-    /// The command line: it says the same for ever.
-    Fixed(Box<Snapshot>),
+    /// The command line: it says the same for ever. Whether that includes an address of the control API, which is the usual one otherwise.
+    Fixed(Box<Snapshot>, bool),
     /// A cluster of Kubernetes, which says by itself what is new; what is served before it has said anything.
     Cluster(Box<Snapshot>),
 }
@@ -52,7 +53,7 @@ impl Source {
     fn read(&self, generation: Generation) -> Result<config::File, String> {
         match self {
             Self::File(path) => files::load(path, generation),
-            Self::Fixed(snapshot) | Self::Cluster(snapshot) => {
+            Self::Fixed(snapshot, _) | Self::Cluster(snapshot) => {
                 Ok(Snapshot { generation, ..(**snapshot).clone() }.into())
             }
         }
@@ -61,8 +62,13 @@ impl Source {
     fn file(&self) -> Option<PathBuf> {
         match self {
             Self::File(path) => Some(path.clone()),
-            Self::Fixed(_) | Self::Cluster(_) => None,
+            Self::Fixed(..) | Self::Cluster(_) => None,
         }
+    }
+
+    /// Nobody asked for the control API: that another process has its address is no reason not to serve.
+    fn can_do_without_admin(&self) -> bool {
+        matches!(self, Self::Fixed(_, false))
     }
 }
 
@@ -74,8 +80,8 @@ pub(crate) fn serve(args: ServeArgs) -> Exit {
 /// `steelyard proxy`.
 pub(crate) fn proxy(args: ProxyArgs) -> Exit {
     let mut snapshot = config::proxy_snapshot(args.listen, &args.to, args.tcp);
-    snapshot.admin = args.admin;
-    log_and_run(Source::Fixed(Box::new(snapshot)), &args.run)
+    snapshot.admin = Some(args.admin.unwrap_or(ADMIN_DEFAULT));
+    log_and_run(Source::Fixed(Box::new(snapshot), args.admin.is_some()), &args.run)
 }
 
 fn log_and_run(source: Source, args: &RunArgs) -> Exit {
@@ -277,7 +283,14 @@ impl Running {
         } else {
             Some(open_access_log(&snapshot)?)
         };
-        let admin = self.control.listen(snapshot.admin, &mut self.inherited)?;
+        let admin = match self.control.listen(Pages::All, snapshot.admin, &mut self.inherited) {
+            Err(error) if self.source.can_do_without_admin() => {
+                tracing::warn!(error, "`steelyard status` cannot ask this process: give it another address by --admin");
+                Listen::Nowhere
+            }
+            listen => listen?,
+        };
+        let metrics = self.control.listen(Pages::ForAnyone, snapshot.metrics, &mut self.inherited)?;
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &keys, &addresses, &overlay).await?;
         for why in gone {
@@ -295,7 +308,8 @@ impl Running {
                 std::thread::spawn(move || drop(old));
             }
         }
-        self.control.serve(admin);
+        self.control.serve(Pages::All, admin);
+        self.control.serve(Pages::ForAnyone, metrics);
         self.control.set_files(self.source.file().into_iter().chain(files::named(&snapshot)).collect());
         self.open_files.warn_if_short(&snapshot);
         self.watch.turn(watch, is_first);

@@ -10,7 +10,7 @@ use testkit::{Exit, PATIENCE, Program, Signal};
 use crate::edge::{Edge, answer, api_server, manifest, within, within_network_alone};
 use crate::harness::{ADDRESS, PORT, condition, documents};
 use crate::support::network::{Family, detach};
-use crate::support::{Scratch, Steelyard};
+use crate::support::{Scratch, Steelyard, get, local};
 
 /// Folders that `kubectl apply -k` takes, and the files of each.
 const GATEWAY: (&str, [&str; 5]) =
@@ -69,8 +69,8 @@ impl Pod<'_> {
         command.args(["--mount", "sh", "-ec", SANDBOX, "sandbox"]).arg(scratch.path());
         command.arg(e2e::binary::steelyard().unwrap()).args(self.privileges());
         let arguments = self.arguments(container, &environment);
-        let admin = arguments.iter().find_map(|argument| argument.strip_prefix("--admin=")).expect("--admin");
-        let admin = admin.replace("0.0.0.0", "127.0.0.1").parse().unwrap();
+        let admin = arguments.iter().find_map(|argument| argument.strip_prefix("--admin=")).unwrap_or("127.0.0.1:9900");
+        let admin = admin.parse().unwrap();
         command.arg("/run/steelyard").args(&arguments).envs(environment);
         command.env("KUBERNETES_SERVICE_HOST", ADDRESS.to_string()).env("KUBERNETES_SERVICE_PORT", PORT.to_string());
         command.env("STEELYARD_LOG", "info,controller=debug");
@@ -156,6 +156,9 @@ fn pods_do_their_whole_work_with_these_rights() {
         let detaching = Detaching;
         let mut gateway = gateway_pod.start("steelyard-gateway");
         let mut plane = plane_pod.start("steelyard-kernel-plane");
+        // Where the probes of the manifest and Prometheus ask.
+        assert_eq!(get(local(9902), "/readyz").map(|response| response.status), Some(200));
+        assert_eq!(get(local(9902), "/status").map(|response| response.status), Some(404));
         one_of_each(edge);
 
         let own = Family::V4.gateway();

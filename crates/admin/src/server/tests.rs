@@ -136,7 +136,7 @@ impl Server {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 bound.send(listener.local_addr().unwrap()).unwrap();
                 tokio::select! {
-                    () = serve_with(listener, answers, limits) => {}
+                    () = serve_with(listener, answers, Pages::All, limits) => {}
                     _ = stopped => {}
                 }
             });

@@ -31,9 +31,10 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     refuse_what_serves_nothing(&raw, report);
     let ids = ClusterIds::of(raw.clusters.as_ref());
     let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
+    let metrics = raw.metrics.map(|bind| Placed { place: bind.place, value: bind.value.0 });
     let mut binds = Binds::default();
-    if let Some(admin) = &admin {
-        binds.add(admin.value, admin.place, report);
+    for bind in admin.iter().chain(&metrics) {
+        binds.add(bind.value, bind.place, report);
     }
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
@@ -44,6 +45,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     let flows_max = raw.kernel_plane.and_then(|plane| plane.value.flows_max).map(|flows| flows.value.0);
     Some(Snapshot {
         admin: admin.map(|admin| admin.value),
+        metrics: metrics.map(|metrics| metrics.value),
         access_log: raw.access_log.map(|log| access_log(log.value)),
         dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
@@ -79,6 +81,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
     Snapshot {
         generation,
         admin: None,
+        metrics: None,
         access_log: None,
         dns: Dns::default(),
         drain_timeout: defaults::DRAIN_TIMEOUT,

@@ -42,11 +42,11 @@ fn cluster(keys: &str, expect: &str) {
 fn the_file_as_a_whole() {
     check(
         "42",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not text",
     );
     check(
         "- a",
-        "1:1: the file must be a mapping with `admin`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
+        "1:1: the file must be a mapping with `admin`, `metrics`, `access_log`, `dns`, `watch`, `drain_timeout`, `listeners`, `clusters`, `vips` or `kernel_plane`, not a list",
     );
     check(
         r#"listeners: {}
@@ -74,8 +74,8 @@ clusters: 1"#,
         r#"listners: {}
 clusters: {}
 clusters: {}
-admin: :1
-admin: :1
+admin: '[::1]:1'
+admin: '[::1]:1'
 <<: a"#,
         r#"1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane
 1:1: unknown key `listners` in the file; did you mean `listeners`?
@@ -112,7 +112,16 @@ fn what_is_not_yaml() {
 #[test]
 fn values_that_contradict_each_other() {
     check(
+        r#"admin: 0.0.0.0:9900
+metrics: 10.0.0.7
+listeners: {a: {bind: ':80', protocol: tcp, to: web}}
+clusters: {web: {endpoints: ['a:1']}}"#,
+        r#"1:8: `admin`: "0.0.0.0:9900" can be reached from other hosts, and whoever reaches the control API may change everything; write 127.0.0.1:9900; for metrics and probes from other hosts there is the key `metrics`
+2:10: `metrics`: "10.0.0.7" has no port; write 10.0.0.7:80, with the port that is meant"#,
+    );
+    check(
         r#"admin: 127.0.0.1:80
+metrics: 127.0.0.1:80
 listeners:
  a: {bind: '127.0.0.1:80', protocol: tcp, to: web}
  b: {bind: '0.0.0.0:81', protocol: tcp, to: web}
@@ -120,10 +129,11 @@ listeners:
  c: 3
  'd d': {}
 clusters: {web: {endpoints: ['a:1']}}"#,
-        r#"3:12: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
-5:12: [::]:81 is taken twice; line 4 listens on 0.0.0.0:81 too; give one of them another port
-6:2: `c` is given twice in `listeners`; the first is at line 5
-7:2: a name in `listeners`: "d d" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#,
+        r#"2:10: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
+4:12: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
+6:12: [::]:81 is taken twice; line 5 listens on 0.0.0.0:81 too; give one of them another port
+7:2: `c` is given twice in `listeners`; the first is at line 6
+8:2: a name in `listeners`: "d d" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#,
     );
     check(
         r#"dns: {ttl_min: 10m, servers: []}
@@ -135,7 +145,7 @@ admin: 80"#,
 1:30: `servers` is empty; give at least one entry
 2:12: `listeners` is empty; give at least one a name, `bind` and `protocol`
 4:16: `drain_timeout`: "30" has no unit; write 30s, or another unit (ms, s, m, h, d)
-5:8: `admin`: "80" is a port alone; write :80 for every address, or 127.0.0.1:80"#,
+5:8: `admin`: "80" is a port alone; write 127.0.0.1:80"#,
     );
 }
 

@@ -13,7 +13,8 @@ use super::{http, load, tcp};
 use crate::{parse_endpoint, proxy_snapshot};
 
 const EVERY_HTTP_KEY: &str = r#"
-admin: :9900
+admin: localhost:9900
+metrics: :9901
 access_log: {path: /var/log/access.json, format: json}
 dns: {servers: [10.0.0.2, "[::1]:5353"], ttl_min: 2s, ttl_max: 1m}
 drain_timeout: 5m
@@ -61,7 +62,8 @@ clusters:
 #[test]
 fn every_key_of_the_file_and_the_listener() {
     let snapshot = load(EVERY_HTTP_KEY);
-    assert_eq!(snapshot.admin, Some("[::]:9900".parse().unwrap()));
+    assert_eq!(snapshot.admin, Some("127.0.0.1:9900".parse().unwrap()));
+    assert_eq!(snapshot.metrics, Some("[::]:9901".parse().unwrap()));
     let log = AccessLog { path: Some("/var/log/access.json".into()), format: AccessLogFormat::Json };
     assert_eq!(snapshot.access_log, Some(log));
     assert_eq!(snapshot.dns.servers, ["10.0.0.2:53".parse().unwrap(), "[::1]:5353".parse().unwrap()]);

@@ -9,6 +9,10 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
+/// An address that only programs on this host reach, to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admin(pub SocketAddr);
+
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind(pub SocketAddr);
@@ -32,6 +36,17 @@ pub struct Network(pub IpNet);
 pub fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     match Bind::parse(text) {
         Ok(Bind(address)) => Ok(address),
+        Err(wrong) => Err(wrong.to_string()),
+    }
+}
+
+/// Where the control API listens: a loopback address and a port, as `127.0.0.1:9900`, `[::1]:9900` or `localhost:9900`.
+///
+/// # Errors
+/// What is wrong with the text, and what would be right.
+pub fn parse_admin(text: &str) -> Result<SocketAddr, String> {
+    match Admin::parse(text) {
+        Ok(Admin(address)) => Ok(address),
         Err(wrong) => Err(wrong.to_string()),
     }
 }
@@ -60,6 +75,28 @@ impl Formed for Bind {
             _ => Err(Wrong::new(format!("{} is not an address of this host", quoted(host)))
                 .hint(format!("write one such as 127.0.0.1:{port} or [::1]:{port}, or :{port} for all of them"))),
         }
+    }
+}
+
+impl Formed for Admin {
+    const FORM: Form =
+        Form { noun: "a loopback address and port", example: "127.0.0.1:9900", pattern: Some(":[0-9]{1,5}$") };
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Wrong::new(format!("{} is a port alone", quoted(text))).hint(format!("write 127.0.0.1:{text}")));
+        }
+        let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        let Bind(address) = Bind::parse(local.as_deref().unwrap_or(text))?;
+        if address.ip().to_canonical().is_loopback() {
+            return Ok(Self(address));
+        }
+        let port = address.port();
+        Err(Wrong::new(format!(
+            "{} can be reached from other hosts, and whoever reaches the control API may change everything",
+            quoted(text)
+        ))
+        .hint(format!("write 127.0.0.1:{port}; for metrics and probes from other hosts there is the key `metrics`")))
     }
 }
 

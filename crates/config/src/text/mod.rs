@@ -7,7 +7,7 @@ mod policy;
 mod units;
 mod vip;
 
-pub use address::{Bind, EndpointText, Network, Server, dns_name, parse_bind, parse_endpoint};
+pub use address::{Admin, Bind, EndpointText, Network, Server, dns_name, parse_admin, parse_bind, parse_endpoint};
 pub use grpc::{GrpcName, GrpcService};
 pub use http::{
     CookieName, FileName, HeaderName, HostHeader, HostText, HttpPath, Label, LogFile, Method, Pattern, QueryName,

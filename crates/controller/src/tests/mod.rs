@@ -43,6 +43,7 @@ fn settings(written: &Value) -> Settings {
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),
             "admin" => settings.admin = Some(value.as_str().unwrap().parse().unwrap()),
+            "metrics" => settings.metrics = Some(value.as_str().unwrap().parse().unwrap()),
             other => panic!("no such setting: {other}"),
         }
     }

@@ -306,7 +306,7 @@ fn unavailable(
 ) -> Option<Why> {
     let port = |message: String| Why::new("PortUnavailable", message);
     let Some(speaks) = speaks(slot) else { return no_udp(place, settings) };
-    if settings.admin.is_some_and(|admin| overlap(admin, place)) {
+    if settings.admin.iter().chain(&settings.metrics).any(|own| overlap(*own, place)) {
         return Some(port(format!("this process answers its own questions at port {}", place.port())));
     }
     if let Some(why) = circumstances.binds.get(&place) {

@@ -207,6 +207,7 @@ impl Translation {
         Snapshot {
             generation: Generation(0),
             admin: settings.admin,
+            metrics: settings.metrics,
             access_log: settings.access_log.clone(),
             dns: Dns::default(),
             drain_timeout: DRAIN_TIMEOUT,

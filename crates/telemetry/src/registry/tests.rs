@@ -15,6 +15,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
     Snapshot {
         generation: Generation(1),
         admin: None,
+        metrics: None,
         access_log: None,
         dns: model::Dns::default(),
         drain_timeout: std::time::Duration::ZERO,
