@@ -82,6 +82,40 @@ clusters:
     )
 }
 
+/// A client whose windows are large says nothing while it downloads: only the balancer's own writing can move the response on.
+#[test]
+fn a_large_download_needs_no_word_of_its_client() {
+    const BODY_BYTES: usize = 8 * 1024 * 1024;
+    let origin = support::Origin::start_at(local(0), "large", BODY_BYTES as u64);
+    let address = local(port());
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '{address}', protocol: http, to: web}}
+clusters:
+  web: {{endpoints: ['{}']}}
+",
+        origin.address
+    );
+    let _balancer = Steelyard::serve(&config, 1);
+    let largest = i32::MAX as u32;
+    let mut client = frames::Client::connect(address, &[(frames::setting::INITIAL_WINDOW_SIZE, largest)]);
+    client.send(&frames::window_update(0, largest - 65_535));
+    let stream = client.open(&frames::block(&frames::GET), true);
+    let mut received = 0;
+    loop {
+        let frame = client.frame().unwrap_or_else(|| panic!("nothing more after {received} bytes"));
+        assert_ne!(frame.kind, frames::kind::RST_STREAM, "after {received} bytes");
+        if frame.stream == stream && frame.kind == frames::kind::DATA {
+            received += frame.payload.len();
+            if frame.flags & frames::flag::END_STREAM != 0 {
+                break;
+            }
+        }
+    }
+    assert_eq!(received, BODY_BYTES);
+}
+
 /// Both sides of what is tried, named where it fails.
 fn each(test: impl AsyncFn(Speaks, &mut Between)) {
     for (client, endpoint) in MIXTURES {

@@ -34,6 +34,15 @@ pub struct Timer {
     key: usize,
 }
 
+/// Checks that a task that waits keeps its timer armed. Does nothing in a release build.
+#[derive(Clone)]
+pub struct Watch {
+    #[cfg(debug_assertions)]
+    timers: Timers,
+    #[cfg(debug_assertions)]
+    key: usize,
+}
+
 /// The deadline came first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
@@ -93,6 +102,17 @@ impl Timers {
         for slot in &mut self.0.borrow_mut().slots {
             slot.fire();
         }
+    }
+
+    /// Whether the timer wakes this task in time: it has a deadline, and the task asked it last.
+    #[cfg(debug_assertions)]
+    fn is_armed(&self, key: usize, task: &Waker) -> bool {
+        let inner = self.0.borrow();
+        let Some(slot) = inner.slots.get(key) else { return false };
+        // Not `will_wake`: where a table of functions is in the program twice, that takes a clone for another.
+        let is_asked = slot.waker.as_ref().is_some_and(|waker| waker.data() == task.data());
+        // Queued at its deadline or before, or it has been met and the task was woken.
+        is_asked && (slot.elapsed || (slot.deadline < NEVER && slot.queued_at <= slot.deadline))
     }
 
     /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
@@ -228,11 +248,44 @@ impl Timer {
         poll_fn(|cx| self.poll_guard(cx, work.as_mut())).await
     }
 
+    /// What checks that a task that waits keeps this timer armed.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            #[cfg(debug_assertions)]
+            timers: self.timers.clone(),
+            #[cfg(debug_assertions)]
+            key: self.key,
+        }
+    }
+
     fn poll_guard<F: Future>(&self, cx: &mut Context<'_>, work: Pin<&mut F>) -> Poll<Result<F::Output, Elapsed>> {
         if let Poll::Ready(output) = work.poll(cx) {
             return Poll::Ready(Ok(output));
         }
         self.poll_elapsed(cx).map(|()| Err(Elapsed))
+    }
+}
+
+impl Watch {
+    /// Runs `work`, which keeps the timer armed whenever it waits. A release build does not check that.
+    #[cfg(not(debug_assertions))]
+    pub fn over<F: Future>(self, _what: &'static str, work: F) -> F {
+        work
+    }
+
+    /// Runs `work`, which keeps the timer armed whenever it waits. Debug builds check that each time `work` was polled.
+    ///
+    /// # Panics
+    /// `work` waits, and the timer would not wake it.
+    #[cfg(debug_assertions)]
+    pub async fn over<F: Future>(self, what: &'static str, work: F) -> F::Output {
+        let mut work = pin!(work);
+        poll_fn(move |cx| {
+            let polled = work.as_mut().poll(cx);
+            assert!(polled.is_ready() || self.timers.is_armed(self.key, cx.waker()), "{what} waits without a deadline");
+            polled
+        })
+        .await
     }
 }
 
@@ -282,6 +335,29 @@ mod tests {
             assert!(clock::now_ms() >= later);
         })
         .await;
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn who_waits_without_a_deadline_is_found_out() {
+        let timers = Timers::default();
+        let poll = |timer: &Timer, deadline_ms: Option<u64>| {
+            let wait = async {
+                if let Some(deadline_ms) = deadline_ms {
+                    timer.set(deadline_ms);
+                    return timer.guard(pending::<()>()).await;
+                }
+                pending().await
+            };
+            let mut watched = pin!(timer.watch().over("a test", wait));
+            let once = || watched.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(once)).ok()
+        };
+        let check =
+            |deadline_ms, expect| assert_eq!(poll(&Timer::new(&timers), deadline_ms), expect, "{deadline_ms:?}");
+        check(Some(clock::now_ms() + 1_000), Some(true));
+        check(Some(NEVER), None);
+        check(None, None);
     }
 
     #[tokio::test]

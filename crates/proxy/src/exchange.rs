@@ -99,14 +99,18 @@ pub(crate) async fn serve(worker: &Worker, slot: &Slot, downstream: &mut Downstr
     let mut listener = slot.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
     let mut entry = Entry::http(downstream.peer.who.client);
-    let outcome = run(worker, slot, &listener, http, downstream, &mut work, &mut entry).await;
+    let watch = downstream.timer.watch();
+    let running = run(worker, slot, &listener, http, downstream, &mut work, &mut entry);
+    let outcome = watch.over("an exchange", running).await;
     let next = match outcome {
         Ok(Course::Over(next)) => next,
         Ok(Course::Tunnel(tunnel)) => {
             // It may last for days, and nobody is routed any more: the table is let go of.
             entry.leave_listener(worker, &listener);
             drop(listener);
-            let next = Box::pin(relay_tunnel(*tunnel, slot, downstream, &mut entry)).await;
+            let watch = downstream.timer.watch();
+            let relay = watch.over("a tunnel", Box::pin(relay_tunnel(*tunnel, slot, downstream, &mut entry)));
+            let next = relay.await;
             listener = slot.view();
             next
         }

@@ -11,6 +11,8 @@ use model::{ListenerLimits, MinRate};
 pub(crate) struct Pace {
     /// Bytes moved before this, which earn nothing.
     before: u64,
+    /// What moved last moved only when its deadline had come.
+    was_overdue: bool,
     account: Option<Box<Account>>,
 }
 
@@ -30,7 +32,7 @@ struct Account {
 impl Pace {
     /// `moved`: bytes before this, which earn nothing.
     pub(crate) fn new(moved: u64) -> Self {
-        Self { before: moved, account: None }
+        Self { before: moved, was_overdue: false, account: None }
     }
 
     /// So many bytes have been moved in all by now; the client is waited for from now on, or something else is: gives for how long it may be, in
@@ -70,6 +72,13 @@ impl Pace {
         } else {
             crate::millis(response_timeout)
         }
+    }
+
+    /// Something has moved, before its deadline or only when that had come: whether it may go on. What comes at the last moment is taken, but not
+    /// twice in a row: an exchange that moves only when it is looked at for being overdue stalls.
+    pub(crate) fn may_move(&mut self, is_overdue: bool) -> bool {
+        let was_overdue = std::mem::replace(&mut self.was_overdue, is_overdue);
+        !(was_overdue && is_overdue)
     }
 
     /// The client has been waited for, for longer than it may be.
@@ -141,6 +150,13 @@ mod tests {
         // Too late is too late.
         check(&[(0, 0, true, 5_000), (9_000, 0, true, 0)]);
         check(&[(0, u64::MAX, true, 60_000)]);
+    }
+
+    #[test]
+    fn what_moves_only_when_it_is_overdue_stalls() {
+        let mut pace = Pace::new(0);
+        let moves = [false, true, false, true, true].map(|is_overdue| pace.may_move(is_overdue));
+        assert_eq!(moves, [true, true, true, true, false]);
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl Passing {
         let Work { upload, reply, .. } = work;
         let download = &mut reply.get_or_insert_default().download;
         let Downstream { stream, input, timer, .. } = downstream;
+        let is_overdue = timer.is_elapsed();
         if !*upload_failed && !upload.is_done() {
             // A request that fails now does not take the response with it: the endpoint may have had enough of it.
             if let Poll::Ready(Err(_)) = upload.poll(cx, stream, input, &mut upstream.stream) {
@@ -87,6 +88,9 @@ impl Passing {
         let waits_for_endpoint = !download.is_done() && download.waits_for_sender(&upstream.input);
         let progress = Some((upload.received + download.received + download.sent, waits_for_endpoint));
         if progress != self.seen {
+            if self.seen.is_some() && !self.pace.may_move(is_overdue) {
+                return Poll::Ready(Err(overdue(routed.deadline_ms, waits_for_endpoint, &self.pace)));
+            }
             self.seen = progress;
             let now_ms = clock::now_ms();
             let (limits, moved) = (&routed.http.limits, upload.received + download.sent);

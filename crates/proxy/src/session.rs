@@ -68,6 +68,11 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
         drop(listener);
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
         let next = Box::pin(exchange::serve(worker, slot, downstream, worker.rooms.work())).await;
+        if next != Next::KeepAlive
+            && let Protocol::Http(http) = &slot.view().plan.policy.protocol
+        {
+            downstream.timer.set(clock::now_ms().saturating_add(crate::millis(http.limits.stall_timeout)));
+        }
         match next {
             Next::KeepAlive => {}
             Next::Close => return close(downstream).await,
@@ -187,14 +192,17 @@ impl Readable for TcpStream {
     }
 }
 
+/// The timer says how long the client may take: within TLS there is something to write, for which a client that does not read leaves no room.
 async fn close(downstream: &mut Downstream) {
+    let Downstream { stream, timer, .. } = downstream;
     // Fails only where the client is gone already.
-    let _ = downstream.stream.shutdown().await;
+    let _ = timer.guard(stream.shutdown()).await;
 }
 
-/// Ends our side and reads on for a while: closing with unread bytes makes the kernel send a reset, which can overtake the answer.
+/// Ends our side, for as long as the timer says, and reads on for a while: closing with unread bytes makes the kernel send a reset, which can
+/// overtake the answer.
 pub(crate) async fn linger(stream: &mut Stream, timer: &Timer) {
-    if stream.shutdown().await.is_err() {
+    if !matches!(timer.guard(stream.shutdown()).await, Ok(Ok(()))) {
         return;
     }
     let ends_ms = clock::now_ms() + LINGER_MS_MAX;

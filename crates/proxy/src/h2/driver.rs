@@ -70,6 +70,8 @@ impl Driver {
         owner.rest(cx);
         if std::mem::take(&mut self.wants_turn) {
             self.connection.touch();
+        } else if polled.is_pending() {
+            debug_assert!(!self.connection.wire.borrow().has_news(), "a stream may go on, and is not told");
         }
         polled
     }
@@ -87,17 +89,18 @@ impl Driver {
                 return Poll::Ready(End::Done);
             }
             turn += written;
+            // The streams that waited for this room are told before the turn may end: nothing else would wake their exchanges.
+            let has_news = written > 0
+                && match self.connection.handle(now_ms, &[], owner) {
+                    Err(error) => return Poll::Ready(End::Broken(error)),
+                    Ok(has_news) => has_news,
+                };
             if turn >= TURN_BYTES_MAX {
                 self.wants_turn = true;
                 return Poll::Pending;
             }
-            if written > 0 {
-                // Room was made: there may be somebody who waits for it.
-                match self.connection.handle(now_ms, &[], owner) {
-                    Err(error) => return Poll::Ready(End::Broken(error)),
-                    Ok(true) if runs_exchanges => continue,
-                    Ok(_) => {}
-                }
+            if has_news && runs_exchanges {
+                continue;
             }
             if buffer.capacity() == 0 {
                 buffer = if self.is_bulk { Buffer::large() } else { Buffer::small() };

@@ -92,9 +92,12 @@ impl Mux {
                 dial::spawn(self.clone(), opening.clone(), cluster, endpoint, *wanted.who, timer.sibling());
                 opening
             });
-            timer.set(wanted.deadline_ms);
+            let connect_by_ms = clock::now_ms().saturating_add(crate::millis(cluster.plan.policy.connect_timeout));
+            timer.set(connect_by_ms.min(wanted.deadline_ms));
             let joined = timer.guard(opening.join()).await;
-            joined.unwrap_or_else(|_| Err(Error::upstream(Reason::RequestTimeout)))?;
+            let is_over = || clock::now_ms() >= wanted.deadline_ms;
+            let late = || if is_over() { Reason::RequestTimeout } else { Reason::ConnectTimeout };
+            joined.unwrap_or_else(|_| Err(Error::upstream(late())))?;
         }
     }
 

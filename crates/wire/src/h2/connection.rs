@@ -367,6 +367,21 @@ impl Connection {
         }
     }
 
+    /// Whether `handle_bytes` has an event to give without further input. While it has, the owner must not wait for input alone.
+    pub fn has_news(&self) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let may_send = self.has_room_for_waiting()
+            && (!self.want_room.is_empty() || (self.windows.send > 0 && !self.want_window.is_empty()));
+        may_send || !self.events.is_empty()
+    }
+
+    /// Half empty, so that a stream that is woken can say something worth a frame.
+    fn has_room_for_waiting(&self) -> bool {
+        self.output.len() <= self.limits.output_bytes_max as usize / 2
+    }
+
     #[inline]
     fn next_waiting(&mut self) -> Option<Event<'static>> {
         let is_nobody_waiting = self.events.is_empty() && self.want_room.is_empty() && self.want_window.is_empty();
@@ -377,8 +392,7 @@ impl Connection {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        // Half empty, so that who is woken can say something worth a frame.
-        if self.output.len() > self.limits.output_bytes_max as usize / 2 {
+        if !self.has_room_for_waiting() {
             return None;
         }
         while let Some(stream) = self.want_room.pop() {
