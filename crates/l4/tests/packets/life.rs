@@ -176,7 +176,8 @@ fn a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it() {
             |port: u32| plane.send(CLIENT, &Packet::tcp(&client(port), VIP).flags(SYN)).action == Action::Redirect;
         let now_s = plane.now_s();
         plane.collected(now_s);
-        assert_eq!((2..=100).filter(|port| opens(*port)).last().map(|port| port > 20), Some(true));
+        let opened = (2..=100).filter(|port| opens(*port)).count();
+        assert!((10..99).contains(&opened), "{opened}");
         let full = plane.flow_count();
         plane.age(10);
         // Somebody collects, and will again.
