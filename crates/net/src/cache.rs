@@ -38,11 +38,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_place_will_do() {
-        Place::of(&[0_u8; 10_000]).prefetch();
-        Place::of(&()).prefetch();
-        let gone = Place::of(&*Box::new([1_u64; 100]));
-        gone.prefetch();
-        Place { start: std::ptr::null(), bytes: 1 << 20 }.prefetch();
+    fn a_place_is_where_and_as_large_as_what_lies_there() {
+        let value = [0_u8; 10_000];
+        let place = Place::of(&value);
+        assert_eq!((place.start, place.bytes), (value.as_ptr(), 10_000));
+        assert_eq!(Place::of(&()).bytes, 0);
+    }
+
+    /// A load from such an address would end the process; a hint must not.
+    #[test]
+    fn a_place_that_is_not_mapped_may_be_asked_for() {
+        let page = std::ptr::without_provenance::<u8>(4096);
+        Place { start: page, bytes: 1 << 20 }.prefetch();
+        let mut value = [1_u64; 100];
+        Place::of(&value).prefetch();
+        value[99] += 1;
+        assert_eq!((value[0], value[99]), (1, 2), "what was asked for is not changed");
     }
 }

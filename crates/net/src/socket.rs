@@ -137,6 +137,44 @@ pub fn progress(stream: &TcpStream) -> Option<Progress> {
     Some(Progress { acked, has_unacked: sent > acked, round_trip_us })
 }
 
+/// What the kernel has for the reader of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing.
+    Silent,
+    /// Bytes, which stay there.
+    Bytes,
+    /// The end of the stream, or a failure.
+    Ended,
+}
+
+/// Asks the kernel, at the price of a system call: what came since the runtime last looked is seen, too.
+pub fn look(stream: &TcpStream) -> Look {
+    use rustix::net::RecvFlags;
+    let mut byte = [0_u8; 1];
+    match rustix::net::recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((count, _)) if count > 0 => Look::Bytes,
+        Err(rustix::io::Errno::AGAIN) => Look::Silent,
+        _ => Look::Ended,
+    }
+}
+
+/// Bytes that `stream` can take now without waiting, as far as its send buffer goes; `None` where the kernel does not tell (before Linux 4.12).
+/// What is queued is counted with the kernel's own overhead, so that this is rather too little.
+pub fn send_room(stream: &TcpStream) -> Option<usize> {
+    // As far as SK_MEMINFO_WMEM_QUEUED of linux/sock_diag.h; SK_MEMINFO_SNDBUF is the fourth.
+    let mut info = [0_u32; 6];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed from `stream` and open; the kernel writes at most `length` bytes to `info`, and says how many.
+    let outcome = unsafe {
+        let (info, length) = (info.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, info, length)
+    };
+    let is_told = outcome == 0 && length as usize == size_of_val(&info);
+    let [_, _, _, room, _, queued] = info;
+    is_told.then(|| room.saturating_sub(queued) as usize)
+}
+
 /// Lets closing `stream` send RST instead of FIN: the other end learns that what it got is not all there was to get.
 pub fn reset_on_close(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -221,6 +259,27 @@ mod tests {
         assert!(far.tcp_nodelay().unwrap() && far.keepalive().unwrap());
         assert_eq!(far.tcp_keepalive_time().unwrap(), KEEPALIVE_AFTER);
         assert_eq!(far.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+    }
+
+    #[tokio::test]
+    async fn the_kernel_tells_what_has_come_and_what_can_go() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
+        assert_eq!(look(&stream), Look::Silent);
+        far.write_all(b"hello").await.unwrap();
+        assert_eq!((look(&stream), look(&stream)), (Look::Bytes, Look::Bytes));
+        let before = send_room(&stream).unwrap();
+        assert!(before > 0);
+        // Nobody reads: until there is no room.
+        while stream.try_write(&[0; 65_536]).is_ok() {}
+        assert!(send_room(&stream).unwrap() < before.min(65_536), "{before}");
+        let mut hello = [0; 5];
+        let mut stream = stream;
+        stream.read_exact(&mut hello).await.unwrap();
+        drop(far);
+        stream.readable().await.unwrap();
+        assert_eq!(look(&stream), Look::Ended);
     }
 
     #[tokio::test]

@@ -188,6 +188,10 @@ impl<'a> Attempt<'a> {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
+                    if upstream.is_reused && error.reason == Reason::UpstreamBadHead {
+                        // Perhaps the body of a response before it that must not have one.
+                        self.lease.endpoint.pool.distrust();
+                    }
                     if !self.was_heard {
                         self.ending = ending(&error, &upstream, work, wait.upload_failed, before);
                     }

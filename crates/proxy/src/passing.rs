@@ -117,6 +117,9 @@ impl Passing {
             call.status = download.grpc_status().or(call.status);
         }
         let is_uploaded = upload.is_done() && !upload_failed;
+        if !upstream.input.is_empty() && is_bodiless(request.method, response.status) {
+            lease.endpoint.pool.distrust();
+        }
         if is_uploaded && response.keep_alive && upstream.input.is_empty() {
             give_back(&routed.cluster, &lease, upstream, request.method, response, download.head_sent_us / 1000);
         }
@@ -208,9 +211,14 @@ pub(crate) fn give_back(
         idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
     }
     let (pool, expires_ms) = (&lease.endpoint.pool, now_ms.saturating_add(idle_ms));
-    if method == Method::Head || matches!(response.status, 204 | 304) {
-        pool.put_aside(upstream.stream, expires_ms, policy.idle_connections_max);
+    if is_bodiless(method, response.status) {
+        pool.put_doubtful(upstream.stream, expires_ms, policy.idle_connections_max);
     } else {
         pool.put(upstream.stream, expires_ms, policy.idle_connections_max);
     }
+}
+
+/// Such a response has no body, whatever its head says (RFC 9112 section 6.3).
+fn is_bodiless(method: Method, status: u16) -> bool {
+    method == Method::Head || matches!(status, 204 | 304)
 }
