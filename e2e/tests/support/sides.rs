@@ -200,12 +200,7 @@ async fn answer_h2(
             let got = read(&mut body, seen).await?.len();
             respond.send_response(head(200), false)?.send_data(got.to_string().into(), true)
         }
-        "/socket" if is_tunnel => {
-            // HAProxy sends one, for a key that it made up.
-            let mut response = head(200);
-            response.headers_mut().insert("sec-websocket-accept", HeaderValue::from_static("another"));
-            tunnel_h2(body, respond.send_response(response, false)?).await
-        }
+        "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(accepting(), false)?).await,
         // Answers without having heard the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
         "/refuse" => {
@@ -239,6 +234,11 @@ async fn answer_h2(
 }
 
 /// Says what it hears, until the client ends its side.
+/// Opens a tunnel as HAProxy does, which answers a key that it made up.
+fn accepting() -> Response<()> {
+    Response::builder().header("sec-websocket-accept", "another").body(()).unwrap()
+}
+
 async fn tunnel_h2(mut body: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
     while let Some(piece) = body.data().await {
         let piece = piece?;
