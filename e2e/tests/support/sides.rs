@@ -233,12 +233,12 @@ async fn answer_h2(
     }
 }
 
-/// Says what it hears, until the client ends its side.
 /// Opens a tunnel as HAProxy does, which answers a key that it made up.
 fn accepting() -> Response<()> {
     Response::builder().header("sec-websocket-accept", "another").body(()).unwrap()
 }
 
+/// Says what it hears, until the client ends its side.
 async fn tunnel_h2(mut body: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
     while let Some(piece) = body.data().await {
         let piece = piece?;
