@@ -215,7 +215,7 @@ pub(crate) mod fixture {
 
     use model::{
         ClusterId, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener, ListenerLimits, PassthroughListener,
-        PassthroughRoute, TcpListener,
+        PassthroughRoute, PathRules, TcpListener,
     };
 
     use super::*;
@@ -226,6 +226,7 @@ pub(crate) mod fixture {
             trusted_proxies: Vec::new(),
             forwarded: ForwardedHeaders::Off,
             limits: ListenerLimits::default(),
+            paths: PathRules::default(),
         };
         listener(name, port, Protocol::Http(http))
     }
