@@ -634,7 +634,7 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
         "to",
         &["backend", "default_backend", "use_backend", "proxy_pass", "upstream", "cluster", "service"],
     ),
-    ("a listener", "routes", &["location", "locations", "rules", "paths", "route"]),
+    ("a listener", "routes", &["location", "locations", "rules", "route"]),
     ("a listener", "tls", &["ssl", "certificates", "certificate", "cert", "ssl_certificate"]),
     ("a route", "path", &["location", "prefix", "uri", "url", "match"]),
     ("a route", "hosts", &["server_name", "domain", "domains", "hostname", "hostnames"]),

@@ -227,8 +227,8 @@ watch: false
         let nowhere = crate::Written::default().errors(vec![wrong]);
         assert_eq!(nowhere, format!("{owner}: wrong; do this"));
     };
-    check("listener edge", Some("/etc/a.pem"), "2:77");
-    check("listener edge", Some("/etc/tls/a.key"), "2:89");
+    check("listener edge", Some("/etc/a.pem"), "2:76");
+    check("listener edge", Some("/etc/tls/a.key"), "2:88");
     check("listener edge", None, "2:53");
     check("cluster app", Some("/roots.pem"), "4:39");
     check("cluster app", None, "4:34");
