@@ -85,7 +85,7 @@ fn a_table_that_its_run_does_not_give_is_found() {
     let empty = format!("<!-- {name} -->\n<!-- end of {name} -->\n");
     let document = into_document(&empty, &name, &report::tables(&run, Tables::Summary)).unwrap();
     assert_eq!(wrong_tables(&document), [""; 0]);
-    assert_eq!(wrong_tables(&empty), [&name]);
+    assert_eq!(wrong_tables(&empty), [name.as_str()]);
     assert_eq!(wrong_tables(&document.replacen("| ", "| 1", 1)), [name]);
     assert_eq!(wrong_tables("<!-- never-run -->\n<!-- end of never-run -->\n"), ["never-run"]);
 }
