@@ -10,7 +10,7 @@ use balance::{Backoff, EndpointState, EndpointStatus, Outcome, Picker, Proof, Re
 use model::HashKey;
 use net::clock;
 use net::timer::Timer;
-use telemetry::{ClusterCounters, EndpointCounters, Reason};
+use telemetry::{ClusterCounters, EndpointCounters, Gauge, Reason};
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
@@ -244,18 +244,16 @@ impl Cluster {
         let deadline_ms = demand.deadline_ms;
         let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
         let pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
-        self.counters.pending.inc();
+        let _counted = Counted::new(&self.counters.pending);
         timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
-        let outcome = tokio::select! {
+        tokio::select! {
             biased;
             error = gone(client) => Err(error),
             outcome = self.queue(pending.is_first, demand, timer) => outcome.map_err(|reason| match reason {
                 Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
                 reason => Error::internal(reason),
             }),
-        };
-        self.counters.pending.dec();
-        outcome
+        }
     }
 
     /// Waits in a queue in which the first to come is the first to be woken.
@@ -355,6 +353,22 @@ impl<'b> Pending<'b> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         self.breaker.pending.fetch_sub(1, SeqCst);
+    }
+}
+
+/// One of what a gauge counts, until it is dropped: a wait may end because its future is dropped.
+struct Counted<'g>(&'g Gauge);
+
+impl<'g> Counted<'g> {
+    fn new(gauge: &'g Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -505,6 +519,21 @@ mod tests {
         let error = lease.await.err().expect("nobody waits");
         assert_eq!((error.reason, cluster.plan.breaker.pending()), (Reason::ClientReset, 0));
         drop(room);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_while_it_waits_is_no_longer_counted() {
+        let cluster = cluster(&["127.0.0.1:1"], false);
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let _room = cluster.take(0, 0).unwrap();
+        let (client, _far) = client().await;
+        let demand = demand(&[], false);
+        let mut lease = Box::pin(cluster.lease(0, &demand, &client, &timer));
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (1, 1));
+        drop(lease);
+        assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (0, 0));
     }
 
     #[tokio::test]
