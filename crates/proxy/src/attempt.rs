@@ -23,6 +23,7 @@ use crate::policy::headers::ResponseEdits;
 use crate::policy::retry::{Setback, Tries};
 use crate::receive::{self, Watch};
 use crate::respond;
+use crate::stream::Stream;
 use crate::tls;
 use crate::work::{Reply, Rooms, Work};
 
@@ -108,13 +109,24 @@ impl Routed<'_> {
 
 /// What is known of a request whose connection has ended before a byte of its response came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+pub(crate) enum Ending {
     /// The endpoint cannot have read anything of it.
     Unseen,
     /// The endpoint closed the connection at about the time that the request was sent. It has probably not read the request, which is no proof.
     Crossed,
     /// The endpoint may have read it, and failed on it.
     Unknown,
+}
+
+/// What has been sent of a request over a connection that has ended.
+pub(crate) struct Sent {
+    pub(crate) bytes: u64,
+    /// When the head left, in microseconds; 0: it has not.
+    pub(crate) head_us: u64,
+    /// The request stopped getting through.
+    pub(crate) failed: bool,
+    /// What had been acknowledged when the request was about to be sent, where that was asked.
+    pub(crate) before: Option<Progress>,
 }
 
 /// One try at one endpoint.
@@ -193,7 +205,9 @@ impl<'a> Attempt<'a> {
                         self.lease.endpoint.pool.distrust();
                     }
                     if !self.was_heard {
-                        self.ending = ending(&error, &upstream, work, wait.upload_failed, before);
+                        let Work { upload, .. } = work;
+                        let (bytes, head_us, failed) = (upload.sent, upload.head_sent_us, wait.upload_failed);
+                        self.ending = ending(&error, &upstream.stream, &Sent { bytes, head_us, failed, before });
                     }
                     return Err(error);
                 }
@@ -404,28 +418,27 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// What the end of a connection, on which nothing of a response came, tells about the request. `before`: what had been acknowledged when the
-/// request was about to be sent, where that was asked.
+/// What the end of a connection, on which nothing of a response came, tells about the request.
 ///
 /// Only a FIN can prove that the request was not seen: it acknowledges all that the endpoint's kernel had received. This holds although the kernel
 /// goes on receiving behind a FIN, because an endpoint that has ended its side can answer nothing any more, and must not process what comes
 /// (RFC 9112 section 9.6). nginx 1.22, HAProxy 2.6 and Go 1.26 close an idle connection with close(2), after which their kernel takes
 /// nothing.
-fn ending(error: &Error, upstream: &Upstream, work: &Work, upload_failed: bool, before: Option<Progress>) -> Ending {
+pub(crate) fn ending(error: &Error, stream: &Stream, sent: &Sent) -> Ending {
     match error.reason {
         Reason::UpstreamRefused => return Ending::Unseen,
         Reason::UpstreamEof | Reason::UpstreamReset => {}
         _ => return Ending::Unknown,
     }
-    let sent_us = work.upload.head_sent_us;
+    let sent_us = sent.head_us;
     let is_soon = |round_trip_us: u64| sent_us > 0 && is_soon(clock::now_us().saturating_sub(sent_us), round_trip_us);
     let source = error.source.as_ref();
-    let Some(tcp) = upstream.stream.tcp() else {
+    let Some(tcp) = stream.tcp() else {
         // A stream that was reset was seen. How long a round trip takes on a shared connection is not known here.
         let is_closed = matches!(source.and_then(Cut::within), Some(Cut::Gone | Cut::Lost));
         return if is_closed && is_soon(0) { Ending::Crossed } else { Ending::Unknown };
     };
-    if work.upload.sent == 0 {
+    if sent.bytes == 0 {
         return Ending::Unseen;
     }
     let Some(progress) = net::socket::progress(tcp) else { return Ending::Unknown };
@@ -433,8 +446,8 @@ fn ending(error: &Error, upstream: &Upstream, work: &Work, upload_failed: bool, 
     // end of the stream as after a FIN.
     let is_end = error.reason == Reason::UpstreamEof
         || source.is_some_and(|source| source.kind() == std::io::ErrorKind::UnexpectedEof);
-    let is_fin = is_end && !upload_failed;
-    if is_fin && before.is_some_and(|before| before.acked == progress.acked) {
+    let is_fin = is_end && !sent.failed;
+    if is_fin && sent.before.is_some_and(|before| before.acked == progress.acked) {
         Ending::Unseen
     } else if progress.has_unacked && (is_fin || is_soon(progress.round_trip_us)) {
         Ending::Crossed

@@ -17,12 +17,13 @@ use net::clock;
 use net::timer::{Timer, Timers};
 use smallvec::SmallVec;
 use telemetry::Reason;
+use tokio::io::AsyncWriteExt;
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Method, ResponseHead};
 
 use super::headers::RequestEdits;
 use super::{Asked, Dealer};
-use crate::attempt;
+use crate::attempt::{self, Ending, Sent};
 use crate::body::{Head, Pump};
 use crate::cluster::{Cluster, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
@@ -218,6 +219,19 @@ fn framed(mut message: Vec<u8>, body: Body, data: &[u8]) -> Vec<u8> {
     message
 }
 
+/// Why a copy has no answer.
+struct Failed {
+    error: Error,
+    /// The endpoint closed a kept connection just then, so that the copy is sent once more, on a fresh one: see [`is_sent_again`].
+    is_stale: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, is_stale: false }
+    }
+}
+
 /// Sends one copy, and reads its answer.
 async fn deliver(
     cluster: &Cluster,
@@ -234,18 +248,17 @@ async fn deliver(
     lease.endpoint.counters.requests.inc();
     let mut wanted = Wanted { who: &who, begun_us: now_us, fresh_since_us: None, now_ms, deadline_ms };
     let outcome = loop {
-        let upstream = connect::checkout(cluster, &lease.endpoint, &wanted, timer).await;
-        let is_reused = upstream.as_ref().is_ok_and(|upstream| upstream.is_reused);
-        let answered = match upstream {
-            Ok(upstream) => answer(cluster, &lease, upstream, message, method, timer, deadline_ms).await,
-            Err(error) => Err(error),
+        let upstream = match connect::checkout(cluster, &lease.endpoint, &wanted, timer).await {
+            Ok(upstream) => upstream,
+            Err(error) => break Err(error),
         };
-        match answered {
-            // The endpoint closed a kept connection just then. Twice would not do harm either: a mirror's answers go nowhere.
-            Err(error) if is_reused && error.reason != Reason::ResponseTimeout => {
+        match answer(cluster, &lease, upstream, message, method, timer, deadline_ms).await {
+            Ok(status) => break Ok(status),
+            Err(Failed { is_stale: true, .. }) => {
+                cluster.counters.stale_reuse.inc();
                 wanted.fresh_since_us = Some(now_us);
             }
-            answered => break answered,
+            Err(Failed { error, .. }) => break Err(error),
         }
     };
     match &outcome {
@@ -268,33 +281,74 @@ async fn answer(
     method: Method,
     timer: &Timer,
     deadline_ms: u64,
-) -> Result<u16, Error> {
+) -> Result<u16, Failed> {
     timer.set(deadline_ms);
     let mut head = ResponseHead::default();
+    // Asked only where it can matter, as for a request.
+    let is_doubtful = upstream.is_reused && !method.is_idempotent();
+    let before = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
+    let mut sent = Sent { bytes: 0, head_us: 0, failed: false, before };
     let exchanged = timer.guard(async {
         match (message, &mut upstream.stream) {
             (Message::H2 { head: request, body }, Stream::H2(handle)) => {
-                send_frames(handle, request, body).await.map_err(Error::endpoint_io)?;
+                send_frames(handle, request, body, &mut sent).await.map_err(Error::endpoint_io)?;
                 final_head(&mut upstream, method, &mut head).await?;
                 skip_frames(&upstream).await.map(|()| true)
             }
             (Message::H1(bytes), stream) => {
-                stream.send(bytes).await.map_err(Error::endpoint_io)?;
+                send_bytes(stream, bytes, &mut sent).await.map_err(Error::endpoint_io)?;
                 final_head(&mut upstream, method, &mut head).await?;
                 is_read_whole(&mut upstream, &head).await
             }
             (Message::H2 { .. }, _) => Err(Error::internal(Reason::Internal)),
         }
     });
-    let is_whole = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))??;
+    let exchanged = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))?;
+    let is_whole = exchanged.map_err(|error| {
+        // Something of an answer came, be it half a head or a 1xx.
+        let was_heard = head.status != 0 || !upstream.input.is_empty();
+        let is_stale =
+            upstream.is_reused && !was_heard && is_sent_again(attempt::ending(&error, &upstream.stream, &sent), method);
+        Failed { error, is_stale }
+    })?;
     if is_whole && head.keep_alive && upstream.input.is_empty() {
         passing::give_back(cluster, lease, upstream, method, &head, clock::now_ms());
     }
     Ok(head.status)
 }
 
-async fn send_frames(handle: &mut Handle, head: &Block, body: &[u8]) -> std::io::Result<()> {
+/// The same rule as for a request: one that the endpoint may have seen is repeated only if its method is idempotent. That nobody reads the
+/// answers of a mirror does not make a POST harmless there.
+fn is_sent_again(ending: Ending, method: Method) -> bool {
+    match ending {
+        Ending::Unseen => true,
+        Ending::Crossed => method.is_idempotent(),
+        Ending::Unknown => false,
+    }
+}
+
+async fn send_bytes(stream: &mut Stream, bytes: &[u8], sent: &mut Sent) -> std::io::Result<()> {
+    sent.failed = true;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let taken = stream.write(rest).await?;
+        if taken == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        if sent.bytes == 0 {
+            sent.head_us = clock::now_us();
+        }
+        sent.bytes += taken as u64;
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    stream.flush().await?;
+    sent.failed = false;
+    Ok(())
+}
+
+async fn send_frames(handle: &mut Handle, head: &Block, body: &[u8], sent: &mut Sent) -> std::io::Result<()> {
     poll_fn(|cx| handle.poll_send_head(cx, head, body.is_empty())).await?;
+    sent.head_us = clock::now_us();
     let mut rest = body;
     while !rest.is_empty() {
         let taken = poll_fn(|cx| handle.poll_send(cx, rest, true)).await?;
@@ -396,6 +450,17 @@ mod tests {
         check(Body::Length(5), "hello", "Hhello");
         check(Body::Chunked, "hello", "H5\r\nhello\r\n0\r\n\r\n");
         check(Body::Chunked, "", "H0\r\n\r\n");
+    }
+
+    #[test]
+    fn a_copy_that_its_endpoint_may_have_seen_is_repeated_only_if_that_does_no_harm() {
+        let check = |ending, method, expect| assert_eq!(is_sent_again(ending, method), expect, "{ending:?} {method:?}");
+        check(Ending::Unseen, Method::Post, true);
+        check(Ending::Unseen, Method::Get, true);
+        check(Ending::Crossed, Method::Post, false);
+        check(Ending::Crossed, Method::Get, true);
+        check(Ending::Unknown, Method::Get, false);
+        check(Ending::Unknown, Method::Post, false);
     }
 
     #[test]
