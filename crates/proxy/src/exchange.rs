@@ -471,7 +471,7 @@ async fn relay_tunnel(tunnel: Tunnel, slot: &Slot, downstream: &mut Downstream, 
         End { stream: &mut downstream.stream, input: from_client },
         End { stream: &mut upstream.stream, input: upstream.input },
     );
-    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved).await;
+    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, || ()).await;
     entry.bytes_in += moved.upstream;
     entry.bytes_out += moved.downstream;
     if let Err(error) = outcome {

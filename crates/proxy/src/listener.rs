@@ -24,7 +24,7 @@ use crate::connect::OnBehalfOf;
 use crate::error::Error;
 use crate::share::Handed;
 use crate::stream::Stream;
-use crate::worker::{ListenerView, Worker};
+use crate::worker::{Connection, ListenerView, Worker};
 use crate::{headers, passthrough, respond, session, tcp, tls};
 
 /// The longest a PROXY protocol header may take: the proxy in front sends it at once.
@@ -138,10 +138,10 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
     let (worker, slot) = (worker.clone(), slot.clone());
     tokio::task::spawn_local(async move {
         match place {
-            Some(_place) => {
+            Some(place) => {
                 // It may last for days: it takes the listener as each snapshot has it, and holds none.
                 drop(view);
-                serve(&worker, &slot, stream, address).await;
+                serve(&worker, &slot, stream, address, &place.connection).await;
             }
             None => refuse(&view, stream).await,
         }
@@ -152,15 +152,15 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
 struct Place {
     open: Arc<AtomicUsize>,
     counters: Arc<ListenerCounters>,
-    _connection: crate::worker::Connection,
+    connection: Connection,
 }
 
 impl Place {
-    fn take(view: &Rc<ListenerView>, connection: crate::worker::Connection) -> Option<Self> {
+    fn take(view: &Rc<ListenerView>, connection: Connection) -> Option<Self> {
         let open = view.plan.open.clone();
         let before = open.fetch_add(1, Relaxed);
         view.counters.open.inc();
-        let place = Self { open, counters: view.counters.clone(), _connection: connection };
+        let place = Self { open, counters: view.counters.clone(), connection };
         (before < view.plan.policy.connections_max).then_some(place)
     }
 }
@@ -187,7 +187,13 @@ async fn refuse(view: &ListenerView, mut stream: TcpStream) {
     }
 }
 
-async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, address: SocketAddr) {
+async fn serve(
+    worker: &Rc<Worker>,
+    slot: &Rc<Slot>,
+    mut stream: TcpStream,
+    address: SocketAddr,
+    connection: &Connection,
+) {
     let view = slot.view();
     let mut who = OnBehalfOf { client: canonical(address), local: stream.local_addr().map_or(address, canonical) };
     let mut input = Buffer::none();
@@ -214,8 +220,8 @@ async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, mut stream: TcpStream, addr
             // In a box, as below: what it takes to begin a connection is not kept beside what it takes to serve it.
             Box::pin(session::serve(worker, slot, stream, input, who, secured)).await;
         }
-        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who)).await,
-        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, view, stream, input, who)).await,
+        Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
+        Protocol::TlsPassthrough(_) => Box::pin(passthrough::serve(worker, view, stream, input, who, connection)).await,
     }
 }
 

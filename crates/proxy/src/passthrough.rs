@@ -16,7 +16,7 @@ use crate::connect::OnBehalfOf;
 use crate::error::Error;
 use crate::stream::Stream;
 use crate::tcp;
-use crate::worker::{ListenerView, Worker};
+use crate::worker::{Connection, ListenerView, Worker};
 
 /// A first message longer than this is refused. Those of browsers with post-quantum key shares are below 2 KiB.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
@@ -28,6 +28,7 @@ pub(crate) async fn serve(
     mut stream: TcpStream,
     mut input: Buffer,
     who: OnBehalfOf,
+    connection: &Connection,
 ) {
     let Protocol::TlsPassthrough(policy) = &listener.plan.policy.protocol else { return };
     let timer = Timer::new(&worker.timers);
@@ -42,7 +43,7 @@ pub(crate) async fn serve(
         Ok(cluster) => {
             drop(timer);
             let idle_timeout = policy.idle_timeout;
-            tcp::relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout).await;
+            tcp::relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout, connection).await;
         }
         Err(error) => {
             listener.count(error.reason);

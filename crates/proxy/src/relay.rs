@@ -40,22 +40,29 @@ pub(crate) struct Moved {
 ///
 /// # Errors
 /// [`Reason::TunnelIdle`] after `idle_timeout_ms` without a byte in either direction; [`Reason::ClientReset`] and
-/// [`Reason::UpstreamReset`] when a connection fails. `moved` is right in any case.
+/// [`Reason::UpstreamReset`] when a connection fails. `moved` is right in any case. `client_ended` is called once the client has ended its
+/// side.
 pub(crate) async fn run(
     downstream: End<'_>,
     upstream: End<'_>,
     timer: &Timer,
     idle_timeout_ms: u64,
     moved: &mut Moved,
+    client_ended: impl FnOnce(),
 ) -> Result<(), Error> {
     let (client, endpoint) = (downstream.stream, upstream.stream);
     let can_splice = client.plain().is_some() && endpoint.plain().is_some();
     let mut request = Direction::new(downstream.input, can_splice);
     let mut response = Direction::new(upstream.input, can_splice);
     timer.set(clock::now_ms().saturating_add(idle_timeout_ms));
-    let mut seen = 0;
+    let (mut seen, mut client_ended) = (0, Some(client_ended));
     let outcome = std::future::poll_fn(|cx| {
         let up = request.poll(cx, client, endpoint);
+        if request.state != State::Open
+            && let Some(client_ended) = client_ended.take()
+        {
+            client_ended();
+        }
         let down = response.poll(cx, endpoint, client);
         match (up, down) {
             (Poll::Ready(Err(Failure::Read(error))), _) | (_, Poll::Ready(Err(Failure::Write(error)))) => {
@@ -243,7 +250,7 @@ mod tests {
         let relay = async {
             let ends =
                 (End { stream: &mut from, input: Buffer::none() }, End { stream: &mut to, input: Buffer::none() });
-            run(ends.0, ends.1, &timer, 60_000, &mut moved).await.unwrap();
+            run(ends.0, ends.1, &timer, 60_000, &mut moved, || ()).await.unwrap();
         };
         let ((), sent, got) = tokio::join!(relay, talk(&mut endpoint, down, piece), talk(&mut client, up, piece));
         assert!(sent == up && got == down, "{} up, {} down, in pieces of {piece}", up.len(), down.len());
@@ -263,6 +270,31 @@ mod tests {
         let (outcome, ()) = tokio::join!(reader.read_to_end(&mut heard), say);
         outcome.unwrap();
         heard
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_client_is_told_before_the_endpoint_ends() {
+        let ((client, from), (to, mut endpoint)) = (pair().await, pair().await);
+        let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let (mut moved, has_ended) = (Moved::default(), std::cell::Cell::new(false));
+        let relay = async {
+            let ends =
+                (End { stream: &mut from, input: Buffer::none() }, End { stream: &mut to, input: Buffer::none() });
+            run(ends.0, ends.1, &timer, 60_000, &mut moved, || has_ended.set(true)).await.unwrap();
+        };
+        let talk = async {
+            let mut client = client;
+            endpoint.write_all(b"!").await.unwrap();
+            client.read_u8().await.unwrap();
+            assert!(!has_ended.get());
+            drop(client);
+            assert_eq!(endpoint.read(&mut [0]).await.unwrap(), 0);
+            assert!(has_ended.get());
+            drop(endpoint);
+        };
+        tokio::join!(relay, talk);
     }
 
     #[tokio::test]

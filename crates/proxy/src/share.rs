@@ -2,7 +2,9 @@
 //!
 //! The kernel spreads them by a hash over the listening sockets (SO_REUSEPORT), which is even for many and not for few: of two long-lived
 //! connections to two workers, both land on one of them half of the time. So a worker that has clearly more than another hands on what
-//! it has just accepted, before the first byte is read. From then on the connection, and all its streams, stay where they are.
+//! it has just accepted, before the first byte is read. From then on the connection, and all its streams, stay where they are. A TCP
+//! connection whose client has ended it no longer counts: a client that opens one connection after the other would have every second one
+//! handed on, which costs it the wake-up of another thread.
 //! Figures: docs/design/2026-11-21-http2-in-the-proxy.md.
 
 use std::net::{SocketAddr, TcpStream};
@@ -85,9 +87,13 @@ fn is_worth_it(own: usize, least: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
+    use crate::worker::Worker;
 
     #[test]
     fn few_are_evened_out_and_many_nearly() {
@@ -111,6 +117,25 @@ mod tests {
             all.opened(all.better_than(worker).unwrap_or(worker));
         }
         all.open.iter().map(|open| open.load(Relaxed)).collect()
+    }
+
+    #[test]
+    fn one_connection_after_the_other_stays_where_it_comes() {
+        let channels: Vec<_> = (0..2).map(|_| unbounded_channel()).collect();
+        let all = Arc::new(Workers::new(channels.iter().map(|(commands, _)| commands.clone()).collect()));
+        let worker = Rc::new(Worker::new(0, all.clone(), Arc::default()));
+        all.opened(0);
+        let last = worker.connection();
+        assert_eq!(all.better_than(0), Some(1));
+        // Its client has ended it and begins the next, and the endpoint has not heard of that yet.
+        last.ends();
+        assert_eq!(all.better_than(0), None);
+        all.opened(0);
+        let next = worker.connection();
+        drop(last);
+        assert_eq!(all.better_than(0), Some(1), "it is counted off once");
+        drop(next);
+        assert_eq!(all.open[0].load(Relaxed), 0);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::error::{Error, Side};
 use crate::log::Entry;
 use crate::relay::{self, End, Moved};
 use crate::stream::Stream;
-use crate::worker::{ListenerView, Worker};
+use crate::worker::{Connection, ListenerView, Worker};
 
 /// Endpoints that are tried for one connection, not counting those that could not be reached, as far as [`Redispatch`] goes. Nothing is sent
 /// before one accepts, so that trying is safe.
@@ -33,14 +33,19 @@ pub(crate) async fn serve(
     stream: TcpStream,
     input: Buffer,
     who: OnBehalfOf,
+    connection: &Connection,
 ) {
     let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
     let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
     let idle_timeout = policy.idle_timeout;
-    relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout).await;
+    relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout, connection).await;
 }
 
 /// Relays one connection to an endpoint of a cluster, and logs it.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is a part of the connection, and none has a use without the others"
+)]
 pub(crate) async fn relay(
     worker: &Worker,
     listener: Rc<ListenerView>,
@@ -49,6 +54,7 @@ pub(crate) async fn relay(
     input: Buffer,
     who: OnBehalfOf,
     idle_timeout: Duration,
+    connection: &Connection,
 ) {
     let timer = Timer::new(&worker.timers);
     let begun_us = clock::now_us();
@@ -64,7 +70,8 @@ pub(crate) async fn relay(
             entry.added_us = clock::now_us().saturating_sub(begun_us);
             let ends =
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
-            let outcome = relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved).await;
+            let outcome =
+                relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved, || connection.ends()).await;
             if let Err(Error { side: Side::Upstream, .. }) = &outcome {
                 kept.record_reset(&lease.endpoint);
             }

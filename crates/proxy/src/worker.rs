@@ -125,21 +125,35 @@ impl ListenerView {
 }
 
 /// A downstream connection, as far as the end of a drain and the shares of workers depend on it.
-pub(crate) struct Connection(Rc<Worker>);
+pub(crate) struct Connection {
+    worker: Rc<Worker>,
+    /// It is counted among [`Workers`].
+    is_shared: Cell<bool>,
+}
+
+impl Connection {
+    /// The client has ended its side: what is left of the connection is no reason to hand the next one on. A client that opens one connection
+    /// after the other begins the next while this one is still being closed at the endpoint.
+    pub(crate) fn ends(&self) {
+        if self.is_shared.replace(false) {
+            self.worker.workers.closed(self.worker.index);
+        }
+    }
+}
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.0.workers.closed(self.0.index);
-        let left = self.0.connections.get().saturating_sub(1);
-        self.0.connections.set(left);
+        self.ends();
+        let left = self.worker.connections.get().saturating_sub(1);
+        self.worker.connections.set(left);
         if left == 0 {
-            self.0.last_connection_gone.notify_one();
+            self.worker.last_connection_gone.notify_one();
         }
     }
 }
 
 impl Worker {
-    fn new(index: usize, workers: Arc<Workers>, registry: Arc<Registry>) -> Self {
+    pub(crate) fn new(index: usize, workers: Arc<Workers>, registry: Arc<Registry>) -> Self {
         Self {
             index,
             workers,
@@ -160,7 +174,7 @@ impl Worker {
     /// One that is this worker's, and counted as such among [`Workers`].
     pub(crate) fn connection(self: &Rc<Self>) -> Connection {
         self.connections.set(self.connections.get() + 1);
-        Connection(self.clone())
+        Connection { worker: self.clone(), is_shared: Cell::new(true) }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
