@@ -156,6 +156,6 @@ fn drops_are_counted_by_their_reason() {
         assert!(status.contains("no_endpoint"), "{status}");
         let flows = vips.ask(&["flows", "--vip", "echo"]);
         let own = stream.local_addr().unwrap().to_string();
-        assert!(flows.contains(&own) && flows.contains("20.20.20.1:7"), "{flows}");
+        assert!(flows.lines().any(|line| line.starts_with("echo ") && line.contains(&own)), "{flows}");
     });
 }
