@@ -355,6 +355,10 @@ fn a_refused_stream_is_sent_again() {
             assert_eq!(client.ask(&Ask::post("/refuse", b"body")).await.unwrap().status, 200);
         }
     });
+    // A connection whose endpoint refuses a stream is as good as a new one, and asking again has its price.
+    let count = |name| between.balancer.metric(name, &[("cluster", "web")]);
+    assert_eq!(count("steelyard_cluster_connects_total"), 1.0);
+    assert_eq!((count("steelyard_cluster_stale_reuse_total"), count("steelyard_cluster_retries_total")), (0.0, 2.0));
 }
 
 #[test]

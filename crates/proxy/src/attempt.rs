@@ -88,7 +88,7 @@ pub(crate) async fn until_answered(
         if error.side != Side::Upstream || error.reason == Reason::RequestTimeout {
             return Err(error);
         }
-        if attempt.was_reused {
+        if attempt.was_reused && attempt.is_connection_over {
             tries.fresh_since_us = Some(entry.begun_us);
         }
         if tries.again(routed, setback, &attempt, work, now_ms) {
@@ -114,6 +114,8 @@ pub(crate) enum Ending {
     Unseen,
     /// The endpoint closed the connection at about the time that the request was sent. It has probably not read the request, which is no proof.
     Crossed,
+    /// The endpoint refused the stream and did not act on the request. The connection goes on, so it was not stale.
+    Refused,
     /// The endpoint may have read it, and failed on it.
     Unknown,
 }
@@ -145,6 +147,8 @@ pub(crate) struct Attempt<'a> {
     was_heard: bool,
     /// How the connection ended, where it did.
     ending: Ending,
+    /// The connection takes no more requests. It may do so where a stream alone has failed.
+    is_connection_over: bool,
     /// The client was told to go on and send its body.
     was_continued: bool,
     /// The client may send nothing for a while: between the messages of a call.
@@ -165,6 +169,7 @@ impl<'a> Attempt<'a> {
             was_sent: false,
             was_heard: false,
             ending: Ending::Unknown,
+            is_connection_over: false,
             was_continued: false,
             // Whoever claims to be a call where there can be none gains nothing by it.
             may_pause: is_call && routed.cluster.plan.policy.protocol == ClusterProtocol::H2,
@@ -200,6 +205,7 @@ impl<'a> Attempt<'a> {
                 Ok(head_bytes) => head_bytes,
                 Err(error) => {
                     self.was_heard |= !upstream.input.is_empty();
+                    self.is_connection_over = upstream.stream.h2().is_none_or(Handle::is_connection_ending);
                     if upstream.is_reused && error.reason == Reason::UpstreamBadHead {
                         // Perhaps the body of a response before it that must not have one.
                         self.lease.endpoint.pool.distrust();
@@ -398,7 +404,7 @@ impl<'a> Attempt<'a> {
 
     /// The endpoint closed a connection from the pool just then, which says nothing about the endpoint.
     fn was_stale(&self) -> bool {
-        self.was_reused && self.ending != Ending::Unknown
+        self.was_reused && matches!(self.ending, Ending::Unseen | Ending::Crossed)
     }
 
     fn judge_failure(&self, error: &Error) {
@@ -426,6 +432,9 @@ impl<'a> Attempt<'a> {
 /// nothing.
 pub(crate) fn ending(error: &Error, stream: &Stream, sent: &Sent) -> Ending {
     match error.reason {
+        Reason::UpstreamRefused if stream.h2().is_some_and(|handle| !handle.is_connection_ending()) => {
+            return Ending::Refused;
+        }
         Reason::UpstreamRefused => return Ending::Unseen,
         Reason::UpstreamEof | Reason::UpstreamReset => {}
         _ => return Ending::Unknown,

@@ -244,6 +244,11 @@ impl Handle {
         }
     }
 
+    /// The connection takes no more streams, or is over.
+    pub(crate) fn is_connection_ending(&self) -> bool {
+        self.connection.over().is_some() || self.connection.wire.borrow().is_going_away()
+    }
+
     /// The stream will not be opened: who waits for a response hears why.
     fn refuse(&mut self, reason: Reason) -> Poll<io::Result<()>> {
         self.refused = Some(reason);

@@ -323,7 +323,7 @@ fn is_sent_again(ending: Ending, method: Method) -> bool {
     match ending {
         Ending::Unseen => true,
         Ending::Crossed => method.is_idempotent(),
-        Ending::Unknown => false,
+        Ending::Refused | Ending::Unknown => false,
     }
 }
 
@@ -459,6 +459,7 @@ mod tests {
         check(Ending::Unseen, Method::Get, true);
         check(Ending::Crossed, Method::Post, false);
         check(Ending::Crossed, Method::Get, true);
+        check(Ending::Refused, Method::Get, false);
         check(Ending::Unknown, Method::Get, false);
         check(Ending::Unknown, Method::Post, false);
     }

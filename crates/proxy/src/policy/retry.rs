@@ -136,11 +136,14 @@ impl Tries {
         begun_us: u64,
     ) -> bool {
         let is_repeatable = work.request.method.is_idempotent() || routed.policy.retry.non_idempotent;
+        // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
+        if self.fresh_since_us.is_some() {
+            return false;
+        }
         if !(setback == Setback::Unseen || is_repeatable) || !work.upload.rewind() {
             return false;
         }
         routed.cluster.counters.stale_reuse.inc();
-        // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
         self.fresh_since_us = Some(begun_us);
         true
     }
@@ -173,7 +176,7 @@ impl Tries {
             past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
         // A kept connection may end at any time (RFC 9112 section 9.3.1): a cluster of one endpoint is to bear that, too.
-        past.may_return = attempt.was_reused && setback == Setback::Reset;
+        past.may_return = attempt.was_reused && matches!(setback, Setback::Reset | Setback::Unseen);
         let has_another = retry.same_endpoint || past.may_return || has_other;
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
