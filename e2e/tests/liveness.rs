@@ -140,6 +140,19 @@ fn what_a_silent_endpoint_may_have_done_is_not_done_again() {
 }
 
 #[test]
+fn a_client_that_leaves_waits_for_no_stream() {
+    const MAX_CONCURRENT_STREAMS: u16 = 3;
+    let barren = mute_with(&[(MAX_CONCURRENT_STREAMS, 0)]);
+    let (balancer, address) = serve("", ", limits: {pending_timeout: 1h}", &[barren]);
+    let mut client = frames::Client::connect(address, &[]);
+    let stream = client.open(&block(&GET), true);
+    let connects = || balancer.metric("steelyard_cluster_connects_total", &[("cluster", "web")]);
+    until(PATIENCE, || (connects() >= 1.0).then_some(())).expect("a connection");
+    client.send(&frames::reset(stream, frames::code::CANCEL));
+    until(PATIENCE, || (refused(&balancer, "client_reset") >= 1.0).then_some(())).expect("the request dropped");
+}
+
+#[test]
 fn an_endpoint_that_allows_no_streams_is_waited_for_on_one_connection() {
     const MAX_CONCURRENT_STREAMS: u16 = 3;
     let barren = mute_with(&[(MAX_CONCURRENT_STREAMS, 0)]);

@@ -243,6 +243,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Upstream, Error> {
         let wanted = Wanted {
             who: &downstream.peer.who,
+            client: Some(&downstream.stream),
             begun_us: entry.begun_us,
             fresh_since_us,
             now_ms: self.lease.at_ms,

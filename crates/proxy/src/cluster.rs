@@ -316,7 +316,7 @@ impl Cluster {
 
 /// Waits until the client has left: its connection was reset or lost, or its stream was. One that has ended its side still waits for its answer,
 /// and is waited for, whatever it sends meanwhile.
-async fn gone(client: &Stream) -> Error {
+pub(crate) async fn gone(client: &Stream) -> Error {
     match (client.tcp(), client.h2()) {
         // Not by reading: what the client has sent and nobody has read would hide the end. The kernel tells of errors alone (EPOLLERR).
         (Some(tcp), _) => {

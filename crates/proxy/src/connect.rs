@@ -11,7 +11,7 @@ use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use wire::proxy_protocol;
 
-use crate::cluster::{Cluster, Endpoint};
+use crate::cluster::{self, Cluster, Endpoint};
 use crate::error::{Error, Side};
 use crate::snapshot::ClusterPlan;
 use crate::stream::Stream;
@@ -37,6 +37,8 @@ pub(crate) struct OnBehalfOf {
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'w> {
     pub(crate) who: &'w OnBehalfOf,
+    /// The client whose leaving ends the wait for a connection; `None`: nobody's does.
+    pub(crate) client: Option<&'w Stream>,
     /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
     pub(crate) begun_us: u64,
     /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
@@ -50,7 +52,7 @@ pub(crate) struct Wanted<'w> {
 ///
 /// # Errors
 /// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`] and its kinds, [`Reason::UpstreamH2`], each of
-/// the upstream side; [`Reason::NoLocalResources`]. For any of them nothing was sent.
+/// the upstream side; [`Reason::NoLocalResources`]; those of [`Error::client_io`] if the client leaves meanwhile. For any of them nothing was sent.
 pub(crate) async fn checkout(
     cluster: &Cluster,
     endpoint: &Rc<Endpoint>,
@@ -61,7 +63,7 @@ pub(crate) async fn checkout(
         let (handle, is_reused) = match endpoint.pool.mux().try_place(wanted) {
             Some(placed) => placed,
             // In a box, here and below: who does not wait for a connection does not pay for the room that it takes.
-            None => Box::pin(endpoint.pool.mux().place(cluster, endpoint, wanted, timer)).await?,
+            None => Box::pin(unless_gone(wanted, endpoint.pool.mux().place(cluster, endpoint, wanted, timer))).await?,
         };
         if is_reused {
             cluster.counters.reused.inc();
@@ -74,7 +76,17 @@ pub(crate) async fn checkout(
         cluster.counters.reused.inc();
         return Ok(Upstream { stream, input: Buffer::none(), is_reused: true });
     }
-    Box::pin(connect(cluster, endpoint, wanted, timer)).await
+    Box::pin(unless_gone(wanted, connect(cluster, endpoint, wanted, timer))).await
+}
+
+/// Waits for a connection as long as the client is there. What was not sent yet is not sent for a client that has left.
+async fn unless_gone<T>(wanted: &Wanted<'_>, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let Some(client) = wanted.client else { return made.await };
+    tokio::select! {
+        biased;
+        error = cluster::gone(client) => Err(error),
+        made = made => made,
+    }
 }
 
 /// Opens a connection for one alone, whatever the cluster speaks.

@@ -155,7 +155,8 @@ async fn open(
         entry.endpoint = Some(lease.endpoint.clone());
         lease.endpoint.counters.requests.inc();
         let begun_us = now_ms.saturating_mul(1000);
-        let wanted = Wanted { who: &who, begun_us, fresh_since_us: Some(begun_us), now_ms, deadline_ms: u64::MAX };
+        let wanted =
+            Wanted { who: &who, client: None, begun_us, fresh_since_us: Some(begun_us), now_ms, deadline_ms: u64::MAX };
         match connect::connect(cluster, &lease.endpoint, &wanted, timer).await {
             Ok(upstream) => {
                 let now_ms = clock::now_ms();
