@@ -124,14 +124,20 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "nghttp2-client",
         sign: Sign::Program("h2load"),
-        why: "makes the load of HTTP/2",
-        verbs: &["bench"],
+        why: "an HTTP/2 client from another project, and its load generator",
+        verbs: &["test", "ci", "bench"],
+    },
+    Package {
+        name: "nghttp2-server",
+        sign: Sign::Program("nghttpd"),
+        why: "an HTTP/2 origin from another project",
+        verbs: &["test", "ci"],
     },
     Package {
         name: "curl",
         sign: Sign::Program("curl"),
-        why: "takes large bodies over TLS, and asks virtual IPs",
-        verbs: &["bench", "ci", "kernels"],
+        why: "a client from another project: takes bodies over every version of HTTP, and asks virtual IPs",
+        verbs: &["test", "bench", "ci", "kernels"],
     },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
@@ -139,8 +145,8 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "nginx-light",
         sign: Sign::Program("nginx"),
-        why: "a rival (Debian starts it on port 80)",
-        verbs: &["bench"],
+        why: "an HTTP/1.1 origin from another project, and a rival (Debian starts it on port 80)",
+        verbs: &["test", "ci", "bench"],
     },
     Package {
         name: "libnginx-mod-stream",
@@ -260,6 +266,7 @@ mod tests {
             "wrk",
             "taskset",
             "h2load",
+            "nghttpd",
             "curl",
             "qemu-system-x86_64",
             "busybox",
