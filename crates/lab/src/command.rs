@@ -14,7 +14,7 @@ use crate::calibrate::{Plan, calibrate};
 use crate::compare::compare;
 use crate::doctor::{self, DoctorArgs};
 use crate::gate::{Limits, gate};
-use crate::record::Run;
+use crate::record::{self, Run};
 use crate::run::{self, RunArgs};
 use crate::scenario::{self, Wish};
 use crate::schedule::{self, clock};
@@ -206,8 +206,10 @@ fn list(args: &ListArgs) -> io::Result<()> {
             })
         };
         let (whole, quick) = (time(false).unwrap_or_default(), time(true).unwrap_or_default());
-        lines.push(format!("{name:<16}{}\n{:16}about {}, {} with --quick", file.title, "", clock(whole), clock(quick)));
-        lines.extend(file.cases.iter().map(|case| format!("{:18}{:<22}{}", "", case.case.name, case.case.title)));
+        lines.push(wrapped(&format!("{name:<16}"), &file.title));
+        lines.push(format!("{:16}about {}, {} with --quick", "", clock(whole), clock(quick)));
+        let case = |case: &record::Case| wrapped(&format!("  {:<22}", case.name), &case.title);
+        lines.extend(file.cases.iter().map(|planned| case(&planned.case)));
         entries.push(serde_json::json!({
             "name": name,
             "title": file.title,
@@ -223,7 +225,29 @@ fn list(args: &ListArgs) -> io::Result<()> {
         let all = serde_json::json!({"version": 1, "scenarios": entries, "contenders": names});
         return writeln!(out, "{all}");
     }
-    writeln!(out, "{}\n\ncontenders: {}", lines.join("\n"), names.join(" "))
+    writeln!(out, "{}\n\n{}", lines.join("\n"), wrapped("contenders: ", &names.join(" ")))
+}
+
+/// Columns of the narrowest terminal that is in use.
+const COLUMNS: usize = 80;
+
+/// Text behind a head, in lines of at most [`COLUMNS`] characters; those after the first begin where the text does.
+fn wrapped(head: &str, text: &str) -> String {
+    let indent = head.chars().count();
+    let (mut lines, mut width) = (head.to_owned(), indent);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if width > indent && width + 1 + length > COLUMNS {
+            lines.push_str(&format!("\n{:indent$}", ""));
+            width = indent;
+        } else if width > indent {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines
 }
 
 fn write_report(args: &ReportArgs) -> io::Result<()> {
@@ -306,6 +330,20 @@ fn percent(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_wrapped_under_their_begin() {
+        let text = "word ".repeat(20);
+        let lines = wrapped("  head  ", &text);
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+        assert!(
+            lines.lines().all(|line| line.chars().count() <= COLUMNS && line.get(8..12) == Some("word")),
+            "{lines}"
+        );
+        assert_eq!(wrapped("a ", "b c"), "a b c");
+        assert_eq!(wrapped("a ", ""), "a ");
+        assert_eq!(wrapped("a ", &"x".repeat(100)), format!("a {}", "x".repeat(100)), "a word is never cut");
+    }
 
     #[test]
     fn percentages() {

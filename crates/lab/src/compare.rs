@@ -63,8 +63,27 @@ pub struct Comparison {
     pub changes: Vec<Change>,
     /// Cells that only the old run has.
     pub gone: Vec<String>,
+    /// Figures that only the old run has: those of these cells, and of cells of which no round is sound in the new run.
+    pub lost: Vec<Gone>,
     /// Cells that only the new run has.
     pub added: Vec<String>,
+}
+
+/// Figures of a cell that the new run does not have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gone {
+    /// As of [`Change`].
+    pub case: String,
+    /// As of [`Change`].
+    pub instance: String,
+    /// As of [`Change`].
+    pub metrics: Vec<&'static str>,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} under {}", self.instance, self.case)
+    }
 }
 
 /// Compares `new` with `old`; both have been judged.
@@ -90,6 +109,14 @@ pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
     if changes.is_empty() {
         return Err(invalid("the runs have not a single sound figure in common".to_owned()));
     }
+    let lost = |(case, instance): &(&str, &str)| {
+        let is_lost = |metric: &&'static str| {
+            let has = |reading: &Reading<'_>| !reading.values(case, instance, metric).is_empty();
+            has(&old_reading) && !has(&new_reading)
+        };
+        let metrics: Vec<_> = METRICS_COMPARED.iter().map(|(metric, _)| *metric).filter(is_lost).collect();
+        (!metrics.is_empty()).then(|| Gone { case: (*case).to_owned(), instance: (*instance).to_owned(), metrics })
+    };
     let only = |cells: &[(&str, &str)], others: &[(&str, &str)]| {
         let only = cells.iter().filter(|cell| !others.contains(cell));
         only.map(|(case, instance)| format!("{instance} under {case}")).collect()
@@ -100,6 +127,7 @@ pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
         cautions: cautions(old, new),
         changes,
         gone: only(&old_cells, &new_cells),
+        lost: old_cells.iter().filter_map(lost).collect(),
         added: only(&new_cells, &old_cells),
     })
 }
@@ -176,6 +204,9 @@ impl fmt::Display for Comparison {
         }
         for cell in &self.gone {
             writeln!(to, "only in the old run: {cell}")?;
+        }
+        for lost in self.lost.iter().filter(|lost| !self.gone.contains(&lost.to_string())) {
+            writeln!(to, "no sound round in the new run: {lost}")?;
         }
         for cell in &self.added {
             writeln!(to, "only in the new run: {cell}")?;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::compare::{Change, Comparison, Outcome};
+use crate::compare::{Change, Comparison, Gone, Outcome};
 
 /// What a gate holds a new run to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,6 +40,8 @@ pub struct Outcomes {
     pub failed: Vec<Change>,
     /// Figures whose interval reaches beyond what is allowed without lying beyond it, or rests on too few rounds: neither passed nor failed.
     pub undecided: Vec<Change>,
+    /// What the old run measured and the new one did not, or not soundly: a contender that crashes must not pass for one that is as good.
+    pub missing: Vec<String>,
 }
 
 /// Holds the comparison to the limits.
@@ -60,9 +62,17 @@ pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
             undecided.push(change.clone());
         }
     }
+    let is_asked_for = |gone: &&Gone| {
+        let is_metric = gone.metrics.iter().any(|metric| match limits.metrics.as_slice() {
+            [] => GATED.contains(metric),
+            named => named.iter().any(|named| named.as_str() == *metric),
+        });
+        is_metric && (limits.instances.is_empty() || limits.instances.contains(&gone.instance))
+    };
+    let missing: Vec<String> = comparison.lost.iter().filter(is_asked_for).map(ToString::to_string).collect();
     // A gate that has looked at nothing, or could decide nothing, has not held.
-    let holds = failed.is_empty() && gated.len() > undecided.len();
-    Outcomes { version: 1, holds, limits: limits.clone(), gated: gated.len(), failed, undecided }
+    let holds = failed.is_empty() && missing.is_empty() && gated.len() > undecided.len();
+    Outcomes { version: 1, holds, limits: limits.clone(), gated: gated.len(), failed, undecided, missing }
 }
 
 /// How much worse the new run is, as a share of the old one: the two ends of the interval.
@@ -83,12 +93,19 @@ impl fmt::Display for Outcomes {
                 writeln!(to, "{what}\n\n{}", crate::report::changes(changes))?;
             }
         }
+        for missing in &self.missing {
+            writeln!(to, "Measured in the old run, and not in the new one: {missing}")?;
+        }
         let allowed = self.limits.regress_max * 100.0;
         let decided = self.gated - self.undecided.len();
         match (self.holds, self.gated) {
             (_, 0) => write!(to, "DOES NOT HOLD: there was no figure to look at"),
             (true, gated) => {
                 write!(to, "HOLDS: {decided} of {gated} figures are no more than {allowed} % worse, none surely is")
+            }
+            (false, _) if self.failed.is_empty() && !self.missing.is_empty() => {
+                let missing = self.missing.len();
+                write!(to, "DOES NOT HOLD: what the old run measured is missing in {missing} places")
             }
             (false, gated) if self.failed.is_empty() => {
                 write!(to, "DOES NOT HOLD: of {gated} figures none could be decided")
@@ -130,6 +147,7 @@ mod tests {
             cautions: Vec::new(),
             changes,
             gone: Vec::new(),
+            lost: Vec::new(),
             added: Vec::new(),
         };
         let limits = Limits { regress_max, instances: Vec::new(), metrics: Vec::new() };
@@ -158,6 +176,37 @@ mod tests {
         check(Vec::new(), 0.03, (false, 0, 0));
         // Not among the gated metrics.
         check(vec![change("p99_us", 2.0, 3.0)], 0.03, (false, 0, 0));
+    }
+
+    #[test]
+    fn a_contender_that_has_gone_does_not_pass() {
+        let mut old = crate::report::sample::run(crate::record::Table::L4l7Ab);
+        old.cells
+            .retain(|cell| cell.case == "capacity" && ["nginx-http", "haproxy-http"].contains(&cell.instance.as_str()));
+        let check = |new: &crate::record::Run, instances: &[&str], expect: (bool, usize)| {
+            let comparison = crate::compare::compare(&old, new).unwrap();
+            let instances = instances.iter().map(|name| (*name).to_owned()).collect();
+            let limits = Limits { regress_max: 0.05, instances, metrics: Vec::new() };
+            let got = gate(&comparison, &limits);
+            assert_eq!((got.holds, got.missing.len()), expect, "{got}");
+            got.to_string()
+        };
+        check(&old, &[], (true, 0));
+        // Without a cell.
+        let mut gone = old.clone();
+        gone.cells.retain(|cell| cell.instance != "haproxy-http");
+        let said = check(&gone, &[], (false, 1));
+        assert!(said.contains("not in the new one: haproxy-http under capacity"), "{said}");
+        check(&gone, &["nginx-http"], (true, 0));
+        check(&gone, &["haproxy-http"], (false, 1));
+        // With cells of which none is sound.
+        let mut dead = old.clone();
+        for cell in dead.cells.iter_mut().filter(|cell| cell.instance == "haproxy-http") {
+            cell.measurement = None;
+            cell.failure = Some(crate::record::Failure { why: "it died".into(), log: Vec::new() });
+        }
+        crate::report::analyse(&mut dead);
+        check(&dead, &[], (false, 1));
     }
 
     #[test]

@@ -143,15 +143,15 @@ async fn carry_out(args: &DemoArgs, exe: &Path) -> Result<DemoReport, DemoError>
     let part = Duration::from_secs(args.seconds) / 8;
     let (direct_target, balanced_target) = (target(farm.origins[0].address), target(farm.balancer_address));
 
-    let mut direct = Phase::new("direct to one origin");
-    let mut balanced = Phase::new("through the balancer");
+    let mut direct = Phase::new("direct");
+    let mut balanced = Phase::new("balanced");
     for _ in 0..2 {
         direct.add(&measured(&direct_target, part, None).await?);
         say(&direct.progress());
         balanced.add(&measured(&balanced_target, part, Some(&farm.balancer)).await?);
         say(&balanced.progress());
     }
-    let mut killed = Phase::new("through the balancer, one origin killed");
+    let mut killed = Phase::new("origin killed");
     let outcome = killing(&balanced_target, part * 4, &mut farm).await?;
     killed.add(&outcome);
     say(&killed.progress());

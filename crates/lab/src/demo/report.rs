@@ -119,7 +119,7 @@ impl Phase {
 
 impl fmt::Display for DemoReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = table(&["", "requests", "failures", "requests/s", "p50", "p99", "balancer CPU/request"]);
+        let mut table = table(&["", "requests", "failed", "req/s", "p50", "p99", "CPU/req"]);
         for phase in &self.phases {
             let cpu = phase.balancer_cpu_us_per_request.map_or("-".to_owned(), |us| format!("{us:.1} µs"));
             table.add_row([
@@ -133,6 +133,8 @@ impl fmt::Display for DemoReport {
             ]);
         }
         writeln!(to, "{table}")?;
+        writeln!(to, "direct: to one origin; balanced: through the balancer, whose CPU time it is;")?;
+        writeln!(to, "origin killed: through the balancer, while one origin dies.")?;
         writeln!(to)?;
         let mut table = self::table(&["origin", "served before the kill", "after"]);
         let total = |count: fn(&Share) -> u64| self.shares.iter().map(count).sum::<u64>();
@@ -145,7 +147,7 @@ impl fmt::Display for DemoReport {
         writeln!(to)?;
         let mib = self.balancer_rss_bytes as f64 / f64::from(1 << 20);
         writeln!(to, "The balancer held {mib:.1} MiB of memory at the end.")?;
-        writeln!(to, "Closed loop on {CONNECTIONS} connections; load, origins and balancer shared this host's CPUs.")?;
+        writeln!(to, "Closed loop on {CONNECTIONS} connections; load, origins and balancer shared the CPUs.")?;
         let failures: u64 = self.phases.iter().map(|phase| phase.failures).sum();
         match (self.passed, failures) {
             (true, _) => write!(to, "PASSED: no request failed, though an origin was killed under load."),
@@ -180,7 +182,18 @@ mod tests {
     use super::*;
 
     fn phase(requests: u64, failures: u64) -> Phase {
-        Phase { requests, failures, ..Phase::new("x") }
+        let rps = 12_345.6;
+        let (p50_us, p99_us, cpu) = (870.0, 12_340.0, Some(45.6));
+        let requests = if requests > 0 { 1_000_000 + requests } else { 0 };
+        Phase {
+            requests,
+            failures,
+            rps,
+            p50_us,
+            p99_us,
+            balancer_cpu_us_per_request: cpu,
+            ..Phase::new("origin killed")
+        }
     }
 
     #[track_caller]
@@ -188,6 +201,8 @@ mod tests {
         let phases = phases.map(|(requests, failures)| phase(requests, failures));
         let share = Share { origin: "a".to_owned(), is_killed: true, before: 1, after: 0 };
         let report = DemoReport::new(phases, vec![share], 5 << 20);
+        let text = report.to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(report.verdict(), expect);
         assert_eq!(report.to_string().lines().last(), Some(last_line));
     }

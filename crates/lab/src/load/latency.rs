@@ -103,19 +103,21 @@ impl CoarseLatencies {
     }
 }
 
-/// The figures of a distribution in one line, for people.
-pub(super) fn in_words(distribution: &Distribution) -> String {
-    let at = |percent| micros(distribution.percentile_us(percent).unwrap_or_default());
-    format!(
-        "min {}  mean {}  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
-        micros(distribution.min_us),
-        micros(distribution.mean_us),
-        at(50.0),
-        at(90.0),
-        at(99.0),
-        at(99.9),
-        micros(distribution.max_us)
-    )
+/// The columns of distributions in a table for people, 80 characters wide with the name of the row.
+pub(super) fn columns() -> String {
+    row("latency", ["min", "mean", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned))
+}
+
+/// The figures of one distribution under these columns.
+pub(super) fn in_columns(name: &str, distribution: &Distribution) -> String {
+    let at = |percent| distribution.percentile_us(percent).unwrap_or_default();
+    let Distribution { min_us, mean_us, max_us, .. } = *distribution;
+    row(name, [min_us, mean_us, at(50.0), at(90.0), at(99.0), at(99.9), max_us].map(micros))
+}
+
+fn row(name: &str, figures: [String; 7]) -> String {
+    let figures: String = figures.iter().map(|figure| format!("{figure:>10}")).collect();
+    format!("{name:<10}{figures}")
 }
 
 /// `870 µs`, `1.52 ms`, `3.1 s`: three digits that matter.
@@ -174,6 +176,18 @@ mod tests {
         assert!(latencies.percentile(100.0) >= Duration::from_secs(299));
         assert_eq!(Latencies::default().distribution(), Distribution::default());
         assert_eq!(CoarseLatencies::default().percentile_us(50.0), None);
+    }
+
+    #[test]
+    fn distributions_fit_a_terminal() {
+        let mut latencies = Latencies::default();
+        for us in [100, 1_000, 999_990, 99_990_000] {
+            latencies.record(Duration::from_micros(us));
+        }
+        let row = in_columns("first byte", &latencies.distribution());
+        assert_eq!((columns().chars().count(), row.chars().count()), (80, 80), "{row}");
+        assert_eq!(columns(), "latency          min      mean       p50       p90       p99     p99.9       max");
+        assert!(row.starts_with("first byte    100 µs   25.24 s   1.00 ms"), "{row}");
     }
 
     #[test]

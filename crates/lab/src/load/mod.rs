@@ -116,13 +116,17 @@ fn verdict(is_good: bool) -> Verdict {
 }
 
 fn print<R: Display + Serialize>(as_json: bool, report: &R) -> io::Result<()> {
-    if as_json { print_json(report) } else { write!(io::stdout().lock(), "{report}") }
+    if as_json { print_json(report) } else { unless_gone(write!(io::stdout().lock(), "{report}")) }
+}
+
+/// A reader that has gone away (`| head`) is no failure.
+fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
+    outcome.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
 fn print_json<R: Serialize>(report: &R) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, report)?;
-    writeln!(out)
+    unless_gone(serde_json::to_writer(&mut out, report).map_err(io::Error::from).and_then(|()| writeln!(out)))
 }
 
 #[cfg(test)]

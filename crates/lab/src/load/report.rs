@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::latency::{Latencies, in_words};
+use super::latency::{Latencies, columns, in_columns};
 use super::shape::{Shape, Timeline};
 use super::tally::Tally;
 use crate::record::{Distribution, Errors, Pacing, Second};
@@ -225,15 +225,19 @@ impl fmt::Display for LoadReport {
         if let Some((least, most)) = self.bytes_per_connection {
             writeln!(to, "            {least} to {most} on a connection")?;
         }
-        for (what, distribution) in [
-            ("latency from when it was due", &self.response),
-            ("latency from when it was sent", &self.service),
-            ("delivery, one way", &self.delivery),
+        let distributions = [
+            ("from due", &self.response),
+            ("from send", &self.service),
+            ("one way", &self.delivery),
             ("connect", &self.connect),
-            ("wait for the first byte", &self.waiting),
-        ] {
+            ("first byte", &self.waiting),
+        ];
+        if distributions.iter().any(|(_, distribution)| distribution.is_some()) {
+            writeln!(to, "{}", columns())?;
+        }
+        for (name, distribution) in distributions {
             if let Some(distribution) = distribution {
-                writeln!(to, "{what:<30}{}", in_words(distribution))?;
+                writeln!(to, "{}", in_columns(name, distribution))?;
             }
         }
         let Generator { cpu_s, busiest_thread } = self.generator;

@@ -63,14 +63,50 @@ pub(crate) fn change(share: f64) -> String {
     if share > 0.0 { format!("+{text}") } else { text }
 }
 
-/// A median with its interval: `12.3 [12.1, 12.6]`; the range of the rounds in round brackets where there are too few of them for 95 %.
+/// A median with its interval: `12.3 [12.1, 12.6]`; the range of the rounds in round brackets where there are too few of them for 95 %. The
+/// figure of a single round has no interval: see [`of_rounds`].
 pub(crate) fn with_interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
     let (median, low, high) = (show(estimate.median), show(estimate.low), show(estimate.high));
     match (estimate.rounds, estimate.is_sure()) {
-        (1, _) => median,
+        (1, _) => of_rounds(estimate.median, 1, show),
         (_, true) => format!("{median} [{low}, {high}]"),
         (_, false) => format!("{median} ({low}–{high})"),
     }
+}
+
+/// A median without its interval. One round says nothing about how far the next would be from it, so its figure has two digits and a
+/// mark: `15,000 (n=1)`, `1.5 ms (n=1)`.
+pub(crate) fn of_rounds(value: f64, rounds: usize, show: impl Fn(f64) -> String) -> String {
+    if rounds == 1 { format!("{}{ONE_ROUND}", in_two_digits(value, show)) } else { show(value) }
+}
+
+/// The same for a metric that may not have been measured; a dash then.
+pub(crate) fn median(estimate: Option<Estimate>, show: impl Fn(f64) -> String) -> String {
+    estimate.map_or("-".to_owned(), |estimate| of_rounds(estimate.median, estimate.rounds, show))
+}
+
+/// The mark of a figure that a single round gave.
+pub(crate) const ONE_ROUND: &str = " (n=1)";
+
+/// A figure rounded to two digits, for cells in which several figures share one mark.
+pub(crate) fn in_two_digits(value: f64, show: impl Fn(f64) -> String) -> String {
+    let coarse: f64 = format!("{value:.1e}").parse().unwrap_or(value);
+    without_zeros(&show(coarse))
+}
+
+/// Removes the zeros after the decimal point that `show` adds beyond two digits.
+fn without_zeros(text: &str) -> String {
+    let begin = text.find(|c: char| c.is_ascii_digit()).unwrap_or(text.len());
+    let (before, rest) = text.split_at(begin);
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(rest.len());
+    let (number, unit) = rest.split_at(end);
+    let mut number = number.to_owned();
+    let digits =
+        |number: &str| number.chars().filter(char::is_ascii_digit).collect::<String>().trim_start_matches('0').len();
+    while number.contains('.') && (number.ends_with('.') || (number.ends_with('0') && digits(&number) > 2)) {
+        number.pop();
+    }
+    format!("{before}{number}{unit}")
 }
 
 /// A ratio: `×1.23 [1.20, 1.27]`.
@@ -138,7 +174,14 @@ mod tests {
         let of = |rounds, confidence| Estimate { median: 10.0, low: 9.0, high: 12.0, rounds, confidence };
         assert_eq!(with_interval(&of(10, 0.97), plain), "10.0 [9.00, 12.0]");
         assert_eq!(with_interval(&of(3, 0.75), plain), "10.0 (9.00–12.0)");
-        assert_eq!(with_interval(&of(1, 0.0), plain), "10.0");
+        assert_eq!(with_interval(&of(1, 0.0), plain), "10 (n=1)");
+        let one = |median: f64, show: fn(f64) -> String| with_interval(&Estimate { median, ..of(1, 0.0) }, show);
+        assert_eq!(one(14_758.0, plain), "15,000 (n=1)");
+        assert_eq!(one(1_523.0, micros), "1.5 ms (n=1)");
+        assert_eq!(one(98.76, micros), "99 µs (n=1)");
+        assert_eq!(one(0.04567, plain), "0.046 (n=1)");
+        assert_eq!(one(0.0, plain), "0.00 (n=1)");
+        assert_eq!(ratio(&Estimate { median: 1.234, ..of(1, 0.0) }), "×1.2 (n=1)");
         assert_eq!(ratio(&of(10, 0.97)), "×10.0 [9.00, 12.0]");
     }
 }

@@ -12,7 +12,7 @@ const SIZE_FOR_PER_S: f64 = 10_000.0;
 /// How full its CPUs may be then: above, queues grow faster than load.
 const UTILISATION: f64 = 0.7;
 
-/// One row for each balancer that runs as a process and was measured under requests. None where the scenario has no such case.
+/// One row for each balancer that was measured under requests, those in the kernel too. None where the scenario has no such case.
 pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
     let case = best_case(figures)?;
     let head = ["balancer", "CPU µs/request", "cores", "MiB", "1 core : MiB", "p99 held"];
@@ -30,11 +30,11 @@ pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
         if let Some(need) = need(figures, case, instance) {
             table.row([
                 title(figures, instance),
-                number::plain(need.us),
-                format!("{:.2}", need.cores),
-                format!("{:.0}", need.mib),
-                format!("1 : {:.0}", need.mib / need.cores),
-                or_dash(need.p99_us, number::micros),
+                number::of_rounds(need.us, need.rounds, number::plain),
+                need.cores(),
+                need.mib.map_or("in the kernel".to_owned(), |_| need.mib()),
+                or_dash(need.mib, |mib| format!("1 : {}", number::of_rounds(mib / need.cores, need.rounds, whole))),
+                or_dash(need.p99_us, |p99| number::of_rounds(p99, need.rounds, number::micros)),
             ]);
         }
     }
@@ -46,7 +46,8 @@ pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// The sizing as one sentence, for the page's first box: of the balancer of requests that needs least, and the next.
+/// The sizing in a few sentences, for the page's first box: the balancer of requests that needs least, and the next; then the ones that need
+/// least among those that balance connections, and among those in the kernel, which balance packets.
 pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
     let case = best_case(figures)?;
     let needs = figures
@@ -54,38 +55,68 @@ pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
         .into_iter()
         .filter_map(|instance| Some((instance, need(figures, case, instance)?)));
     let mut needs: Vec<_> = needs.collect();
+    needs.sort_by(|left, right| left.1.cores.total_cmp(&right.1.cores));
+    let least_of = |layer: Layer, what: &str| {
+        let is_one = |(instance, _): &&(&Instance, Need)| crate::judge::layer_of(figures.run, &instance.id) == layer;
+        let (instance, need) = needs.iter().find(is_one)?;
+        Some(format!(" {what}, {} needs least: {} cores.", title(figures, instance), need.cores()))
+    };
+    let others =
+        [least_of(Layer::Tcp, "Of those that balance connections"), least_of(Layer::Kernel, "Of those in the kernel")];
     let of_requests =
         |instance: &Instance| matches!(crate::judge::layer_of(figures.run, &instance.id), Layer::Http | Layer::H2);
     // The published advice is about balancers of requests; those of connections only where there are no others.
-    if needs.iter().any(|(instance, _)| of_requests(instance)) {
-        needs.retain(|(instance, _)| of_requests(instance));
-    }
-    needs.sort_by(|left, right| left.1.cores.total_cmp(&right.1.cores));
+    let has_requests = needs.iter().any(|(instance, _)| of_requests(instance));
+    needs.retain(|(instance, need)| if has_requests { of_requests(instance) } else { need.mib.is_some() });
+    let (of_what, others) = match has_requests {
+        true => ("of requests ", others.into_iter().flatten().collect::<String>()),
+        false => ("", String::new()),
+    };
     let (instance, need) = needs.first()?;
+    let mib = need.mib?;
     let held = match (need.p99_us, &case.load.mode) {
-        (Some(p99), Mode::Open { .. } | Mode::Search { .. }) => format!(" at p99 ≤ {}", number::micros(p99)),
+        (Some(p99), Mode::Open { .. } | Mode::Search { .. }) => {
+            format!(" at p99 ≤ {}", number::of_rounds(p99, need.rounds, number::micros))
+        }
         // At full load; no latency that a balancer with room to spare would be held to.
         _ => String::new(),
     };
     let next = needs.get(1).map_or(String::new(), |(instance, need)| {
-        format!(" (the next, {}: {:.2} cores and {:.0} MiB)", title(figures, instance), need.cores, need.mib)
+        format!("; the next is {} with {} cores and {} MiB", title(figures, instance), need.cores(), need.mib())
     });
     Some(format!(
-        "For {} requests a second{held}: {:.2} cores and {:.0} MiB with {}{next}, on {} connections. That is 1 core : {:.0} MiB; published: 1 core : 300 MiB.",
+        "For {} requests a second{held} on {} connections, the balancer {of_what}that needs least is {} with {} cores and {} MiB{next}. That is 1 core : {} MiB; published: 1 core : 300 MiB.{others}",
         number::plain(SIZE_FOR_PER_S),
-        need.cores,
-        need.mib,
-        title(figures, instance),
         case.load.connections,
-        need.mib / need.cores
+        title(figures, instance),
+        need.cores(),
+        need.mib(),
+        number::of_rounds(mib / need.cores, need.rounds, whole)
     ))
+}
+
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
 }
 
 struct Need {
     us: f64,
     cores: f64,
-    mib: f64,
+    /// `None`: it has no process, and its memory is the kernel's.
+    mib: Option<f64>,
     p99_us: Option<f64>,
+    /// Of which these are the medians.
+    rounds: usize,
+}
+
+impl Need {
+    fn cores(&self) -> String {
+        number::of_rounds(self.cores, self.rounds, |cores| format!("{cores:.2}"))
+    }
+
+    fn mib(&self) -> String {
+        or_dash(self.mib, |mib| number::of_rounds(mib, self.rounds, whole))
+    }
 }
 
 fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> {
@@ -93,15 +124,21 @@ fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> 
     let least = figures.instances(&case.name).into_iter().map(|instance| instance.workers).min();
     // More workers get in each other's way: the fewest are what a balancer costs.
     let is_least = Some(instance.workers) == least;
-    if !matches!(layer, Layer::Tcp | Layer::Http | Layer::H2) || instance.hops != 1 || !is_least {
+    if !matches!(layer, Layer::Kernel | Layer::Tcp | Layer::Http | Layer::H2) || instance.hops != 1 || !is_least {
         return None;
     }
     middle(figures, &case.name, &instance.id, |m| lb_seconds(m, layer))?;
-    let us = figures.estimate(&case.name, &instance.id, LB_US)?.median;
-    let memory = middle(figures, &case.name, &instance.id, |m| Some(mib(m.memory.balancer_rss)))?;
+    let cost = figures.estimate(&case.name, &instance.id, LB_US)?;
+    let (us, rounds) = (cost.median, cost.rounds);
+    let memory = match layer {
+        Layer::Kernel => None,
+        _ => Some(
+            middle(figures, &case.name, &instance.id, |m| Some(mib(m.memory.balancer_rss))).filter(|mib| *mib > 0.0)?,
+        ),
+    };
     let cores = SIZE_FOR_PER_S * us / 1e6 / UTILISATION;
     let p99_us = figures.estimate(&case.name, &instance.id, P99).map(|p99| p99.median);
-    (cores > 0.0 && memory > 0.0).then_some(Need { us, cores, mib: memory, p99_us })
+    (cores > 0.0).then_some(Need { us, cores, mib: memory, p99_us, rounds })
 }
 
 /// Requests, below capacity if there is such a case: the heaviest of those, else the closed loop with the most connections.
@@ -137,15 +174,27 @@ mod tests {
         let need = need(figures, case, run.instance("nginx-http").unwrap()).unwrap();
         // 10,000/s of 15.2 µs are 0.152 CPUs, and 0.217 when those are to be 70 % full; 18 MiB were held.
         assert!((need.cores - 0.217).abs() < 0.003, "{}", need.cores);
-        assert_eq!(need.mib, 18.0);
+        assert_eq!(need.mib, Some(18.0));
         let sentence = sentence(figures).unwrap();
-        for part in
-            ["at p99 ≤ ", "with Steelyard http (the next, nginx http, tuned: 0.22 cores", "published: 1 core : 300 MiB"]
-        {
+        for part in [
+            "at p99 ≤ ",
+            "the balancer of requests that needs least is Steelyard http with ",
+            "the next is nginx http, tuned with 0.22 cores",
+            "published: 1 core : 300 MiB",
+        ] {
             assert!(sentence.contains(part), "{sentence}");
         }
-        // Balancers without a process have no memory to size.
-        assert!(super::need(figures, case, run.instance("steelyard-vip").unwrap()).is_none());
+        // Balancers without a process are named too, and have no memory of their own.
+        let vip = super::need(figures, case, run.instance("steelyard-vip").unwrap()).unwrap();
+        assert!(vip.mib.is_none() && vip.cores < need.cores, "{}", vip.cores);
+        for part in [
+            "Of those that balance connections, Steelyard tcp needs least: 0.1",
+            "Of those in the kernel, Steelyard vip needs least: 0.0",
+        ] {
+            assert!(sentence.contains(part), "{part}: {sentence}");
+        }
+        let rows = table(figures).unwrap().rows;
+        assert!(rows.iter().any(|row| row.iter().any(|cell| cell.contains("in the kernel"))), "{rows:?}");
     }
 
     #[test]

@@ -15,6 +15,16 @@ fn check(text: &str, expect: &[&str]) {
 }
 
 #[test]
+fn a_vip_beside_the_bare_paths_comes_with_the_reason() {
+    let run = sample::run(Table::L4Matrix);
+    let text = markdown(&run);
+    assert!(text.contains(", which skips that step"), "{text}");
+    let mut without = run.clone();
+    without.scenario.loopback = true;
+    assert!(!markdown(&without).contains("skips that step"));
+}
+
+#[test]
 fn each_report_has_the_columns_of_the_published_one() {
     let of = |table| markdown(&sample::run(table));
     check(

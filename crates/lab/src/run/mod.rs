@@ -75,7 +75,11 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
             continue;
         }
         finish(&mut run, &plan.directory, outcome.err())?;
-        if run.partial.is_some() || run.cells.iter().all(|cell| cell.measurement.is_none()) {
+        if run.partial.is_some() {
+            verdict = Verdict::Failed;
+        }
+        if let Some(why) = shows_nothing(&run) {
+            progress::say(&why);
             verdict = Verdict::Failed;
         }
         if run.partial.as_deref() == Some(INTERRUPTED) {
@@ -86,6 +90,26 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
 }
 
 const INTERRUPTED: &str = "interrupted";
+
+/// Why a run has not shown anything: no cell of it was measured soundly.
+fn shows_nothing(run: &Run) -> Option<String> {
+    let is_sound = |cell: &record::Cell| {
+        let is_invalid = cell.judgement.as_ref().is_some_and(|judgement| judgement.verdict == record::Verdict::Invalid);
+        cell.measurement.is_some() && !is_invalid
+    };
+    if run.cells.iter().any(is_sound) {
+        return None;
+    }
+    let failure = |cell: &record::Cell| cell.failure.as_ref().map(|failure| failure.why.clone());
+    let unsound = |cell: &record::Cell| Some(cell.judgement.as_ref()?.reasons.join("; "));
+    let why = run.cells.iter().find_map(|cell| failure(cell).or_else(|| unsound(cell)));
+    let first = why.map_or(String::new(), |why| format!("; the first: {why}"));
+    Some(format!(
+        "{}: all of {} cells failed or are invalid: the run shows nothing{first}",
+        run.scenario.name,
+        run.cells.len()
+    ))
+}
 
 /// How often a cell is measured again that the host spoiled. All of them are kept; the last one that is sound counts.
 const REPEATS_MAX: u32 = 3;
@@ -341,6 +365,27 @@ fn note_gap(run: &mut Run, what: &str, why: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_a_sound_cell_shows_nothing() {
+        let mut run = crate::report::sample::run(record::Table::L4l7Ab);
+        assert_eq!(shows_nothing(&run), None);
+        for cell in run.cells.iter_mut() {
+            let (verdict, reasons) = (record::Verdict::Invalid, vec!["every answer was a 426".to_owned()]);
+            cell.failure = None;
+            cell.judgement = Some(record::Judgement { verdict, reasons });
+        }
+        let why = shows_nothing(&run).unwrap();
+        assert!(
+            why.contains("cells failed or are invalid: the run shows nothing; the first: every answer was a 426"),
+            "{why}"
+        );
+        run.cells[3].judgement.as_mut().unwrap().verdict = record::Verdict::LbSaturated;
+        run.cells[3].measurement.as_ref().expect("a cell that was measured");
+        assert_eq!(shows_nothing(&run), None);
+        run.cells.clear();
+        assert!(shows_nothing(&run).is_some());
+    }
 
     #[test]
     fn times_in_utc() {

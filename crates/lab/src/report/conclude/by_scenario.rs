@@ -212,14 +212,15 @@ fn knees(figures: Figures<'_>) -> Vec<Conclusion> {
         let mut cases: Vec<&Case> = figures.run.scenario.cases.iter().filter(takes_part).collect();
         cases.sort_by(|left, right| weight(left).partial_cmp(&weight(right)).unwrap_or(std::cmp::Ordering::Equal));
         let Some(&lightest) = cases.first() else { continue };
-        let p95 = |case: &Case| figures.estimate(&case.name, &instance.id, "p95_us").map(|estimate| estimate.median);
+        let p95 = |case: &Case| figures.estimate(&case.name, &instance.id, "p95_us");
         let Some(light) = p95(lightest) else { continue };
         let gives_way = cases.iter().skip(1).filter(|case| case.load.kind == lightest.load.kind).find_map(|case| {
             let reached = middle(figures, &case.name, &instance.id, |m| Some(m.ok_per_s / m.rate?))?;
             let p95 = p95(case)?;
-            let (is_slow, is_short) = (p95 > KNEE_P95_FACTOR * light, reached < KNEE_REACHED_MIN);
+            let (is_slow, is_short) = (p95.median > KNEE_P95_FACTOR * light.median, reached < KNEE_REACHED_MIN);
             (is_slow || is_short).then(|| {
-                let slow = format!("p95 {} > {KNEE_P95_FACTOR} × {}", number::micros(p95), number::micros(light));
+                let [p95, light] = [p95, light].map(|time| number::median(Some(time), number::micros));
+                let slow = format!("p95 {p95} > {KNEE_P95_FACTOR} × {light}");
                 let short = format!(
                     "{} of the rate reached < {}",
                     number::per_cent(reached),
@@ -294,7 +295,8 @@ fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
             lower.extend(rate.map(|ratio| format!("{} {}", title(figures, instance), number::ratio(&ratio))));
             let cost = against(CORES_PER_GBPS).filter(|ratio| differs(ratio, cost_floor) == Difference::More);
             let own = figures.estimate(&case.name, &instance.id, LB_CORES_PER_GBPS);
-            let own = own.map_or(String::new(), |own| format!(" ({} of its own)", number::plain(own.median)));
+            let own =
+                own.map_or(String::new(), |own| format!(" ({} of its own)", number::median(Some(own), number::plain)));
             dearer.extend(cost.map(|ratio| format!("{} {}{own}", title(figures, instance), number::ratio(&ratio))));
         }
         if !dearer.is_empty() {

@@ -47,7 +47,7 @@ pub(in crate::report) fn bars(caption: &str, unit: &str, note: &str, bars: &[Bar
                     @if let (Some(low), Some(high)) = (x.at(bar.estimate.low), x.at(bar.estimate.high)) {
                         path class="interval" d={ "M" (px(low)) " " (px(middle - 5.0)) "v10m0 -5H" (px(high)) "m0 -5v10" } {}
                     }
-                    text x=(WIDTH - 4.0) y=(px(middle + 4.0)) text-anchor="end" { (number::plain(bar.estimate.median)) }
+                    text x=(WIDTH - 4.0) y=(px(middle + 4.0)) text-anchor="end" { (number::median(Some(bar.estimate), number::plain)) }
                 }
             }
         }

@@ -219,7 +219,7 @@ fn honest_of(figures: Figures<'_>, series: &Series<'_>) -> Table {
                 .efficiency
                 .as_ref()
                 .map_or("-".to_owned(), |efficiency| number::with_interval(efficiency, number::plain)),
-            or_dash(rate.map(|rate| rate.median / f64::from(level.cpus.max(1))), number::plain),
+            number::median(rate.map(|rate| scaled(rate, 1.0 / f64::from(level.cpus.max(1)))), number::plain),
             super::cell(figures, case, id, LB_US, number::plain),
             busy(|m| m.cpu.mean_busy(&m.cpu.balancer_cpus)),
             busy(|m| share(m.cpu.client_s, m.window_s, m.cpu.client_cpus.len())),
@@ -265,5 +265,5 @@ fn p99_at_80(figures: Figures<'_>, instance: &str) -> String {
         .filter(is_80)
         .find(|case| case.instances.iter().any(|known| known == instance));
     let p99 = case.and_then(|case| figures.estimate(&case.name, instance, P99));
-    or_dash(p99.map(|p99| p99.median), number::micros)
+    number::median(p99, number::micros)
 }

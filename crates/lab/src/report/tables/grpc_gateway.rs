@@ -6,7 +6,7 @@ use crate::stats::median;
 use super::super::figures::{Figures, LB_US, RPS};
 use super::super::number;
 use super::super::table::Table;
-use super::{absent, case_title, cell, middle, or_dash, title, verdict};
+use super::{absent, case_title, cell, middle, middle_shown, or_dash, title, verdict};
 
 const PERCENTILES: [(&str, &str); 5] =
     [("p50", "p50_us"), ("p75", "p75_us"), ("p90", "p90_us"), ("p95", "p95_us"), ("p99", "p99_us")];
@@ -118,7 +118,7 @@ fn by_rate(figures: Figures<'_>) -> Vec<Table> {
                 table.row(std::iter::once(name.to_owned()).chain(group.iter().map(of)));
             }
             let reached = |case: &&Case| {
-                or_dash(middle(figures, &case.name, &instance.id, |m| Some(m.ok_per_s)), |rate| format!("{rate:.0}/s"))
+                middle_shown(figures, &case.name, &instance.id, |m| Some(m.ok_per_s), |rate| format!("{rate:.0}/s"))
             };
             table.row(std::iter::once("reached".to_owned()).chain(group.iter().map(reached)));
             tables.push(table);
@@ -144,15 +144,11 @@ fn by_connections(figures: Figures<'_>) -> Vec<Table> {
         let mut table = Table::new(caption, head).words_from(0);
         for instance in instances_of(figures, &group) {
             let of = |case: &&Case| {
-                let at = |metric| figures.estimate(&case.name, &instance.id, metric).map(|estimate| estimate.median);
+                let at = |metric| figures.estimate(&case.name, &instance.id, metric);
                 match (at("p50_us"), at("p75_us"), at("p95_us")) {
-                    (Some(p50), Some(p75), Some(p95)) => {
-                        format!(
-                            "p50: {}, p75: {}, p95: {}",
-                            number::micros(p50),
-                            number::micros(p75),
-                            number::micros(p95)
-                        )
+                    (p50 @ Some(_), p75 @ Some(_), p95 @ Some(_)) => {
+                        let [p50, p75, p95] = [p50, p75, p95].map(|time| number::median(time, number::micros));
+                        format!("p50: {p50}, p75: {p75}, p95: {p95}")
                     }
                     _ => absent(figures, &case.name, &instance.id),
                 }
@@ -256,8 +252,8 @@ fn both_clocks(figures: Figures<'_>) -> Table {
             let mut row = vec![format!("{}, {}", case_title(case), title(figures, instance))];
             for percent in [50.0, 95.0, 99.0] {
                 let at = |which: fn(&crate::record::Measurement) -> Option<&crate::record::Distribution>| {
-                    let value = middle(figures, &case.name, &instance.id, |m| which(m)?.percentile_us(percent));
-                    or_dash(value, number::micros)
+                    let time = |m: &crate::record::Measurement| which(m)?.percentile_us(percent);
+                    middle_shown(figures, &case.name, &instance.id, time, number::micros)
                 };
                 row.extend([at(|m| m.service.as_ref()), at(|m| m.response.as_ref())]);
             }

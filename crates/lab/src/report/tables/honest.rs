@@ -5,7 +5,7 @@ use crate::record::{Case, LoadKind, Measurement, Mode, Verdict};
 use super::super::figures::{self, Figures};
 use super::super::number;
 use super::super::table::Table;
-use super::{absent, case_title, cell, extrapolated, lower_bound_mark, middle, or_dash, title, verdict};
+use super::{absent, case_title, cell, extrapolated, lower_bound_mark, middle, title, verdict};
 
 pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     let (rate_title, _) = rate_figure(case);
@@ -51,9 +51,7 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
             let times = [figures::PROBE_P50, figures::PROBE_P99];
             row.extend(times.map(|name| cell(figures, &case.name, id, name, number::micros)));
         }
-        row.push(or_dash(figures.estimate(&case.name, id, figures::LB_MIB).map(|mib| mib.median), |mib| {
-            format!("{mib:.1} MiB")
-        }));
+        row.push(number::median(figures.estimate(&case.name, id, figures::LB_MIB), |mib| format!("{mib:.1} MiB")));
         row.push(errors(figures, case, id));
         table.row(row);
         if let Some(capacity) =
@@ -120,7 +118,7 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
             cell(figures, &case.name, id, cost, number::plain),
             match in_bytes {
                 true => cell(figures, &case.name, id, figures::CORES_PER_GBPS, number::plain),
-                false => or_dash(figures.estimate(&case.name, id, figures::P99).map(|p99| p99.median), number::micros),
+                false => number::median(figures.estimate(&case.name, id, figures::P99), number::micros),
             },
             verdict(figures, &case.name, id),
         ]);

@@ -6,7 +6,7 @@ use crate::stats::Estimate;
 use super::super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, RPS};
 use super::super::number;
 use super::super::table::Table;
-use super::{absent, case_title, lower_bound_mark, or_dash, title, verdict};
+use super::{absent, case_title, lower_bound_mark, title, verdict};
 
 /// A row of the published table.
 struct Row<'a> {
@@ -99,7 +99,8 @@ fn value(figures: Figures<'_>, row: &Row<'_>, instance: &str) -> String {
     let median = figures.estimate(&row.case.name, instance, row.metric).map(|estimate| estimate.median);
     let value = median.map(|median| if row.is_floor { floor } else { median });
     let mark = if matches!(row.metric, RPS | GBPS) { lower_bound_mark(figures, &row.case.name, instance) } else { "" };
-    value.map_or_else(|| absent(figures, &row.case.name, instance), |value| format!("{mark}{}", (row.show)(value)))
+    let text = |value| format!("{mark}{}", number::of_rounds(value, values.len(), row.show));
+    value.map_or_else(|| absent(figures, &row.case.name, instance), text)
 }
 
 pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
@@ -158,7 +159,7 @@ fn costs(figures: Figures<'_>) -> Table {
             }
             let metric = if case.load.kind == LoadKind::Stream { LB_CORES_PER_GBPS } else { LB_US };
             let cost = figures.estimate(&case.name, &instance.id, metric);
-            let cost = or_dash(cost.map(|cost| cost.median), number::plain);
+            let cost = number::median(cost, number::plain);
             format!("{cost} · {}", verdict(figures, &case.name, &instance.id))
         };
         table.row(std::iter::once(title(figures, instance)).chain(cases.iter().map(of)));

@@ -2,7 +2,7 @@
 
 use crate::record::{Case, Distribution, Layer, LoadKind, Measurement, Mode};
 
-use super::super::figures::{Figures, LB_US, ORIGIN_US, P99, lb_seconds, mib};
+use super::super::figures::{Figures, LB_US, ORIGIN_US, P99, RPS, lb_seconds, mib};
 use super::super::number;
 use super::super::table::Table;
 use super::{absent, case_title, middle, or_dash, rps, title, verdict};
@@ -60,16 +60,20 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     for instance in figures.instances(&case.name) {
         let id = &instance.id;
         let rate = middle(figures, &case.name, id, |m| (m.ok_per_s > 0.0).then_some(m.ok_per_s));
+        let rounds = figures.values(&case.name, id, RPS).len();
         let p99 = figures.estimate(&case.name, id, P99);
         table.row([
             title(figures, instance),
             balancer(figures, case, id),
             origin(figures, case, id),
             rps(figures, &case.name, id),
-            or_dash(rate, |rate| format!("{:.1}", f64::from(case.load.connections) * 1e3 / rate)),
+            or_dash(rate, |rate| {
+                let wait_ms = f64::from(case.load.connections) * 1e3 / rate;
+                number::of_rounds(wait_ms, rounds, |wait_ms| format!("{wait_ms:.1}"))
+            }),
             super::cell(figures, &case.name, id, LB_US, number::plain),
             super::cell(figures, &case.name, id, ORIGIN_US, number::plain),
-            or_dash(p99.map(|p99| p99.median), number::micros),
+            number::median(p99, number::micros),
             verdict(figures, &case.name, id),
         ]);
     }
@@ -112,10 +116,12 @@ fn connection_times(figures: Figures<'_>, case: &Case) -> Table {
         ["type", "Connect", "Waiting", "Total"],
     );
     for instance in figures.instances(&case.name) {
+        let is_one = figures.values(&case.name, &instance.id, RPS).len() == 1;
         let of = |which: fn(&Measurement) -> Option<&Distribution>| {
             let figure = |figure: fn(&Distribution) -> f64| {
                 let value = middle(figures, &case.name, &instance.id, |m| which(m).filter(|d| d.count > 0).map(figure));
-                or_dash(value, |us| number::plain(us / 1e3))
+                let ms = |us: f64| number::plain(us / 1e3);
+                or_dash(value, |us| if is_one { number::in_two_digits(us, ms) } else { ms(us) })
             };
             let p50 = |d: &Distribution| d.percentile_us(50.0).unwrap_or(f64::NAN);
             let all = [
@@ -125,7 +131,10 @@ fn connection_times(figures: Figures<'_>, case: &Case) -> Table {
                 figure(p50),
                 figure(|d| d.max_us),
             ];
-            if all.iter().all(|text| text == "-") { absent(figures, &case.name, &instance.id) } else { all.join(" / ") }
+            if all.iter().all(|text| text == "-") {
+                return absent(figures, &case.name, &instance.id);
+            }
+            format!("{}{}", all.join(" / "), if is_one { number::ONE_ROUND } else { "" })
         };
         table.row([
             title(figures, instance),

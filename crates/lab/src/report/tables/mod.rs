@@ -23,14 +23,18 @@ pub(crate) use honest::{headline, rate_figure};
 
 /// The tables of the published report, with its columns.
 pub(crate) fn published(figures: Figures<'_>) -> Vec<Table> {
-    match figures.run.scenario.table {
+    let mut tables = match figures.run.scenario.table {
         Kind::L4l7Ab => l4l7_ab::published(figures),
         Kind::GrpcGateway => grpc_gateway::published(figures),
         Kind::L4Matrix => l4_matrix::published(figures),
         Kind::TcpDownstream => tcp_downstream::published(figures),
         Kind::CpuScaling => cpu_scaling::published(figures),
         Kind::Generic => Vec::new(),
+    };
+    if let (Some(table), Some(note)) = (tables.first_mut(), steering_note(figures)) {
+        table.note(note);
     }
+    tables
 }
 
 /// The tables with intervals, costs and verdicts.
@@ -61,7 +65,11 @@ pub(crate) fn summary(figures: Figures<'_>) -> Option<Table> {
         Kind::CpuScaling => cpu_scaling::summary(figures),
         Kind::Generic => headline(figures),
     };
-    table.filter(|table| !table.rows.is_empty())
+    let mut table = table.filter(|table| !table.rows.is_empty())?;
+    if let Some(note) = steering_note(figures) {
+        table.note(note);
+    }
+    Some(table)
 }
 
 /// Contenders that should have taken part and did not; those that `--quick` leaves out were not to, and one that took part with fewer workers
@@ -147,8 +155,28 @@ pub(crate) fn middle(
     instance: &str,
     figure: impl Fn(&Measurement) -> Option<f64>,
 ) -> Option<f64> {
-    let rounds = figures.measurements(case, instance, 0);
-    median(&rounds.into_iter().flatten().filter_map(figure).collect::<Vec<_>>())
+    median(&in_rounds(figures, case, instance, figure))
+}
+
+/// The same as people read it; a dash where no round has the figure.
+pub(crate) fn middle_shown(
+    figures: Figures<'_>,
+    case: &str,
+    instance: &str,
+    figure: impl Fn(&Measurement) -> Option<f64>,
+    show: fn(f64) -> String,
+) -> String {
+    let values = in_rounds(figures, case, instance, figure);
+    or_dash(median(&values), |value| number::of_rounds(value, values.len(), show))
+}
+
+fn in_rounds(
+    figures: Figures<'_>,
+    case: &str,
+    instance: &str,
+    figure: impl Fn(&Measurement) -> Option<f64>,
+) -> Vec<f64> {
+    figures.measurements(case, instance, 0).into_iter().flatten().filter_map(figure).collect()
 }
 
 /// A figure, or a dash.
@@ -178,12 +206,37 @@ pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String
 
 /// Requests a second as the published tables have them; `≥` where something else than the balancer was at its limit.
 pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
-    let value = middle(figures, case, instance, |m| Some(m.ok_per_s));
-    match value {
-        Some(value) => format!("{}{value:.2}", lower_bound_mark(figures, case, instance)),
+    let rounds = figures.values(case, instance, RPS).len();
+    // The published tables have two decimals.
+    let show = |value| if rounds == 1 { number::plain(value) } else { format!("{value:.2}") };
+    match middle(figures, case, instance, |m| Some(m.ok_per_s)) {
+        Some(value) => {
+            format!("{}{}", lower_bound_mark(figures, case, instance), number::of_rounds(value, rounds, show))
+        }
         None => absent(figures, case, instance),
     }
 }
+
+/// Why a vip may look faster than no balancer at all, where the run has the bare paths to compare it with.
+fn steering_note(figures: Figures<'_>) -> Option<String> {
+    let layers: Vec<Layer> = figures
+        .run
+        .scenario
+        .instances
+        .iter()
+        .map(|instance| crate::judge::layer_of(figures.run, &instance.id))
+        .collect();
+    let has = |wanted: &[Layer]| layers.iter().any(|layer| wanted.contains(layer));
+    let has_vip = figures.run.scenario.instances.iter().any(|instance| instance.contender == VIP);
+    (has_vip && has(&[Layer::Direct, Layer::Routed]) && !figures.run.scenario.loopback).then(|| {
+        "Where the vip is faster than direct or routed, the lab causes the difference, not the vip. The lab steers received packets to CPUs (RPS) \
+         at every veth. The vip hands packets to the endpoint's namespace with bpf_redirect_peer, which skips that step; the bare paths take it."
+            .to_owned()
+    })
+}
+
+/// The contender that forwards with `bpf_redirect_peer`.
+const VIP: &str = "steelyard-vip";
 
 /// `≥ ` for a figure that is no capacity: a closed loop's, with a balancer that was not at its limit.
 pub(crate) fn lower_bound_mark(figures: Figures<'_>, case: &str, instance: &str) -> &'static str {

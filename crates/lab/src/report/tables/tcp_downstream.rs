@@ -117,7 +117,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
         let skew = middle(figures, &case.name, id, |m| {
             Some(m.origin_sent_bytes? as f64 / m.received_bytes.max(1) as f64 - 1.0)
         });
-        let busy = middle(figures, &case.name, id, |m| Some(m.cpu.busy_s / m.window_s));
+        let busy = |m: &crate::record::Measurement| Some(m.cpu.busy_s / m.window_s);
         let extra = figures.shift(&case.name, id, reference, figures::CORES_PER_GBPS).filter(|_| id != reference);
         table.row([
             title(figures, instance),
@@ -128,7 +128,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
             per_gbps("origin_cores_per_gbps"),
             per_gbps(figures::CORES_PER_GBPS),
             extra.map_or("-".to_owned(), |extra| number::with_interval(&extra, number::plain)),
-            or_dash(busy, number::plain),
+            super::middle_shown(figures, &case.name, id, busy, number::plain),
             or_dash(per_connection(figures, case, id), |kib| format!("{kib:.0}")),
             verdict(figures, &case.name, id),
         ]);
