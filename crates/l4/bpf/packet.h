@@ -252,7 +252,9 @@ static __always_inline enum walk walk_extensions(struct cursor *cursor, struct p
 	__u32 start = cursor_offset(cursor);
 
 	packet->l4 = (__u16)start;
+#ifdef __clang__ /* gcc compiles this header for the unit tests, and warns of a pragma that it does not know. */
 #pragma unroll
+#endif
 	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
 		__u8 next = *(volatile __u8 *)&packet->key.proto;
 		__u32 offset = *(volatile __u16 *)&packet->l4;
