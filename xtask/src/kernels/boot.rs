@@ -9,29 +9,63 @@ use crate::command::command;
 const PASSED: &str = "guest: passed: ";
 const FAILED: &str = "guest: FAILED: ";
 
-/// So many boots. qemu's emulation loses a race with a kernel that patches its own code, in about one of twenty (`Oops: int3`).
-const BOOTS_MAX: u32 = 3;
+/// The guest's kernel has reported a fault of its own, so that what failed says nothing about Steelyard.
+const FAULT: &str = "guest: kernel fault";
 
-/// Seconds, for one that hangs. One that works takes a tenth of it.
-const SECONDS_MAX: &str = "300";
+/// About one boot in twenty panics: qemu's emulation loses a race with a kernel that patches its own code (`Oops: int3`).
+const BOOTS_MAX: u32 = 6;
+
+/// Boots that hang. Each takes all of its time, so there are fewer of them.
+const HANGS_MAX: u32 = 2;
+
+/// Seconds, for a guest that hangs. One that worked took 200 on two CPUs with a load of twenty.
+const SECONDS_MAX: &str = "600";
+
+/// The exit code of timeout(1) for a program that it ended.
+const TIMED_OUT: i32 = 124;
+
+/// Lines of the serial line that an error shows.
+const LINES_MAX: usize = 40;
 
 /// Whether it went as `expect` says, and what the guest says of it.
 pub fn boot(kernel: &Path, image: &Path, expect: &str) -> Result<String, String> {
     let mut last = String::new();
-    for _ in 0..BOOTS_MAX {
+    let (mut boots, mut hangs) = (0, 0);
+    while boots < BOOTS_MAX && hangs < HANGS_MAX {
         let output = qemu(kernel, image, expect).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("qemu did not start: {error}"))?;
+        boots += 1;
+        hangs += u32::from(output.status.code() == Some(TIMED_OUT));
         last = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).replace('\r', "")).concat();
         if let Some(outcome) = outcome(&last) {
             return outcome;
         }
-        println!("kernels: the guest ended before it had said how it went; booting it again");
+        println!("kernels: boot {boots} ended with a panic or a hang of the guest's kernel: {}", panic_of(&last));
     }
-    Err(format!("of {BOOTS_MAX} boots none came to its end; the last said:\n{last}"))
+    Err(format!(
+        "the guest's kernel panicked or hung in each of {boots} boots, so nothing is known about Steelyard on it: run it again, or \
+         update qemu; the last boot said:\n{}",
+        tail(&last)
+    ))
 }
 
-/// `None`: the kernel panicked, or hung.
+/// The kernel's first words about what is wrong.
+fn panic_of(said: &str) -> &str {
+    let is_fault =
+        |line: &&str| ["Oops", "BUG:", "Kernel panic", "protection fault"].iter().any(|word| line.contains(word));
+    said.lines().find(is_fault).unwrap_or("it said nothing")
+}
+
+fn tail(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
+}
+
+/// `None`: the kernel panicked, hung, or reported a fault of its own.
 fn outcome(said: &str) -> Option<Result<String, String>> {
+    if said.contains(FAULT) {
+        return None;
+    }
     if let Some((_, passed)) = said.split_once(PASSED) {
         return Some(Ok(passed.lines().next().unwrap_or_default().to_owned()));
     }
@@ -63,5 +97,15 @@ mod tests {
         assert_eq!(outcome("x\nguest: passed: by tc\nbye\n"), Some(Ok("by tc".to_owned())));
         assert_eq!(outcome("guest: FAILED: no answer\nlog\n"), Some(Err("no answer\nlog\n".to_owned())));
         assert_eq!(outcome("Oops: int3"), None);
+        assert_eq!(outcome("guest: kernel fault: no answer\nOops: int3"), None);
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_a_panic() {
+        assert_eq!(panic_of("hello\n[1.0] Oops: int3\n[1.1] Kernel panic"), "[1.0] Oops: int3");
+        assert_eq!(panic_of("hello"), "it said nothing");
+        let many: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+        assert!(tail(&many.join("\n")).starts_with("60\n"));
+        assert_eq!(tail("one"), "one");
     }
 }

@@ -20,6 +20,11 @@ end() {
 }
 
 fail() {
+    # The emulation has broken the kernel, which then breaks programs: that is no failure of theirs.
+    if dmesg | grep -E 'Oops|BUG:|general protection fault|kernel panic'; then
+        echo "guest: kernel fault: $*"
+        end
+    fi
     echo "guest: FAILED: $*"
     cat /tmp/*.log
     dmesg | tail -5
