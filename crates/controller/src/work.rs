@@ -51,6 +51,9 @@ pub struct Update {
     pub endpoints_only: bool,
     /// The kernel plane has refused these vips: what it serves stays as it is, and is not asked about.
     pub keep_vips: bool,
+    /// The whole cluster was read, and nothing in it asks for a vip. False where a vip is left out because it was refused, or where something that
+    /// may ask for one cannot be read.
+    pub wants_no_vip: bool,
     /// What became of it.
     pub outcome: oneshot::Sender<Outcome>,
 }
@@ -277,9 +280,12 @@ impl Work {
         }
         let snapshot = self.translation.snapshot(&self.settings);
         let (sender, receiver) = oneshot::channel();
-        let keep_vips = self.circumstances.kernel.is_some();
+        let Circumstances { kernel, vips, unreadable, .. } = &self.circumstances;
+        let keep_vips = kernel.is_some();
+        let wants_no_vip = snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && unreadable.is_empty();
+        let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome: sender };
         // There is room: nothing is sent before the one before has been answered.
-        if self.updates.try_send(Update { snapshot, endpoints_only, keep_vips, outcome: sender }).is_ok() {
+        if self.updates.try_send(update).is_ok() {
             self.pending = Some(receiver);
         }
         self.rest_until = begun + (begun.elapsed() * REST_FACTOR).clamp(REST.0, REST.1);

@@ -106,7 +106,7 @@ impl Running {
 
     /// Puts a snapshot of the cluster to use, and says what became of it.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
-        let Update { snapshot, endpoints_only, keep_vips, outcome } = update;
+        let Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome } = update;
         self.keep_vips = keep_vips;
         let wanted = Snapshot { generation: self.control.next_generation(), ..snapshot };
         let adopted =
@@ -115,6 +115,9 @@ impl Running {
         let answer = match &adopted {
             Ok(()) => {
                 self.control.wait_for_source(false);
+                if wants_no_vip {
+                    self.control.kernel().remove_leftovers();
+                }
                 tracing::debug!(generation, endpoints_only, "the cluster's snapshot is in use");
                 Outcome::Adopted
             }

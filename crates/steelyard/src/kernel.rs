@@ -169,6 +169,23 @@ impl KernelPlane {
         }
     }
 
+    /// Removes the vips that an earlier process left in the kernel, if no process looks after them. For a source that wants no vips: the old ones would
+    /// go on forwarding to addresses that may belong to others by now.
+    pub(crate) fn remove_leftovers(&self) {
+        let options = l4::Options::default();
+        if self.plane.is_some() || !l4::pinned(&options) {
+            return;
+        }
+        let Ok(_sole) = Sole::take() else { return };
+        match l4::detach(&options) {
+            Ok(_) => tracing::info!("no vips: removed those that an earlier process left in the kernel"),
+            // Tried again with the next snapshot.
+            Err(error) => {
+                tracing::error!(%error, "vips of an earlier process go on forwarding, because removing them failed: run `steelyard vip detach`");
+            }
+        }
+    }
+
     /// Lets the kernel plane forget what is over, a step at a time, and takes note of how much it does. True: there is more to go over.
     pub(crate) fn collect(&mut self) -> bool {
         if self.sole.is_none() {
@@ -289,4 +306,39 @@ fn tell(plane: &mut Plane, plans: &[Arc<VipPlan>]) -> Result<(), Refusal> {
         EndpointAddress::Socket(address) => verdicts.get(&(vip, address)).copied().unwrap_or(EndpointVerdict::Active),
         EndpointAddress::Name { .. } => EndpointVerdict::Down,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use model::Generation;
+    use testkit::netns::{Netns, join};
+
+    use super::*;
+
+    #[test]
+    fn what_an_earlier_process_left_is_removed_when_there_are_no_vips() {
+        if !rustix::process::geteuid().is_root() || l4::built().is_err() {
+            _ = writeln!(std::io::stderr(), "SKIP what_an_earlier_process_left: needs root, and programs in the build");
+            return;
+        }
+        let (host, other) = (Netns::new("left").unwrap(), Netns::new("leftep").unwrap());
+        join((&host, "ep0"), (&other, "eth0"), 1500).unwrap();
+        let text = "vips: {web: {address: 10.0.0.1:80/tcp, interfaces: ep0, endpoints: [10.0.0.2:80]}}";
+        let snapshot = config::parse("f", text, Generation(1)).unwrap_or_else(|errors| panic!("{errors}"));
+        host.inside(|| {
+            let options = l4::Options::default();
+            let mut earlier = KernelPlane::new();
+            let vips = crate::vips::plans(snapshot.vips.iter().map(|vip| (vip, false)), &[], 0);
+            earlier.judge(&vips, 1024).unwrap_or_else(|refused| panic!("{}", refused.why));
+            earlier.put_to_use(vips).unwrap_or_else(|refused| panic!("{}", refused.why));
+            KernelPlane::new().remove_leftovers();
+            assert!(l4::pinned(&options), "the process that looks after them is still there");
+            earlier.leave();
+            assert!(l4::pinned(&options), "they go on without it");
+            KernelPlane::new().remove_leftovers();
+            assert!(!l4::pinned(&options));
+        });
+    }
 }

@@ -177,7 +177,7 @@ enum Event {
     ReopenLog,
     HandOver,
     NamesMoved,
-    Cluster(Option<Update>),
+    Cluster(Option<Box<Update>>),
     ProbeEnded,
     Collect,
     Tidy,
@@ -397,7 +397,7 @@ impl Running {
                 _ = signals.reopen.recv() => Event::ReopenLog,
                 _ = signals.hand_over.recv() => Event::HandOver,
                 () = self.resolver.changed() => Event::NamesMoved,
-                update = cluster::next(&mut self.cluster) => Event::Cluster(update),
+                update = cluster::next(&mut self.cluster) => Event::Cluster(update.map(Box::new)),
                 Some(order) = self.orders.recv() => Event::Order(order),
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
                 _ = self.tidy.tick() => Event::Tidy,
@@ -415,7 +415,7 @@ impl Running {
                 Event::HandOver => handover::start(&self.plane, &self.control),
                 Event::NamesMoved => self.follow_names().await,
                 // Refused ones have been told why, and what serves goes on serving.
-                Event::Cluster(Some(update)) => drop(self.follow_cluster(update).await),
+                Event::Cluster(Some(update)) => drop(self.follow_cluster(*update).await),
                 Event::Cluster(None) => {
                     tracing::error!("the cluster is followed no longer; what serves goes on as it is");
                     self.cluster = None;

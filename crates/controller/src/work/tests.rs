@@ -243,6 +243,30 @@ async fn a_kernel_plane_that_refuses_keeps_what_it_serves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_vip_is_wanted_only_when_none_was_refused_and_all_could_be_read() {
+    let mut played = Played::begin();
+    played.listed(&[]).await;
+    let update = played.updates.recv().await.unwrap();
+    assert!(update.wants_no_vip && update.snapshot.vips.is_empty());
+    update.outcome.send(Outcome::Adopted).unwrap();
+
+    played.tell(&format!("[{}]", vip("bad"))).await;
+    let update = played.updates.recv().await.unwrap();
+    assert!(!update.wants_no_vip);
+    update.outcome.send(refuses_bad()).unwrap();
+    let update = played.updates.recv().await.unwrap();
+    assert!(update.snapshot.vips.is_empty() && !update.wants_no_vip, "it is wanted, and was refused");
+    update.outcome.send(Outcome::Adopted).unwrap();
+
+    let mut played = Played::begin();
+    played.unreadable(Kind::Gateway, Unreadable::Forbidden).await;
+    played.listed(&[]).await;
+    let update = played.updates.recv().await.unwrap();
+    assert!(update.snapshot.vips.is_empty() && !update.wants_no_vip, "a Gateway may ask for one");
+    update.outcome.send(Outcome::Adopted).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_stays_as_it_was_stays_the_same_in_memory() {
     let mut played = Played::begin();
     played.tell(OBJECTS).await;
