@@ -344,9 +344,25 @@ fn of_vips(status: &Status, found: &mut Found) {
         let states =
             vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
         of_states(name, &states.collect::<Vec<_>>(), found);
+        of_endpoints_here(vip, found);
         of_silence(vip, found);
         of_drops(vip, found);
     }
+}
+
+/// Endpoints on the balancer itself.
+fn of_endpoints_here(vip: &VipStatus, found: &mut Found) {
+    let here: Vec<_> = vip.endpoints.iter().filter(|endpoint| endpoint.is_here).collect();
+    if here.is_empty() {
+        return;
+    }
+    let text = format!(
+        "endpoints of {} are on this host, and the kernel plane cannot serve them: {}; run them on another host, or use \
+         `mode: local` and a listener",
+        vip.name,
+        shortened(here.iter().map(|endpoint| endpoint.address.as_str()), ", ")
+    );
+    found.wrong("vip_endpoint_here", &vip.name, text);
 }
 
 /// Endpoints that got packets and sent none back.

@@ -85,6 +85,9 @@ pub struct VipEndpointStatus {
     pub bytes_to: u64,
     /// Bytes from the endpoint, link layer included.
     pub bytes_from: u64,
+    /// This host has the address itself, so that the kernel plane cannot serve it.
+    #[serde(default)]
+    pub is_here: bool,
     /// The last minute.
     #[serde(default)]
     pub recent: VipEndpointRecent,

@@ -1,5 +1,8 @@
 //! The interface of a build without programs: it says so.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use model::{Endpoint, Vip};
 use telemetry::Sample;
 
@@ -30,6 +33,11 @@ pub fn detach(_: &Options) -> Result<bool, Refusal> {
     Err(Refusal::NotBuilt)
 }
 
+/// Those of `addresses` that this host has: nothing asks for them where there is no kernel plane.
+pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+    BTreeSet::new()
+}
+
 /// For none of these is there a plane to call it on.
 impl Plane {
     /// Says that there is no kernel plane.
@@ -47,7 +55,7 @@ impl Plane {
     }
 
     /// None.
-    pub fn found_dead(&self, _: &Vip) -> std::collections::BTreeSet<std::net::SocketAddr> {
+    pub fn found_dead(&self, _: &Vip) -> BTreeSet<std::net::SocketAddr> {
         match *self {}
     }
 

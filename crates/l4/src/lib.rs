@@ -68,10 +68,12 @@ mod table;
 mod trace;
 
 #[cfg(not(kernel_plane))]
-pub use absent::{Plane, built, detach, pinned};
+pub use absent::{Plane, addresses_of_host, built, detach, pinned};
 #[cfg(kernel_plane)]
 #[doc(hidden)]
 pub use load::OBJECT;
+#[cfg(kernel_plane)]
+pub use own::among as addresses_of_host;
 #[cfg(kernel_plane)]
 pub use plane::{Plane, built, detach, pinned};
 pub use reason::DropReason;

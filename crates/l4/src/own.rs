@@ -13,7 +13,7 @@ use netlink_sys::Socket;
 use crate::interfaces;
 
 /// Those of `addresses` that this host has. One of which the kernel says nothing is not among them.
-pub(crate) fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     match interfaces::open() {
         Ok(socket) => addresses.filter(|address| is_local(&socket, *address).unwrap_or(false)).collect(),
         Err(error) => {

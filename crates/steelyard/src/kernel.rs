@@ -5,8 +5,8 @@
 
 mod status;
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct KernelPlane {
     vips: Vec<Arc<VipPlan>>,
     /// The epochs of their states when the kernel was told last.
     told: Vec<u64>,
+    /// Addresses of their endpoints that this host has itself. No packet is forwarded there.
+    here: BTreeSet<IpAddr>,
     rates: Rates,
     recent: Recent,
 }
@@ -58,6 +60,7 @@ impl KernelPlane {
             flows_max: (0, 0),
             vips: Vec::new(),
             told: Vec::new(),
+            here: BTreeSet::new(),
             rates: Rates::default(),
             recent: Recent::default(),
         }
@@ -125,7 +128,22 @@ impl KernelPlane {
         }
         self.told = epochs(&vips);
         self.vips = vips;
+        self.find_endpoints_here();
         Ok(())
+    }
+
+    /// The kernel plane forwards packets between interfaces, and hands none to this host's own sockets.
+    fn find_endpoints_here(&mut self) {
+        let addresses: BTreeSet<IpAddr> =
+            self.vips.iter().flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
+        let here = l4::addresses_of_host(addresses.into_iter());
+        for address in here.difference(&self.here) {
+            tracing::warn!(
+                endpoint = %address,
+                "an endpoint of a vip is on this host: the kernel plane cannot serve it; use `mode: local` and a listener"
+            );
+        }
+        self.here = here;
     }
 
     /// The snapshot that was judged is not put to use. A plane that serves nothing is closed again, and leaves what it has found.
@@ -151,6 +169,23 @@ impl KernelPlane {
         Ok(())
     }
 
+    /// Removes the vips that an earlier process left in the kernel, if no process looks after them. For a source that wants no vips: the old ones would
+    /// go on forwarding to addresses that may belong to others by now.
+    pub(crate) fn remove_leftovers(&self) {
+        let options = l4::Options::default();
+        if self.plane.is_some() || !l4::pinned(&options) {
+            return;
+        }
+        let Ok(_sole) = Sole::take() else { return };
+        match l4::detach(&options) {
+            Ok(_) => tracing::info!("no vips: removed those that an earlier process left in the kernel"),
+            // Tried again with the next snapshot.
+            Err(error) => {
+                tracing::error!(%error, "vips of an earlier process go on forwarding, because removing them failed: run `steelyard vip detach`");
+            }
+        }
+    }
+
     /// Lets go of everything and leaves it in the kernel, where it goes on. Gives the number of vips.
     pub(crate) fn leave(&mut self) -> usize {
         let vips = self.vips.len();
@@ -166,23 +201,6 @@ impl KernelPlane {
             Ok(()) => self.told = now,
             // Tried again after the next collection.
             Err(error) => tracing::error!(%error, "the kernel plane was not told which endpoints are usable"),
-        }
-    }
-
-    /// Removes the vips that an earlier process left in the kernel, if no process looks after them. For a source that wants no vips: the old ones would
-    /// go on forwarding to addresses that may belong to others by now.
-    pub(crate) fn remove_leftovers(&self) {
-        let options = l4::Options::default();
-        if self.plane.is_some() || !l4::pinned(&options) {
-            return;
-        }
-        let Ok(_sole) = Sole::take() else { return };
-        match l4::detach(&options) {
-            Ok(_) => tracing::info!("no vips: removed those that an earlier process left in the kernel"),
-            // Tried again with the next snapshot.
-            Err(error) => {
-                tracing::error!(%error, "vips of an earlier process go on forwarding, because removing them failed: run `steelyard vip detach`");
-            }
         }
     }
 
@@ -258,8 +276,11 @@ impl KernelPlane {
             pressure: counters.pressure,
             drops: occurred(&counters.drops),
         };
-        let vips =
-            self.vips.iter().map(|plan| vip_status(plan, &counters, &self.rates, &self.recent, probes)).collect();
+        let vips = self
+            .vips
+            .iter()
+            .map(|plan| vip_status(plan, &counters, &self.rates, &self.recent, &self.here, probes))
+            .collect();
         (Some(plane), vips)
     }
 }

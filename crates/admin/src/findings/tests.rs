@@ -242,6 +242,17 @@ fn packets_without_an_answer() {
 }
 
 #[test]
+fn endpoints_on_the_balancer_itself() {
+    let mut status = status();
+    status.vips = vec![vip()];
+    status.vips[0].endpoints.truncate(1);
+    status.vips[0].endpoints[0].is_here = true;
+    let text = "endpoints of dns are on this host, and the kernel plane cannot serve them: 10.0.0.1; run them on another \
+                host, or use `mode: local` and a listener";
+    check(&status, &[("vip_endpoint_here", Wrong, text)]);
+}
+
+#[test]
 fn packets_that_are_dropped() {
     let mut status = status();
     status.vips = vec![vip()];

@@ -261,6 +261,7 @@ pub(crate) fn vip() -> VipStatus {
         packets_from: 5000,
         bytes_to: 1,
         bytes_from: 2,
+        is_here: false,
         recent: VipEndpointRecent::default(),
         latest: VipEndpointRecent::default(),
     };

@@ -1,7 +1,7 @@
 //! What is told of vips: counters, rates, words of the file.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -93,6 +93,7 @@ pub(super) fn vip_status(
     counters: &Counters,
     rates: &Rates,
     recent: &Recent,
+    here: &BTreeSet<IpAddr>,
     probes: &Probes,
 ) -> VipStatus {
     let vip = &plan.vip;
@@ -118,6 +119,7 @@ pub(super) fn vip_status(
             packets_from: traffic.packets[1],
             bytes_to: traffic.bytes[0],
             bytes_from: traffic.bytes[1],
+            is_here: here.contains(&address.ip()),
             recent: of_minute,
             latest,
         }
