@@ -108,11 +108,13 @@ impl Pacer {
         }
     }
 
-    /// How many of the planned operations are due at times of which `is_counted` is true.
+    /// How many of the planned operations are due at times of which `is_counted` is true. These times are one interval.
     ///
-    /// Exact, and a division for each; it is asked once, when the load is over.
+    /// Exact, and a division for each operation up to the interval's end; it is asked once, when the load is over. It does not look beyond
+    /// that end: of an hour that was interrupted after a second, nearly all operations lie there.
     pub(super) fn planned_when(&self, is_counted: impl Fn(Instant) -> bool) -> u64 {
-        (0..self.planned).filter(|&index| is_counted(self.time_of(index))).count() as u64
+        let times = (0..self.planned).map(|index| self.time_of(index));
+        times.skip_while(|time| !is_counted(*time)).take_while(|time| is_counted(*time)).count() as u64
     }
 
     fn time_of(&self, index: u64) -> Instant {
