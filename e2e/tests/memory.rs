@@ -1,6 +1,8 @@
 //! What connections and bodies cost in memory, by the kernel's account.
 #![forbid(unsafe_code)]
 
+#[path = "support/frames.rs"]
+mod frames;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
@@ -13,7 +15,7 @@ use lab::procfs::resident_bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use support::{Origin, Steelyard, local, port, skip};
-use testkit::PATIENCE;
+use testkit::{PATIENCE, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,6 +35,18 @@ const TABLES_GROWTH_BYTES_MAX: u64 = 16 * MIB;
 
 /// What a connection may cost while its request is under way: two buffers and the state of an exchange.
 const BURST_BYTES_MAX: u64 = 40 * 1024;
+
+/// What a stream of HTTP/2 may cost whose client takes nothing of its response: a small buffer, and the state of an exchange and of its connection
+/// to the endpoint. The program under test here is not optimised: its states are larger.
+const STALLED_STREAM_BYTES_MAX: u64 = 26 * 1024;
+
+/// What a connection of HTTP/2 may cost with 100 uploads that no endpoint reads: its window of 2 MiB, half as much again for buffers that are not
+/// full, and its exchanges.
+const STALLED_UPLOADS_BYTES_MAX: u64 = 4 * MIB;
+
+/// What a download over HTTP/1 may cost whose client does not read: a small buffer, the state of an exchange, and its share of the large buffers
+/// that a worker has for all of them.
+const STALLED_DOWNLOAD_BYTES_MAX: u64 = 32 * 1024;
 
 /// One test at a time: the figures are of one balancer each, but the host has to hold all of them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -59,6 +73,25 @@ fn peak(balancer: &Steelyard) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
     line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Bytes of the process's own memory that are resident, without the pages of its program, which come as they are used.
+fn anonymous(balancer: &Steelyard) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// [`anonymous`] once it stays the same for some looks.
+fn settled(balancer: &Steelyard) -> u64 {
+    let (mut before, mut looks) = (0, 0);
+    let settled = until(PATIENCE, || {
+        let now = anonymous(balancer);
+        looks = if now == before { looks + 1 } else { 0 };
+        before = now;
+        (looks >= 20).then_some(now)
+    });
+    settled.expect("it goes on growing")
 }
 
 fn kib(bytes: u64) -> String {
@@ -145,6 +178,111 @@ fn a_large_download_to_a_client_that_stalls() {
 fn is_writable(stream: &TcpStream) -> bool {
     let half_a_second = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
     poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&half_a_second)).unwrap() > 0
+}
+
+#[test]
+fn downloads_over_http2_that_nobody_takes() {
+    const CONNECTIONS: usize = 3;
+    const STREAMS: usize = 100;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let origin = Origin::start_at(local(0), "large", MIB);
+    let (balancer, listen) = balancer_to(origin.address);
+    let before = anonymous(&balancer);
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        // A stream takes a little more than a small buffer holds, and then no more.
+        let mut client = frames::Client::connect(listen, &[(frames::setting::INITIAL_WINDOW_SIZE, 20_000)]);
+        client.send(&frames::window_update(0, 1 << 30));
+        for _ in 0..STREAMS {
+            client.open(&frames::block(&frames::GET), true);
+        }
+        clients.push(std::thread::spawn(move || client.end()));
+    }
+    let served = until(PATIENCE, || (origin.requests() >= (CONNECTIONS * STREAMS) as u64).then_some(()));
+    assert!(served.is_some(), "{} requests", origin.requests());
+    let each = settled(&balancer).saturating_sub(before) / (CONNECTIONS * STREAMS) as u64;
+    assert!(clients.iter().all(|client| !client.is_finished()), "a connection was closed");
+    eprintln!("streams that stall: {each} bytes each");
+    assert!(each <= STALLED_STREAM_BYTES_MAX, "{each} bytes for each stream");
+}
+
+/// A connection with so many streams, each of which has sent so many bytes. It stops where the other side does not read on.
+fn upload(listen: std::net::SocketAddr, streams: u32, bytes: usize) -> TcpStream {
+    let put: Vec<_> = [(&b":method"[..], &b"PUT"[..])].into_iter().chain(frames::GET[1..].iter().copied()).collect();
+    let mut words = [frames::PREFACE, &frames::settings(&[])].concat();
+    for stream in (0..streams).map(|number| 2 * number + 1) {
+        words.extend(frames::headers(stream, false, &frames::block(&put)));
+        for piece in vec![b'.'; bytes].chunks(frames::FRAME_BYTES_MAX) {
+            words.extend(frames::frame(frames::kind::DATA, 0, stream, piece));
+        }
+    }
+    let mut client = TcpStream::connect(listen).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let mut rest = &words[..];
+    while !rest.is_empty() && is_writable(&client) {
+        match client.write(rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // Refused.
+            Err(_) => break,
+        }
+    }
+    client
+}
+
+/// An endpoint that takes connections and reads nothing.
+fn deaf() -> std::net::SocketAddr {
+    let listener = TcpListener::bind(local(0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    address
+}
+
+#[test]
+fn uploads_over_http2_that_nobody_reads() {
+    const CONNECTIONS: u64 = 3;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let listen = local(port());
+    // All but one wait for room at the endpoint, and nothing takes what they have sent.
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  web: {{bind: '{listen}', protocol: http, to: all}}
+clusters:
+  all: {{endpoints: ['{}'], limits: {{connections: 1, pending_timeout: 60s}}}}
+",
+        deaf()
+    );
+    let balancer = Steelyard::serve(&config, 1);
+    let before = anonymous(&balancer);
+    // A byte more than fits a small buffer.
+    let clients: Vec<_> = (0..CONNECTIONS).map(|_| upload(listen, 100, 16 * 1024 + 1)).collect();
+    let each = settled(&balancer).saturating_sub(before) / CONNECTIONS;
+    eprintln!("connections with 100 uploads that stall: {} each", kib(each));
+    drop(clients);
+    assert!(each <= STALLED_UPLOADS_BYTES_MAX, "{} for each connection", kib(each));
+}
+
+#[test]
+fn downloads_over_http1_that_nobody_takes() {
+    const CONNECTIONS: usize = 100;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let origin = Origin::start_at(local(0), "large", 16 * MIB);
+    let (balancer, listen) = balancer_to(origin.address);
+    let before = anonymous(&balancer);
+    let clients: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut client = TcpStream::connect(listen).unwrap();
+            ask(&mut client);
+            client
+        })
+        .collect();
+    let served = until(PATIENCE, || (origin.requests() >= CONNECTIONS as u64).then_some(()));
+    assert!(served.is_some(), "{} requests", origin.requests());
+    let each = settled(&balancer).saturating_sub(before) / CONNECTIONS as u64;
+    eprintln!("downloads that stall: {each} bytes each");
+    drop(clients);
+    assert!(each <= STALLED_DOWNLOAD_BYTES_MAX, "{each} bytes for each download");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Read buffers, pooled by thread: a connection that waits holds none.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,30 +21,38 @@ pub const SMALL_BYTES: usize = 16 * 1024;
 /// costs a third less CPU a byte than one of 16 KiB, and more than that gains nothing.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// Spare buffers kept by each thread, of each size: 256 KiB of tiny, 4 MiB of small and 4 MiB of large ones.
-const TINY_SPARES_MAX: usize = 256;
-const SMALL_SPARES_MAX: usize = 256;
-const LARGE_SPARES_MAX: usize = 16;
+/// The sizes of buffers that are used again, and how many spare ones of each a thread keeps: 0.25 MiB of tiny ones, 4 MiB of small and of large
+/// ones, at most 0.5 MiB of each size between. The sizes lie so close together that a buffer, once it is larger than a small one, is at most half
+/// as large again as what it has to hold: a client decides how much a stream holds. DATA of one stream reaches 128 KiB.
+const KINDS: [(usize, usize); 10] = [
+    (TINY_BYTES, 256),
+    (SMALL_BYTES, 256),
+    (20 * 1024, 16),
+    (24 * 1024, 16),
+    (32 * 1024, 16),
+    (48 * 1024, 10),
+    (64 * 1024, 8),
+    (96 * 1024, 4),
+    (128 * 1024, 4),
+    (LARGE_BYTES, 16),
+];
 
 thread_local! {
-    static ROOMS: RefCell<Rooms> =
-        const { RefCell::new(Rooms { tiny: Spares::new(), small: Spares::new(), large: Spares::new() }) };
+    /// Rooms of [`LARGE_BYTES`] that this thread has given out.
+    static LARGE_IN_USE: Cell<usize> = const { Cell::new(0) };
+
+    /// Spare rooms of this thread, by size as in [`KINDS`].
+    static ROOMS: RefCell<[Spares<[u8]>; KINDS.len()]> = const { RefCell::new([const { Spares::new() }; KINDS.len()]) };
 }
 
-/// Spare rooms of this thread, by size.
-struct Rooms {
-    tiny: Spares<[u8]>,
-    small: Spares<[u8]>,
-    large: Spares<[u8]>,
+/// Large buffers of this thread that are in use.
+pub fn large_in_use() -> usize {
+    LARGE_IN_USE.get()
 }
 
 /// Drops spare rooms of this thread that nobody needs ([`Spares::trim`]).
 pub fn trim() {
-    ROOMS.with_borrow_mut(|rooms| {
-        rooms.tiny.trim();
-        rooms.small.trim();
-        rooms.large.trim();
-    });
+    ROOMS.with_borrow_mut(|rooms| rooms.iter_mut().for_each(Spares::trim));
 }
 
 /// Bytes that were read and not yet used. Its room goes back to the thread when it is dropped.
@@ -57,22 +65,24 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer of [`TINY_BYTES`].
-    fn tiny() -> Self {
-        let spare = ROOMS.with_borrow_mut(|rooms| rooms.tiny.take());
-        Self::of(spare.unwrap_or_else(|| vec![0; TINY_BYTES].into_boxed_slice()))
-    }
-
     /// An empty buffer of [`SMALL_BYTES`].
     pub fn small() -> Self {
-        let spare = ROOMS.with_borrow_mut(|rooms| rooms.small.take());
-        Self::of(spare.unwrap_or_else(|| vec![0; SMALL_BYTES].into_boxed_slice()))
+        Self::of_bytes(SMALL_BYTES)
     }
 
     /// An empty buffer of [`LARGE_BYTES`].
     pub fn large() -> Self {
-        let spare = ROOMS.with_borrow_mut(|rooms| rooms.large.take());
-        Self::of(spare.unwrap_or_else(|| vec![0; LARGE_BYTES].into_boxed_slice()))
+        Self::of_bytes(LARGE_BYTES)
+    }
+
+    /// An empty buffer of exactly so many bytes.
+    pub fn of_bytes(bytes: usize) -> Self {
+        if bytes == LARGE_BYTES {
+            LARGE_IN_USE.set(LARGE_IN_USE.get() + 1);
+        }
+        let kind = KINDS.iter().position(|(size, _)| *size == bytes);
+        let spare = kind.and_then(|kind| ROOMS.with_borrow_mut(|rooms| rooms.get_mut(kind)?.take()));
+        Self::of(spare.unwrap_or_else(|| vec![0; bytes].into_boxed_slice()))
     }
 
     /// An empty buffer without room: nothing can be read into it.
@@ -123,13 +133,8 @@ impl Buffer {
         if capacity <= self.room.len() {
             return;
         }
-        let mut larger = match capacity {
-            TINY_BYTES => Self::tiny(),
-            0..=SMALL_BYTES => Self::small(),
-            LARGE_BYTES => Self::large(),
-            // No more than was asked for: a client decides when the buffer of its head grows.
-            capacity => Self::of(vec![0; capacity].into_boxed_slice()),
-        };
+        // No more than was asked for, from small ones on: a client decides when the buffer of its head grows.
+        let mut larger = Self::of_bytes(if capacity == TINY_BYTES { capacity } else { capacity.max(SMALL_BYTES) });
         let length = self.len();
         if let Some(room) = larger.room.get_mut(..length) {
             room.copy_from_slice(self.filled());
@@ -138,12 +143,30 @@ impl Buffer {
         *self = larger;
     }
 
+    /// Gives back the memory that what is in it does not need: all of it if it is empty; else what a smaller size saves, but a large one only
+    /// for a small one, since [`large_in_use`] counts what waits.
+    pub fn fit(&mut self) {
+        if self.is_empty() {
+            *self = Self::none();
+            return;
+        }
+        let bytes = if self.room.len() == LARGE_BYTES && self.len() > SMALL_BYTES {
+            LARGE_BYTES
+        } else {
+            bytes_for(self.len().max(SMALL_BYTES))
+        };
+        if bytes < self.room.len() {
+            let mut smaller = Self::of_bytes(bytes);
+            smaller.put(self.filled());
+            *self = smaller;
+        }
+    }
+
     /// Appends bytes, in a larger room where this one is too small.
     pub fn put(&mut self, bytes: &[u8]) {
         let wanted = self.len() + bytes.len();
         if wanted > self.room.len() {
-            let sizes = [TINY_BYTES, SMALL_BYTES, LARGE_BYTES];
-            self.grow(sizes.into_iter().find(|size| wanted <= *size).unwrap_or_else(|| wanted.next_power_of_two()));
+            self.grow(bytes_for(wanted));
         } else if self.end + bytes.len() > self.room.len() {
             self.room.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -181,6 +204,12 @@ impl Buffer {
     }
 }
 
+/// Size of a buffer that so many bytes are put into.
+fn bytes_for(wanted: usize) -> usize {
+    let mut sizes = KINDS.iter().map(|(size, _)| *size);
+    sizes.find(|size| wanted <= *size).unwrap_or_else(|| wanted.next_power_of_two())
+}
+
 impl Default for Buffer {
     fn default() -> Self {
         Self::none()
@@ -193,14 +222,16 @@ impl Drop for Buffer {
             return;
         }
         let room = std::mem::take(&mut self.room);
+        if room.len() == LARGE_BYTES {
+            LARGE_IN_USE.set(LARGE_IN_USE.get().saturating_sub(1));
+        }
         // Fails only while the thread ends; the room is then freed.
         let _ = ROOMS.try_with(|rooms| {
             let mut rooms = rooms.borrow_mut();
-            match room.len() {
-                TINY_BYTES => rooms.tiny.put(room, TINY_SPARES_MAX),
-                SMALL_BYTES => rooms.small.put(room, SMALL_SPARES_MAX),
-                LARGE_BYTES => rooms.large.put(room, LARGE_SPARES_MAX),
-                bytes => memory::note_freed(bytes),
+            let kind = rooms.iter_mut().zip(KINDS).find(|(_, (size, _))| *size == room.len());
+            match kind {
+                Some((spares, (_, spares_max))) => spares.put(room, spares_max),
+                None => memory::note_freed(room.len()),
             }
         });
     }
@@ -246,7 +277,45 @@ mod tests {
             expect.drain(..taken);
             assert_eq!(buffer.filled(), expect, "{round}");
         }
-        assert!(expect.len() > SMALL_BYTES && buffer.capacity() == LARGE_BYTES);
+        assert!(expect.len() > SMALL_BYTES && buffer.capacity() > SMALL_BYTES);
+    }
+
+    #[test]
+    fn a_buffer_is_at_most_half_as_large_again_as_what_it_holds() {
+        for bytes in (SMALL_BYTES + 1..=128 * 1024).step_by(1023) {
+            let mut buffer = Buffer::none();
+            buffer.put(&vec![1; bytes]);
+            assert!(buffer.len() == bytes && buffer.capacity() <= bytes + bytes / 2, "{bytes}: {}", buffer.capacity());
+        }
+        let mut buffer = Buffer::none();
+        buffer.put(&[1; SMALL_BYTES + 1]);
+        assert_eq!(buffer.capacity(), 20 * 1024);
+    }
+
+    #[test]
+    fn what_is_left_moves_to_a_buffer_that_fits() {
+        let mut buffer = Buffer::none();
+        buffer.put(&vec![7; 60 * 1024]);
+        buffer.consume(20 * 1024);
+        buffer.fit();
+        assert_eq!((buffer.capacity(), buffer.len()), (48 * 1024, 40 * 1024));
+        buffer.consume(30 * 1024);
+        buffer.fit();
+        assert_eq!((buffer.capacity(), buffer.filled()), (SMALL_BYTES, &[7; 10 * 1024][..]));
+        buffer.consume(10 * 1024);
+        buffer.fit();
+        assert_eq!(buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn large_buffers_are_counted_while_they_are_in_use() {
+        let mut buffer = Buffer::large();
+        buffer.put(&vec![7; 40 * 1024]);
+        buffer.fit();
+        assert_eq!((buffer.capacity(), large_in_use()), (LARGE_BYTES, 1));
+        buffer.consume(30 * 1024);
+        buffer.fit();
+        assert_eq!((buffer.capacity(), large_in_use()), (SMALL_BYTES, 0));
     }
 
     #[test]
@@ -257,7 +326,7 @@ mod tests {
 
     #[test]
     fn rooms_that_nobody_needs_are_dropped_by_halves() {
-        let spares = || ROOMS.with_borrow(|rooms| rooms.small.len());
+        let spares = || ROOMS.with_borrow(|rooms| rooms[1].len());
         let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
         drop(burst);
         assert_eq!(spares(), 100);

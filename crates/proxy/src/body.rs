@@ -1,14 +1,16 @@
 //! One direction of an exchange: a head, then a body re-framed on the way, with backpressure.
 //!
-//! A [`Pump`] reads only when what it read before has been written: a slow receiver stops its sender, and memory stays at one
-//! buffer each way whatever the size of the body. From and to a stream of HTTP/2 it is the window that stops: what was read is released
-//! to the sender only when the receiver has it.
+//! A [`Pump`] reads only when what it read before has been written: a slow receiver stops its sender, and memory stays at one small buffer each
+//! way whatever the size of the body. From and to a stream of HTTP/2 it is the window that stops: what was read is released to the sender only
+//! when the receiver has it.
+//!
+//! Its length is that of one state machine and the tests of its framings: reading, framing and writing share the state of the message.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use net::buffer::{Buffer, LARGE_BYTES, SMALL_BYTES};
+use net::buffer::{self, Buffer, LARGE_BYTES, SMALL_BYTES};
 use tokio::io::AsyncWrite;
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
@@ -24,6 +26,17 @@ const TURN_BYTES_MAX: usize = 1024 * 1024;
 /// Body bytes up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that the request
 /// can be sent again.
 const COALESCE_BYTES_MAX: usize = SMALL_BYTES;
+
+/// Capacity of `out` that is kept while nothing in it is needed: a head, and chunks that come one by one. Messages that wait and those that are
+/// over keep no more.
+const OUT_KEPT_BYTES_MAX: usize = 4096;
+
+/// Large buffers that a worker has at once for bodies: 1 MiB. While as many wait for slow receivers, all bodies are read in small pieces.
+const LARGE_IN_USE_MAX: usize = 4;
+
+/// A large piece is read if the receiver's send buffer has at least this much room. The kernel counts what it queues with its own overhead, which
+/// can be as much again.
+const BULK_ROOM_BYTES: usize = 2 * LARGE_BYTES;
 
 /// How one side of an exchange frames a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +80,8 @@ pub(crate) struct Pump {
     is_unflushed: bool,
     /// [`Pump::poll`] has come to the end: all is read and written.
     is_over: bool,
+    /// The last read filled its room: the body comes faster than it is read.
+    is_bulk: bool,
     /// Trailers for HTTP/2 are to be sent.
     has_trailers: bool,
     /// When the last of the head was written, in microseconds; 0: not yet.
@@ -173,17 +188,17 @@ impl Pump {
             Framing::H1(Body::None) | Framing::H2(Body::None) | Framing::Tunnel => Source::Done,
         };
         self.allowance = body_bytes_max;
-        self.written = 0;
         self.received = 0;
         self.sent = 0;
         self.head_sent_us = 0;
         self.is_forgotten = false;
         self.is_unflushed = false;
         self.is_over = false;
+        self.is_bulk = false;
         self.has_trailers = false;
         self.call = None;
         self.copy = None;
-        self.out.clear();
+        self.clear_out();
         match to {
             Framing::H1(body) => {
                 self.sink = Sink::H1 { is_chunked: body == Body::Chunked };
@@ -324,6 +339,24 @@ impl Pump {
         input: &mut Buffer,
         writer: &mut Stream,
     ) -> Poll<Result<(), Failure>> {
+        let polled = self.poll_turn(cx, reader, input, writer);
+        if polled.is_pending() {
+            // Either side may take its time now.
+            input.fit();
+            if self.is_forgotten && self.written == self.out.len() {
+                self.clear_out();
+            }
+        }
+        polled
+    }
+
+    fn poll_turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        reader: &mut Stream,
+        input: &mut Buffer,
+        writer: &mut Stream,
+    ) -> Poll<Result<(), Failure>> {
         let mut turn = 0;
         loop {
             if !self.is_read() && !input.is_empty() {
@@ -341,21 +374,26 @@ impl Pump {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            ready!(self.poll_read(cx, reader, input))?;
+            ready!(self.poll_read(cx, reader, input, writer))?;
         }
     }
 
+    /// Reads into `input`, which is empty.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         reader: &mut Stream,
         input: &mut Buffer,
+        writer: &Stream,
     ) -> Poll<Result<(), Failure>> {
         if let Stream::H2(handle) = reader {
             let has_more = ready!(handle.poll_data(cx, input)).map_err(Failure::Read)?;
             return Poll::Ready(if has_more { Ok(()) } else { self.finish_stream(handle) });
         }
-        input.grow(SMALL_BYTES);
+        let bytes = self.read_bytes(writer);
+        if input.capacity() != bytes {
+            *input = Buffer::of_bytes(bytes);
+        }
         let count = ready!(input.poll_fill(cx, reader)).map_err(Failure::Read)?;
         if count == 0 {
             return match self.source {
@@ -363,11 +401,24 @@ impl Pump {
                 _ => Poll::Ready(Err(Failure::Truncated)),
             };
         }
-        // A buffer filled to the brim is a body that comes faster than it is read: larger pieces cost less each byte.
-        if input.is_full() && input.capacity() < LARGE_BYTES && self.sink != (Sink::H1 { is_chunked: true }) {
-            input.grow(LARGE_BYTES);
-        }
+        self.is_bulk = input.is_full() || (self.is_bulk && count > SMALL_BYTES);
         Poll::Ready(Ok(()))
+    }
+
+    /// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
+    /// buffer for as long as the body lasts. So a large piece is read only for a receiver that can take all of it now. Some is left over all the
+    /// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
+    fn read_bytes(&self, writer: &Stream) -> usize {
+        if !self.is_bulk || buffer::large_in_use() >= LARGE_IN_USE_MAX {
+            return SMALL_BYTES;
+        }
+        let takes_all = match writer {
+            Stream::H2(handle) => handle.send_window() >= LARGE_BYTES,
+            // A chunk is copied for its framing.
+            _ if self.sink == (Sink::H1 { is_chunked: true }) => false,
+            writer => writer.tcp().and_then(net::socket::send_room).is_some_and(|room| room >= BULK_ROOM_BYTES),
+        };
+        if takes_all { LARGE_BYTES } else { SMALL_BYTES }
     }
 
     /// Takes what `input` has of the body: to the writer at once where it needs no framing and no head goes before it, else to `out`.
@@ -498,6 +549,16 @@ impl Pump {
             self.out.clear();
             self.written = 0;
         }
+    }
+
+    /// Empties `out`, and frees it if it is large.
+    fn clear_out(&mut self) {
+        if self.out.capacity() > OUT_KEPT_BYTES_MAX {
+            self.out = Vec::new();
+        } else {
+            self.out.clear();
+        }
+        self.written = 0;
     }
 
     fn count(&mut self, bytes: usize) -> Result<(), Failure> {

@@ -255,6 +255,11 @@ impl Handle {
         Poll::Ready(Err(io::Error::other(Cut::Refused)))
     }
 
+    /// Bytes of a body that the other side lets the stream send now.
+    pub(crate) fn send_window(&self) -> usize {
+        self.connection.wire.borrow_mut().data_window(self.key)
+    }
+
     /// Sends some of `bytes`; when all of them are taken, `end` is, too.
     pub(crate) fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], end: bool) -> Poll<io::Result<usize>> {
         if self.connection.over().is_some() {

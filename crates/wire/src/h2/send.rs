@@ -139,6 +139,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes of DATA that the other side lets a stream send now: the smaller of its window and the connection's.
+    pub fn data_window(&mut self, key: StreamKey) -> usize {
+        self.streams.get(key).map_or(0, |stream| stream.send_window.min(self.windows.send).max(0) as usize)
+    }
+
     /// Sends a piece of a body, and with `end` its end. Gives how many bytes were taken: all of them, and then the end, too; or fewer, and then
     /// [`Event::Writable`](super::Event::Writable) comes when it is worth trying again.
     ///
