@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use testkit::{PATIENCE, until};
 
 use crate::edge::{Edge, answer, api_server, fails, gateway, manifest, origin, pod, within, within_alone};
-use crate::harness::{ADDRESS, GATEWAY, Holding, PORT, condition, documents};
+use crate::harness::holding::Holding;
+use crate::harness::{ADDRESS, GATEWAY, PORT, condition, documents};
 
 /// The condition of a class where something cannot be read.
 const READABLE: &str = "steelyard.io/ObjectsReadable";

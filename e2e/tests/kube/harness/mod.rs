@@ -14,12 +14,11 @@
 
 mod api_server;
 mod cluster;
-mod holding;
+pub mod holding;
 mod node;
 mod relay;
 
 pub use api_server::{ADDRESS, ApiServer, PORT};
 pub use cluster::{Cluster, PATIENCE, condition, documents};
-pub use holding::Holding;
 pub use node::{GATEWAY, Link, node};
 pub use relay::Relay;
