@@ -9,8 +9,7 @@ use telemetry::{Place, Reason};
 
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, Reload, RouteStatus,
-    Status,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, Reload, RouteStatus, Status,
 };
 use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
@@ -140,20 +139,28 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
         );
         found.wrong("connections_full", name, text);
     }
-    let failures = only(recent, is_failure);
-    let failed: u64 = failures.values().sum();
-    let requests = recent.requests.max(failed);
-    if is_worth_a_look(failed, requests) {
+    let spans = [
+        (&recent.refused, recent.requests, "minute"),
+        // What was served well before a fault would hide it for most of a minute where traffic has become less.
+        (&recent.latest_refused, recent.latest_requests, "seconds"),
+    ];
+    let failing = spans.iter().find_map(|(reasons, requests, span)| {
+        let failures = only(reasons, is_failure);
+        let failed: u64 = failures.values().sum();
+        let requests = (*requests).max(failed);
+        is_worth_a_look(failed, requests).then_some((failures, failed, requests, span))
+    });
+    if let Some((failures, failed, requests, span)) = failing {
         let most = failures.iter().max_by_key(|(_, count)| **count).map(|(reason, _)| *reason);
         let text = format!(
-            "{name} failed {failed} of {} in the last minute: {}; {}",
+            "{name} failed {failed} of {} in the last {span}: {}; {}",
             counted(requests, "request"),
             by_reason(&failures),
             most.map_or("", advice)
         );
         found.wrong("listener_failures", name, text);
     }
-    let refusals = only(recent, is_refusal);
+    let refusals = only(&recent.refused, is_refusal);
     let refused: u64 = refusals.values().sum();
     let requests = recent.requests.max(refused);
     if is_worth_a_look(refused, requests) && is_percent(refused, requests, REFUSED_PERCENT) {
@@ -166,10 +173,10 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
     }
 }
 
-/// Those of the last minute for which `is_wanted` holds.
-fn only(recent: &ListenerRecent, is_wanted: fn(Reason) -> bool) -> BTreeMap<Reason, u64> {
+/// Those for which `is_wanted` holds.
+fn only(reasons: &BTreeMap<String, u64>, is_wanted: fn(Reason) -> bool) -> BTreeMap<Reason, u64> {
     let reason = |name: &str| Reason::ALL.iter().copied().find(|reason| reason.name() == name);
-    let wanted = recent.refused.iter().filter_map(|(name, count)| Some((reason(name)?, *count)));
+    let wanted = reasons.iter().filter_map(|(name, count)| Some((reason(name)?, *count)));
     wanted.filter(|(reason, _)| is_wanted(*reason)).collect()
 }
 

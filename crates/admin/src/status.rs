@@ -111,6 +111,12 @@ pub struct ListenerRecent {
     pub accept_failures: u64,
     /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
     pub refused: BTreeMap<String, u64>,
+    /// Requests, or TCP connections, that ended in the last 5 to 10 seconds.
+    #[serde(default)]
+    pub latest_requests: u64,
+    /// What was refused, failed or closed in the last 5 to 10 seconds, by reason.
+    #[serde(default)]
+    pub latest_refused: BTreeMap<String, u64>,
 }
 
 /// A route.
@@ -311,6 +317,8 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcom
             requests: of.requests,
             accept_failures: of.accept_failures,
             refused: counted(&of.reasons),
+            latest_requests: of.latest_requests,
+            latest_refused: counted(&of.latest_reasons),
         },
     };
     let status = |listener: &model::Listener| {
@@ -464,6 +472,8 @@ mod tests {
                 requests: 5,
                 accept_failures: 0,
                 refused: [("no_route".to_owned(), 1)].into(),
+                latest_requests: 5,
+                latest_refused: [("no_route".to_owned(), 1)].into(),
             },
         };
         assert_eq!(listeners.first(), Some(&web));

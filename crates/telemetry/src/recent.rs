@@ -153,6 +153,10 @@ pub struct ListenerOutcomes {
     pub accept_failures: u64,
     /// What was refused, failed or closed.
     pub reasons: ReasonTotals,
+    /// Requests, or TCP connections, that ended in the last 5 to 10 seconds.
+    pub latest_requests: u64,
+    /// What was refused, failed or closed in the last 5 to 10 seconds.
+    pub latest_reasons: ReasonTotals,
 }
 
 /// Of a route.
@@ -201,8 +205,12 @@ impl Recent {
         let listener = |(key, now): (String, _)| {
             let grown = self.listeners.growth(&key, &now);
             let [connections, requests, accept_failures, ..] = grown;
-            let reasons = ReasonTotals::from_fn(|reason| grown.get(3 + reason.index()).copied().unwrap_or_default());
-            (key, ListenerOutcomes { connections, requests, accept_failures, reasons })
+            let reasons =
+                |of: &[u64]| ReasonTotals::from_fn(|reason| of.get(3 + reason.index()).copied().unwrap_or_default());
+            let latest = self.listeners.growth_in(1, &key, &now);
+            let [_, latest_requests, ..] = latest;
+            let (reasons, latest_reasons) = (reasons(&grown), reasons(&latest));
+            (key, ListenerOutcomes { connections, requests, accept_failures, reasons, latest_requests, latest_reasons })
         };
         let route = |(key, now)| {
             let grown = self.routes.growth(&key, &now);
@@ -322,7 +330,16 @@ mod tests {
             let endpoint = outcomes.endpoints[&("app".to_owned(), address)];
             assert_eq!((endpoint.requests, endpoint.unreachable, endpoint.failures()), (8, 2, 6));
         }
+        let latest = |recent: &Recent| {
+            let web = &recent.outcomes(&registry).listeners["web"];
+            (web.latest_requests, web.latest_reasons.counted().count())
+        };
+        assert_eq!(latest(&recent), (0, 0));
+        registry.listener(0, "web").requests.add(3);
+        assert_eq!(latest(&recent), (3, 0));
         recent.sample(&registry, 120_000);
+        assert_eq!(latest(&recent), (3, 0));
+        recent.sample(&registry, 240_000);
         assert_eq!(recent.outcomes(&registry).listeners["web"], ListenerOutcomes::default());
     }
 }

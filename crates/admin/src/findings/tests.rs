@@ -96,6 +96,19 @@ fn requests_that_fail() {
 }
 
 #[test]
+fn requests_that_fail_since_a_few_seconds() {
+    let mut status = status();
+    let recent = &mut status.listeners[0].recent;
+    (recent.requests, recent.refused) = (3_010, counts(&[("connect_refused", 5)]));
+    (recent.latest_requests, recent.latest_refused) = (1_000, counts(&[("connect_refused", 5)]));
+    check(&status, &[]);
+    status.listeners[0].recent.latest_requests = 5;
+    let text = "web failed 5 of 5 requests in the last seconds: 5 connect_refused; start what should listen on the \
+                endpoint's port";
+    check(&status, &[("listener_failures", Wrong, text)]);
+}
+
+#[test]
 fn connections_and_requests_that_are_refused() {
     let mut status = status();
     let recent = &mut status.listeners[0].recent;
