@@ -221,15 +221,23 @@ async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<
         crate::record::Pacing::Burst1hz => Duration::ZERO,
     };
     let pacer = Arc::new(Pacer::new(timeline.ramped + turn, rate / threads as f64, shape.pacing, planned));
+    let _noted_at_the_end = Planned { thread, pacer: &pacer };
     let takers = all(workers.map(|worker| worker.open_loop(pacer.clone())));
-    tokio::select! {
-        biased;
-        outcome = paced(&pacer, timeline.deadline, takers) => outcome?,
-        () = shape.stop.told() => {}
+    paced(&pacer, timeline.deadline, takers).await
+}
+
+/// Notes how many operations of a thread were due, when its load has ended or is stopped, which drops it.
+struct Planned<'a> {
+    thread: &'a Thread,
+    pacer: &'a Pacer,
+}
+
+impl Drop for Planned<'_> {
+    fn drop(&mut self) {
+        let Run { shape, timeline, .. } = &*self.thread.run;
+        let timeline = timeline.stopped(shape.stop.at());
+        self.thread.tally().planned = self.pacer.planned_when(|at| timeline.is_measured(at));
     }
-    let timeline = timeline.stopped(shape.stop.at());
-    thread.tally().planned = pacer.planned_when(|at| timeline.is_measured(at));
-    Ok(())
 }
 
 /// Runs all of them as tasks of this thread, and passes a panic on.
