@@ -1,9 +1,13 @@
 //! `cargo xtask fuzz`: the targets of `fuzz/`, with cargo-fuzz, bounded in time and memory.
 
+use std::path::PathBuf;
+
 use crate::cargo::binaries;
 use crate::command::{cargo, command, root, run as run_command, succeeds};
 use crate::setup;
 
+/// Names the targets, and what they are built from.
+pub const MANIFEST: &str = "fuzz/Cargo.toml";
 /// For each target, where `--seconds` does not say otherwise.
 const SECONDS_DEFAULT: u32 = 60;
 /// An input that takes longer is a finding: parsers take microseconds.
@@ -16,7 +20,7 @@ const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--seconds N]";
 /// Fuzzes one target or all, one after another, and stops at the first finding.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (wanted, seconds) = parse(arguments)?;
-    let known = binaries("fuzz/Cargo.toml")?;
+    let known = binaries(MANIFEST)?;
     let targets = match wanted {
         None => known,
         Some(target) if known.contains(&target) => vec![target],
@@ -28,20 +32,38 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         // What libFuzzer finds goes to the first folder; the seeds, which are committed, are only read.
         let corpus = root().join("fuzz/corpus").join(target);
         std::fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
-        let seeds = root().join("fuzz/seeds").join(target);
-        let options = [
-            format!("-dict={}", root().join("fuzz/http.dict").display()),
-            format!("-max_total_time={seconds}"),
-            format!("-timeout={INPUT_SECONDS_MAX}"),
-            format!("-rss_limit_mb={RSS_MIB_MAX}"),
-        ];
+        let options =
+            [format!("-dict={}", root().join("fuzz/http.dict").display()), format!("-max_total_time={seconds}")];
         // Through rustup and not `cargo +nightly`: the cargo on the PATH may be the one that runs us, which knows no `+`.
         let mut fuzz = command("rustup", &["run", "nightly", "cargo", "fuzz", "run", target]);
-        fuzz.arg(corpus).args(seeds.exists().then_some(seeds)).arg("--").args(options);
+        fuzz.arg(corpus).arg(seed_folder(target)).arg("--").args(options).args(limits());
         run_command(fuzz.env_remove("CARGO").env_remove("RUSTC"))?;
     }
     println!("fuzz: {} targets, {seconds} s each, no finding", targets.len());
     Ok(())
+}
+
+/// What makes an input a finding, as options of libFuzzer.
+pub fn limits() -> [String; 2] {
+    [format!("-timeout={INPUT_SECONDS_MAX}"), format!("-rss_limit_mb={RSS_MIB_MAX}")]
+}
+
+/// The committed inputs of a target, each of which is a file. Every target has some.
+pub fn seeds(target: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = seed_folder(target);
+    let failed = |error: std::io::Error| format!("{}: {error}; every fuzz target needs a seed there", folder.display());
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(&folder).map_err(failed)?.collect();
+    let mut seeds: Vec<PathBuf> = entries.map_err(failed)?.into_iter().map(|entry| entry.path()).collect();
+    seeds.sort();
+    if seeds.is_empty() {
+        Err(format!("{} is empty: every fuzz target needs a seed", folder.display()))
+    } else {
+        Ok(seeds)
+    }
+}
+
+fn seed_folder(target: &str) -> PathBuf {
+    root().join("fuzz/seeds").join(target)
 }
 
 fn parse(arguments: &[String]) -> Result<(Option<String>, u32), String> {
@@ -90,5 +112,16 @@ mod tests {
         check(&["--seconds", "0"], Err("--seconds takes a whole number of 1 or more"));
         check(&["a", "b"], Err(USAGE));
         check(&["--fast"], Err(USAGE));
+    }
+
+    #[test]
+    fn every_target_has_seeds() {
+        let targets = binaries(MANIFEST).unwrap();
+        assert!(!targets.is_empty());
+        for target in targets {
+            let seeds = seeds(&target).unwrap();
+            assert!(seeds.iter().all(|seed| seed.is_file()), "{target}: {seeds:?}");
+        }
+        assert!(seeds("nonsense").unwrap_err().contains("fuzz/seeds/nonsense"));
     }
 }
