@@ -1,4 +1,4 @@
-//! What an operator should look at, judged from a status: outcomes of the last minute before counts since the start. Pure.
+//! What an operator should look at, judged from a status: outcomes of the last minute and of the last seconds before counts since the start. Pure.
 //!
 //! A finding says what happened, to what, the figure, and what to do. Its text is for people and may change; its kind is for programs.
 
@@ -9,7 +9,8 @@ use telemetry::{Place, Reason};
 
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
-    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, Reload, RouteStatus, Status,
+    ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerStatus, Reload, RouteRecent, RouteStatus,
+    Status,
 };
 use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
@@ -139,21 +140,16 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
         );
         found.wrong("connections_full", name, text);
     }
-    let spans = [
-        (&recent.refused, recent.requests, "minute"),
-        // What was served well before a fault would hide it for most of a minute where traffic has become less.
-        (&recent.latest_refused, recent.latest_requests, "seconds"),
-    ];
-    let failing = spans.iter().find_map(|(reasons, requests, span)| {
-        let failures = only(reasons, is_failure);
+    let failing = first_span([recent, &listener.latest], |of| {
+        let failures = only(&of.refused, is_failure);
         let failed: u64 = failures.values().sum();
-        let requests = (*requests).max(failed);
-        is_worth_a_look(failed, requests).then_some((failures, failed, requests, span))
+        let requests = of.requests.max(failed);
+        is_worth_a_look(failed, requests).then_some((failures, failed, requests))
     });
-    if let Some((failures, failed, requests, span)) = failing {
+    if let Some(((failures, failed, requests), span)) = failing {
         let most = failures.iter().max_by_key(|(_, count)| **count).map(|(reason, _)| *reason);
         let text = format!(
-            "{name} failed {failed} of {} in the last {span}: {}; {}",
+            "{name} failed {failed} of {} in the {span}: {}; {}",
             counted(requests, "request"),
             by_reason(&failures),
             most.map_or("", advice)
@@ -171,6 +167,12 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
         );
         found.notice("listener_refusals", name, text);
     }
+}
+
+/// What is found in the last minute, else in the last seconds, and the name of the span in which it was found.
+fn first_span<S, T>([minute, latest]: [S; 2], find: impl Fn(S) -> Option<T>) -> Option<(T, &'static str)> {
+    let in_minute = find(minute).map(|found| (found, "last minute"));
+    in_minute.or_else(|| find(latest).map(|found| (found, "last seconds")))
 }
 
 /// Those for which `is_wanted` holds.
@@ -221,16 +223,18 @@ fn advice(reason: Reason) -> &'static str {
 }
 
 fn of_routes(routes: &[RouteStatus], found: &mut Found) {
-    let mut failing: Vec<_> =
-        routes.iter().filter(|route| is_worth_a_look(route.recent.errors, route.recent.responses)).collect();
-    failing.sort_by_key(|route| std::cmp::Reverse(route.recent.errors));
-    let Some(first) = failing.first() else { return };
-    let each = failing.iter().map(|route| {
-        let of = &route.recent;
-        format!("{} of {} {} of {}", route.name, route.listener, of.errors, of.responses)
+    let failing = routes.iter().filter_map(|route| {
+        let is_failing = |of: RouteRecent| is_worth_a_look(of.errors, of.responses).then_some(of);
+        Some((route, first_span([route.recent, route.latest], is_failing)?))
+    });
+    let mut failing: Vec<_> = failing.collect();
+    failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.errors));
+    let Some((first, _)) = failing.first() else { return };
+    let each = failing.iter().map(|(route, (of, span))| {
+        format!("{} of {} {} of {} in the {span}", route.name, route.listener, of.errors, of.responses)
     });
     let text = format!(
-        "{} answered with 5xx in the last minute: {}",
+        "{} answered with 5xx: {}",
         if failing.len() == 1 { "a route" } else { "routes" },
         shortened(each, ", ")
     );
@@ -258,39 +262,37 @@ fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
 
 /// What real requests met at the endpoints.
 fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
-    let is_failing = |endpoint: &&EndpointStatus| {
-        let failures = endpoint.recent.failures();
-        is_worth_a_look(failures, endpoint.recent.requests.max(failures))
-    };
-    let mut failing: Vec<_> = cluster.endpoints.iter().filter(is_failing).collect();
-    failing.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.recent.failures()));
+    let failing = cluster.endpoints.iter().filter_map(|endpoint| {
+        let is_failing = |of: EndpointRecent| {
+            let failures = of.failures();
+            is_worth_a_look(failures, of.requests.max(failures)).then_some(of)
+        };
+        Some((endpoint, first_span([endpoint.recent, endpoint.latest], is_failing)?))
+    });
+    let mut failing: Vec<_> = failing.collect();
+    failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.failures()));
     if failing.is_empty() {
         return;
     }
-    let each = failing.iter().map(|endpoint| {
-        let of = &endpoint.recent;
+    let each = failing.iter().map(|(endpoint, (of, span))| {
         let kinds = kinds(of).into_iter().filter(|(_, count, _)| *count > 0);
         let kinds: Vec<String> = kinds.map(|(kind, count, _)| format!("{count} {kind}")).collect();
         let failures = of.failures();
-        format!("{} {failures} of {} ({})", endpoint.address, of.requests.max(failures), kinds.join(", "))
+        format!("{} {failures} of {} in the {span} ({})", endpoint.address, of.requests.max(failures), kinds.join(", "))
     });
     let mut all = EndpointRecent::default();
-    for of in failing.iter().map(|endpoint| &endpoint.recent) {
+    for (_, (of, _)) in &failing {
         all.unreachable += of.unreachable;
         all.errors += of.errors;
         all.resets += of.resets;
         all.timeouts += of.timeouts;
     }
     let what_to_do = kinds(&all).into_iter().max_by_key(|(_, count, _)| *count).map_or("", |(.., what)| what);
-    let unchecked = match failing.iter().any(|endpoint| endpoint.state == EndpointState::Unchecked) {
+    let unchecked = match failing.iter().any(|(endpoint, _)| endpoint.state == EndpointState::Unchecked) {
         true => "; nothing checks it: give the cluster a `health_check`",
         false => "",
     };
-    let text = format!(
-        "requests to {} failed in the last minute at {}; {what_to_do}{unchecked}",
-        cluster.name,
-        shortened(each, ", ")
-    );
+    let text = format!("requests to {} failed at {}; {what_to_do}{unchecked}", cluster.name, shortened(each, ", "));
     found.wrong("endpoint_failures", &cluster.name, text);
 }
 
@@ -380,15 +382,17 @@ fn of_silence(vip: &VipStatus, found: &mut Found) {
     }
     let is_silent = |of: &VipEndpointRecent| of.flows > 0 && of.packets_to >= UNANSWERED_MIN && of.packets_from == 0;
     // One that has answered within the minute may have fallen silent since.
-    let spans = |endpoint: &VipEndpointStatus| [(endpoint.recent, "minute"), (endpoint.latest, "15 seconds")];
-    let silence = |endpoint| Some((endpoint, spans(endpoint).into_iter().find(|(of, _)| is_silent(of))?));
-    let silent: Vec<_> = vip.endpoints.iter().filter_map(silence).collect();
+    let silent = vip.endpoints.iter().filter_map(|endpoint| {
+        let find = |of: VipEndpointRecent| is_silent(&of).then_some(of);
+        Some((endpoint, first_span([endpoint.recent, endpoint.latest], find)?))
+    });
+    let silent: Vec<_> = silent.collect();
     if silent.is_empty() {
         return;
     }
     let each = silent.iter().map(|(endpoint, (of, span))| {
         let (flows, packets) = (counted(of.flows, "new flow"), counted(of.packets_to, "packet"));
-        format!("{} {packets} of {flows} in the last {span}", endpoint.address)
+        format!("{} {packets} of {flows} in the {span}", endpoint.address)
     });
     let text = format!(
         "endpoints of {} answered no packet: {}; find out whether they run, whether packets reach \

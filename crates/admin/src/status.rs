@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use model::{Algorithm, Protocol, Snapshot, Target, WeightedCluster};
 use serde::{Deserialize, Serialize};
 use telemetry::{
-    Distribution, EndpointOutcomes, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, Totals,
+    Distribution, EndpointOutcomes, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes,
+    Spans, Totals,
 };
 
 use crate::findings::Finding;
@@ -98,9 +99,12 @@ pub struct ListenerStatus {
     /// The last minute.
     #[serde(default)]
     pub recent: ListenerRecent,
+    /// The last 5 to 10 seconds.
+    #[serde(default)]
+    pub latest: ListenerRecent,
 }
 
-/// The last minute of a listener.
+/// What happened at a listener in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerRecent {
     /// Connections accepted.
@@ -111,12 +115,6 @@ pub struct ListenerRecent {
     pub accept_failures: u64,
     /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
     pub refused: BTreeMap<String, u64>,
-    /// Requests, or TCP connections, that ended in the last 5 to 10 seconds.
-    #[serde(default)]
-    pub latest_requests: u64,
-    /// What was refused, failed or closed in the last 5 to 10 seconds, by reason.
-    #[serde(default)]
-    pub latest_refused: BTreeMap<String, u64>,
 }
 
 /// A route.
@@ -133,13 +131,16 @@ pub struct RouteStatus {
     /// The last minute.
     #[serde(default)]
     pub recent: RouteRecent,
+    /// The last 5 to 10 seconds.
+    #[serde(default)]
+    pub latest: RouteRecent,
     /// The time that Steelyard itself added; `None`: nothing measured yet.
     pub added_us: Option<Quantiles>,
     /// The time until the endpoint's response head; `None`: nothing measured yet.
     pub upstream_us: Option<Quantiles>,
 }
 
-/// The last minute of a route.
+/// What happened at a route in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRecent {
     /// Requests answered.
@@ -211,9 +212,12 @@ pub struct EndpointStatus {
     /// The last minute.
     #[serde(default)]
     pub recent: EndpointRecent,
+    /// The last 5 to 10 seconds.
+    #[serde(default)]
+    pub latest: EndpointRecent,
 }
 
-/// The last minute of an endpoint.
+/// What happened at an endpoint in a span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointRecent {
     /// Requests, or TCP connections, sent to it.
@@ -255,6 +259,12 @@ impl EndpointRecent {
     /// All that failed.
     pub fn failures(&self) -> u64 {
         self.unreachable + self.errors + self.resets + self.timeouts
+    }
+}
+
+impl From<RouteOutcomes> for RouteRecent {
+    fn from(RouteOutcomes { responses, errors }: RouteOutcomes) -> Self {
+        Self { responses, errors }
     }
 }
 
@@ -305,20 +315,18 @@ impl ClusterStatus {
 }
 
 /// What configuration and counters say about the listeners.
-pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcomes) -> Vec<ListenerStatus> {
+pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Outcomes>) -> Vec<ListenerStatus> {
     let nothing = ListenerTotals::default();
     let counted = |reasons: &ReasonTotals| -> BTreeMap<String, u64> {
         reasons.counted().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
     };
-    let recent = |name: &str| match outcomes.listeners.get(name) {
+    let in_span = |outcomes: &Outcomes, name: &str| match outcomes.listeners.get(name) {
         None => ListenerRecent::default(),
         Some(of) => ListenerRecent {
             connections: of.connections,
             requests: of.requests,
             accept_failures: of.accept_failures,
             refused: counted(&of.reasons),
-            latest_requests: of.latest_requests,
-            latest_refused: counted(&of.latest_reasons),
         },
     };
     let status = |listener: &model::Listener| {
@@ -337,27 +345,29 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcom
             connections_total: total.connections,
             requests: total.requests,
             refused: counted(&total.reasons),
-            recent: recent(&listener.name),
+            recent: in_span(&outcomes.minute, &listener.name),
+            latest: in_span(&outcomes.latest, &listener.name),
         }
     };
     snapshot.listeners.iter().map(status).collect()
 }
 
 /// What configuration and counters say about the routes that were hit.
-pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Outcomes) -> Vec<RouteStatus> {
+pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Outcomes>) -> Vec<RouteStatus> {
     let mut statuses = Vec::new();
     for listener in &snapshot.listeners {
         let Protocol::Http(http) = &listener.protocol else { continue };
         for route in http.routes.iter() {
             let key = (listener.name.clone(), route.name.clone());
             let Some(total) = totals.routes.get(&key) else { continue };
-            let of_minute = outcomes.routes.get(&key).copied().unwrap_or_default();
+            let in_span = |outcomes: &Outcomes| outcomes.routes.get(&key).copied().unwrap_or_default().into();
             statuses.push(RouteStatus {
                 listener: listener.name.clone(),
                 name: route.name.clone(),
                 cluster: target(snapshot, &route.to),
                 requests: total.responses.sum(),
-                recent: RouteRecent { responses: of_minute.responses, errors: of_minute.errors },
+                recent: in_span(&outcomes.minute),
+                latest: in_span(&outcomes.latest),
                 added_us: quantiles(&total.added),
                 upstream_us: quantiles(&total.upstream),
             });
@@ -459,6 +469,12 @@ mod tests {
         let outcomes = recent.outcomes(&registry);
 
         let listeners = listener_statuses(&snapshot, &totals, &outcomes);
+        let recent = ListenerRecent {
+            connections: 3,
+            requests: 5,
+            accept_failures: 0,
+            refused: [("no_route".to_owned(), 1)].into(),
+        };
         let web = ListenerStatus {
             name: "web".into(),
             bind: "127.0.0.1:80".into(),
@@ -467,14 +483,8 @@ mod tests {
             connections_total: 3,
             requests: 5,
             refused: [("no_route".to_owned(), 1)].into(),
-            recent: ListenerRecent {
-                connections: 3,
-                requests: 5,
-                accept_failures: 0,
-                refused: [("no_route".to_owned(), 1)].into(),
-                latest_requests: 5,
-                latest_refused: [("no_route".to_owned(), 1)].into(),
-            },
+            recent: recent.clone(),
+            latest: recent,
         };
         assert_eq!(listeners.first(), Some(&web));
         // Nothing was counted there yet.
@@ -488,6 +498,7 @@ mod tests {
             cluster: "one".into(),
             requests: 2,
             recent: RouteRecent { responses: 2, errors: 0 },
+            latest: RouteRecent { responses: 2, errors: 0 },
             added_us: Some(Quantiles { p50: 8.0, p99: 8.0 }),
             upstream_us: None,
         };

@@ -30,5 +30,5 @@ pub use histogram::{Distribution, Histogram};
 pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
 pub use reason::{Place, Reason};
-pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Window};
+pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Spans, Window};
 pub use registry::{Registry, Totals};

@@ -1,4 +1,4 @@
-//! What has happened in the last minute: counters sampled at intervals, so that a status can tell a failure of now from one of last week.
+//! What has happened in the last minute, and in the last seconds: counters sampled at intervals, so that a status can tell a failure of now from one of last week.
 //!
 //! Job: keep, for each series, how much each of its counters grew in each of the last twelve intervals of five seconds, and add that up. The
 //! workers pay nothing for it: the control thread reads their counters. Not its job: judging the sums (`admin` does).
@@ -12,6 +12,8 @@ use crate::registry::Registry;
 
 /// Intervals that are kept of each series. Together with the one under way they span 60 to 65 seconds.
 const INTERVALS: usize = 12;
+/// Intervals that make up the last seconds of listeners, routes and endpoints. Together with the one under way they span 5 to 10 seconds.
+const LATEST_INTERVALS: usize = 1;
 /// How long an interval is.
 const INTERVAL_MS: u64 = 5_000;
 
@@ -131,7 +133,24 @@ pub struct Recent {
     endpoints: Window<(String, SocketAddr), OF_ENDPOINT>,
 }
 
-/// What happened in the last minute, by the names under which it is counted. Series in which nothing happened are there, too.
+/// The same for each of the spans of time that are judged. What was served well before a fault would hide it for most of a minute where traffic has
+/// become less, so the last seconds are judged by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spans<T> {
+    /// The last minute.
+    pub minute: T,
+    /// The last 5 to 10 seconds.
+    pub latest: T,
+}
+
+/// All counters of a [`Registry`] that are judged, as they stand now.
+struct Sums {
+    listeners: Vec<(String, [u64; OF_LISTENER])>,
+    routes: Vec<((String, String), [u64; OF_ROUTE])>,
+    endpoints: Vec<((String, SocketAddr), [u64; OF_ENDPOINT])>,
+}
+
+/// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are there, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// By the name of the listener.
@@ -153,10 +172,6 @@ pub struct ListenerOutcomes {
     pub accept_failures: u64,
     /// What was refused, failed or closed.
     pub reasons: ReasonTotals,
-    /// Requests, or TCP connections, that ended in the last 5 to 10 seconds.
-    pub latest_requests: u64,
-    /// What was refused, failed or closed in the last 5 to 10 seconds.
-    pub latest_reasons: ReasonTotals,
 }
 
 /// Of a route.
@@ -201,30 +216,35 @@ impl Recent {
     }
 
     /// What happened up to now.
-    pub fn outcomes(&self, registry: &Registry) -> Outcomes {
-        let listener = |(key, now): (String, _)| {
-            let grown = self.listeners.growth(&key, &now);
+    pub fn outcomes(&self, registry: &Registry) -> Spans<Outcomes> {
+        let sums = Sums {
+            listeners: registry.sums(of_listener),
+            routes: registry.sums(of_route),
+            endpoints: registry.sums(of_endpoint),
+        };
+        Spans { minute: self.outcomes_in(INTERVALS, &sums), latest: self.outcomes_in(LATEST_INTERVALS, &sums) }
+    }
+
+    fn outcomes_in(&self, intervals: usize, sums: &Sums) -> Outcomes {
+        let listener = |(key, now): &(String, _)| {
+            let grown = self.listeners.growth_in(intervals, key, now);
             let [connections, requests, accept_failures, ..] = grown;
-            let reasons =
-                |of: &[u64]| ReasonTotals::from_fn(|reason| of.get(3 + reason.index()).copied().unwrap_or_default());
-            let latest = self.listeners.growth_in(1, &key, &now);
-            let [_, latest_requests, ..] = latest;
-            let (reasons, latest_reasons) = (reasons(&grown), reasons(&latest));
-            (key, ListenerOutcomes { connections, requests, accept_failures, reasons, latest_requests, latest_reasons })
+            let reasons = ReasonTotals::from_fn(|reason| grown.get(3 + reason.index()).copied().unwrap_or_default());
+            (key.clone(), ListenerOutcomes { connections, requests, accept_failures, reasons })
         };
-        let route = |(key, now)| {
-            let grown = self.routes.growth(&key, &now);
+        let route = |(key, now): &((String, String), _)| {
+            let grown = self.routes.growth_in(intervals, key, now);
             let [.., errors] = grown;
-            (key, RouteOutcomes { responses: grown.iter().sum(), errors })
+            (key.clone(), RouteOutcomes { responses: grown.iter().sum(), errors })
         };
-        let endpoint = |(key, now)| {
-            let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth(&key, &now);
-            (key, EndpointOutcomes { requests, unreachable, errors, resets, timeouts })
+        let endpoint = |(key, now): &((String, SocketAddr), _)| {
+            let [requests, unreachable, errors, resets, timeouts] = self.endpoints.growth_in(intervals, key, now);
+            (key.clone(), EndpointOutcomes { requests, unreachable, errors, resets, timeouts })
         };
         Outcomes {
-            listeners: registry.sums(of_listener).into_iter().map(listener).collect(),
-            routes: registry.sums(of_route).into_iter().map(route).collect(),
-            endpoints: registry.sums(of_endpoint).into_iter().map(endpoint).collect(),
+            listeners: sums.listeners.iter().map(listener).collect(),
+            routes: sums.routes.iter().map(route).collect(),
+            endpoints: sums.endpoints.iter().map(endpoint).collect(),
         }
     }
 }
@@ -321,7 +341,7 @@ mod tests {
         }
         for now_ms in [0, 5_000, 30_000] {
             recent.sample(&registry, now_ms);
-            let outcomes = recent.outcomes(&registry);
+            let Spans { minute: outcomes, latest } = recent.outcomes(&registry);
             let web = &outcomes.listeners["web"];
             assert_eq!((web.connections, web.requests, web.accept_failures), (4, 10, 2));
             assert_eq!(web.reasons.counted().collect::<Vec<_>>(), [(Reason::ConnectRefused, 2)]);
@@ -329,17 +349,26 @@ mod tests {
             assert_eq!(route, RouteOutcomes { responses: 8, errors: 4 });
             let endpoint = outcomes.endpoints[&("app".to_owned(), address)];
             assert_eq!((endpoint.requests, endpoint.unreachable, endpoint.failures()), (8, 2, 6));
+            // The last seconds are within the last 10.
+            let is_latest = now_ms < 30_000;
+            assert_eq!(latest == outcomes, is_latest, "{now_ms}");
         }
         let latest = |recent: &Recent| {
-            let web = &recent.outcomes(&registry).listeners["web"];
-            (web.latest_requests, web.latest_reasons.counted().count())
+            let Outcomes { listeners, routes, endpoints } = recent.outcomes(&registry).latest;
+            let route = routes[&("web".to_owned(), "/".to_owned())];
+            let endpoint = endpoints[&("app".to_owned(), address)];
+            (listeners["web"].requests, (route.responses, route.errors), (endpoint.requests, endpoint.failures()))
         };
-        assert_eq!(latest(&recent), (0, 0));
+        assert_eq!(latest(&recent), (0, (0, 0), (0, 0)));
         registry.listener(0, "web").requests.add(3);
-        assert_eq!(latest(&recent), (3, 0));
+        registry.route(0, "web", "/").responses.inc(503);
+        registry.endpoint(0, "app", address).resets.inc();
+        assert_eq!(latest(&recent), (3, (1, 1), (0, 1)));
         recent.sample(&registry, 120_000);
-        assert_eq!(latest(&recent), (3, 0));
+        assert_eq!(latest(&recent), (3, (1, 1), (0, 1)));
         recent.sample(&registry, 240_000);
-        assert_eq!(recent.outcomes(&registry).listeners["web"], ListenerOutcomes::default());
+        let nothing = |outcomes: Outcomes| outcomes.listeners["web"] == ListenerOutcomes::default();
+        let Spans { minute, latest } = recent.outcomes(&registry);
+        assert!(nothing(minute) && nothing(latest));
     }
 }

@@ -90,22 +90,50 @@ fn requests_that_fail() {
                 "web failed 17122 of 17137 requests in the last minute: 17120 no_local_resources, 2 connect_refused; raise \
                  LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
             ),
-            ("route_errors", Wrong, "a route answered with 5xx in the last minute: / of web 17122 of 17122"),
+            ("route_errors", Wrong, "a route answered with 5xx: / of web 17122 of 17122 in the last minute"),
         ],
     );
 }
 
 #[test]
 fn requests_that_fail_since_a_few_seconds() {
-    let mut status = status();
-    let recent = &mut status.listeners[0].recent;
-    (recent.requests, recent.refused) = (3_010, counts(&[("connect_refused", 5)]));
-    (recent.latest_requests, recent.latest_refused) = (1_000, counts(&[("connect_refused", 5)]));
-    check(&status, &[]);
-    status.listeners[0].recent.latest_requests = 5;
-    let text = "web failed 5 of 5 requests in the last seconds: 5 connect_refused; start what should listen on the \
-                endpoint's port";
-    check(&status, &[("listener_failures", Wrong, text)]);
+    let with = |requests, failures| {
+        let mut status = status();
+        let failed = || counts(&[("connect_refused", failures)]);
+        let listener = &mut status.listeners[0];
+        (listener.recent.requests, listener.recent.refused) = (3_010, failed());
+        (listener.latest.requests, listener.latest.refused) = (requests, failed());
+        let route = &mut status.routes[1];
+        route.recent = RouteRecent { responses: 3_010, errors: failures };
+        route.latest = RouteRecent { responses: requests, errors: failures };
+        let endpoint = &mut status.clusters[0].endpoints[1];
+        endpoint.recent = EndpointRecent { requests: 3_010, unreachable: failures, ..EndpointRecent::default() };
+        endpoint.latest = EndpointRecent { requests, unreachable: failures, ..EndpointRecent::default() };
+        status
+    };
+    check(&with(1_000, 5), &[]);
+    check(&with(1_000, 0), &[]);
+    check(
+        &with(5, 5),
+        &[
+            (
+                "listener_failures",
+                Wrong,
+                "web failed 5 of 5 requests in the last seconds: 5 connect_refused; start what should listen on the \
+                 endpoint's port",
+            ),
+            ("route_errors", Wrong, "a route answered with 5xx: / of web 5 of 5 in the last seconds"),
+            (
+                "endpoint_failures",
+                Wrong,
+                "requests to shop failed at 127.0.0.1:9002 5 of 5 in the last seconds (5 not connected); find out whether \
+                 it runs and listens there; nothing checks it: give the cluster a `health_check`",
+            ),
+        ],
+    );
+    // Once they are enough, the minute says more.
+    let texts: Vec<String> = findings(&with(40, 40)).into_iter().map(|finding| finding.text).collect();
+    assert!(texts.iter().all(|text| text.contains("40 of 3010") && text.contains("last minute")), "{texts:?}");
 }
 
 #[test]
@@ -144,7 +172,7 @@ fn endpoints_that_fail() {
         &[(
             "endpoint_failures",
             Wrong,
-            "requests to shop failed in the last minute at 127.0.0.1:9002 12 of 12 (11 not connected, 1 timed out); find \
+            "requests to shop failed at 127.0.0.1:9002 12 of 12 in the last minute (11 not connected, 1 timed out); find \
              out whether it runs and listens there; nothing checks it: give the cluster a `health_check`",
         )],
     );
@@ -155,7 +183,7 @@ fn endpoints_that_fail() {
         &[(
             "endpoint_failures",
             Wrong,
-            "requests to shop failed in the last minute at 127.0.0.1:9002 3 of 9 (3 answered 5xx); its own log tells why",
+            "requests to shop failed at 127.0.0.1:9002 3 of 9 in the last minute (3 answered 5xx); its own log tells why",
         )],
     );
 }

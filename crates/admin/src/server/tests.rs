@@ -90,6 +90,7 @@ fn status() -> Status {
         requests: 2,
         failures: 3,
         recent: crate::EndpointRecent::default(),
+        latest: crate::EndpointRecent::default(),
     };
     let cluster = model::Cluster::new("web", Vec::new());
     let totals = telemetry::Totals::default();

@@ -19,6 +19,7 @@ pub(crate) fn endpoint(address: &str, state: EndpointState, why: Option<&str>) -
         requests: 1000,
         failures: 12,
         recent: EndpointRecent::default(),
+        latest: EndpointRecent::default(),
     }
 }
 
@@ -32,6 +33,7 @@ pub(crate) fn status() -> Status {
         requests: 70_000,
         refused: [("bad_header".to_owned(), 2), ("no_route".to_owned(), 10)].into(),
         recent: ListenerRecent::default(),
+        latest: ListenerRecent::default(),
     };
     let route = |name: &str, requests, upstream_us| RouteStatus {
         listener: "web".into(),
@@ -39,6 +41,7 @@ pub(crate) fn status() -> Status {
         cluster: "shop".into(),
         requests,
         recent: RouteRecent::default(),
+        latest: RouteRecent::default(),
         added_us: Some(Quantiles { p50: 41.2, p99: 1_234.0 }),
         upstream_us,
     };

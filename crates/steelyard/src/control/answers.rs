@@ -13,7 +13,7 @@ use admin::{
 };
 use net::clock;
 use proxy::ClusterPlan;
-use telemetry::{EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Totals};
+use telemetry::{EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
@@ -163,7 +163,7 @@ fn is_missing(file: &Path) -> bool {
     std::fs::metadata(file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Outcomes, probes: &Probes) -> ClusterStatus {
+fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes>, probes: &Probes) -> ClusterStatus {
     let now_ms = clock::now_ms();
     let name = plan.policy.name.as_str();
     let endpoint = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
@@ -189,6 +189,7 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Outcomes, prob
             }
         };
         let total = totals.endpoints.get(&key);
+        let in_span = |outcomes: &Outcomes| outcomes.endpoints.get(&key).copied().unwrap_or_default().into();
         EndpointStatus {
             address: address.to_string(),
             weight: plan.state.weight(index),
@@ -198,7 +199,8 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Outcomes, prob
             connections: u64::from(endpoint.connections()),
             requests: total.map_or(0, |total| total.requests),
             failures: total.map_or(0, EndpointTotals::failures),
-            recent: outcomes.endpoints.get(&key).copied().unwrap_or_default().into(),
+            recent: in_span(&outcomes.minute),
+            latest: in_span(&outcomes.latest),
         }
     };
     let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
