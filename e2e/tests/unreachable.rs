@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Mutex;
 
@@ -43,7 +44,7 @@ impl Dead {
 /// An address where connections are neither taken nor refused: the queue of those that wait to be accepted is full.
 struct Silent {
     address: SocketAddr,
-    _sockets: Vec<Socket>,
+    sockets: Vec<Socket>,
 }
 
 impl Silent {
@@ -57,7 +58,14 @@ impl Silent {
         let filler = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         filler.connect_timeout(&address.into(), PATIENCE).unwrap();
         sockets.push(filler);
-        Self { address, _sockets: sockets }
+        Self { address, sockets }
+    }
+
+    /// From here on it takes connections. Returns what listens; the connection that filled the queue is taken already.
+    fn listen(self) -> std::net::TcpListener {
+        let listener = self.sockets.into_iter().next().expect("the first one listens");
+        drop(listener.accept().unwrap());
+        listener.into()
     }
 }
 
@@ -258,4 +266,74 @@ fn the_status_tells_of_the_dead() {
     let shown = balancer.ask(&["status"]);
     assert!(shown.stdout.contains("ejected"), "{}", shown.stdout);
     assert!(balancer.program.log().contains("last=ConnectFailure"), "{}", balancer.program.log());
+}
+
+/// A listener of TCP and its only endpoint, which takes no connection yet; and a client that waits for one, and has sent something.
+fn waiting() -> (Steelyard, Silent, std::net::TcpStream) {
+    let (silent, web) = (Silent::new(), port());
+    let config = config(web, "tcp", "", &plain([silent.address]), ", connect_timeout: 1h");
+    let mut balancer = Steelyard::serve(&config, 1);
+    let mut client = std::net::TcpStream::connect(local(web)).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"hello").unwrap();
+    balancer.until("connecting", |status| status["clusters"][0]["endpoints"][0]["connections"] == 1);
+    (balancer, silent, client)
+}
+
+#[test]
+fn a_tcp_client_that_resets_its_connection_costs_the_endpoint_nothing() {
+    alone!();
+    let (mut balancer, silent, client) = waiting();
+    socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    balancer.until("given up", |status| status["clusters"][0]["endpoints"][0]["connections"] == 0);
+    let resets = balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", "client_reset")]);
+    assert_eq!((resets, counted(&balancer, "endpoint_failures")), (1.0, 0), "the endpoint is not to blame");
+    // The next connection that it takes is one of ours.
+    let (address, listener) = (silent.address, silent.listen());
+    let ours = std::net::TcpStream::connect(address).unwrap();
+    assert_eq!(listener.accept().unwrap().1, ours.local_addr().unwrap());
+}
+
+/// Whoever has ended only its own side waits for an answer, and a client that has closed its connection looks the same until it is sent something.
+#[test]
+fn a_tcp_client_that_ends_its_side_is_served() {
+    alone!();
+    let (_balancer, silent, mut client) = waiting();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let (mut stream, _) = silent.listen().accept().unwrap();
+    let (mut asked, mut answer) = (String::new(), String::new());
+    stream.read_to_string(&mut asked).unwrap();
+    stream.write_all(b"and goodbye").unwrap();
+    drop(stream);
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!((asked.as_str(), answer.as_str()), ("hello", "and goodbye"));
+}
+
+#[test]
+fn with_a_single_try_the_ejected_endpoint_takes_over_when_the_last_one_dies() {
+    alone!();
+    let (dead, second) = (Dead::new(), Origin::start("second"));
+    let web = port();
+    let endpoints = plain([dead.address, second.address]);
+    let cluster = ", outlier: {consecutive_5xx: 3, eject_for: 1h}";
+    let mut balancer = Steelyard::serve(&config(web, "http", ", retry: off", &endpoints, cluster), 1);
+    balancer.until("the first is ejected", |status| {
+        ask(web, "POST");
+        ejected(status) == 1
+    });
+
+    let address = dead.address;
+    drop(dead);
+    let first = Origin::start_at(address, "first", 18);
+    drop(second);
+    let served = testkit::until(PATIENCE, || (ask(web, "POST") == 200).then_some(()));
+    served.unwrap_or_else(|| panic!("the endpoint that is back gets no request: {}", balancer.program.log()));
+    assert!((0..20).all(|_| ask(web, "POST") == 200));
+    assert_eq!(first.requests(), 21, "each request was sent once");
+    assert_eq!(["cluster_retries", "cluster_redispatches"].map(|what| counted(&balancer, what)), [0, 0]);
+    balancer.until("the other one is ejected", |status| {
+        let endpoints = &status["clusters"][0]["endpoints"];
+        endpoints[0]["state"] == "unchecked" && endpoints[1]["state"] == "ejected"
+    });
 }

@@ -165,9 +165,19 @@ impl ClusterState {
             policy.on_success(self.endpoints.get(index)?, now_ms);
             return None;
         }
-        let ejection = policy.on_failure(&self.endpoints, index, now_ms, outcome)?;
+        let replaceable = || self.replaceable(index, now_ms);
+        let ejection = policy.on_failure(&self.endpoints, index, now_ms, outcome, replaceable)?;
         self.publish();
         Some(ejection)
+    }
+
+    /// The ejected endpoint that may come back where `index` fails and no other endpoint is known to work.
+    fn replaceable(&self, index: usize, now_ms: u64) -> Option<usize> {
+        let works = |(other, endpoint): (usize, &Arc<EndpointState>)| {
+            other != index && !endpoint.is_failing() && self.usable(other, now_ms)
+        };
+        let has_other = self.endpoints.iter().enumerate().any(works);
+        if has_other { None } else { self.last_resort(now_ms, |other| other == index) }
     }
 
     /// An endpoint has shown that it works again. True if that has ended an ejection. One relaxed load where there is none.

@@ -152,6 +152,11 @@ impl EndpointState {
         self.flags.load(Relaxed) & flag != 0
     }
 
+    /// Its last request failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.trouble.load(Relaxed) as u32 > 0
+    }
+
     /// Taken out by what real requests met there.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         now_ms < self.ejected_until_ms.load(Relaxed)

@@ -2,7 +2,8 @@
 //!
 //! `consecutive_5xx` failures in a row eject. The n-th ejection in a row lasts n times `eject_for`, at most
 //! [`EJECTION_MULTIPLIER_MAX`] times; after the end of one, each success that comes a whole `eject_for` after the last change takes one off n.
-//! An ejection ends early when the endpoint has done what it was ejected for failing to do: see [`Proof`].
+//! An ejection ends early when the endpoint has done what it was ejected for failing to do: see [`Proof`]. It also ends early when an endpoint that
+//! takes no connections must take its place under the cap, and no other endpoint is known to work: see [`OutlierPolicy::on_failure`].
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
@@ -11,6 +12,9 @@ use crate::endpoint::{EndpointState, PROOF_MASK, PROOF_SHIFT};
 
 /// An ejection lasts at most this many times `eject_for`.
 pub const EJECTION_MULTIPLIER_MAX: u32 = 10;
+/// An ejection lasts at least this long before another endpoint may take its place. Where all endpoints are down, they change places once in this
+/// time, and each change costs `consecutive_5xx` requests that would have failed anyway.
+const REPLACED_AFTER_MS_MIN: u64 = 1_000;
 
 /// How a request, or the attempt to send one, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +67,8 @@ pub struct Ejection {
     pub nth: u32,
     /// When it ends.
     pub until_ms: u64,
+    /// The endpoint whose ejection ended to make room for this one under the cap.
+    pub in_place_of: Option<usize>,
 }
 
 /// A cluster's policy, in the units of this crate.
@@ -107,12 +113,16 @@ impl OutlierPolicy {
     }
 
     /// A failure: one more in a row, and perhaps an ejection. The caller publishes it.
+    ///
+    /// `replaceable` names an ejected endpoint that may come back if the cap allows no further ejection. It is asked only where this endpoint takes
+    /// no connections: an endpoint that answers, however badly, is better than one of which nothing is known.
     pub(crate) fn on_failure(
         &self,
         endpoints: &[std::sync::Arc<EndpointState>],
         index: usize,
         now_ms: u64,
         outcome: Outcome,
+        replaceable: impl FnOnce() -> Option<usize>,
     ) -> Option<Ejection> {
         let endpoint = endpoints.get(index)?;
         // What was under way when it was ejected, and what panic sends there, says nothing new.
@@ -130,12 +140,22 @@ impl OutlierPolicy {
         }
         let (_, ejections) = unpack(endpoint.trouble.load(Relaxed));
         let ejected = endpoints.iter().filter(|other| other.is_ejected(now_ms)).count();
+        let mut in_place_of = None;
         if ejected >= self.ejected_max {
-            // Asked again after as many failures: not at each one, which would take the lock each time.
-            endpoint.trouble.store(pack(0, ejections), Relaxed);
-            return None;
+            let replaced = (outcome == Outcome::ConnectFailure).then(replaceable).flatten();
+            let state = |index: &usize| endpoints.get(*index);
+            in_place_of =
+                replaced.filter(|index| state(index).is_some_and(|other| self.may_be_replaced(other, now_ms)));
+            let Some(replaced) = in_place_of.as_ref().and_then(state) else {
+                // Asked again after as many failures: not at each one, which would take the lock each time.
+                endpoint.trouble.store(pack(0, ejections), Relaxed);
+                return None;
+            };
+            self.end_early(replaced, now_ms);
         }
-        let nth = ejections.saturating_add(1).min(EJECTION_MULTIPLIER_MAX);
+        // Endpoints that change places have not had the time to prove themselves: their next ejection is no longer than their last.
+        let nth = if in_place_of.is_some() { ejections.max(1) } else { ejections.saturating_add(1) };
+        let nth = nth.min(EJECTION_MULTIPLIER_MAX);
         let until_ms = now_ms.saturating_add(self.eject_for_ms.saturating_mul(u64::from(nth)));
         endpoint.trouble.store(pack(0, nth), Relaxed);
         endpoint.forgive_at_ms.store(until_ms.saturating_add(self.eject_for_ms), Relaxed);
@@ -143,7 +163,14 @@ impl OutlierPolicy {
         endpoint.flags.fetch_and(!PROOF_MASK, Relaxed);
         endpoint.flags.fetch_or((outcome.disproved_by() as u8) << PROOF_SHIFT, Relaxed);
         endpoint.ejected_until_ms.store(until_ms, Relaxed);
-        Some(Ejection { index, outcome, failures, nth, until_ms })
+        Some(Ejection { index, outcome, failures, nth, until_ms, in_place_of })
+    }
+
+    fn may_be_replaced(&self, ejected: &EndpointState, now_ms: u64) -> bool {
+        let (_, ejections) = unpack(ejected.trouble.load(Relaxed));
+        let whole_ms = self.eject_for_ms.saturating_mul(u64::from(ejections));
+        let begun_ms = ejected.ejected_until_ms.load(Relaxed).saturating_sub(whole_ms);
+        now_ms.saturating_sub(begun_ms) >= REPLACED_AFTER_MS_MIN
     }
 
     /// Ends an ejection early, if there is one that `proof` ends. The caller publishes it.
@@ -153,11 +180,15 @@ impl OutlierPolicy {
         if !endpoint.is_ejected(now_ms) || (proof as u8) < needed {
             return false;
         }
+        self.end_early(endpoint, now_ms);
+        true
+    }
+
+    fn end_early(&self, endpoint: &EndpointState, now_ms: u64) {
         // The count of ejections in a row stays: one that fails again at once stays out longer.
         endpoint.forgive_at_ms.store(now_ms.saturating_add(self.eject_for_ms), Relaxed);
         endpoint.usable_since_ms.store(now_ms.max(1), Relaxed);
         endpoint.ejected_until_ms.store(now_ms, Relaxed);
-        true
     }
 }
 
@@ -221,7 +252,14 @@ mod tests {
 
     #[test]
     fn the_ejection_says_what_happened() {
-        let expect = Ejection { index: 1, outcome: Outcome::Failure5xx, failures: 5, nth: 1, until_ms: 10_007 };
+        let expect = Ejection {
+            index: 1,
+            outcome: Outcome::Failure5xx,
+            failures: 5,
+            nth: 1,
+            until_ms: 10_007,
+            in_place_of: None,
+        };
         assert_eq!(eject(&cluster(3, 0.5), 1, 7), Some(expect));
     }
 
@@ -322,6 +360,52 @@ mod tests {
         // Not at the first failure that comes when there is room: at the fifth.
         let until_ejected = (1..10).find(|_| cluster.record(1, 10_000, Outcome::Timeout).is_some());
         assert_eq!(until_ejected, Some(5));
+    }
+
+    #[test]
+    fn the_last_one_that_takes_no_connections_changes_places_with_an_ejected_one() {
+        let fail = |cluster: &ClusterState, index, now_ms, outcome| {
+            (0..5).find_map(|_| cluster.record(index, now_ms, outcome)).map(|ejection| ejection.in_place_of)
+        };
+        let check = |endpoints: usize,
+                     outcome,
+                     now_ms,
+                     prepare: &dyn Fn(&ClusterState),
+                     expect: Option<Option<usize>>| {
+            let cluster = cluster(endpoints, 0.5);
+            assert!(fail(&cluster, 0, 0, Outcome::Reset).is_some());
+            prepare(&cluster);
+            assert_eq!(fail(&cluster, 1, now_ms, outcome), expect, "{endpoints} endpoints, {outcome:?}, {now_ms}");
+            let is_swapped = expect == Some(Some(0));
+            assert_eq!([0, 1].map(|index| cluster.endpoints()[index].is_ejected(now_ms)), [!is_swapped, is_swapped]);
+        };
+        let nothing = |_: &ClusterState| {};
+        let refused = Outcome::ConnectFailure;
+        check(2, refused, 1_000, &nothing, Some(Some(0)));
+        // An endpoint that answers is better than one of which nothing is known.
+        check(2, Outcome::Failure5xx, 1_000, &nothing, None);
+        check(2, Outcome::Timeout, 1_000, &nothing, None);
+        // What was found out just now still holds.
+        check(2, refused, 999, &nothing, None);
+        // There is another one: all requests but those that come here are served.
+        check(3, refused, 1_000, &nothing, None);
+        // The other one fails, too, or takes no work.
+        check(3, refused, 1_000, &|cluster| _ = cluster.record(2, 0, Outcome::ConnectFailure), Some(Some(0)));
+        check(3, refused, 1_000, &|cluster| _ = cluster.set_draining(2, true, 0), Some(Some(0)));
+        // The ejected one is down for other reasons, too.
+        check(2, refused, 1_000, &|cluster| _ = cluster.set_healthy(0, false, 0), None);
+    }
+
+    #[test]
+    fn ejections_do_not_grow_by_changing_places() {
+        let cluster = cluster(2, 0.5);
+        let fail = |index, now_ms| (0..5).find_map(|_| cluster.record(index, now_ms, Outcome::ConnectFailure));
+        assert!(fail(0, 0).is_some());
+        for round in 1..20 {
+            let ejection = fail(round % 2, round as u64 * 1_000).expect("they change places");
+            assert_eq!((ejection.in_place_of, ejection.nth), (Some((round + 1) % 2), 1), "{round}");
+            assert_eq!(cluster.counts(round as u64 * 1_000).ejected, 1);
+        }
     }
 
     /// Chance decides how closely the workers meet; rounds enough that a cap without a lock is exceeded in practice.

@@ -364,7 +364,7 @@ keys! {
         optional consecutive_5xx: Int<1, 1_000_000>, default Outlier::default().consecutive_5xx.to_string();
         /// For the first ejection; the n-th in a row lasts n times as long, at most ten times. It ends early when the endpoint proves that it works: by a health check that passes, but not after answers of 500 to 599; or by serving a request that had nowhere else to go.
         optional eject_for: Positive, default duration_text(Outlier::default().eject_for);
-        /// The share of the endpoints that may be ejected at once; one may always be, of two or more.
+        /// The share of the endpoints that may be ejected at once; one may always be, of two or more. When no more may be, an endpoint that takes no connections changes places with the ejected one that would be back first, if no other endpoint is known to work.
         optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
     }
 }

@@ -311,6 +311,11 @@ impl Cluster {
             last = ?ejection.outcome,
             "ejected",
         );
+        let replaced = ejection.in_place_of.and_then(|index| self.endpoints.get(index));
+        if let Some(replaced) = replaced {
+            let (cluster, endpoint) = (&self.plan.policy.name, replaced.state.address());
+            tracing::info!(cluster, %endpoint, "ejection ended early: no other endpoint takes connections");
+        }
     }
 }
 

@@ -80,7 +80,13 @@ pub(crate) async fn checkout(
 }
 
 /// Waits for a connection as long as the client is there. What was not sent yet is not sent for a client that has left.
-async fn unless_gone<T>(wanted: &Wanted<'_>, made: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+///
+/// # Errors
+/// Those of `made`; those of [`Error::client_io`] if the client leaves meanwhile.
+pub(crate) async fn unless_gone<T>(
+    wanted: &Wanted<'_>,
+    made: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     let Some(client) = wanted.client else { return made.await };
     tokio::select! {
         biased;

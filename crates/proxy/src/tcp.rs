@@ -155,9 +155,16 @@ async fn open(
         entry.endpoint = Some(lease.endpoint.clone());
         lease.endpoint.counters.requests.inc();
         let begun_us = now_ms.saturating_mul(1000);
-        let wanted =
-            Wanted { who: &who, client: None, begun_us, fresh_since_us: Some(begun_us), now_ms, deadline_ms: u64::MAX };
-        match connect::connect(cluster, &lease.endpoint, &wanted, timer).await {
+        let wanted = Wanted {
+            who: &who,
+            client: Some(client),
+            begun_us,
+            fresh_since_us: Some(begun_us),
+            now_ms,
+            deadline_ms: u64::MAX,
+        };
+        let made = connect::connect(cluster, &lease.endpoint, &wanted, timer);
+        match connect::unless_gone(&wanted, made).await {
             Ok(upstream) => {
                 let now_ms = clock::now_ms();
                 cluster.record(&lease.endpoint, now_ms, Outcome::Success);
@@ -168,7 +175,8 @@ async fn open(
                 return Ok((lease, upstream));
             }
             Err(error) => {
-                if error.side == Side::Internal {
+                // The endpoint is not to blame where this host has run out of something, or where the client has left.
+                if error.side != Side::Upstream {
                     return Err(error);
                 }
                 let now_ms = clock::now_ms();
