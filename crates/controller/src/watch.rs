@@ -67,6 +67,18 @@ pub(crate) enum Unreadable {
     Unknown,
 }
 
+impl Unreadable {
+    /// In a sentence.
+    pub(crate) fn told(self, (kind, scope): &Scoped) -> String {
+        let (_, kind) = kind.told();
+        let place = scope.as_deref().map_or_else(String::new, |scope| format!(" in {scope}"));
+        match self {
+            Self::Forbidden => format!("this controller may not list or watch {kind}{place}"),
+            Self::Unknown => format!("the API server does not know {kind}{place} any more"),
+        }
+    }
+}
+
 /// Where a watch looks, and who is told.
 #[derive(Clone)]
 pub(crate) struct Watching {

@@ -222,7 +222,7 @@ impl Work {
     }
 
     fn readable(&mut self, about: &Scoped) {
-        if self.circumstances.unreadable.remove(about).is_some() {
+        if self.index.unreadable.remove(about).is_some() {
             tracing::info!(kind = about.0.told().1, "can be read again");
             self.moved = true;
         }
@@ -235,7 +235,7 @@ impl Work {
         let known = self.index.names(*kind).into_iter().filter(is_within).count();
         // Few clusters have all kinds. One that was there, and of which objects are still known, is missing.
         let is_fault = why == Unreadable::Forbidden || known > 0;
-        if is_fault && self.circumstances.unreadable.get(&about) != Some(&why) {
+        if is_fault && self.index.unreadable.get(&about) != Some(&why) {
             tracing::error!(
                 kind = kind.told().1,
                 namespace = scope.as_deref(),
@@ -243,7 +243,7 @@ impl Work {
                 ?why,
                 "cannot be read: what is known stays in use"
             );
-            self.circumstances.unreadable.insert(about.clone(), why);
+            self.index.unreadable.insert(about.clone(), why);
             self.moved = true;
         }
         if kind.is_essential() {
@@ -280,9 +280,10 @@ impl Work {
         }
         let snapshot = self.translation.snapshot(&self.settings);
         let (sender, receiver) = oneshot::channel();
-        let Circumstances { kernel, vips, unreadable, .. } = &self.circumstances;
+        let Circumstances { kernel, vips, .. } = &self.circumstances;
         let keep_vips = kernel.is_some();
-        let wants_no_vip = snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && unreadable.is_empty();
+        let wants_no_vip =
+            snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && self.index.unreadable.is_empty();
         let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome: sender };
         // There is room: nothing is sent before the one before has been answered.
         if self.updates.try_send(update).is_ok() {
@@ -348,9 +349,7 @@ impl Work {
         let bare = self.translation.empty();
         let empty = bare.intersection(&self.bare).cloned().collect();
         self.bare = bare;
-        let Circumstances { allots, unreadable, .. } = &self.circumstances;
-        let hopeful =
-            Circumstances { allots: *allots, unreadable: unreadable.clone(), empty, ..Circumstances::default() };
+        let hopeful = Circumstances { allots: self.circumstances.allots, empty, ..Circumstances::default() };
         if self.circumstances != hopeful {
             self.circumstances = hopeful;
             self.moved = true;

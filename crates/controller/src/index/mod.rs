@@ -21,6 +21,7 @@ pub use object::{Kind, Object, Watched};
 pub use slice::{SliceEndpoint, SliceEntry, Standing};
 
 use crate::objects::Text;
+use crate::watch::{Scoped, Unreadable};
 
 /// A namespace and a name. Cluster-wide objects have an empty namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +75,8 @@ pub struct Index {
     pub authorities: BTreeMap<Name, AuthorityEntry>,
     /// The labels of namespaces.
     pub namespaces: BTreeMap<Name, BTreeMap<String, String>>,
+    /// Objects that cannot be read now, and why. Those that were read before are still known.
+    pub unreadable: BTreeMap<Scoped, Unreadable>,
     slices: BTreeMap<Name, SliceEntry>,
     /// Slices by their Service.
     slices_of: BTreeMap<Name, BTreeSet<Name>>,
@@ -107,6 +110,22 @@ impl Index {
     /// The changes, to look at.
     pub fn changes(&self) -> &Changes {
         &self.changes
+    }
+
+    /// What to say of an object that is not known: that it does not exist, or that objects of its kind cannot be read. `what` names the object.
+    pub(crate) fn unknown(&self, kind: Kind, namespace: &str, what: &str) -> String {
+        match self.why_unread(kind, namespace) {
+            None => format!("there is no {what}"),
+            Some(why) => format!("whether there is a {what} is not known: {why}"),
+        }
+    }
+
+    /// Why objects of this kind and namespace cannot be read, in a sentence; `None`: they can be.
+    pub(crate) fn why_unread(&self, kind: Kind, namespace: &str) -> Option<String> {
+        let is_about = |((unread, scope), _): &(&Scoped, _)| {
+            *unread == kind && scope.as_ref().is_none_or(|scope| **scope == *namespace)
+        };
+        self.unreadable.iter().find(is_about).map(|(about, why)| why.told(about))
     }
 
     /// The slices of a Service, in the order of their names.

@@ -2,7 +2,7 @@
 
 mod told;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use crate::index::{Index, Kind, Name, Object, Watched};
 use crate::objects::*;
 use crate::settings::Settings;
 use crate::translate::{Circumstances, Desired, RefusedVip, Regexes, Translation, translate};
-use crate::watch::Unreadable;
+use crate::watch::{Scoped, Unreadable};
 use told::told;
 
 /// A file of `tests/cases`.
@@ -62,13 +62,8 @@ fn circumstances(written: &Value) -> Circumstances {
                 let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
                 circumstances.empty = names.iter().map(|name| Name::new("shop", name)).collect();
             }
-            "forbidden" => {
-                let kinds: Vec<String> = serde_json::from_value(value.clone()).unwrap();
-                for kind in kinds {
-                    let kind = crate::watch::expected(&[]).into_iter().find(|(known, _)| known.told().1 == kind);
-                    circumstances.unreadable.insert(kind.expect("a kind"), Unreadable::Forbidden);
-                }
-            }
+            // See `forbidden`: the index knows of these.
+            "forbidden" => {}
             "vips" => {
                 for (name, why) in value.as_object().unwrap() {
                     let why = why.as_str().unwrap().to_owned();
@@ -84,6 +79,13 @@ fn circumstances(written: &Value) -> Circumstances {
         }
     }
     circumstances
+}
+
+/// The kinds that cannot be read.
+fn forbidden(written: &Value) -> BTreeMap<Scoped, Unreadable> {
+    let kinds = written["forbidden"].as_array().into_iter().flatten();
+    let kind = |kind: &Value| crate::watch::expected(&[]).into_iter().find(|(known, _)| known.told().1 == *kind);
+    kinds.map(|written| (kind(written).expect("a kind"), Unreadable::Forbidden)).collect()
 }
 
 /// An object as the watch of its kind would bring it.
@@ -171,7 +173,8 @@ fn cases() {
         let text = std::fs::read_to_string(&path).unwrap();
         let case: Case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let settings = settings(&case.settings);
-        let index = index(case.objects);
+        let mut index = index(case.objects);
+        index.unreadable = forbidden(&case.circumstances);
         let translated = translate(&index, &settings, &circumstances(&case.circumstances), &mut Regexes::default());
         let found = told(&translated);
         if found.trim() != case.expect.trim() {

@@ -149,7 +149,8 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, slot: &mut Slot<'_>) {
 pub(crate) fn certificate(index: &Index, name: Name) -> Result<(Name, Keypair, Option<Why>), Why> {
     let invalid = |message: String| Why::new("InvalidCertificateRef", message);
     let Some(secret) = index.secrets.get(&name) else {
-        return Err(invalid(format!("there is no Secret {name} of type kubernetes.io/tls")));
+        let secret = format!("Secret {name} of type kubernetes.io/tls");
+        return Err(invalid(index.unknown(Kind::Secret, &name.namespace, &secret)));
     };
     match (&secret.good, &secret.wrong) {
         (Some(good), None) => Ok((name, good.clone(), None)),

@@ -45,7 +45,6 @@ use model::{Dns, Generation, Listener, Snapshot, Vip};
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{AncestorStatus, GatewayClassStatus, GatewayStatus, ParentStatus, Text};
 use crate::settings::Settings;
-use crate::watch::{Scoped, Unreadable};
 use reference::Why;
 
 pub(crate) use regexes::Regexes;
@@ -62,8 +61,6 @@ pub struct Circumstances {
     pub kernel: Option<String>,
     /// Vips that it refused while it serves others, by their names.
     pub vips: BTreeMap<String, RefusedVip>,
-    /// Objects that cannot be read now, and why.
-    pub unreadable: BTreeMap<Scoped, Unreadable>,
     /// Services that have had no endpoints for a while.
     pub empty: BTreeSet<Name>,
     /// Why the last snapshot was refused as a whole; `None`: it was not.
@@ -171,7 +168,7 @@ pub fn translate(
         ingress::Serving { binds: &mut binds, clusters: &mut clusters, statuses: &mut statuses, notices: &mut notices };
     ingress::translate(index, settings, circumstances, &mut serving);
     policy::statuses(index, settings, &users, &mut statuses);
-    status::classes(index, settings, circumstances, &mut statuses);
+    status::classes(index, settings, &mut statuses);
     status::gateways(&gateways, circumstances, &mut statuses);
     notice::of_statuses(index, circumstances, clusters.services(), &statuses, &mut notices);
     regexes.end();

@@ -68,7 +68,10 @@ impl<'i> Authority<'i> {
         match index.authorities.get(&name) {
             Some(AuthorityEntry::Good(text)) => Ok(Self { name, text }),
             Some(AuthorityEntry::Wrong(wrong)) => Err(format!("ConfigMap {name}: {wrong}")),
-            None => Err(format!("there is no ConfigMap {name} with the key ca.crt")),
+            None => {
+                let authority = format!("ConfigMap {name} with the key ca.crt");
+                Err(index.unknown(Kind::ConfigMap, &name.namespace, &authority))
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use model::Transport;
 
 use super::cluster::Share;
-use crate::index::{Index, Name, ServicePort};
+use crate::index::{Index, Kind, Name, ServicePort};
 use crate::objects::{BackendRef, GROUP, Namespaces, ObjectRef};
 
 /// Why something is not done: a reason of the API for machines, and a sentence for people.
@@ -59,8 +59,11 @@ pub(crate) fn core_object(
     }
     let name = Name::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
     if !is_granted(index, kind, namespace, to_kind, &name) {
-        let message =
+        let mut message =
             format!("no ReferenceGrant in {} lets a {kind} of {namespace} name {to_kind} {name}", name.namespace);
+        if let Some(why) = index.why_unread(Kind::Grant, &name.namespace) {
+            message = format!("{message}, as far as is known: {why}");
+        }
         return Err(Why::new("RefNotPermitted", message));
     }
     Ok(name)
@@ -104,7 +107,8 @@ pub(crate) fn service_port<'i>(
     transport: Transport,
     is_it: impl Fn(&ServicePort) -> bool,
 ) -> Result<Option<&'i ServicePort>, String> {
-    let service = index.services.get(name).ok_or_else(|| format!("there is no Service {name}"))?;
+    let unknown = || index.unknown(Kind::Service, &name.namespace, &format!("Service {name}"));
+    let service = index.services.get(name).ok_or_else(unknown)?;
     if service.is_external_name {
         // Whoever may write a Service could make this gateway reach anything that it can reach (CVE-2021-25740).
         return Err(format!("the Service {name} is of type ExternalName, which is not followed"));

@@ -15,7 +15,7 @@ use crate::objects::{
     RouteGroupKind, SupportedFeature,
 };
 use crate::settings::Settings;
-use crate::watch::{Scoped, Unreadable};
+use crate::watch::Unreadable;
 
 /// A condition of an outcome; `good` is its reason where all is well.
 pub(crate) fn condition(
@@ -37,7 +37,7 @@ pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
 }
 
 /// GatewayClasses that are ours.
-pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circumstances, statuses: &mut Statuses) {
+pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuses) {
     let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
     if !settings.interfaces.is_empty() {
         features.insert("UDPRoute");
@@ -57,7 +57,7 @@ pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circum
         };
         let feature = |name: &str| SupportedFeature { name: name.to_owned() };
         let mut conditions = vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)];
-        conditions.extend(unreadable(circumstances).map(|condition| at(condition, class.meta.generation)));
+        conditions.extend(unreadable(index).map(|condition| at(condition, class.meta.generation)));
         let status = GatewayClassStatus {
             conditions,
             supported_features: features.iter().copied().filter(|_| other.is_none()).map(feature).collect(),
@@ -67,21 +67,13 @@ pub(super) fn classes(index: &Index, settings: &Settings, circumstances: &Circum
 }
 
 /// What cannot be read; `None`: nothing.
-fn unreadable(circumstances: &Circumstances) -> Option<Condition> {
-    let (_, first) = circumstances.unreadable.first_key_value()?;
+fn unreadable(index: &Index) -> Option<Condition> {
+    let (_, first) = index.unreadable.first_key_value()?;
     let reason = match first {
         Unreadable::Forbidden => "Forbidden",
         Unreadable::Unknown => "UnknownKind",
     };
-    let one = |((kind, scope), why): (&Scoped, &Unreadable)| {
-        let (_, kind) = kind.told();
-        let place = scope.as_deref().map_or_else(String::new, |scope| format!(" in {scope}"));
-        match why {
-            Unreadable::Forbidden => format!("this controller may not list or watch {kind}{place}"),
-            Unreadable::Unknown => format!("the API server does not know {kind}{place} any more"),
-        }
-    };
-    let all: Vec<String> = circumstances.unreadable.iter().map(one).collect();
+    let all: Vec<String> = index.unreadable.iter().map(|(about, why)| why.told(about)).collect();
     let message = format!("{}; what was read of them before stays in use", all.join("; "));
     Some(Condition::fails(OBJECTS_READABLE, reason, message))
 }
