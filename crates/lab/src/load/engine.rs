@@ -314,7 +314,9 @@ impl<L: Lane> Worker<L> {
 
     fn count(&self, times: Times, outcome: Outcome, is_after_mark: bool) {
         let mut tally = self.thread.tally();
-        tally.count(&self.thread.run.timeline, times, outcome, &self.met);
+        // A thread hears of a stop a little after it. What was due in between is not in the schedule, and so must not be counted either.
+        let Run { shape, timeline, .. } = &*self.thread.run;
+        tally.count(&timeline.stopped(shape.stop.at()), times, outcome, &self.met);
         if !self.met.origin.is_empty() {
             tally.count_origin(is_after_mark, &self.met.origin, 1);
         }
