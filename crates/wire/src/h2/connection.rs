@@ -9,7 +9,7 @@ use super::flow::Windows;
 use super::frame::{self, STREAM_ID_MAX, WINDOW_DEFAULT};
 use super::glitches::{Glitch, Glitches};
 use super::head::HeadRoom;
-use super::limits::{ANSWER_BYTES_MAX, Limits};
+use super::limits::{ANSWER_BYTES_MAX, Limits, WINDOWS_ANNOUNCED_MAX};
 use super::output::Output;
 use super::receive::Reading;
 use super::settings::{self, Theirs};
@@ -80,6 +80,8 @@ pub struct Connection {
     pub(super) is_going_away: bool,
     /// The other side has acknowledged this side's settings.
     pub(super) is_acknowledged: bool,
+    /// Windows of streams that were announced after the first settings, and are not acknowledged.
+    pub(super) windows_announced: VecDeque<u32>,
     pub(super) failed: Option<Error>,
 }
 
@@ -121,6 +123,7 @@ impl Connection {
             drain: Drain::No,
             is_going_away: false,
             is_acknowledged: false,
+            windows_announced: VecDeque::new(),
             failed: None,
         }
     }
@@ -196,6 +199,43 @@ impl Connection {
         let count = count.min(stream.unreleased);
         stream.unreleased -= count;
         self.credit(key, count);
+    }
+
+    /// Announces another window for each stream (RFC 9113 section 6.9.2), which the other side uses once it has heard of it: for streams that are
+    /// opened from now on, from the first byte. Nothing happens while [`WINDOWS_ANNOUNCED_MAX`] wait for their acknowledgement.
+    pub fn set_stream_window(&mut self, bytes: u32) {
+        let bytes = bytes.clamp(1, STREAM_ID_MAX);
+        if bytes == self.stream_window()
+            || self.windows_announced.len() >= WINDOWS_ANNOUNCED_MAX
+            || self.failed.is_some()
+        {
+            return;
+        }
+        settings::write_window(self.output.bytes(), bytes);
+        self.windows_announced.push_back(bytes);
+    }
+
+    /// The window of a stream that was announced last.
+    pub fn stream_window(&self) -> u32 {
+        self.windows_announced.back().copied().unwrap_or(self.limits.stream_window_bytes)
+    }
+
+    /// The other side uses the window that was announced first of those that it had not acknowledged.
+    pub(super) fn change_stream_window(&mut self) {
+        let Some(bytes) = self.windows_announced.pop_front() else { return };
+        let change = i64::from(bytes) - i64::from(self.limits.stream_window_bytes);
+        self.limits.stream_window_bytes = bytes;
+        let Self { streams, output, .. } = self;
+        for (key, stream) in streams.iter_mut().filter(|(_, stream)| stream.recv.is_open()) {
+            stream.recv_window += change;
+            // What was too little to be told may be all that the other side waits for now.
+            stream.tell_released(key, bytes, output);
+        }
+    }
+
+    /// Bytes of DATA that were handed on and neither released nor dropped: what the owner holds.
+    pub fn data_held(&self) -> usize {
+        self.windows.held()
     }
 
     /// The owner is done with the stream. One that is not over is reset: with NO_ERROR if the response was sent whole and only the rest of the
@@ -340,6 +380,7 @@ impl Connection {
             + self.streams.memory_bytes()
             + self.output.memory_bytes()
             + self.events.capacity() * size_of::<Event<'static>>()
+            + self.windows_announced.capacity() * size_of::<u32>()
             + self.want_room.memory_bytes()
             + self.want_window.memory_bytes()
     }
@@ -360,11 +401,7 @@ impl Connection {
         // Nothing more comes on a stream that ended: its window is of no use.
         let Some(stream) = self.streams.get(key).filter(|stream| stream.recv == Half::Body) else { return };
         stream.released += count;
-        if stream.released >= size / 2 {
-            frame::write_window_update(self.output.bytes(), key.id, stream.released);
-            stream.recv_window += i64::from(stream.released);
-            stream.released = 0;
-        }
+        stream.tell_released(key, size, &mut self.output);
     }
 
     /// Whether `handle_bytes` has an event to give without further input. While it has, the owner must not wait for input alone.

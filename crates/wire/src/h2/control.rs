@@ -44,6 +44,9 @@ impl Connection {
     pub(super) fn handle_settings(&mut self, head: FrameHead, payload: &[u8]) -> Outcome {
         if head.has(flag::ACK) {
             let fault = Fault::connection(Reason::FrameSize);
+            if self.is_acknowledged && payload.is_empty() {
+                self.change_stream_window();
+            }
             self.is_acknowledged |= payload.is_empty();
             return if payload.is_empty() { self.glitches.charge(Glitch::Idle).map(|()| None) } else { Err(fault) };
         }

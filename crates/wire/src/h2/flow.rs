@@ -34,6 +34,11 @@ impl Windows {
         }
     }
 
+    /// What came and was not released.
+    pub(super) fn held(&self) -> usize {
+        usize::try_from(i64::from(self.size) - self.recv - i64::from(self.released)).unwrap_or(0)
+    }
+
     /// Nothing is on its way, and the owner holds nothing: all of the window must be there.
     #[cfg(test)]
     pub(super) fn assert_whole(&self) {
@@ -50,9 +55,9 @@ mod tests {
         let (mut windows, mut output) = (Windows::new(100_000), Output::default());
         windows.recv -= 60_000;
         windows.release(49_999, &mut output);
-        assert_eq!((output.len(), windows.recv), (0, 40_000));
+        assert_eq!((output.len(), windows.recv, windows.held()), (0, 40_000, 10_001));
         windows.release(1, &mut output);
         assert_eq!(output.pending(), [0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0xc3, 0x50]);
-        assert_eq!((windows.recv, windows.released), (90_000, 0));
+        assert_eq!((windows.recv, windows.released, windows.held()), (90_000, 0, 10_000));
     }
 }

@@ -13,6 +13,9 @@ pub const CONTINUATIONS_MAX: u32 = 16;
 /// for each other to read would do so for ever.
 pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
+/// Changes of the window of streams that may be on their way ([`Connection::set_stream_window`](super::Connection::set_stream_window)).
+pub const WINDOWS_ANNOUNCED_MAX: usize = 4;
+
 /// Limits of one connection. The defaults suit a client that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -76,6 +79,7 @@ impl Limits {
         let head = 2 * (head::memory_bytes_max(self.header_list_bytes_max as usize, self.fields_max as usize));
         let literal = 2 * (self.block_bytes_max() * 8 / 5);
         let streams = streams::memory_bytes_max(self.slots_max());
-        frame + block + output + head + literal + streams + hpack::MEMORY_BYTES_MAX
+        let windows = 2 * WINDOWS_ANNOUNCED_MAX * size_of::<u32>();
+        frame + block + output + head + literal + streams + windows + hpack::MEMORY_BYTES_MAX
     }
 }

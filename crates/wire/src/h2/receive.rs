@@ -194,7 +194,8 @@ impl Connection {
         let reason = match self.streams.find(head.stream) {
             Some((key, stream)) if stream.recv == Half::Body => {
                 stream.recv_window -= i64::from(length);
-                if stream.recv_window >= 0 {
+                // An empty frame needs no window (section 6.9.1), and a smaller one that was announced may have left less than none.
+                if stream.recv_window >= 0 || length == 0 {
                     let is_end = head.has(flag::END_STREAM);
                     let (left, is_padding_unknown) = (length, is_padded);
                     return self.continue_data(DataFrame {

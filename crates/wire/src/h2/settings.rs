@@ -99,6 +99,13 @@ pub(super) fn write_first(out: &mut Vec<u8>, role: Role, limits: &Limits) {
     }
 }
 
+/// Another window for each stream.
+pub(super) fn write_window(out: &mut Vec<u8>, bytes: u32) {
+    frame::write_head(out, 6, kind::SETTINGS, 0, 0);
+    out.extend_from_slice(&setting::INITIAL_WINDOW_SIZE.to_be_bytes());
+    out.extend_from_slice(&bytes.to_be_bytes());
+}
+
 pub(super) fn write_ack(out: &mut Vec<u8>) {
     frame::write_head(out, 0, kind::SETTINGS, flag::ACK, 0);
 }

@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::frame;
+use super::output::Output;
+
 /// Streams that are over and remembered as such. A frame for a stream that this side reset may still be on its way, and is ignored;
 /// one for a stream that its sender ended is an error (section 5.1); behind the last that is remembered the two are not told apart.
 const DEPARTED_MAX: usize = 256;
@@ -84,6 +87,15 @@ impl Stream {
     /// Both directions are over: the id is free for nobody, the slot when the owner lets go.
     pub(super) fn is_over(&self) -> bool {
         !self.recv.is_open() && !self.send.is_open()
+    }
+
+    /// Tells the other side what was released, half a window at a time.
+    pub(super) fn tell_released(&mut self, key: StreamKey, window: u32, output: &mut Output) {
+        if self.released > 0 && self.released >= window / 2 {
+            frame::write_window_update(output.bytes(), key.id, self.released);
+            self.recv_window += i64::from(self.released);
+            self.released = 0;
+        }
     }
 
     /// The stream's window was opened. Whether it was waiting for that, and now has to be queued.

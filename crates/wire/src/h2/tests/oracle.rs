@@ -280,6 +280,8 @@ fn their_server_answers_our_client() {
                     while ours.connection.can_open() == 0 {
                         assert!(ours.turn().await);
                     }
+                    // The window changes with streams under way, and their server follows.
+                    ours.connection.set_stream_window([256 * 1024, 16 * 1024, 4 * 1024, 1_000][random.below(4)]);
                     let is_end = message.body.is_empty() && message.trailers.is_none();
                     let key = ours.connection.send_request(&target, is_end, write).unwrap();
                     let (is_begun, is_sent) = (true, is_end);

@@ -1,6 +1,7 @@
 //! Sending: windows, room, ends, and what is refused.
 
 use super::*;
+use crate::h2::limits::WINDOWS_ANNOUNCED_MAX;
 
 fn server_with(requests: &[Vec<u8>], limits: Limits) -> Connection {
     let mut server = established(Role::Server, limits);
@@ -214,4 +215,61 @@ fn an_owner_that_gives_up_says_so() {
     assert!(!server.is_done());
     server.forget(FIRST);
     assert!(server.is_done() && server.handle_bytes(0, &hello(Role::Server)).is_err());
+}
+
+/// A client that has sent a request, with this window for each stream, and 100,000 bytes of the response, of which half were released.
+fn receiving(window: u32) -> (Connection, StreamKey) {
+    let limits = Limits { stream_window_bytes: window, ..Limits::default() };
+    let mut client = established(Role::Client, limits);
+    feed(&mut client, &frame(kind::SETTINGS, flag::ACK, 0, &[]), usize::MAX);
+    let key = request(&mut client, "GET", true);
+    feed(&mut client, &headers(1, false, &[(":status", "200")]), usize::MAX);
+    (0..10).for_each(|_| drop(feed(&mut client, &data(1, false, &[b'.'; 10_000]), usize::MAX)));
+    client.release_capacity(key, 50_000);
+    sent(&mut client);
+    (client, key)
+}
+
+#[test]
+fn a_smaller_window_holds_once_it_is_acknowledged() {
+    let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
+    let (mut client, key) = receiving(131_072);
+    client.set_stream_window(16_384);
+    client.set_stream_window(16_384);
+    assert_eq!((sent(&mut client), client.stream_window()), (vec!["SETTINGS".to_owned()], 16_384));
+    // Sent before the other side heard of it.
+    assert_eq!(feed(&mut client, &data(1, false, &[b'.'; 10_000]), usize::MAX).len(), 1);
+    // What was released, and too little to be told before, is told now: the other side may send nothing until it hears of it.
+    feed(&mut client, &ack, usize::MAX);
+    assert_eq!(sent(&mut client), ["WINDOW 1 50000"]);
+    client.release_capacity(key, 50_000);
+    assert_eq!(sent(&mut client), ["WINDOW 1 50000"]);
+    client.release_capacity(key, u32::MAX);
+    assert_eq!(sent(&mut client), ["WINDOW 1 10000"]);
+    feed(&mut client, &data(1, false, &[b'.'; 16_384]), usize::MAX);
+    // Full. An empty frame needs no window.
+    assert_eq!(feed(&mut client, &data(1, true, b""), usize::MAX), ["data 1 ", "end 1"]);
+
+    let (mut client, _) = receiving(131_072);
+    client.set_stream_window(16_384);
+    feed(&mut client, &ack, usize::MAX);
+    assert_eq!(feed(&mut client, &data(1, true, b""), usize::MAX), ["data 1 ", "end 1"]);
+
+    let (mut client, _) = receiving(131_072);
+    client.set_stream_window(16_384);
+    feed(&mut client, &ack, usize::MAX);
+    sent(&mut client);
+    assert_eq!(feed(&mut client, &data(1, false, b"x"), usize::MAX), ["reset 1 h2_flow_control"]);
+}
+
+#[test]
+fn windows_change_in_the_order_in_which_they_were_announced() {
+    let (mut client, _) = receiving(131_072);
+    [70_000, 200_000, 1, 300_000, 5].into_iter().for_each(|bytes| client.set_stream_window(bytes));
+    assert_eq!((sent(&mut client).len(), client.stream_window()), (WINDOWS_ANNOUNCED_MAX, 300_000));
+    for expect in [70_000, 200_000, 1, 300_000, 300_000] {
+        feed(&mut client, &frame(kind::SETTINGS, flag::ACK, 0, &[]), usize::MAX);
+        assert_eq!(client.limits.stream_window_bytes, expect);
+    }
+    assert!(client.memory_bytes() <= client.limits.memory_bytes_max());
 }
