@@ -3,6 +3,8 @@
 
 #[path = "support/frames.rs"]
 mod frames;
+#[path = "support/stalled.rs"]
+mod stalled;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};
@@ -12,8 +14,7 @@ use std::time::Duration;
 
 use lab::load::{HttpLoad, Target, Until, run_http};
 use lab::procfs::resident_bytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use stalled::{anonymous, deaf, is_writable, may_open, send, settled, uploads};
 use support::{Origin, Steelyard, local, port, skip};
 use testkit::{PATIENCE, until};
 
@@ -52,13 +53,18 @@ const STALLED_DOWNLOAD_BYTES_MAX: u64 = 32 * 1024;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn balancer_to(endpoint: std::net::SocketAddr) -> (Steelyard, std::net::SocketAddr) {
+    balancer_with(endpoint, "{}")
+}
+
+/// `limits`: of the cluster.
+fn balancer_with(endpoint: std::net::SocketAddr, limits: &str) -> (Steelyard, std::net::SocketAddr) {
     let listen = local(port());
     let config = format!(
         "admin: {{admin}}
 listeners:
   web: {{bind: '{listen}', protocol: http, to: all}}
 clusters:
-  all: {{endpoints: ['{endpoint}']}}
+  all: {{endpoints: ['{endpoint}'], limits: {limits}}}
 "
     );
     (Steelyard::serve(&config, 1), listen)
@@ -73,25 +79,6 @@ fn peak(balancer: &Steelyard) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
     line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
-/// Bytes of the process's own memory that are resident, without the pages of its program, which come as they are used.
-fn anonymous(balancer: &Steelyard) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
-/// [`anonymous`] once it stays the same for some looks.
-fn settled(balancer: &Steelyard) -> u64 {
-    let (mut before, mut looks) = (0, 0);
-    let settled = until(PATIENCE, || {
-        let now = anonymous(balancer);
-        looks = if now == before { looks + 1 } else { 0 };
-        before = now;
-        (looks >= 20).then_some(now)
-    });
-    settled.expect("it goes on growing")
 }
 
 fn kib(bytes: u64) -> String {
@@ -175,11 +162,6 @@ fn a_large_download_to_a_client_that_stalls() {
     assert!(peak(&balancer).saturating_sub(before) < GROWTH_BYTES_MAX);
 }
 
-fn is_writable(stream: &TcpStream) -> bool {
-    let half_a_second = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-    poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&half_a_second)).unwrap() > 0
-}
-
 #[test]
 fn downloads_over_http2_that_nobody_takes() {
     const CONNECTIONS: usize = 3;
@@ -206,57 +188,16 @@ fn downloads_over_http2_that_nobody_takes() {
     assert!(each <= STALLED_STREAM_BYTES_MAX, "{each} bytes for each stream");
 }
 
-/// A connection with so many streams, each of which has sent so many bytes. It stops where the other side does not read on.
-fn upload(listen: std::net::SocketAddr, streams: u32, bytes: usize) -> TcpStream {
-    let put: Vec<_> = [(&b":method"[..], &b"PUT"[..])].into_iter().chain(frames::GET[1..].iter().copied()).collect();
-    let mut words = [frames::PREFACE, &frames::settings(&[])].concat();
-    for stream in (0..streams).map(|number| 2 * number + 1) {
-        words.extend(frames::headers(stream, false, &frames::block(&put)));
-        for piece in vec![b'.'; bytes].chunks(frames::FRAME_BYTES_MAX) {
-            words.extend(frames::frame(frames::kind::DATA, 0, stream, piece));
-        }
-    }
-    let mut client = TcpStream::connect(listen).unwrap();
-    client.set_nonblocking(true).unwrap();
-    let mut rest = &words[..];
-    while !rest.is_empty() && is_writable(&client) {
-        match client.write(rest) {
-            Ok(count) => rest = &rest[count..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // Refused.
-            Err(_) => break,
-        }
-    }
-    client
-}
-
-/// An endpoint that takes connections and reads nothing.
-fn deaf() -> std::net::SocketAddr {
-    let listener = TcpListener::bind(local(0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
-    address
-}
-
 #[test]
 fn uploads_over_http2_that_nobody_reads() {
     const CONNECTIONS: u64 = 3;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let listen = local(port());
     // All but one wait for room at the endpoint, and nothing takes what they have sent.
-    let config = format!(
-        "admin: {{admin}}
-listeners:
-  web: {{bind: '{listen}', protocol: http, to: all}}
-clusters:
-  all: {{endpoints: ['{}'], limits: {{connections: 1, pending_timeout: 60s}}}}
-",
-        deaf()
-    );
-    let balancer = Steelyard::serve(&config, 1);
+    let (balancer, listen) = balancer_with(deaf(), "{connections: 1, pending_timeout: 60s}");
     let before = anonymous(&balancer);
     // A byte more than fits a small buffer.
-    let clients: Vec<_> = (0..CONNECTIONS).map(|_| upload(listen, 100, 16 * 1024 + 1)).collect();
+    let words = uploads(100, 16 * 1024 + 1);
+    let clients: Vec<_> = (0..CONNECTIONS).map(|_| send(listen, &words)).collect();
     let each = settled(&balancer).saturating_sub(before) / CONNECTIONS;
     eprintln!("connections with 100 uploads that stall: {} each", kib(each));
     drop(clients);
@@ -289,14 +230,8 @@ fn downloads_over_http1_that_nobody_takes() {
 fn two_thousand_idle_connections() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // Of this process, and of the balancer that inherits it: two for each request that is under way, and some.
-    let needed = 2 * IDLE_CONNECTIONS as u64 + 200;
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.maximum.is_some_and(|maximum| maximum < needed) {
-        return skip("two_thousand_idle_connections", &format!("the hard limit of open files is below {needed}"));
-    }
-    if limit.current.is_some_and(|current| current < needed) {
-        limit.current = Some(needed);
-        setrlimit(Resource::Nofile, limit).unwrap();
+    if !may_open(2 * IDLE_CONNECTIONS as u64 + 200) {
+        return skip("two_thousand_idle_connections", "the hard limit of open files is too low");
     }
     let origin = Origin::start("x");
     let (mut balancer, listen) = balancer_to(origin.address);
