@@ -111,6 +111,19 @@ fn of_process(status: &Status, found: &mut Found) {
         );
         found.wrong("open_files", "", text);
     }
+    let refused = |listener: &ListenerStatus| listener.recent.refused.get(Reason::MemoryFull.name()).copied();
+    let refused: u64 = status.listeners.iter().filter_map(refused).sum();
+    if refused > 0 {
+        let text = format!(
+            "memory is short: new connections and requests were refused {} in the last minute ({} MiB of memory_max, \
+             {} MiB, are in use now); raise memory_max if the host has more, or lower limits.connections and \
+             limits.streams_per_connection of the listeners",
+            times(refused),
+            status.memory >> 20,
+            status.memory_max.unwrap_or_default() >> 20
+        );
+        found.wrong("memory_full", "", text);
+    }
 }
 
 fn refused_reload(status: &Status, reload: &Reload) -> String {
@@ -204,6 +217,7 @@ fn is_refusal(reason: Reason) -> bool {
 fn advice(reason: Reason) -> &'static str {
     match reason {
         Reason::NoLocalResources => "raise LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+        Reason::MemoryFull => "memory_max is used up: raise it if the host has more, or lower the listeners' limits",
         Reason::ConnectRefused => "start what should listen on the endpoint's port",
         Reason::ConnectTimeout => {
             "find out whether the endpoint's host is up and whether a firewall drops packets to it"

@@ -51,6 +51,12 @@ pub struct Status {
     /// File descriptors that this process may have open; `None`: as many as it likes.
     #[serde(default)]
     pub open_files_max: Option<u64>,
+    /// Memory of its own that this process uses, in bytes; 0: it has no listeners.
+    #[serde(default)]
+    pub memory: u64,
+    /// Memory that it may use: `memory_max`; `None`: without limit.
+    #[serde(default)]
+    pub memory_max: Option<u64>,
     /// In the order of the file.
     pub listeners: Vec<ListenerStatus>,
     /// Routes that were hit, in the order of the file.
@@ -443,6 +449,7 @@ mod tests {
             access_log: None,
             dns: model::Dns::default(),
             drain_timeout: Duration::ZERO,
+            memory_max: None,
             listeners: vec![listener("web", http), listener("db", tcp)],
             clusters: vec![
                 model::Cluster::new("zero", Vec::new()).into(),

@@ -43,6 +43,8 @@ keys! {
         optional watch: Flag, default defaults::WATCH.to_string();
         /// The longest a drain takes after SIGTERM before the connections that are left are cut. Listeners that a reload removes drain without limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
+        /// Memory that the whole process may use: its resident anonymous memory, without what the kernel holds for sockets. From three quarters of it on, buffers shrink; from seven eighths on, new connections and requests are refused (503, `memory_full`), and the last eighth is for what is under way.
+        optional memory_max: ByteSize<{ 32 << 20 }, { 1 << 50 }>, default "three quarters of the host's memory, or of the control group's limit (cgroup v2) if that is less";
         /// Where connections arrive. The name is the label of the listener's metrics. A file has `listeners` or `vips`, or both.
         optional listeners: Named<Label, RawListener>, default "none";
         /// Who serves them. The name is what `to` names, and the label of the cluster's metrics.

@@ -86,6 +86,8 @@ pub struct Snapshot {
     pub dns: Dns,
     /// The longest a drain takes before what is left is closed.
     pub drain_timeout: Duration,
+    /// Memory that the whole process may use, in bytes; `None`: a share of what there is.
+    pub memory_max: Option<u64>,
     /// In the order of the file.
     pub listeners: Vec<Listener>,
     /// Indexed by [`ClusterId`]. Shared: one that is the very same in the next snapshot has not changed, and what a plane has made of it still

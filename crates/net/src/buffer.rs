@@ -7,12 +7,15 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::memory;
+use crate::memory::{self, Pressure};
 use crate::spares::Spares;
 
 /// Room of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in rooms of 16 KiB, each of which
 /// begins a page, what they hold would lie in a few sets of the caches.
 const TINY_BYTES: usize = 1024;
+
+/// Room of a little buffer, for one read while the process has used up its memory: about as much as the rest of an exchange costs.
+const LITTLE_BYTES: usize = 4 * 1024;
 
 /// Room of a small buffer: a head of the default limit needs two, all else fits one.
 pub const SMALL_BYTES: usize = 16 * 1024;
@@ -21,11 +24,12 @@ pub const SMALL_BYTES: usize = 16 * 1024;
 /// costs a third less CPU a byte than one of 16 KiB, and more than that gains nothing.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// The sizes of buffers that are used again, and how many spare ones of each a thread keeps: 0.25 MiB of tiny ones, 4 MiB of small and of large
-/// ones, at most 0.5 MiB of each size between. The sizes lie so close together that a buffer, once it is larger than a small one, is at most half
+/// The sizes of buffers that are used again, and how many spare ones of each a thread keeps: 0.25 MiB of tiny and of little ones, 4 MiB of small
+/// and of large ones, at most 0.5 MiB of each size between. The sizes lie so close together that a buffer, once it is larger than a small one, is at most half
 /// as large again as what it has to hold: a client decides how much a stream holds. DATA of one stream reaches 128 KiB.
-const KINDS: [(usize, usize); 10] = [
+const KINDS: [(usize, usize); 11] = [
     (TINY_BYTES, 256),
+    (LITTLE_BYTES, 64),
     (SMALL_BYTES, 256),
     (20 * 1024, 16),
     (24 * 1024, 16),
@@ -48,6 +52,11 @@ thread_local! {
 /// Large buffers of this thread that are in use.
 pub fn large_in_use() -> usize {
     LARGE_IN_USE.get()
+}
+
+/// Room for one read: [`SMALL_BYTES`], and less while memory is full.
+pub fn piece_bytes() -> usize {
+    if memory::pressure() == Pressure::Full { LITTLE_BYTES } else { SMALL_BYTES }
 }
 
 /// Drops spare rooms of this thread that nobody needs ([`Spares::trim`]).
@@ -80,9 +89,13 @@ impl Buffer {
         if bytes == LARGE_BYTES {
             LARGE_IN_USE.set(LARGE_IN_USE.get() + 1);
         }
+        let make = || vec![0; bytes].into_boxed_slice();
         let kind = KINDS.iter().position(|(size, _)| *size == bytes);
-        let spare = kind.and_then(|kind| ROOMS.with_borrow_mut(|rooms| rooms.get_mut(kind)?.take()));
-        Self::of(spare.unwrap_or_else(|| vec![0; bytes].into_boxed_slice()))
+        let room = ROOMS.with_borrow_mut(|rooms| Some(rooms.get_mut(kind?)?.take_or(make)));
+        Self::of(room.unwrap_or_else(|| {
+            memory::note_allocated(bytes);
+            make()
+        }))
     }
 
     /// An empty buffer without room: nothing can be read into it.
@@ -134,7 +147,8 @@ impl Buffer {
             return;
         }
         // No more than was asked for, from small ones on: a client decides when the buffer of its head grows.
-        let mut larger = Self::of_bytes(if capacity == TINY_BYTES { capacity } else { capacity.max(SMALL_BYTES) });
+        let is_kind = [TINY_BYTES, LITTLE_BYTES].contains(&capacity);
+        let mut larger = Self::of_bytes(if is_kind { capacity } else { capacity.max(SMALL_BYTES) });
         let length = self.len();
         if let Some(room) = larger.room.get_mut(..length) {
             room.copy_from_slice(self.filled());
@@ -326,7 +340,7 @@ mod tests {
 
     #[test]
     fn rooms_that_nobody_needs_are_dropped_by_halves() {
-        let spares = || ROOMS.with_borrow(|rooms| rooms[1].len());
+        let spares = || ROOMS.with_borrow(|rooms| rooms[2].len());
         let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
         drop(burst);
         assert_eq!(spares(), 100);

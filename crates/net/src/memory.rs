@@ -1,7 +1,20 @@
-//! Memory of the process that is free goes back to the system.
+//! The memory of the process: how much it uses, how near that is to what it may use, and when free memory goes back to the system.
+//!
+//! What counts is the resident anonymous memory (`RssAnon` of proc_pid_status(5)): not the pages of the program, and not what the kernel holds
+//! for sockets and pipes. It is read ten times a second ([`look`]). Buffers that are allocated between two looks are added to it, because a burst
+//! fills hundreds of MiB of them in that time; and so is what work that was taken on will need.
 
-use std::sync::atomic::AtomicUsize;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize};
+
+use crate::clock;
+
+/// Between two looks at the memory of the process.
+const LOOK_EVERY_MS: u64 = 100;
 
 /// Less than this is not worth looking for.
 const WORTH_BYTES: usize = 1024 * 1024;
@@ -9,15 +22,137 @@ const WORTH_BYTES: usize = 1024 * 1024;
 /// Bytes of rooms that were freed since memory was given back.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 
+/// What the process may use, in bytes; 0: without limit.
+static BYTES_MAX: AtomicU64 = AtomicU64::new(0);
+
+/// Workers that share it.
+static WORKERS: AtomicU64 = AtomicU64::new(1);
+
+/// What it uses: the figure of the last look, and what was allocated and freed since. A look that comes between the two halves of either is off by
+/// one room until the next: hence the sign.
+static USED: AtomicI64 = AtomicI64::new(0);
+
+/// What it will need besides for work that it has taken on.
+static PROMISED: AtomicI64 = AtomicI64::new(0);
+
+/// When the last look was, in milliseconds.
+static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
+
+/// A room of so many bytes was allocated.
+pub fn note_allocated(bytes: usize) {
+    USED.fetch_add(bytes as i64, Relaxed);
+}
+
 /// A room of so many bytes, such as a burst leaves many of, was freed.
 pub fn note_freed(bytes: usize) {
     FREED.fetch_add(bytes, Relaxed);
+    USED.fetch_sub(bytes as i64, Relaxed);
+}
+
+/// Work was taken on that will need so many bytes more; less than zero: it has them, or needs them no more. Many requests are taken on before
+/// the response to the first of them comes.
+pub fn note_promised(bytes: i64) {
+    PROMISED.fetch_add(bytes, Relaxed);
+}
+
+/// How near the process is to what it may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Below three quarters.
+    Low,
+    /// From three quarters on: buffers stay small, and a connection that holds much that nobody takes is not read.
+    High,
+    /// From seven eighths on: nothing new is taken. The last eighth is for what is under way, and for what no look has seen yet.
+    Full,
+}
+
+/// Sets how many bytes the process may use; `None`: [`default_bytes_max`]. `workers`: how many share them.
+pub fn limit(bytes_max: Option<u64>, workers: usize) {
+    WORKERS.store(workers.max(1) as u64, Relaxed);
+    BYTES_MAX.store(bytes_max.unwrap_or_else(default_bytes_max), Relaxed);
+}
+
+/// How many bytes the process may use; `None`: without limit.
+pub fn bytes_max() -> Option<u64> {
+    Some(BYTES_MAX.load(Relaxed)).filter(|bytes| *bytes > 0)
+}
+
+/// A worker's share of [`bytes_max`].
+pub fn bytes_max_of_worker() -> Option<u64> {
+    bytes_max().map(|bytes| bytes / WORKERS.load(Relaxed))
+}
+
+/// How many bytes the process uses now, or needs for work that it has taken on.
+pub fn bytes_used() -> u64 {
+    (USED.load(Relaxed) + PROMISED.load(Relaxed)).max(0) as u64
+}
+
+/// How near the process is to what it may use, now.
+pub fn pressure() -> Pressure {
+    pressure_of(bytes_used(), BYTES_MAX.load(Relaxed))
+}
+
+fn pressure_of(used: u64, bytes_max: u64) -> Pressure {
+    match used {
+        _ if bytes_max == 0 => Pressure::Low,
+        _ if used >= bytes_max - bytes_max / 8 => Pressure::Full,
+        _ if used >= bytes_max - bytes_max / 4 => Pressure::High,
+        _ => Pressure::Low,
+    }
+}
+
+/// Reads how much memory the process uses, if nobody has for [`LOOK_EVERY_MS`]. Every worker calls it about as often, so that one that is busy
+/// does not keep it from being read. It takes some microseconds, and no lock that a page fault holds.
+pub fn look() {
+    let (now_ms, before_ms) = (clock::now_ms(), LOOKED_MS.load(Relaxed));
+    let is_due = now_ms >= before_ms.saturating_add(LOOK_EVERY_MS) || before_ms == 0;
+    if is_due
+        && LOOKED_MS.compare_exchange(before_ms, now_ms.max(1), Relaxed, Relaxed).is_ok()
+        && let Some(bytes) = anonymous_bytes()
+    {
+        USED.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
+    }
+}
+
+/// The process's own memory that is resident.
+fn anonymous_bytes() -> Option<u64> {
+    static STATM: OnceLock<Option<File>> = OnceLock::new();
+    let statm = STATM.get_or_init(|| File::open("/proc/self/statm").ok()).as_ref()?;
+    let mut text = [0; 128];
+    let count = statm.read_at(&mut text, 0).ok()?;
+    // proc_pid_statm(5): the second number is the resident pages, the third those of them that belong to files.
+    let mut pages =
+        std::str::from_utf8(text.get(..count)?).ok()?.split(' ').skip(1).map_while(|pages| pages.parse().ok());
+    let (resident, of_files): (u64, u64) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
+}
+
+/// Three quarters of the memory that there is for the process: the host's, or what its control group is limited to, whichever is less. 0: neither
+/// is known.
+pub fn default_bytes_max() -> u64 {
+    let host = host_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group_bytes_max(&groups, Path::new("/sys/fs/cgroup"));
+    host.into_iter().chain(group).min().map_or(0, |bytes| bytes - bytes / 4)
+}
+
+fn host_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least limit of the control group of the process and of those around it (cgroup v2). `groups` is /proc/self/cgroup, and `root` where they
+/// are mounted.
+fn group_bytes_max(groups: &str, root: &Path) -> Option<u64> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |group: &Path| fs::read_to_string(root.join(group).join("memory.max")).ok()?.trim().parse::<u64>().ok();
+    Path::new(group).ancestors().filter_map(limit).min()
 }
 
 /// Gives back what bursts have left, where it is worth it: the allocator keeps what lies between pieces that are in use for ever. To be called
-/// about once a second, and never on a worker.
+/// about once a second, and never on a worker. While memory is short it is always worth it: what is free and not given back counts as used.
 pub fn give_back_after_bursts() {
-    if FREED.load(Relaxed) >= WORTH_BYTES {
+    if FREED.load(Relaxed) >= WORTH_BYTES || pressure() > Pressure::Low {
         FREED.store(0, Relaxed);
         give_back();
     }
@@ -30,5 +165,59 @@ pub fn give_back() {
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pressure_grows_with_what_is_used() {
+        let check = |used, bytes_max, expect| assert_eq!(pressure_of(used, bytes_max), expect, "{used} of {bytes_max}");
+        check(599, 800, Pressure::Low);
+        check(600, 800, Pressure::High);
+        check(699, 800, Pressure::High);
+        check(700, 800, Pressure::Full);
+        check(u64::MAX, 0, Pressure::Low);
+    }
+
+    #[test]
+    fn this_process() {
+        let before = anonymous_bytes().unwrap();
+        let room = vec![1_u8; 64 << 20];
+        let grown = anonymous_bytes().unwrap() - before;
+        // Other tests of this process come and go meanwhile.
+        assert!(grown > 48 << 20 && grown < 96 << 20, "{grown} of {}", room.len());
+        assert!(default_bytes_max() > 10 << 20);
+    }
+
+    #[test]
+    fn the_least_limit_of_all_groups_counts() {
+        let root = std::env::temp_dir().join(format!("steelyard-groups-{}", std::process::id()));
+        let put = |group: &str, text: &str| {
+            fs::create_dir_all(root.join(group)).unwrap();
+            fs::write(root.join(group).join("memory.max"), text).unwrap();
+        };
+        put("a", "1000\n");
+        put("a/b", "max\n");
+        put("a/b/c", "2000\n");
+        let check = |groups, expect| assert_eq!(group_bytes_max(groups, &root), expect, "{groups}");
+        check("0::/a/b\n", Some(1000));
+        check("0::/a/b/c\n", Some(1000));
+        check("0::/elsewhere\n", None);
+        check("4:cpu,memory:/a\n1:name=systemd:/a\n", None);
+        check("", None);
+        // As a process in a container sees its own group.
+        put("", "700\n");
+        check("0::/\n", Some(700));
+        check("0::/../a\n", Some(700));
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn the_hosts_memory() {
+        assert_eq!(host_bytes("MemTotal:       16316412 kB\nMemFree: 1 kB\n"), Some(16_316_412 * 1024));
+        assert_eq!(host_bytes(""), None);
     }
 }

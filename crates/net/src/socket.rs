@@ -162,6 +162,15 @@ pub fn look(stream: &TcpStream) -> Look {
     }
 }
 
+/// Whether the other end has ended or reset the connection, also where bytes before the end wait to be read. A system call.
+pub fn has_ended(stream: &TcpStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut asked = [PollFd::new(stream, PollFlags::RDHUP)];
+    // Errors are told unasked.
+    poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
 /// Bytes that `stream` can take now without waiting, as far as its send buffer goes; `None` where the kernel does not tell (before Linux 4.12).
 /// What is queued is counted with the kernel's own overhead, so that this is rather too little.
 pub fn send_room(stream: &TcpStream) -> Option<usize> {

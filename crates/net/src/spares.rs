@@ -16,11 +16,15 @@ impl<T: ?Sized> Spares<T> {
         Self { rooms: Vec::new(), least: 0 }
     }
 
-    /// The one that was used last, whose bytes are nearest.
-    pub fn take(&mut self) -> Option<Box<T>> {
+    /// The one that was used last, whose bytes are nearest; a new one if there is none.
+    pub fn take_or(&mut self, make: impl FnOnce() -> Box<T>) -> Box<T> {
         let room = self.rooms.pop();
         self.least = self.least.min(self.rooms.len());
-        room
+        room.unwrap_or_else(|| {
+            let made = make();
+            memory::note_allocated(size_of_val(&*made));
+            made
+        })
     }
 
     /// Keeps a room, unless so many are there already.

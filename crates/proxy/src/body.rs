@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use net::buffer::{self, Buffer, LARGE_BYTES, SMALL_BYTES};
+use net::memory::{self, Pressure};
 use tokio::io::AsyncWrite;
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
@@ -408,9 +409,10 @@ impl Pump {
     /// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
     /// buffer for as long as the body lasts. So a large piece is read only for a receiver that can take all of it now. Some is left over all the
     /// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
+    /// While the process is short of memory, pieces are small.
     fn read_bytes(&self, writer: &Stream) -> usize {
-        if !self.is_bulk || buffer::large_in_use() >= LARGE_IN_USE_MAX {
-            return SMALL_BYTES;
+        if !self.is_bulk || buffer::large_in_use() >= LARGE_IN_USE_MAX || memory::pressure() > Pressure::Low {
+            return buffer::piece_bytes();
         }
         let takes_all = match writer {
             Stream::H2(handle) => handle.send_window() >= LARGE_BYTES,

@@ -23,7 +23,7 @@ use crate::error::{Error, Side};
 use crate::grpc::{Answer, Ongoing};
 use crate::h2;
 use crate::headers::{self, Client};
-use crate::listener::Slot;
+use crate::listener::{Slot, is_memory_full};
 use crate::log::Entry;
 use crate::passing::Passing;
 use crate::policy::headers::{RequestEdits, ResponseEdits};
@@ -228,7 +228,7 @@ async fn run(
 /// Where the request goes: the number of its route, the route, and what that does with it.
 ///
 /// # Errors
-/// [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of [`policy::way`].
+/// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of [`policy::way`].
 fn way<'r>(
     listener: &Rc<ListenerView>,
     http: &'r HttpListener,
@@ -236,6 +236,9 @@ fn way<'r>(
     work: &mut Work,
     entry: &mut Entry,
 ) -> Result<(usize, &'r Route, Way), Error> {
+    if is_memory_full() {
+        return Err(Error::internal(Reason::MemoryFull));
+    }
     let head = head_of_request(downstream, work);
     if let Some(secured) = &downstream.peer.secured
         && !is_for(secured, &work.request, head)

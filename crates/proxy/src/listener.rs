@@ -12,6 +12,7 @@ use std::time::Duration;
 use model::Protocol;
 use net::buffer::Buffer;
 use net::clock;
+use net::memory::{self, Pressure};
 use net::timer::Timer;
 use telemetry::{ListenerCounters, Reason};
 use tokio::io::AsyncWriteExt;
@@ -138,12 +139,13 @@ pub(crate) fn begin(worker: &Rc<Worker>, slot: &Rc<Slot>, stream: TcpStream, add
     let (worker, slot) = (worker.clone(), slot.clone());
     tokio::task::spawn_local(async move {
         match place {
+            Some(_) if is_memory_full() => refuse(&view, stream, Reason::MemoryFull).await,
             Some(place) => {
                 // It may last for days: it takes the listener as each snapshot has it, and holds none.
                 drop(view);
                 serve(&worker, &slot, stream, address, &place.connection).await;
             }
-            None => refuse(&view, stream).await,
+            None => refuse(&view, stream, Reason::ConnectionsFull).await,
         }
     });
 }
@@ -172,9 +174,14 @@ impl Drop for Place {
     }
 }
 
+/// The process uses as much memory as it may: nothing new is taken.
+pub(crate) fn is_memory_full() -> bool {
+    memory::pressure() == Pressure::Full
+}
+
 /// One connection too many: an HTTP client is told, in one write that never waits.
-async fn refuse(view: &ListenerView, mut stream: TcpStream) {
-    let error = Error::internal(Reason::ConnectionsFull);
+async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
+    let error = Error::internal(reason);
     view.count(error.reason);
     if let (Protocol::Http(_), None, Some(status)) =
         (&view.plan.policy.protocol, &view.plan.tls, respond::status(&error))

@@ -157,7 +157,7 @@ fn begin_response(
     may_stay: bool,
 ) -> bool {
     let Work { request, reply, .. } = work;
-    let Reply { head: response, bytes, download } = &mut **reply.get_or_insert_default();
+    let Reply { head: response, bytes, download, .. } = &mut **reply.get_or_insert_default();
     let from = Framing::on(&upstream.stream, response.body);
     let translation = call.and_then(Ongoing::response_translation);
     if translation.is_some() && response.body != Body::None {

@@ -74,6 +74,8 @@ impl Plane {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(workers: usize, registry: Arc<Registry>) -> io::Result<Self> {
+        net::memory::limit(None, workers);
+        net::memory::look();
         let cpus = net::worker::allowed_cpus();
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| unbounded_channel()).unzip();
         let all = Arc::new(Workers::new(senders.clone()));
@@ -107,6 +109,7 @@ impl Plane {
         if !errors.is_empty() {
             return Err(errors);
         }
+        net::memory::limit(compiled.snapshot.memory_max, self.workers.len());
         self.sockets.extend(opened);
         self.sockets.retain(|address, _| wanted.contains(address));
         let binds: HashSet<_> = worker::binds(&compiled).map(|(name, address)| (name.to_owned(), address)).collect();

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use model::ListenerLimits;
-use net::buffer::{Buffer, SMALL_BYTES};
+use net::buffer::{self, Buffer, SMALL_BYTES};
 use net::clock;
 use telemetry::Reason;
 use tokio::io::ReadBuf;
@@ -162,7 +162,7 @@ pub(crate) fn poll_response_head(
             ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
-            input.grow((input.capacity() * 2).max(SMALL_BYTES));
+            input.grow((input.capacity() * 2).max(buffer::piece_bytes()));
         }
         let read = input.poll_fill(cx, stream);
         if read.is_pending() && input.is_empty() {

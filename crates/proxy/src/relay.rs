@@ -8,8 +8,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use net::buffer::{Buffer, SMALL_BYTES};
+use net::buffer::{self, Buffer, LARGE_BYTES, SMALL_BYTES};
 use net::clock;
+use net::memory::{self, Pressure};
 use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
@@ -181,7 +182,8 @@ impl Direction {
         if self.input.capacity() == 0 {
             // Asked first, so that a direction that waits holds no buffer.
             ready!(reader.poll_read_ready(cx))?;
-            self.input = if self.pace == Pace::Calm { Buffer::small() } else { Buffer::large() };
+            let is_large = self.pace != Pace::Calm && memory::pressure() == Pressure::Low;
+            self.input = Buffer::of_bytes(if is_large { LARGE_BYTES } else { buffer::piece_bytes() });
         }
         match self.input.poll_fill(cx, reader) {
             Poll::Ready(Ok(count)) => {

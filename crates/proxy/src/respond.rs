@@ -42,6 +42,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::Misdirected => 421,
         // Nobody to ask now; later there may be.
         Reason::ConnectionsFull
+        | Reason::MemoryFull
         | Reason::NoEndpoint
         | Reason::PendingFull
         | Reason::PendingTimeout

@@ -266,6 +266,7 @@ pub(crate) mod fixture {
             access_log: None,
             dns: Dns::default(),
             drain_timeout: Duration::ZERO,
+            memory_max: None,
             listeners,
             clusters: vec![Cluster::new("c", endpoints).into()],
             vips: Vec::new(),

@@ -1,7 +1,8 @@
 //! What an exchange works on, in rooms that are used again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
+use net::memory;
 use net::spares::Spares;
 use wire::message::{Body, RequestHead, ResponseHead};
 
@@ -34,6 +35,8 @@ pub(crate) struct Reply {
     /// What the head points into, if it came over HTTP/2. Of HTTP/1 that is the connection's input.
     pub(crate) bytes: Vec<u8>,
     pub(crate) download: Pump,
+    /// Taken by [`Rooms::reply`], for a response of an endpoint.
+    is_awaited: bool,
 }
 
 impl Work {
@@ -77,7 +80,16 @@ impl Work {
 pub(crate) struct Rooms {
     work: RefCell<Spares<Work>>,
     replies: RefCell<Spares<Reply>>,
+    /// Exchanges without a response that [`memory::note_promised`] has not heard of: `-WAITING_UNTOLD_MAX < waiting < WAITING_UNTOLD_MAX`.
+    waiting: Cell<i64>,
 }
+
+/// What the response to a request takes at least: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits, 12.7 KiB
+/// for one whose client does not read while memory is full.
+const RESPONSE_BYTES: i64 = 8 * 1024;
+
+/// Not each exchange is told, since all workers write to the same place.
+const WAITING_UNTOLD_MAX: i64 = 16;
 
 /// Spares kept of each: as many as are in use at once, up to this. Those that were not needed for a while are given back; what the allocator gives
 /// back of them to the system is another matter: of four times as many a burst left 2 MiB resident.
@@ -86,25 +98,51 @@ const SPARES_MAX: usize = 256;
 impl Rooms {
     /// For a request.
     pub(crate) fn work(&self) -> Box<Work> {
-        self.work.borrow_mut().take().unwrap_or_default()
+        self.wait(1);
+        self.work.borrow_mut().take_or(Box::default)
     }
 
     /// For a response.
     pub(crate) fn reply(&self) -> Box<Reply> {
-        self.replies.borrow_mut().take().unwrap_or_default()
+        self.wait(-1);
+        let mut reply = self.replies.borrow_mut().take_or(Box::default);
+        reply.is_awaited = true;
+        reply
     }
 
     /// A response that did not come.
     pub(crate) fn give_back_reply(&self, reply: Box<Reply>) {
+        if reply.is_awaited {
+            self.wait(1);
+        }
+        self.put_reply(reply);
+    }
+
+    fn put_reply(&self, mut reply: Box<Reply>) {
+        reply.is_awaited = false;
         self.replies.borrow_mut().put(reply, SPARES_MAX);
+    }
+
+    /// So many exchanges more wait for their response.
+    fn wait(&self, more: i64) {
+        let waiting = self.waiting.get() + more;
+        let is_told = waiting.abs() >= WAITING_UNTOLD_MAX;
+        self.waiting.set(if is_told { 0 } else { waiting });
+        if is_told {
+            memory::note_promised(waiting * RESPONSE_BYTES);
+        }
     }
 
     /// An exchange is over.
     pub(crate) fn give_back(&self, mut work: Box<Work>) {
-        if let Some(mut reply) = work.reply.take() {
+        let reply = work.reply.take();
+        if !reply.as_ref().is_some_and(|reply| reply.is_awaited) {
+            self.wait(-1);
+        }
+        if let Some(mut reply) = reply {
             reply.head.status = 0;
             reply.download.leave(Framing::H1(Body::None));
-            self.replies.borrow_mut().put(reply, SPARES_MAX);
+            self.put_reply(reply);
         }
         work.clear();
         self.work.borrow_mut().put(work, SPARES_MAX);
@@ -114,5 +152,40 @@ impl Rooms {
     pub(crate) fn trim(&self) {
         self.work.borrow_mut().trim();
         self.replies.borrow_mut().trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanges_wait_from_their_beginning_to_their_response_or_end() {
+        let rooms = Rooms::default();
+        let check = |expect| assert_eq!(rooms.waiting.get(), expect);
+        let mut served = rooms.work();
+        let (mut refused, unanswered) = (rooms.work(), rooms.work());
+        check(3);
+        // Asked for and not there, then there.
+        rooms.give_back_reply(rooms.reply());
+        check(3);
+        served.reply = Some(rooms.reply());
+        check(2);
+        // An answer of this side.
+        refused.reply();
+        rooms.give_back(refused);
+        check(1);
+        rooms.give_back(unanswered);
+        check(0);
+        rooms.give_back(served);
+        check(0);
+        // A reply that is used again was not awaited before it is taken.
+        assert!(!rooms.replies.borrow_mut().take_or(Box::default).is_awaited);
+        (1..WAITING_UNTOLD_MAX).for_each(|_| drop(rooms.work()));
+        check(WAITING_UNTOLD_MAX - 1);
+        drop(rooms.work());
+        check(0);
+        // What this test has taken and not given back.
+        memory::note_promised(-WAITING_UNTOLD_MAX * RESPONSE_BYTES);
     }
 }

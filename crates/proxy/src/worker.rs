@@ -238,6 +238,7 @@ impl Worker {
             self.with_logger(Logger::flush);
             self.rooms.trim();
             net::buffer::trim();
+            net::memory::look();
         }
     }
 

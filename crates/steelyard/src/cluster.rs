@@ -20,6 +20,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         access_log: settings.access_log.clone(),
         dns: Dns::default(),
         drain_timeout: controller::DRAIN_TIMEOUT,
+        memory_max: None,
         listeners: Vec::new(),
         clusters: Vec::new(),
         vips: Vec::new(),

@@ -240,6 +240,7 @@ mod tests {
             access_log: None,
             dns: Dns { servers, ttl_min: Duration::ZERO, ..Dns::default() },
             drain_timeout: Duration::ZERO,
+            memory_max: None,
             listeners: Vec::new(),
             clusters: vec![Cluster::new("c", endpoints.iter().map(endpoint).collect()).into()],
             vips: Vec::new(),

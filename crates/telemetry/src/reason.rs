@@ -126,6 +126,7 @@ reasons! {
     87 UpstreamTlsName "upstream_tls_name" Upstream "The endpoint's certificate is for another name than the one that the cluster's `tls` expects.";
     88 UpstreamTlsCertificate "upstream_tls_certificate" Upstream "The endpoint's certificate was not believed for another cause: malformed, revoked, or not made for this use.";
     89 UpstreamTlsAlert "upstream_tls_alert" Upstream "The endpoint broke off the TLS handshake with an alert; it may want a certificate of ours.";
+    90 MemoryFull "memory_full" Internal "The process uses as much of memory_max as new connections and requests may have.";
 }
 
 /// Where a [`Reason`] belongs.

@@ -6,6 +6,7 @@
 //! - `PUT /count`: the number of bytes of the request, and whether they were [`pattern`].
 //! - `PUT /trailer`: the trailer `x-sum` of the request.
 //! - `PUT /echo`: the body of the request, while it arrives.
+#![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::io;
 use std::net::SocketAddr;

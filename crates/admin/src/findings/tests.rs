@@ -32,6 +32,9 @@ fn the_process() {
     let mut status = status();
     (status.open_files, status.open_files_max) = (Some(90), Some(100));
     status.missing_files = vec!["/etc/steelyard.yaml".into()];
+    (status.memory, status.memory_max) = (901 << 20, Some(1 << 30));
+    status.listeners[0].recent.requests = 100_000;
+    status.listeners[0].recent.refused = counts(&[("memory_full", 3)]);
     check(
         &status,
         &[
@@ -46,8 +49,16 @@ fn the_process() {
                 "90 of 100 file descriptors are in use: raise LimitNOFILE (`ulimit -n`), or lower limits.connections of \
                  the listeners",
             ),
+            (
+                "memory_full",
+                Wrong,
+                "memory is short: new connections and requests were refused 3 times in the last minute (901 MiB of \
+                 memory_max, 1024 MiB, are in use now); raise memory_max if the host has more, or lower \
+                 limits.connections and limits.streams_per_connection of the listeners",
+            ),
         ],
     );
+    status.listeners[0].recent.refused.clear();
     (status.open_files, status.open_files_max, status.missing_files) = (Some(89), Some(100), Vec::new());
     check(&status, &[]);
 }

@@ -107,6 +107,8 @@ fn status() -> Status {
         missing_files: Vec::new(),
         open_files: None,
         open_files_max: None,
+        memory: 40 << 20,
+        memory_max: Some(1 << 30),
         last_reload: Some(crate::Reload { unix_seconds: 6, ok: false, errors: vec!["no".into()] }),
         listeners: Vec::new(),
         routes: Vec::new(),

@@ -69,6 +69,8 @@ pub(crate) fn status() -> Status {
         missing_files: Vec::new(),
         open_files: Some(40),
         open_files_max: Some(1024),
+        memory: 40 << 20,
+        memory_max: Some(1 << 30),
         last_reload: Some(Reload { unix_seconds: 1_795_241_000, ok: true, errors: Vec::new() }),
         listeners: vec![listener],
         routes: vec![route("/quiet", 10, None), route("/", 69_990, Some(Quantiles { p50: 2_345.0, p99: 1_500_000.0 }))],

@@ -49,6 +49,7 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
         access_log: raw.access_log.map(|log| access_log(log.value)),
         dns: raw.dns.map_or_else(Dns::default, |dns| resolver(dns.value, report)),
         drain_timeout: raw.drain_timeout.map_or(defaults::DRAIN_TIMEOUT, |timeout| timeout.value.0),
+        memory_max: raw.memory_max.map(|bytes| bytes.value.0),
         vips: raw.vips.map_or_else(Vec::new, |vips| vip::vips(vips, &binds, report)),
         flows_max: flows_max.and_then(|flows| u32::try_from(flows).ok()).unwrap_or(defaults::FLOWS_MAX),
         ..bare(generation, listeners.unwrap_or_default(), clusters)
@@ -85,6 +86,7 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
         access_log: None,
         dns: Dns::default(),
         drain_timeout: defaults::DRAIN_TIMEOUT,
+        memory_max: None,
         listeners,
         clusters: clusters.into_iter().map(Arc::new).collect(),
         vips: Vec::new(),

@@ -54,6 +54,7 @@ fn the_http_example_means_what_it_says() {
     assert_eq!(snapshot.admin, Some("127.0.0.1:9900".parse().unwrap()));
     assert_eq!(snapshot.access_log, None);
     assert_eq!(snapshot.drain_timeout, Duration::from_secs(30));
+    assert_eq!(snapshot.memory_max, None);
     assert_eq!(snapshot.listeners.len(), 1);
     let listener = &snapshot.listeners[0];
     assert_eq!((listener.name.as_str(), listener.bind), ("web", "127.0.0.1:8080".parse().unwrap()));

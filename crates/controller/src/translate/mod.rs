@@ -208,6 +208,7 @@ impl Translation {
             access_log: settings.access_log.clone(),
             dns: Dns::default(),
             drain_timeout: DRAIN_TIMEOUT,
+            memory_max: None,
             listeners: self.listeners.clone(),
             clusters: self.clusters.list.clone(),
             vips: self.vips.list.clone(),

@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     over: Cell<Option<Cut>>,
     /// Something of a message has come since the last PING.
     has_spoken: Cell<bool>,
+    /// It holds too much to be read on: its task is woken when some of that is passed on.
+    is_paused: Cell<bool>,
 }
 
 /// Why a stream came to an early end.
@@ -109,6 +111,7 @@ impl Connection {
             openers: RefCell::default(),
             over: Cell::new(None),
             has_spoken: Cell::new(false),
+            is_paused: Cell::new(false),
         }
     }
 
@@ -226,7 +229,7 @@ impl Connection {
     }
 
     fn spare(&self) -> Box<Arrived> {
-        self.spares.borrow_mut().take().unwrap_or_default()
+        self.spares.borrow_mut().take_or(Box::default)
     }
 
     /// The place of a stream, as long as its exchange has not let go of it.
@@ -244,7 +247,7 @@ impl Connection {
         }
         let mut wire = self.wire.borrow_mut();
         wire.forget(key);
-        let is_worth_a_look = !wire.output().is_empty() || wire.streams_held() == 0;
+        let is_worth_a_look = !wire.output().is_empty() || wire.streams_held() == 0 || self.is_paused.get();
         drop(wire);
         self.wake_openers();
         if is_worth_a_look {
@@ -279,6 +282,18 @@ impl Connection {
     /// Something of a message has come since the last PING.
     pub(super) fn has_spoken(&self) -> bool {
         self.has_spoken.get()
+    }
+
+    /// Whether it holds more DATA than this for its exchanges, and so is not to be read now. Until it is asked again, its task is woken whenever
+    /// some of the DATA is passed on.
+    pub(super) fn pause(&self, held_bytes_max: usize) -> bool {
+        self.is_paused.set(self.wire.borrow().data_held() > held_bytes_max);
+        self.is_paused.get()
+    }
+
+    /// What [`Connection::pause`] said last.
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused.get()
     }
 
     /// Takes no new streams, and ends when the last one has.

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use net::buffer::{Buffer, SMALL_BYTES};
+use net::buffer::{self, Buffer, LARGE_BYTES, SMALL_BYTES};
+use net::memory::{self, Pressure};
 use tokio::io::AsyncWrite;
 use wire::h2;
 
@@ -14,6 +15,15 @@ use crate::stream::Stream;
 
 /// Bytes read and written in one turn before other connections of the worker get theirs.
 const TURN_BYTES_MAX: usize = 256 * 1024;
+
+/// DATA that a client's connection may hold for its exchanges and still be read while memory is short: as much as one stream may hold.
+const HELD_BYTES_MAX: usize = super::STREAM_WINDOW_BYTES as usize;
+
+/// The same while memory is full. It is as much as a connection of HTTP/1 holds, and enough for an upload to go on, piece by piece.
+const HELD_BYTES_MAX_FULL: usize = SMALL_BYTES;
+
+/// How long a connection is not read for want of memory before it is looked at again, in milliseconds.
+pub(super) const PAUSE_MS: u64 = 100;
 
 /// Reads and writes for one connection.
 pub(super) struct Driver {
@@ -29,6 +39,16 @@ pub(super) struct Driver {
     pub(super) stalled_since_ms: Option<u64>,
     /// When the last bytes came, or the connection, in milliseconds.
     pub(super) heard_ms: u64,
+}
+
+/// DATA that a client's connection may hold and still be read.
+fn held_bytes_max(pressure: Pressure) -> usize {
+    match pressure {
+        // Its window bounds it.
+        Pressure::Low => usize::MAX,
+        Pressure::High => HELD_BYTES_MAX,
+        Pressure::Full => HELD_BYTES_MAX_FULL,
+    }
 }
 
 /// How a connection ended.
@@ -102,8 +122,19 @@ impl Driver {
             if has_news && runs_exchanges {
                 continue;
             }
+            let pressure = memory::pressure();
+            if runs_exchanges && self.connection.pause(held_bytes_max(pressure)) {
+                // Its end would be read behind what is not read now, and all that it holds would be held for nobody.
+                if self.stream.tcp().is_some_and(net::socket::has_ended) {
+                    return Poll::Ready(End::Gone);
+                }
+                // Nothing that it says meanwhile is heard, which is not its silence.
+                self.heard_ms = now_ms;
+                return Poll::Pending;
+            }
             if buffer.capacity() == 0 {
-                buffer = if self.is_bulk { Buffer::large() } else { Buffer::small() };
+                let is_large = self.is_bulk && pressure == Pressure::Low;
+                buffer = Buffer::of_bytes(if is_large { LARGE_BYTES } else { buffer::piece_bytes() });
             }
             match buffer.poll_fill(cx, &mut self.stream) {
                 Poll::Pending => return Poll::Pending,
@@ -122,6 +153,12 @@ impl Driver {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Whether nothing is read, because the connection holds much and memory is short. Then [`Driver::poll`] is to be called again after
+    /// [`PAUSE_MS`]: nothing else may tell that there is memory again.
+    pub(super) fn is_paused(&self) -> bool {
+        self.connection.is_paused()
     }
 
     /// Writes what there is. Gives how many bytes of it went out.

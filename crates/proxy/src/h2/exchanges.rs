@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::task::{Context, Poll, Wake, Waker};
 
 use net::cache::Place;
+use net::memory;
 
 /// Seats that keep their future for the next request. More streams than that at once are rare, and find theirs made as they come.
 const KEPT_MAX: usize = 64;
@@ -154,7 +155,10 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<Desk<J>>) -> F> Exchanges<J, F, B> {
                     next.work.prefetch();
                 }
                 let Some(seat) = seats.get_mut(index) else { continue };
-                let exchange = seat.exchange.get_or_insert_with(|| Box::pin(begin(desk.clone())));
+                let exchange = seat.exchange.get_or_insert_with(|| {
+                    memory::note_allocated(size_of::<F>());
+                    Box::pin(begin(desk.clone()))
+                });
                 desk.job.set(seat.job.take());
                 let is_gone = exchange.as_mut().poll(&mut Context::from_waker(&seat.waker)).is_ready();
                 if desk.is_asked.take() || is_gone {
@@ -162,6 +166,7 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<Desk<J>>) -> F> Exchanges<J, F, B> {
                     *free |= bit(index);
                     if is_gone || index >= KEPT_MAX {
                         seat.exchange = None;
+                        memory::note_freed(size_of::<F>());
                     }
                 }
             }

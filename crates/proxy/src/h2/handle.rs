@@ -13,6 +13,7 @@ use wire::message::{Field, ResponseHead};
 use super::block::Block;
 use super::connection::{Connection, Cut};
 use super::place::Place;
+use super::window::{self, Counted};
 use crate::error::Error;
 use crate::grpc;
 
@@ -23,6 +24,8 @@ pub(crate) struct Handle {
     key: StreamKey,
     /// Why it could not be opened.
     refused: Option<Reason>,
+    /// It is open to an endpoint.
+    counted: Option<Counted>,
 }
 
 impl Drop for Handle {
@@ -36,12 +39,12 @@ impl Drop for Handle {
 impl Handle {
     /// The stream of a request that came.
     pub(super) fn of_request(connection: Rc<Connection>, key: StreamKey) -> Self {
-        Self { connection, key, refused: None }
+        Self { connection, key, refused: None, counted: None }
     }
 
     /// A stream for a request that is still to be sent.
     pub(super) fn unopened(connection: Rc<Connection>) -> Self {
-        Self { connection, key: StreamKey { id: 0, slot: 0 }, refused: None }
+        Self { connection, key: StreamKey { id: 0, slot: 0 }, refused: None, counted: None }
     }
 
     fn with<R>(&self, with: impl FnOnce(&mut Place) -> R) -> Result<R, Cut> {
@@ -87,7 +90,7 @@ impl Handle {
         wire.release_capacity(self.key, u32::try_from(count).unwrap_or(u32::MAX));
         let has_news = wire.output().len() > before;
         drop(wire);
-        if has_news {
+        if has_news || self.connection.is_paused() {
             self.connection.touch();
         }
     }
@@ -227,12 +230,15 @@ impl Handle {
             drop(wire);
             return self.refuse(Reason::UpstreamNoTunnel);
         }
+        let window = window::next_bytes(wire.stream_window());
+        wire.set_stream_window(window);
         let opened = wire.send_request(&head.to(), end, |to| head.write(to));
         drop(wire);
         match opened {
             Ok(key) => {
                 self.connection.begin(key, false, false);
                 self.key = key;
+                self.counted = Some(Counted::new());
                 self.connection.touch();
                 Poll::Ready(Ok(()))
             }

@@ -13,6 +13,7 @@
 //! | the socket | `driver` |
 //! | whether the other side still lives | `liveness` |
 //! | the exchanges on the streams | `exchanges` |
+//! | how much endpoints may send ahead | `window` |
 //! | a client's connection, from preface to GOAWAY | `serve` |
 //! | the connections to an endpoint | `mux`, `dial` |
 //!
@@ -34,6 +35,7 @@ mod liveness;
 mod mux;
 mod place;
 mod serve;
+mod window;
 
 pub(crate) use block::Block;
 pub(crate) use connection::Cut;
@@ -44,7 +46,8 @@ pub(crate) use serve::serve;
 use telemetry::Reason;
 use wire::h2::{self, Limits};
 
-/// DATA of one stream that may be on its way to an exchange, in either direction. A stream moves no more than this in a round trip.
+/// DATA of one stream that may be on its way to an exchange, in either direction. A stream moves no more than this in a round trip. Streams to
+/// endpoints get less where they are many (`window`).
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 
 /// Likewise for all streams of a client's connection together: what one client can make this side hold for endpoints that do not read.

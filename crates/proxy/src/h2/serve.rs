@@ -13,7 +13,7 @@ use telemetry::Reason;
 use wire::h2::{self, Role, StreamKey};
 
 use super::connection::{Connection, Cut, Owner};
-use super::driver::{Driver, End};
+use super::driver::{Driver, End, PAUSE_MS};
 use super::exchanges::{Desk, Exchanges};
 use super::handle::Handle;
 use super::liveness::{Heard, Liveness, Sign};
@@ -154,8 +154,13 @@ impl<F: Future<Output = ()>, B: Fn(Rc<Desk<Job>>) -> F> Session<'_, F, B> {
         };
         if !wire.is_established() {
             consider(after(self.begun_ms, limits.header_timeout), Due::Preface);
-        } else if !wire.is_acknowledged() {
+        } else if !wire.is_acknowledged() && !self.driver.is_paused() {
             consider(after(self.begun_ms, limits.header_timeout), Due::Acknowledgement);
+        }
+        if self.driver.is_paused() {
+            // What is unfinished meanwhile is so because nothing is read.
+            self.unfinished = None;
+            consider(now_ms.saturating_add(PAUSE_MS), Due::Memory);
         }
         let since = |frame| self.unfinished.filter(|(same, _)| *same == frame).map_or(now_ms, |(_, since_ms)| since_ms);
         self.unfinished = wire.unfinished().map(|frame| (frame, since(frame)));
@@ -201,6 +206,8 @@ impl<F: Future<Output = ()>, B: Fn(Rc<Desk<Job>>) -> F> Session<'_, F, B> {
                 listener.count(Reason::SlowRead);
                 return Some(End::Gone);
             }
+            // The driver looks again.
+            Due::Memory => {}
             Due::Life(Sign::Ask) => {
                 connection.ping();
                 self.liveness.asked(clock::now_ms());
@@ -282,6 +289,8 @@ enum Due {
     Shrink,
     /// The client to read.
     Output,
+    /// Memory to read on with.
+    Memory,
     /// A sign that it still lives.
     Life(Sign),
     /// The client to have heard of the end.

@@ -52,6 +52,8 @@ impl admin::Control for Control {
             missing_files: missing.map(|file| file.display().to_string()).collect(),
             open_files: used,
             open_files_max: max,
+            memory: net::memory::bytes_used(),
+            memory_max: net::memory::bytes_max(),
             listeners: snapshot
                 .iter()
                 .flat_map(|snapshot| admin::listener_statuses(snapshot, &totals, &outcomes))
@@ -226,6 +228,10 @@ impl Control {
             reloads("good", &self.reloads_good),
             reloads("refused", &self.reloads_refused),
         ];
+        let help = "Memory of its own that the process uses, as memory_max counts it.";
+        samples.push(gauge("steelyard_memory_bytes", help, net::memory::bytes_used() as f64));
+        let help = "Memory that the process may use: memory_max, or its default.";
+        samples.extend(net::memory::bytes_max().map(|max| gauge("steelyard_memory_max_bytes", help, max as f64)));
         samples.push(Sample {
             name: "steelyard_rate_limit_forgotten_total",
             help: "Clients that rate limits forgot too soon, more of them being busy at once than are remembered.",

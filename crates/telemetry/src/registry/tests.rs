@@ -19,6 +19,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         access_log: None,
         dns: model::Dns::default(),
         drain_timeout: std::time::Duration::ZERO,
+        memory_max: None,
         listeners: listeners.iter().map(|(name, routes)| listener(name, routes)).collect(),
         clusters: clusters.iter().map(|(name, addresses)| cluster(name, addresses).into()).collect(),
         vips: Vec::new(),
