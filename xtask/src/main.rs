@@ -14,6 +14,7 @@ mod h2;
 mod kernels;
 mod kube;
 mod setup;
+mod soak;
 mod test;
 mod tidy;
 mod without_clang;
@@ -64,6 +65,12 @@ const VERBS: &[Verb] = &[
         arguments: "[l4|packet|kube] [ARGS]",
         about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path, or (packet) the BPF programs alone, or (kube) as a controller with thousands of routes",
         run: bench::run,
+    },
+    Verb {
+        name: "soak",
+        arguments: "[--minutes N] [--bin FILE]",
+        about: "mixed load with a reload every 2 s, for 10 minutes or N: memory, descriptors and failures over time",
+        run: soak::run,
     },
     Verb {
         name: "setup",
