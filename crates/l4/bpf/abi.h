@@ -53,6 +53,7 @@ enum lb_action {
 #define LB_COUNTED 0x20u        /* counts in lb_active of its endpoint; cleared exactly once */
 #define LB_FIN_LAST 0x40u       /* the FIN of this direction was the second, and awaits its ACK */
 #define LB_ENDED 0x80u          /* this direction has acknowledged that FIN: lives for closing_s, as after a RST */
+#define LB_TIMED_OUT 0x100u     /* TCP, silent for longer than idle_s: each side is answered by a RST, and after closing_s the flow is forgotten */
 
 struct lb_flow {
 	__u32 saddr[4];         /* what the packet leaves with, be it rewritten or not: the twin's key is this tuple, turned round */
@@ -264,6 +265,8 @@ struct lb_gc_context {
 	__u32 expired;          /* flows */
 	__u32 closed;
 	__u32 removed;          /* entries */
+	__u32 ends_max;         /* in: of idle TCP connections, so many may get LB_TIMED_OUT; the others wait for the next run */
+	__u32 ended;            /* got it. Their keys in lb_gc_keys have pad[0] set */
 };
 
 _Static_assert(sizeof(struct lb_flow_key) == 40, "lb_flow_key");

@@ -92,6 +92,15 @@ static __always_inline enum lb_outcome conntrack_endpoint_down(struct packet *pa
 	return answer(packet, ANSWER_RST, LB_REASON_endpoint_down);
 }
 
+/* It was silent for too long: whoever of both sides says something is told that it is over. The entries stay for the other side. */
+static __always_inline enum lb_outcome conntrack_timed_out(struct packet *packet, const struct lb_flow *flow)
+{
+	packet->vip = flow->vip;
+	if ((packet->tcp_flags & TCP_RST) || packet->fragment == FRAGMENT_LATER)
+		return drop(packet, LB_REASON_timed_out);
+	return answer(packet, ANSWER_RST, LB_REASON_timed_out);
+}
+
 /* A client that uses its port again: the same entries serve the new connection. */
 static __always_inline enum lb_outcome conntrack_reopen(struct packet *packet, struct lb_flow *flow, struct lb_flow *twin, __u32 now,
 							const bool dry)
@@ -190,6 +199,8 @@ static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, st
 		if (outcome != LB_CONTINUE)
 			return outcome;
 	}
+	if (flow->state & LB_TIMED_OUT)
+		return conntrack_timed_out(packet, flow);
 	if (dry) {
 		trace_found(flow);
 		return LB_CONTINUE;

@@ -36,7 +36,8 @@ enum lb_outcome {
 	X(14, too_big, "larger than the next link carries, and cannot be fragmented here: answered by ICMP") \
 	X(15, icmp_unmatched, "an ICMP error about a connection that is not known") \
 	X(16, redirect_failed, "the kernel refused to hand the packet to its interface") \
-	X(17, no_such_port, "the address is a vip's, but no vip has this port: answered by RST or ICMP, where routing would send it back")
+	X(17, no_such_port, "the address is a vip's, but no vip has this port: answered by RST or ICMP, where routing would send it back") \
+	X(18, timed_out, "its connection was silent for longer than `timeouts.idle`, and is over: answered by RST")
 
 enum lb_reason {
 	LB_REASON_NONE = 0,

@@ -57,10 +57,16 @@ static __always_inline __u32 flow_begin(__u8 proto, __u8 tcp_flags)
 	return LB_COUNTED | (proto == IPPROTO_TCP ? tcp_step(tcp_flags, 0, 0) & ~LB_CLOSING : LB_SEEN_ACK);
 }
 
+/* The client has acknowledged, and the endpoint has said something (dsr: nobody can know). */
+static __always_inline bool flow_is_established(__u32 mine, __u32 twin, bool dsr)
+{
+	return (mine & LB_SEEN_ACK) && (dsr || (twin & (LB_SEEN_SYN | LB_SEEN_ACK)));
+}
+
 /* Seconds that a flow may be silent. `mine`: from the client; `twin`: from the endpoint. */
 static __always_inline __u32 flow_life_s(const struct lb_vip *vip, __u32 mine, __u32 twin, bool dsr, bool pressure)
 {
-	if ((mine | twin) & (LB_ENDED | LB_SEEN_RST))
+	if ((mine | twin) & (LB_ENDED | LB_SEEN_RST | LB_TIMED_OUT))
 		return pressure && vip->closing_s > PRESSURE_CLOSING_S ? PRESSURE_CLOSING_S : vip->closing_s;
 	if ((mine | twin) & LB_CLOSING) {
 		__u32 life_s = vip->idle_s < LAST_ACK_S ? vip->idle_s : LAST_ACK_S;
@@ -71,8 +77,7 @@ static __always_inline __u32 flow_life_s(const struct lb_vip *vip, __u32 mine, _
 	}
 	if (dsr && (mine & LB_SEEN_FIN))
 		return vip->idle_s < DSR_FIN_S ? vip->idle_s : DSR_FIN_S;
-	/* Established: the client has acknowledged, and the endpoint has said something (dsr: nobody can know). */
-	if ((mine & LB_SEEN_ACK) && (dsr || (twin & (LB_SEEN_SYN | LB_SEEN_ACK))))
+	if (flow_is_established(mine, twin, dsr))
 		return vip->idle_s;
 	return pressure && vip->syn_s > PRESSURE_SYN_S ? PRESSURE_SYN_S : vip->syn_s;
 }

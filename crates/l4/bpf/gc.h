@@ -6,6 +6,9 @@
  *
  * When user space is gone, nobody turns pages: then the packet that finds the table full sweeps it, all at once.
  *
+ * A TCP connection that was idle for too long ends in two steps, so that neither side keeps half of it. The first collection marks it, and user space makes
+ * both sides show themselves (reset.rs): what they send is answered by a RST (conntrack_timed_out). A later collection forgets it.
+ *
  * The client's entry decides for both. An entry of replies is looked at for itself only when its twin is gone.
  */
 #ifndef LB_GC_H
@@ -38,6 +41,22 @@ static __always_inline bool gc_is_over(const struct lb_flow *flow, const struct 
 	return is_silent(now, flow->touched_s, life_s) && (!twin || is_silent(now, twin->touched_s, life_s));
 }
 
+/* A TCP connection of which both sides think that it is open. Under pressure room is worth more than a RST. */
+static __always_inline bool gc_is_open(__u8 proto, const struct lb_flow *flow, const struct lb_flow *twin, const struct collection *collection)
+{
+	struct lb_vip *vip = vip_at(flow->vip);
+
+	return proto == IPPROTO_TCP && twin && vip && vip->mode && !collection->pressure && !((flow->state | twin->state) & LB_CLOSING) &&
+	       flow_is_established(flow->state, twin->state, false);
+}
+
+static __always_inline void gc_end(struct lb_flow *flow, __u32 now)
+{
+	flow->touched_s = now;
+	__sync_fetch_and_or(&flow->state, LB_CLOSING | LB_TIMED_OUT);
+	conntrack_release(flow);
+}
+
 /* 1 ends the walk over the keys. */
 static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct collection *collection)
 {
@@ -53,7 +72,16 @@ static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct coll
 	twin = flow->flags & LB_FLOW_DSR ? NULL : conntrack_find(&other);
 	if (((flow->flags & LB_FLOW_REPLY) && twin) || !gc_is_over(flow, twin, collection))
 		return 0;
-	if (flow->state & LB_CLOSING)
+	if (gc_is_open(key->proto, flow, twin, collection)) {
+		if (collection->counts.ended >= collection->counts.ends_max)
+			return 0;
+		gc_end(flow, collection->counts.now_s);
+		gc_end(twin, collection->counts.now_s);
+		collection->counts.ended++;
+		key->pad[0] = 1;
+		return 0;
+	}
+	if ((flow->state & (LB_CLOSING | LB_TIMED_OUT)) == LB_CLOSING)
 		collection->counts.closed++;
 	else
 		collection->counts.expired++;
@@ -129,7 +157,7 @@ GLOBAL int lb_sweep(__u32 now)
 
 static __always_inline int gc_run(struct lb_gc_context *context)
 {
-	struct collection collection = { .counts.key_count = context->key_count };
+	struct collection collection = { .counts.key_count = context->key_count, .counts.ends_max = context->ends_max };
 	__u32 zero = 0;
 	struct lb_shared *shared = bpf_map_lookup_elem(&lb_shared, &zero);
 

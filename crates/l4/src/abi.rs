@@ -138,7 +138,7 @@ mod tests {
         check!(btf, lb_shared: flows_used, pressure, collected_s, swept);
         check!(btf, lb_trace_step: stage, outcome, reason, pad, detail);
         check!(btf, lb_trace: step_count, steps, flow);
-        check!(btf, lb_gc_context: key_count, now_s, expired, closed, removed);
+        check!(btf, lb_gc_context: key_count, now_s, expired, closed, removed, ends_max, ended);
         let _: Option<BtfType<'_>> = None;
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Not its job: when to take a step, and what else is done about dead endpoints (`reset`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null_mut;
@@ -21,12 +21,14 @@ use crate::host;
 use crate::load::{self, COLLECT};
 use crate::plan::TCP;
 use crate::reset::{PRODDED_MAX, SILENT_S};
-use crate::sync::{Maps, failed, set};
+use crate::sync::{Maps, failed, pairs, set};
 
 /// Entries read at once. More than any bucket of the table holds: the kernel gives a bucket whole or not at all.
 const PAGE_ENTRIES: usize = 4096;
 /// Pages of one step: some milliseconds, and some tens of them where every entry has been silent (docs/design/2026-11-21-collection.md).
 const STEP_PAGES_MAX: usize = 4;
+/// Idle connections that one step ends: both sides of each are sent a packet, which takes some microseconds. The others wait for the next collection.
+const STEP_ENDS_MAX: u32 = 1024;
 
 /// Entries above which what is not established is forgotten sooner: three quarters of the table.
 fn high_water(entries_max: u32) -> u32 {
@@ -57,6 +59,10 @@ pub(crate) struct Walk {
     /// Of those who wait: so many are passed over first.
     pass_over: usize,
     walked: Walked,
+    /// Those that this step may still end.
+    ends_left: u32,
+    /// Both sides of each connection that has just been ended, as [`Walked::waiting`].
+    ended: Vec<(SocketAddr, SocketAddr)>,
 }
 
 impl Walk {
@@ -65,11 +71,13 @@ impl Walk {
         let is_dead = |endpoint: &lb_endpoint| endpoint.state == LB_ENDPOINT_DOWN as u8;
         let dead = held.endpoints.iter().filter(|(_, endpoint)| is_dead(endpoint)).map(|(id, _)| *id).collect();
         let walked = Walked { now_s, ..Walked::default() };
-        Self { pages: Pages::new(), met: 0, removed: 0, dead, pass_over: turn, walked }
+        let pages = Pages::new();
+        Self { pages, met: 0, removed: 0, dead, pass_over: turn, walked, ends_left: 0, ended: Vec::new() }
     }
 
     /// Some pages on. True: that was the last, and what was found is in [`Walk::end`].
     pub(crate) fn step(&mut self, object: &Object, maps: &Maps, held: &Content) -> Result<bool, Refusal> {
+        self.ends_left = STEP_ENDS_MAX;
         for _ in 0..STEP_PAGES_MAX {
             let is_last = self.pages.turn(&maps.flows)?;
             let mut silent = Vec::with_capacity(PAGE_ENTRIES);
@@ -81,7 +89,7 @@ impl Walk {
                 let age_s = self.walked.now_s.wrapping_sub(flow.touched_s) as i32;
                 // As `is_silent` in `bpf/flow.h`: whatever time a flow is given, it is longer than none.
                 if age_s > 0 || !held.vips.contains_key(&flow.vip) {
-                    silent.push(*key);
+                    silent.push((*key, *flow));
                 }
                 if !self.dead.contains(&flow.endpoint) || !may_not_know(key, flow, age_s) {
                     continue;
@@ -92,14 +100,19 @@ impl Walk {
                     self.walked.waiting.push((socket(key.daddr, key.dport), socket(key.saddr, key.sport)));
                 }
             }
-            for keys in silent.chunks(LB_GC_KEYS_MAX as usize) {
-                self.judge(object, maps, keys)?;
+            for silent in silent.chunks(LB_GC_KEYS_MAX as usize) {
+                self.judge(object, maps, silent)?;
             }
             if is_last {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Who is to be told that an idle connection is over: each the other side, by the address that it is known by, and the one to be told.
+    pub(crate) fn take_ended(&mut self) -> Vec<(SocketAddr, SocketAddr)> {
+        std::mem::take(&mut self.ended)
     }
 
     /// What was found, and told the programs.
@@ -116,20 +129,34 @@ impl Walk {
         Ok(self.walked)
     }
 
-    fn judge(&mut self, object: &Object, maps: &Maps, keys: &[lb_flow_key]) -> Result<(), Refusal> {
-        let indexes: Vec<u8> = (0..keys.len() as u32).flat_map(u32::to_ne_bytes).collect();
-        let bytes: Vec<u8> = keys.iter().flat_map(|key| bytes_of(key).iter().copied()).collect();
-        let key_count = keys.len() as u32;
+    fn judge(&mut self, object: &Object, maps: &Maps, silent: &[(lb_flow_key, lb_flow)]) -> Result<(), Refusal> {
+        let indexes: Vec<u8> = (0..silent.len() as u32).flat_map(u32::to_ne_bytes).collect();
+        let bytes: Vec<u8> = silent.iter().flat_map(|(key, _)| bytes_of(key).iter().copied()).collect();
+        let key_count = silent.len() as u32;
         let written = maps.gc_keys.update_batch(&indexes, &bytes, key_count, MapFlags::ANY, MapFlags::ANY);
         written.map_err(|error| failed("write to", &maps.gc_keys, error))?;
-        let mut context = lb_gc_context { key_count, ..lb_gc_context::default() };
+        let mut context = lb_gc_context { key_count, ends_max: self.ends_left, ..lb_gc_context::default() };
         let program = load::program(object, COLLECT)?;
         let input = ProgramInput { context_in: Some(bytes_of_mut(&mut context)), ..ProgramInput::default() };
         program.test_run(input).map_err(|error| Refusal::kernel("collect old flows", error))?;
         self.walked.expired += context.expired;
         self.walked.closed += context.closed;
         self.removed += context.removed;
+        self.ends_left = self.ends_left.saturating_sub(context.ended);
+        if context.ended > 0 {
+            self.note_ended(&pairs(&maps.gc_keys)?, silent);
+        }
         Ok(())
+    }
+
+    /// `judged`: the keys with the marks of `lb_gc`, by their place in `silent`.
+    fn note_ended(&mut self, judged: &BTreeMap<u32, lb_flow_key>, silent: &[(lb_flow_key, lb_flow)]) {
+        for ((key, flow), judged) in silent.iter().zip(judged.values()) {
+            if judged.pad != [0; 3] {
+                self.ended.push((socket(key.daddr, key.dport), socket(key.saddr, key.sport)));
+                self.ended.push((socket(flow.saddr, flow.sport), socket(flow.daddr, flow.dport)));
+            }
+        }
     }
 }
 

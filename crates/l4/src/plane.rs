@@ -135,6 +135,7 @@ impl Plane {
         // The flows of vips that the earlier process removed last: their indexes are given out again.
         let mut walk = Walk::begin(&plane.held, host::now_s(), 0);
         while !walk.step(&plane.object, &plane.maps, &plane.held)? {}
+        plane.prodder.prod_each(&walk.take_ended());
         walk.end(&plane.maps)?;
         Ok(plane)
     }
@@ -205,7 +206,9 @@ impl Plane {
                 Walk::begin(&self.held, host::now_s(), self.prodder.turn)
             }
         };
-        if !walk.step(&self.object, &self.maps, &self.held)? {
+        let is_last = walk.step(&self.object, &self.maps, &self.held)?;
+        self.prodder.prod_each(&walk.take_ended());
+        if !is_last {
             self.walk = Some(walk);
             return Ok(None);
         }

@@ -1,7 +1,7 @@
-//! Has the clients of dead endpoints show themselves, so that their connections can be reset.
+//! Has the clients of dead endpoints, and both sides of connections that were idle for too long, show themselves, so that their connections can be reset.
 //!
-//! The entry program answers a packet of such a connection by a reset, whose sequence number it takes from that packet. A client that waits for an
-//! answer sends none. So it is sent a bare ACK whose sequence number is out of its window: it must answer by an ACK that says what it expects (RFC 9293
+//! The entry program answers a packet of such a connection by a reset, whose sequence number it takes from that packet. Whoever waits for the other side
+//! sends none. So it is sent a bare ACK whose sequence number is out of its window: it must answer by an ACK that says what it expects (RFC 9293
 //! section 3.10.7.4, first step), and that one meets the program.
 
 use std::io;
@@ -32,21 +32,35 @@ pub(crate) struct Prodder {
 }
 
 impl Prodder {
-    /// Prods these: each a vip and its client. Gives the number of those that it could.
+    /// Prods clients of dead endpoints: each a vip and its client. Gives the number of those that it could.
     pub(crate) fn prod(&mut self, waiting: &[(SocketAddr, SocketAddr)]) -> u32 {
-        let mut prodded = 0;
-        for (vip, client) in waiting {
-            if let Err(error) = self.send(*vip, *client) {
-                if !self.warned {
-                    tracing::warn!(%error, "clients of dead endpoints cannot be told so (CAP_NET_RAW?): they will find out when they send something");
-                }
-                self.warned = true;
-                break;
-            }
-            prodded += 1;
-        }
+        let prodded = self.prod_each(waiting);
         self.turn = if waiting.len() == PRODDED_MAX { self.turn + prodded } else { 0 };
         prodded as u32
+    }
+
+    /// Prods these: each the address that a packet seems to come from, and the one that it goes to. Gives the number of those that it could.
+    pub(crate) fn prod_each(&mut self, waiting: &[(SocketAddr, SocketAddr)]) -> usize {
+        let mut prodded = 0;
+        for (from, to) in waiting {
+            match self.send(*from, *to) {
+                Ok(()) => prodded += 1,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    if !self.warned {
+                        tracing::warn!(
+                            %error,
+                            "a client of a dead endpoint, or the sides of an idle connection, cannot be told that it is over (CAP_NET_RAW?): \
+                             they find out when they send something"
+                        );
+                    }
+                    self.warned = true;
+                    break;
+                }
+                // There is no route to this one, or no room for the packet: it finds out when it sends something.
+                Err(error) => tracing::debug!(%error, %to, "cannot be told that its connection is over"),
+            }
+        }
+        prodded
     }
 
     fn send(&mut self, from: SocketAddr, to: SocketAddr) -> io::Result<()> {

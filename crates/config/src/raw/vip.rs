@@ -80,7 +80,7 @@ keys! {
     pub struct RawFlowTimeouts as "the timeouts of a vip" {
         /// From its first packet until the endpoint answers.
         optional syn: Seconds, default either(|timeouts| timeouts.syn);
-        /// Afterwards, when neither side says anything.
+        /// Afterwards, when neither side says anything. A TCP connection is then reset on both sides, except in `mode: dsr`.
         optional idle: Seconds, default either(|timeouts| timeouts.idle);
         /// After both sides have ended it and the last end was acknowledged, or one has reset it. Without the acknowledgement it is 60s.
         optional closing: Seconds, default duration_text(TCP.closing);

@@ -259,6 +259,55 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     assert_eq!((web.total.flows_active, web.drops["endpoint_down"]), (0, 1));
 }
 
+/// What a socket that waits for the other side is told. `None`: nothing yet.
+fn told(stream: &mut TcpStream) -> Option<std::io::Result<usize>> {
+    stream.set_nonblocking(true).unwrap();
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        other => Some(other),
+    }
+}
+
+#[test]
+fn both_ends_of_an_idle_connection_see_a_reset() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.lb.ip("addr add fd00:1::1/64 dev client0 nodad\naddr add fd00:2::1/64 dev ep0 nodad").unwrap();
+    lab.client.ip("addr add fd00:1::2/64 dev eth0 nodad\nroute add default via fd00:1::1").unwrap();
+    lab.endpoints[0].ip("addr add fd00:2::2/64 dev eth0 nodad\nroute add default via fd00:2::1").unwrap();
+    let mut plane = lab.open();
+    let mut check = |vip: &str, endpoint: &str, mode: VipMode| {
+        let (vip, endpoint): (SocketAddr, SocketAddr) = (vip.parse().unwrap(), endpoint.parse().unwrap());
+        let listener = lab.endpoints[0].inside(|| TcpListener::bind(endpoint)).unwrap();
+        let mut idle = Vip {
+            address: vip.ip(),
+            endpoints: vec![Endpoint { address: EndpointAddress::Socket(endpoint), weight: 1, host: None }],
+            mode,
+            ..lab.vip(&[])
+        };
+        idle.timeouts.idle = std::time::Duration::from_secs(1);
+        lab.apply(&mut plane, &[idle]).unwrap();
+        let mut client = lab.client.inside(|| TcpStream::connect(vip)).unwrap();
+        let (mut served, _) = listener.accept().unwrap();
+        let (mut at_client, mut at_endpoint) = (None, None);
+        _ = until(PATIENCE, || {
+            lab.collect(&mut plane);
+            at_client = at_client.take().or_else(|| told(&mut client));
+            at_endpoint = at_endpoint.take().or_else(|| told(&mut served));
+            (at_client.is_some() && at_endpoint.is_some()).then_some(())
+        });
+        for told in [at_client, at_endpoint] {
+            let told = told.map(|told| told.map_err(|error| error.kind()));
+            assert_eq!(told, Some(Err(ErrorKind::ConnectionReset)), "{vip} to {endpoint}, {:?}", plane.flows(None, 9));
+        }
+        assert_eq!(plane.counters().unwrap().vips["web"].total.flows_active, 0);
+        let forgotten = until(PATIENCE, || (lab.collect(&mut plane).kept == 0).then_some(()));
+        assert!(forgotten.is_some(), "{:?}", plane.flows(None, 9));
+    };
+    check(VIP, "10.1.0.2:81", VipMode::Nat);
+    check(VIP, "10.1.0.2:82", VipMode::FullNat { sources: Vec::new() });
+    check("[fd00:9::1]:80", "[fd00:2::2]:81", VipMode::Nat);
+}
+
 #[test]
 fn what_was_dead_is_told_to_the_next_process() {
     let Some(lab) = Lab::new(2) else { return };
@@ -528,6 +577,10 @@ fn a_plane_without_interfaces_is_not_swept_away_while_its_process_lives() {
 
 /// Puts both halves of an established flow into the table, last heard at that time.
 fn put_flow(plane: &Plane, client_port: u16, net: u8, touched_s: u32) {
+    put_flow_in(plane, client_port, net, touched_s, LB_SEEN_SYN | LB_SEEN_ACK);
+}
+
+fn put_flow_in(plane: &Plane, client_port: u16, net: u8, touched_s: u32, state: u32) {
     let client = words_of([10, 99, net, 1].into());
     let (vip, endpoint): (SocketAddr, SocketAddr) = (VIP.parse().unwrap(), address(0));
     let half = |from: [u32; 4], sport: u16, to: [u32; 4], dport: u16| lb_flow_key {
@@ -543,7 +596,7 @@ fn put_flow(plane: &Plane, client_port: u16, net: u8, touched_s: u32) {
         daddr: key.daddr,
         sport: key.sport,
         dport: key.dport,
-        state: LB_SEEN_SYN | LB_SEEN_ACK,
+        state,
         touched_s,
         flags: flags as u8,
         ..lb_flow::default()
@@ -564,8 +617,9 @@ fn a_large_table_is_gone_over_in_steps() {
     lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
     let now_s = host::now_s();
     for number in 0..20_000_u16 {
-        // One in four has been silent for longer than an hour.
-        put_flow(&plane, number, 0, now_s.wrapping_sub(if number % 4 == 0 { 4000 } else { 0 }));
+        // One in four has been silent for longer than an hour, and waits for an answer.
+        let (silent_s, state) = if number % 4 == 0 { (4000, LB_SEEN_SYN) } else { (0, LB_SEEN_SYN | LB_SEEN_ACK) };
+        put_flow_in(&plane, number, 0, now_s.wrapping_sub(silent_s), state);
     }
     assert_eq!(lab.lb.inside(|| plane.collect()), Ok(None), "all of it in one step");
     let collected = lab.collect(&mut plane);

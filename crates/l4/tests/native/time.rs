@@ -17,6 +17,7 @@ const SEEN_RST: u32 = 8;
 const CLOSING: u32 = 16;
 const FIN_LAST: u32 = 64;
 const ENDED: u32 = 128;
+const TIMED_OUT: u32 = 256;
 
 #[test]
 fn what_a_segment_adds() {
@@ -65,6 +66,7 @@ fn how_long_a_flow_may_be_silent() {
     check(SEEN_ACK | CLOSING, SEEN_ACK | CLOSING | ENDED, 0, 2, 0);
     check(SEEN_ACK | CLOSING, SEEN_ACK | CLOSING | FIN_LAST, 0, 60, 3);
     check(SEEN_RST | CLOSING, SEEN_ACK | CLOSING, 0, 2, 0);
+    check(SEEN_ACK | CLOSING | TIMED_OUT, SEEN_ACK | CLOSING | TIMED_OUT, 0, 2, 0);
     check(SEEN_SYN, 0, 1, 20, 3);
     check(SEEN_ACK, 0, 1, 3600, 3600);
     check(SEEN_ACK | SEEN_FIN, 0, 1, 120, 120);
@@ -106,7 +108,7 @@ proptest! {
     /// Pressure never makes a flow live longer, and what is established lives as long under it.
     #[test]
     fn pressure_only_shortens(
-        times in prop::array::uniform3(0u32..10_000), mine in 0u32..256, twin in 0u32..256, dsr in 0i32..2,
+        times in prop::array::uniform3(0u32..10_000), mine in 0u32..512, twin in 0u32..512, dsr in 0i32..2,
     ) {
         let vip = Vip { syn_s: times[0], idle_s: times[1], closing_s: times[2], ..VIP };
         let (calm, pressed) = (flow_life_s(&vip, mine, twin, dsr, 0), flow_life_s(&vip, mine, twin, dsr, 1));

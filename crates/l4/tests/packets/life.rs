@@ -1,12 +1,14 @@
 //! What time does to flows: the collection.
 
-use testkit::packet::{ACK, FIN, Packet, SYN};
+use testkit::packet::{ACK, FIN, Packet, RST, SYN};
 
 use super::layout::{TCP, UDP, mode};
 use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane, with_plane_of};
 
 const VIP: &str = "20.20.20.1:2020";
 const ENDPOINT_AT: &str = "31.31.31.1:5001";
+/// Of `bpf/drop.h`.
+const TIMED_OUT: u32 = 18;
 
 fn client(port: u32) -> String {
     format!("10.10.10.1:{port}")
@@ -61,9 +63,62 @@ fn each_state_has_its_time() {
         // One direction speaks: both live.
         back(plane, 2, ACK);
         plane.age(200);
+        assert_eq!(
+            (plane.collect(), alive(plane), plane.active(0)),
+            ((4, 0, 0), vec![2, 3], 1),
+            "ended, and still there"
+        );
+        plane.age(4);
         assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((4, 1, 0), vec![2], 1));
         plane.age(3700);
-        assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((2, 1, 0), vec![], 0));
+        assert_eq!((plane.collect(), plane.active(0)), ((2, 0, 0), 0));
+        plane.age(4);
+        assert_eq!((plane.collect(), alive(plane)), ((2, 1, 0), vec![]));
+    });
+}
+
+#[test]
+fn both_sides_of_an_idle_connection_are_told_that_it_is_over() {
+    with_plane("both_sides_of_an_idle_connection_are_told_that_it_is_over", |plane| {
+        plane.add(&Vip { times_s: [20, 3600, 2], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        for port in 1..=3 {
+            there(plane, port, SYN);
+            back(plane, port, SYN | ACK);
+            there(plane, port, ACK);
+        }
+        plane.age(3700);
+        assert_eq!((plane.collect_ending(1), plane.active(0)), ((6, 0, 0), 2), "the others wait their turn");
+        assert_eq!((plane.collect(), plane.active(0)), ((6, 0, 0), 0));
+        let reset = |interface: &str, packet: Packet| {
+            let reset = packet.reply().window(0).flags(RST).seq(4711).ack(0);
+            plane.send(interface, &packet.flags(ACK).seq(7).ack(4711)).answered(&reset);
+        };
+        // Whoever is first, and again: a packet may have been on its way.
+        reset(CLIENT, Packet::tcp(&client(1), VIP));
+        reset(ENDPOINT[0], Packet::tcp(ENDPOINT_AT, &client(1)));
+        reset(CLIENT, Packet::tcp(&client(1), VIP));
+        reset(ENDPOINT[0], Packet::tcp(ENDPOINT_AT, &client(2)));
+        plane.assert_drops(&[TIMED_OUT; 4]);
+        // Its own RST is not answered, and a SYN begins anew.
+        there(plane, 2, RST);
+        plane.assert_drops(&[TIMED_OUT; 5]);
+        there(plane, 3, SYN);
+        back(plane, 3, SYN | ACK);
+        there(plane, 3, ACK);
+        plane.age(4);
+        assert_eq!((plane.collect(), plane.active(0)), ((6, 2, 0), 1));
+        plane.assert_drops(&[TIMED_OUT; 5]);
+    });
+}
+
+#[test]
+fn under_pressure_an_idle_connection_is_forgotten_at_once() {
+    with_plane("under_pressure_an_idle_connection_is_forgotten_at_once", |plane| {
+        plane.add(&Vip { times_s: [20, 3600, 2], ..Vip::new(0, TCP, VIP, &[ENDPOINT_AT]) });
+        four(plane);
+        plane.age(3700);
+        plane.press(true);
+        assert_eq!((plane.collect(), plane.flow_count()), ((8, 3, 1), 0));
     });
 }
 

@@ -381,15 +381,21 @@ impl Plane {
         }
     }
 
-    /// One collection over all entries: how many there were, flows that expired, and that had been closed.
+    /// One collection over all entries: how many there were, flows that expired, and that had been closed. Ends all that are idle.
     pub fn collect(&self) -> (u32, u32, u32) {
+        self.collect_ending(GC_KEYS_MAX as u32)
+    }
+
+    /// The same, ending so many idle connections at most.
+    pub fn collect_ending(&self, ends_max: u32) -> (u32, u32, u32) {
         let entries = self.entries("lb_flows");
         assert!(entries.len() <= GC_KEYS_MAX, "more than one run takes");
         for (index, (key, _)) in (0u32..).zip(&entries) {
             self.put("lb_gc_keys", &index.to_ne_bytes(), key);
         }
-        let mut context = [0u8; 20];
+        let mut context = [0u8; 28];
         context[..4].copy_from_slice(&(entries.len() as u32).to_ne_bytes());
+        context[20..24].copy_from_slice(&ends_max.to_ne_bytes());
         let program = self.program("lb_gc");
         let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
         let output = program.test_run(input).unwrap();
