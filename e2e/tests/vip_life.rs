@@ -325,6 +325,53 @@ fn vips_come_and_go_by_command() {
 }
 
 #[test]
+fn without_interfaces_vips_go_along_the_routes() {
+    within("without_interfaces_vips_go_along_the_routes", Links::default(), |network| {
+        let _echoes = network.echoes();
+        let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
+        network.balancer.ip(&format!("route add default via {}", Family::V4.client())).unwrap();
+        network.balancer.ip("route add unreachable 172.16.0.0/16").unwrap();
+        network.endpoints[2].ip("addr add 172.16.0.1/32 dev eth0").unwrap();
+        let mut vips =
+            Vips::serve(&format!("echo: {{address: '{to}/tcp', endpoints: ['31.31.31.1:7', '172.16.0.1:7']}}\n"));
+        let list = vips.ask(&["vip", "list"]);
+        assert!(list.contains("interfaces  along the routes: client0, ep0\n"), "{list}");
+        let stream = network.connect(to);
+        exchange(&stream, "by the one that there is a way to").unwrap();
+        let status = vips.ask(&["status"]);
+        let tells = ["1 of 2 endpoints of echo is unhealthy: 172.16.0.1:7 no route to it:", "1 of 2"];
+        assert!(tells.iter().all(|text| status.contains(text)), "{status}");
+        // Without `--interface`: where clients come by.
+        check_trace(&vips, &["--vip", "echo", "--from", "198.51.100.7"], "forwarded to 31.31.31.1:7 by ep0");
+
+        network.balancer.ip("route replace 172.16.0.0/16 via 33.33.33.1").unwrap();
+        let admin = vips.steelyard.admin;
+        let states = || Some(support::network::endpoint_words(&support::status(admin)?, "echo", "state"));
+        let served = || (states()? == ["unchecked", "unchecked"]).then_some(());
+        vips.steelyard.program.until("taken up", served).unwrap();
+        let list = vips.ask(&["vip", "list"]);
+        assert!(list.contains("along the routes: client0, ep0, ep2\n"), "{list}");
+        let streams: Vec<TcpStream> = (0..4).map(|_| network.connect(to)).collect();
+        for stream in streams.iter().chain([&stream]) {
+            exchange(stream, "both serve").unwrap();
+        }
+        let flows = vips.ask(&["flows", "--vip", "echo"]);
+        assert!(flows.contains("172.16.0.1:7"), "{flows}");
+
+        // By command, too.
+        vips.ask(&["vip", "add", "more", "--address", "20.20.20.5:7/tcp", "--endpoint", "32.32.32.1:7"]);
+        exchange(&network.connect(SocketAddr::new(Family::V4.vip(5), ECHO_PORT)), "added").unwrap();
+        assert!(vips.ask(&["vip", "list"]).contains("along the routes: client0, ep1\n"));
+    });
+}
+
+#[track_caller]
+fn check_trace(vips: &Vips, words: &[&str], expect: &str) {
+    let said = vips.ask(&[&["trace"], words].concat());
+    assert!(said.contains(expect), "{said}");
+}
+
+#[test]
 fn connections_outlive_the_process() {
     within("connections_outlive_the_process", Links::default(), |network| {
         let (_origins, _echoes) = (network.origins(), network.echoes());

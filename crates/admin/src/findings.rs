@@ -367,6 +367,13 @@ fn of_vips(status: &Status, found: &mut Found) {
         let states =
             vip.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
         of_states(name, &states.collect::<Vec<_>>(), found);
+        if vip.interfaces.is_empty() {
+            let text = format!(
+                "{name} is attached to no interface: this host has neither a default route nor a route to an endpoint of it; \
+                 add one, or name the interfaces in `interfaces`"
+            );
+            found.wrong("vip_not_attached", name, text);
+        }
         of_endpoints_here(vip, found);
         of_silence(vip, found);
         of_drops(vip, found);

@@ -32,8 +32,11 @@ pub struct VipStatus {
     pub mode: String,
     /// As in the file.
     pub algorithm: String,
-    /// Where its packets arrive.
+    /// Where its packets arrive, and the programs are attached.
     pub interfaces: Vec<String>,
+    /// The file names no interfaces: they were found along the routes.
+    #[serde(default)]
+    pub along_routes: bool,
     /// It was added by a command, and is gone when the process ends.
     pub added: bool,
     /// Flows open now.

@@ -28,7 +28,7 @@ pub struct Settings {
     pub gateway_pools: Vec<Pool>,
     /// Addresses for Services; empty: none is given any.
     pub service_pools: Vec<Pool>,
-    /// Where packets of Services and UDP listeners arrive; empty: there is no kernel plane for them.
+    /// Where packets of Services and UDP listeners arrive; empty: where routes lead, if there is a pool for Services. With neither there is no kernel plane.
     pub interfaces: Vec<String>,
     /// The name of the node that this runs on, for Services that want endpoints of the same node.
     pub node: Option<String>,
@@ -78,9 +78,6 @@ impl Settings {
         }
         if self.ingress_ports.0 == self.ingress_ports.1 {
             return Err(format!("--http-port and --https-port are both {}", self.ingress_ports.0));
-        }
-        if !self.service_pools.is_empty() && self.interfaces.is_empty() {
-            return Err("a pool of addresses for Services needs --vip-interface: where their packets arrive".to_owned());
         }
         let pools: Vec<&Pool> = self.gateway_pools.iter().chain(&self.service_pools).collect();
         for (place, pool) in pools.iter().enumerate() {
@@ -249,7 +246,7 @@ mod tests {
         check(|_| {}, None);
         check(|s| s.gateway_pools = vec!["10.0.0.0/24".parse().unwrap()], Some("--listen-address"));
         check(|s| s.ingress_ports = (80, 80), Some("both 80"));
-        check(|s| s.service_pools = vec!["10.0.0.0/24".parse().unwrap()], Some("--vip-interface"));
+        check(|s| s.service_pools = vec!["10.0.0.0/24".parse().unwrap()], None);
         let both = |s: &mut Settings| {
             s.listen = [10, 0, 1, 1].into();
             s.interfaces = vec!["eth0".into()];

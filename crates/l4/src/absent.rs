@@ -54,6 +54,16 @@ impl Plane {
         match *self {}
     }
 
+    /// Those that it names.
+    pub fn interfaces_of(&self, _: &Vip) -> Vec<String> {
+        match *self {}
+    }
+
+    /// None.
+    pub fn why_unreachable(&self, _: &str, _: std::net::SocketAddr) -> Option<&str> {
+        match *self {}
+    }
+
     /// None.
     pub fn found_dead(&self, _: &Vip) -> BTreeSet<std::net::SocketAddr> {
         match *self {}

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use libbpf_rs::{AsRawLibbpf, Link, Program, TC_INGRESS, TcHook, TcHookBuilder, libbpf_sys};
 
 use crate::Refusal;
-use crate::interfaces::Interface;
+use crate::interfaces::{Interface, list};
 use crate::pins::{Pins, link_ifindex};
 
 /// Ours among the filters of an interface: found again after a restart, and unlikely to be anybody else's.
@@ -48,8 +48,13 @@ impl Attachments {
             if self.by_tcx.contains(ifindex) || self.by_tc.contains(ifindex) {
                 continue;
             }
-            self.attach(program, *ifindex)
-                .map_err(|error| Refusal::kernel(format!("attach to the interface {name}"), error))?;
+            if let Err(error) = self.attach(program, *ifindex) {
+                // Interfaces of containers go at any time, also since they were listed.
+                if list().is_ok_and(|now| now.iter().all(|interface| interface.index != *ifindex)) {
+                    continue;
+                }
+                return Err(Refusal::kernel(format!("attach to the interface {name}"), error));
+            }
             tracing::info!(interface = name, by = if self.by_tcx.contains(ifindex) { "tcx" } else { "tc" }, "attached");
         }
         self.detach_others(program.as_fd(), wanted, present);

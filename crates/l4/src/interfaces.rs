@@ -32,6 +32,9 @@ struct Elsewhere {
     netns: i32,
 }
 
+/// The index of `lo`, in every namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+
 /// Datagrams of one answer: each holds some dozens of interfaces.
 const DATAGRAMS_MAX: usize = 4096;
 

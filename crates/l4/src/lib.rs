@@ -1,4 +1,4 @@
-//! The kernel plane: virtual IPs balanced by eBPF programs at the ingress of named interfaces. No packet enters user space.
+//! The kernel plane: virtual IPs balanced by eBPF programs at the ingress of interfaces. No packet enters user space.
 //!
 //! Job: load the programs in `bpf/`, attach them, keep their maps as the snapshot and the verdicts on endpoints say, forget what is over, and
 //! tell what is there: flows, counters, and what would happen to a packet. Not its job: finding out which endpoints are healthy (`health`), what
@@ -33,6 +33,8 @@ mod absent;
 #[cfg(kernel_plane)]
 mod abi;
 #[cfg(kernel_plane)]
+mod along;
+#[cfg(kernel_plane)]
 mod attach;
 #[cfg(kernel_plane)]
 mod collect;
@@ -60,6 +62,8 @@ mod plan;
 mod plane;
 #[cfg(kernel_plane)]
 mod reset;
+#[cfg(kernel_plane)]
+mod routes;
 #[cfg(kernel_plane)]
 mod sync;
 #[cfg(kernel_plane)]

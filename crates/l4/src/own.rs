@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::route::{RouteFlags, RouteType};
 use netlink_sys::Socket;
 
-use crate::interfaces;
+use crate::{interfaces, routes};
 
 /// Those of `addresses` that this host has. One of which the kernel says nothing is not among them.
 pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
@@ -23,24 +21,9 @@ pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     }
 }
 
-/// Asks for the route to the address, as `ip route get` does.
+/// Only routes of type `local` lead to this host itself; having no route at all is an error.
 fn is_local(socket: &Socket, address: IpAddr) -> io::Result<bool> {
-    let mut about = RouteMessage::default();
-    let (family, bits, destination) = match address {
-        IpAddr::V4(address) => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
-        IpAddr::V6(address) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(address)),
-    };
-    about.header.address_family = family;
-    about.header.destination_prefix_length = bits;
-    about.attributes.push(RouteAttribute::Destination(destination));
-    interfaces::send(socket, RouteNetlinkMessage::GetRoute(about), 0)?;
-    let (datagram, _) = socket.recv_from_full()?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&datagram).map_err(io::Error::other)?;
-    // No route at all is an error.
-    Ok(matches!(
-        answer.payload,
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Local
-    ))
+    routes::to(socket, address, RouteFlags::empty()).map(|route| route.header.kind == RouteType::Local)
 }
 
 #[cfg(test)]

@@ -38,6 +38,25 @@ pub(crate) struct Sources {
     pub(crate) own: BTreeSet<IpAddr>,
 }
 
+/// Endpoints that this host cannot serve, by vip, and why not. They are down, whatever probes say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unreachable(BTreeMap<String, BTreeMap<SocketAddr, String>>);
+
+impl Unreachable {
+    pub(crate) fn add(&mut self, vip: &str, endpoint: SocketAddr, why: String) {
+        self.0.entry(vip.to_owned()).or_default().insert(endpoint, why);
+    }
+
+    pub(crate) fn why(&self, vip: &str, endpoint: SocketAddr) -> Option<&str> {
+        self.0.get(vip)?.get(&endpoint).map(String::as_str)
+    }
+
+    /// Vip, endpoint, and why not.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, SocketAddr, &str)> {
+        self.0.iter().flat_map(|(vip, all)| all.iter().map(move |(at, why)| (vip.as_str(), *at, why.as_str())))
+    }
+}
+
 /// The wanted content, and what its numbers stand for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -57,6 +76,8 @@ pub(crate) struct Plan {
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) identity: Identity,
+    /// It names no interfaces: they are found along the routes.
+    pub(crate) along: bool,
     /// As configured, with the index.
     pub(crate) endpoints: BTreeMap<SocketAddr, u32>,
     /// What its table was made of.
@@ -120,7 +141,8 @@ pub(crate) fn plan(
         let known = previous.vips.get(&id).filter(|named| named.basis == basis).and_then(|_| held.tables.get(&id));
         let table = known.cloned().unwrap_or_else(|| basis.table());
         plan.add(vip, id, table, sources);
-        plan.vips.insert(id, Named { name: vip.name.clone(), identity, endpoints, basis });
+        let (name, along) = (vip.name.clone(), vip.interfaces.is_empty());
+        plan.vips.insert(id, Named { name, identity, along, endpoints, basis });
     }
     for (id, endpoint) in &held.endpoints {
         if !plan.content.endpoints.contains_key(id) {
@@ -162,6 +184,18 @@ impl Plan {
             let is_own = own.contains(&at) || self.local.contains(&at);
             address.flags = address.flags & !LB_ADDRESS_HOST | if is_own { LB_ADDRESS_HOST } else { 0 };
         }
+    }
+
+    /// Addresses of endpoints, those that are leaving among them, of vips whose interfaces are found along the routes. `held`: what the maps hold.
+    pub(crate) fn along(&self, held: &Content) -> BTreeSet<IpAddr> {
+        let is_along = |endpoint: &&lb_endpoint| self.vips.get(&endpoint.vip).is_some_and(|named| named.along);
+        held.endpoints.values().filter(is_along).map(|endpoint| address_of(endpoint.addr)).collect()
+    }
+
+    /// Whether there are such vips of IPv4, and of IPv6.
+    pub(crate) fn families_along(&self) -> [bool; 2] {
+        let has = |ipv6| self.vips.values().any(|named| named.along && named.identity.address.is_ipv6() == ipv6);
+        [has(false), has(true)]
     }
 
     fn basis(&self, vip: &Vip, endpoints: &BTreeMap<SocketAddr, u32>) -> Basis {

@@ -1,27 +1,31 @@
 //! The plane itself: what is loaded, what the maps hold, and who calls what in which order.
 
+mod reach;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use libbpf_rs::Object;
-use model::{Endpoint, EndpointAddress, Vip, VipMode};
+use model::{Endpoint, EndpointAddress, Vip};
 use telemetry::Sample;
 
 use crate::abi::*;
+use crate::along::Along;
 use crate::attach::{Attachments, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
 use crate::counters::Retired;
 use crate::flows::socket;
 use crate::interfaces::{self, Interface};
-use crate::load::{self, ENTRY};
+use crate::load;
 use crate::pins::{Held, Pins, remove_folder, sweep};
-use crate::plan::{self, Plan, Sources};
+use crate::plan::{self, Plan, Unreachable};
 use crate::reset::Prodder;
 use crate::sync::{Maps, get, set};
 use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
+use reach::{check_interfaces, sources};
 
 /// Seconds for which a removed endpoint rests besides the closing time of its vip, after its last flow has ended: a flow that has ended is still in the
 /// table, to translate what was sent late.
@@ -37,6 +41,14 @@ pub struct Plane {
     pins: Pins,
     _looked_after: Held,
     attachments: Attachments,
+    /// The interfaces that the programs are to be at, by index.
+    pub(crate) attached: BTreeMap<u32, String>,
+    along: Along,
+    unreachable: Unreachable,
+    /// Endpoints towards which this host had no source address.
+    sourceless: BTreeSet<SocketAddr>,
+    /// Since the last collection an endpoint has come into reach, or gone out of it.
+    reach_differs: bool,
     /// What the maps hold.
     pub(crate) held: Content,
     /// What was applied last.
@@ -114,6 +126,11 @@ impl Plane {
         let held = maps.recover()?;
         let mut plane = Self {
             attachments: Attachments::new(&pins, options.force_tc),
+            attached: BTreeMap::new(),
+            along: Along::default(),
+            unreachable: Unreachable::default(),
+            sourceless: BTreeSet::new(),
+            reach_differs: false,
             object,
             maps,
             pins,
@@ -160,7 +177,7 @@ impl Plane {
         plan::check_limits(vips)?;
         let present = interfaces::list().map_err(|error| Refusal::kernel("list the interfaces", error))?;
         check_interfaces(vips, &present)?;
-        sources(vips).map(drop)
+        sources(vips, &mut Unreachable::default()).map(drop)
     }
 
     /// Balances these vips from now on, and no others, each to the endpoints that are usable. Flows keep their endpoints as long as these are there and
@@ -172,15 +189,25 @@ impl Plane {
         plan::check_limits(vips)?;
         self.refresh_interfaces()?;
         check_interfaces(vips, &self.interfaces)?;
-        let sources = sources(vips)?;
+        let mut unreachable = Unreachable::default();
+        let sources = sources(vips, &mut unreachable)?;
+        let sourceless = unreachable.all().map(|(_, endpoint, _)| endpoint).collect();
+        self.find_ways(vips, &mut unreachable);
+        let usable = |vip: &str, endpoint: &Endpoint| match endpoint.address {
+            EndpointAddress::Socket(at) if unreachable.why(vip, at).is_some() => EndpointVerdict::Down,
+            _ => usable(vip, endpoint),
+        };
         let resting = self.resting.union(&self.leaving).copied().collect();
-        let plan = plan::plan(vips, usable, &self.held, &self.plan, &resting, &sources)?;
+        let plan = plan::plan(vips, &usable, &self.held, &self.plan, &resting, &sources)?;
         let gone = self.held.vips.keys().filter(|id| !plan.content.vips.contains_key(id));
         self.resting.extend(gone.copied());
         self.maps.write(&mut self.held, &plan.content)?;
         self.plan = plan;
+        self.warn_of_unreachable(&unreachable);
+        (self.unreachable, self.sourceless) = (unreachable, sourceless);
         self.applied = true;
-        self.attach()?;
+        self.follow_routes();
+        self.attach(false)?;
         self.warn_of_forwarding(vips);
         for folder in self.pins.other_versions() {
             tracing::warn!(folder = %folder.display(), "another version's tables are removed, and its connections end");
@@ -200,7 +227,8 @@ impl Plane {
             None => {
                 self.refresh_interfaces()?;
                 self.refresh_own()?;
-                self.attach()?;
+                self.ask_again();
+                self.attach(true)?;
                 // A vip that goes from here on is not gone from the pages that were turned: its index rests until after the next walk.
                 self.leaving.append(&mut self.resting);
                 Walk::begin(&self.held, host::now_s(), self.prodder.turn)
@@ -218,7 +246,8 @@ impl Plane {
         }
         let freed = self.free_endpoints(now_s)?;
         let prodded = self.prodder.prod(&waiting);
-        Ok(Some(Collected { kept, expired, closed, freed, prodded }))
+        let reach_differs = std::mem::take(&mut self.reach_differs);
+        Ok(Some(Collected { kept, expired, closed, freed, prodded, reach_differs }))
     }
 
     /// The counters as samples for Prometheus; nothing, if they cannot be read.
@@ -288,47 +317,6 @@ impl Plane {
         self.plan.set_own(&own);
         self.maps.write_addresses(&mut self.held, &self.plan.content)
     }
-
-    fn attach(&mut self) -> Result<(), Refusal> {
-        if !self.applied {
-            return Ok(());
-        }
-        let mut wanted = BTreeMap::new();
-        for name in &self.plan.interfaces {
-            match self.interfaces.iter().find(|interface| interface.name == *name) {
-                Some(interface) => {
-                    self.warned.remove(&(name.clone(), GONE));
-                    wanted.insert(interface.index, name.clone());
-                }
-                None if self.warned.insert((name.clone(), GONE)) => {
-                    tracing::warn!(
-                        interface = name,
-                        "an interface of a vip is gone; it is attached to again when it comes back"
-                    );
-                }
-                None => {}
-            }
-        }
-        let program = load::program(&self.object, ENTRY)?;
-        self.attachments.sync(&program, &wanted, &self.interfaces)
-    }
-
-    fn warn_of_forwarding(&mut self, vips: &[Vip]) {
-        for vip in vips.iter().filter(|vip| vip.mode != VipMode::Local) {
-            for interface in &vip.interfaces {
-                let (ipv6, what) = if vip.address.is_ipv6() { (true, "net.ipv6") } else { (false, "net.ipv4") };
-                if host::forwards(interface, ipv6) {
-                    self.warned.remove(&(interface.clone(), what));
-                } else if self.warned.insert((interface.clone(), what)) {
-                    tracing::warn!(
-                        vip = vip.name,
-                        interface,
-                        "{what}.conf.{interface}.forwarding is 0: the kernel will know no route for its packets; set it to 1"
-                    );
-                }
-            }
-        }
-    }
 }
 
 fn flags(interface: &Interface) -> u32 {
@@ -338,62 +326,6 @@ fn flags(interface: &Interface) -> u32 {
         _ => LB_INTERFACE_LOOSE,
     };
     rp_filter | if interface.peer.is_some() { LB_INTERFACE_PEER } else { 0 }
-}
-
-const GONE: &str = "gone";
-
-fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> {
-    for vip in vips {
-        for name in &vip.interfaces {
-            let (vip, name) = (vip.name.clone(), name.clone());
-            match present.iter().find(|interface| interface.name == name) {
-                Some(interface) if interface.ethernet => {}
-                Some(_) => return Err(Refusal::NotEthernet { vip, name }),
-                None => return Err(Refusal::NoInterface { nearest: interfaces::nearest(&name, present), vip, name }),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Source addresses of `full_nat` vips that name none.
-///
-/// # Errors
-/// Every vip that has none, or too many: what is wrong with one is nothing to the others, and whoever asked may go on without those.
-fn sources(vips: &[Vip]) -> Result<Sources, Refusal> {
-    let mut towards = BTreeMap::new();
-    let mut refused = Vec::new();
-    for vip in vips.iter().filter(|vip| matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty())) {
-        match sources_of(vip) {
-            Ok(found) => drop(towards.insert(vip.name.clone(), found)),
-            Err(refusal) => refused.push(refusal),
-        }
-    }
-    match refused.pop() {
-        None => {
-            let own = own::among(vips.iter().map(|vip| vip.address));
-            Ok(Sources { towards, ports: host::free_ports(), own })
-        }
-        Some(only) if refused.is_empty() => Err(only),
-        Some(last) => {
-            refused.push(last);
-            Err(Refusal::Several(refused))
-        }
-    }
-}
-
-fn sources_of(vip: &Vip) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
-    let mut found = BTreeMap::new();
-    for endpoint in &vip.endpoints {
-        let EndpointAddress::Socket(endpoint) = endpoint.address else { continue };
-        let why = |error: std::io::Error| Refusal::NoSource { vip: vip.name.clone(), endpoint, why: error.to_string() };
-        found.insert(endpoint, host::source_towards(endpoint).map_err(why)?);
-    }
-    let have = found.values().collect::<BTreeSet<_>>().len();
-    if have > LB_POOL_MAX as usize {
-        return Err(Refusal::TooManySources { vip: vip.name.clone(), have, max: LB_POOL_MAX });
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Why the kernel plane cannot do what it is asked to, and what to do about it.
 
 use std::fmt;
-use std::net::SocketAddr;
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +45,6 @@ pub enum Refusal {
         /// So many may be.
         max: u32,
     },
-    /// `full_nat` without `sources`, and no route that would say which address to use.
-    NoSource {
-        /// The vip.
-        vip: String,
-        /// Its endpoint.
-        endpoint: SocketAddr,
-        /// What the kernel said.
-        why: String,
-    },
     /// `full_nat` without `sources`, and this host has more addresses towards its endpoints than one vip can use.
     TooManySources {
         /// The vip.
@@ -98,7 +88,6 @@ impl Refusal {
             | Self::KernelTooOld(_)
             | Self::NoBpffs { .. }
             | Self::Rejected(_)
-            | Self::NoSource { .. }
             | Self::Kernel { .. } => Exit::HostCannot,
         }
     }
@@ -106,7 +95,7 @@ impl Refusal {
     /// The vips that are refused while others could be served, by their names, and why; none: it is all of them.
     pub fn vips(&self) -> Vec<(String, String)> {
         match self {
-            Self::NoSource { vip, .. } | Self::TooManySources { vip, .. } => vec![(vip.clone(), self.to_string())],
+            Self::TooManySources { vip, .. } => vec![(vip.clone(), self.to_string())],
             Self::Several(refusals) => refusals.iter().flat_map(Self::vips).collect(),
             _ => Vec::new(),
         }
@@ -155,11 +144,6 @@ impl fmt::Display for Refusal {
                  arrives there"
             ),
             Self::TooMany { what, have, max } => write!(f, "{have} {what} are more than the {max} that the kernel plane holds"),
-            Self::NoSource { vip, endpoint, why } => write!(
-                f,
-                "vip {vip}: this host knows no source address towards {endpoint} ({why}): add a route to it; where there is a route but no \
-                 address, name one in `sources`"
-            ),
             Self::TooManySources { vip, have, max } => write!(
                 f,
                 "vip {vip}: this host has {have} source addresses towards its endpoints, more than the {max} that the kernel plane \
@@ -184,21 +168,16 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_single_vips_is_told_apart() {
-        let no_source = |vip: &str| Refusal::NoSource {
-            vip: vip.into(),
-            endpoint: "192.0.2.1:53".parse().unwrap(),
-            why: "Network is unreachable".into(),
-        };
-        let many = Refusal::TooManySources { vip: "c".into(), have: 9, max: 8 };
+        let many = |vip: &str| Refusal::TooManySources { vip: vip.into(), have: 9, max: 8 };
         let check = |refusal: &Refusal, expect: &[&str]| {
             let vips = refusal.vips();
             assert_eq!(vips.iter().map(|(vip, _)| vip.as_str()).collect::<Vec<_>>(), expect, "{refusal}");
             assert!(vips.iter().all(|(vip, why)| why.contains(&format!("vip {vip}: "))), "{vips:?}");
         };
-        check(&no_source("a"), &["a"]);
-        let several = Refusal::Several(vec![no_source("a"), no_source("b"), many]);
+        check(&many("a"), &["a"]);
+        let several = Refusal::Several(vec![many("a"), many("b"), many("c")]);
         check(&several, &["a", "b", "c"]);
-        assert_eq!((several.exit(), several.to_string().lines().count()), (Exit::HostCannot, 3));
+        assert_eq!((several.exit(), several.to_string().lines().count()), (Exit::BadConfig, 3));
         check(&Refusal::TooMany { what: "vips", have: 1025, max: 1024 }, &[]);
     }
 

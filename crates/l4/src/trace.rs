@@ -48,10 +48,11 @@ impl Plane {
             forwarded: false,
             verdict: "nothing was decided: please report this".to_owned(),
         };
-        let attached = query.interface.as_ref().is_none_or(|name| self.plan.interfaces.contains(name));
+        let attached =
+            query.interface.as_ref().is_none_or(|name| self.attached.values().any(|attached| attached == name));
         if let Some(name) = query.interface.as_ref().filter(|_| !attached) {
             let text = format!(
-                "no vip names the interface {name}: the programs are not there, and would never see the packet"
+                "the interface {name} is none that vips name or that their routes lead by: the programs are not there, and would never see the packet"
             );
             trace.steps.push(Step { stage: "interface", text });
         }
@@ -71,7 +72,7 @@ impl Plane {
         }
         if !attached {
             trace.verdict =
-                "not seen: add the interface to `interfaces` of the vip, or look where the packet really arrives"
+                "not seen: name the interface in `interfaces` of the vip, or look where the packet really arrives"
                     .to_owned();
         }
         trace

@@ -126,4 +126,6 @@ pub struct Collected {
     pub freed: u32,
     /// Clients of dead endpoints that were asked to show themselves, so that their connections can be reset.
     pub prodded: u32,
+    /// An endpoint has come into reach, or gone out of it: it is served, or not, from the next time on that vips are applied.
+    pub reach_differs: bool,
 }

@@ -18,7 +18,8 @@ pub struct Vip {
     pub ports: PortRange,
     /// And which protocol.
     pub transport: Transport,
-    /// Where packets for the address, and the replies, arrive. Nothing is attached to any other interface.
+    /// Where packets for the address, and the replies, arrive. Nothing is attached to any other interface. Empty: where the routes to the endpoints and the
+    /// default routes lead.
     pub interfaces: Vec<String>,
     /// Addresses only, of the family of `address`; port 0: the port that the client asked for. Empty for [`VipMode::Local`].
     pub endpoints: Vec<Endpoint>,
@@ -43,8 +44,8 @@ pub struct Vip {
 }
 
 impl Vip {
-    /// One that a file would name with these words and no others: round robin, nat, all sources, the default timeouts. Its interfaces and endpoints are
-    /// yet to be named.
+    /// One that a file would name with these words and no others: round robin, nat, all sources, the default timeouts. It goes along the routes, and its
+    /// endpoints are yet to be named.
     pub fn new(name: impl Into<String>, address: IpAddr, ports: PortRange, transport: Transport) -> Self {
         Self {
             name: name.into(),

@@ -144,7 +144,8 @@ pub(crate) struct ControllerArgs {
     /// Addresses for Services of the type LoadBalancer; once for each range
     #[arg(long, value_name = "RANGE", value_delimiter = ',')]
     pub(crate) address_pool: Vec<controller::Pool>,
-    /// Where packets of Services and of UDP listeners arrive, and the replies; once for each
+    /// Where packets of Services and of UDP listeners arrive, and the replies; once for each. Without it: where the default routes
+    /// and those to the endpoints lead, if there is an --address-pool
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) vip_interface: Vec<String>,
     /// The node that this runs on, for Services with externalTrafficPolicy Local
@@ -298,8 +299,9 @@ pub(crate) struct VipAddArgs {
     /// The address, port and protocol: 192.0.2.1:80/tcp, [2001:db8::1]:5000-5010/udp
     #[arg(long)]
     pub(crate) address: String,
-    /// Where its packets, and the replies, arrive; once for each
-    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+    /// Where its packets, and the replies, arrive; once for each. Without it: where the default routes and those to its
+    /// endpoints lead
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) interface: Vec<String>,
     /// An endpoint, and its weight if that is not 1: 10.0.0.1:5001, 10.0.0.1:5001=3; once for each
     #[arg(long, value_name = "ADDRESS[=WEIGHT]", value_delimiter = ',')]

@@ -213,6 +213,8 @@ impl KernelPlane {
         let Some(plane) = &mut self.plane else { return false };
         match plane.collect() {
             Ok(None) => return true,
+            // Told again, below.
+            Ok(Some(collected)) if collected.reach_differs => self.told.clear(),
             Ok(Some(_)) => {}
             Err(error) => tracing::error!(%error, "the kernel plane cannot forget old connections"),
         }
@@ -270,7 +272,7 @@ impl KernelPlane {
             tracing::error!(%error, "the counters of the kernel plane cannot be read");
             Counters::default()
         });
-        let plane = KernelPlaneStatus {
+        let told = KernelPlaneStatus {
             entries: counters.flows_used,
             entries_max: counters.flows_max,
             pressure: counters.pressure,
@@ -279,9 +281,9 @@ impl KernelPlane {
         let vips = self
             .vips
             .iter()
-            .map(|plan| vip_status(plan, &counters, &self.rates, &self.recent, &self.here, probes))
+            .map(|plan| vip_status(plan, plane, &counters, &self.rates, &self.recent, &self.here, probes))
             .collect();
-        (Some(plane), vips)
+        (Some(told), vips)
     }
 }
 

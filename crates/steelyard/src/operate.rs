@@ -85,7 +85,9 @@ fn description(args: &VipAddArgs) -> Value {
     let mut vip = Map::new();
     let mut put = |key: &str, value: Value| drop(vip.insert(key.to_owned(), value));
     put("address", json!(args.address));
-    put("interfaces", json!(args.interface));
+    if !args.interface.is_empty() {
+        put("interfaces", json!(args.interface));
+    }
     if !args.endpoint.is_empty() {
         put("endpoints", args.endpoint.iter().map(|endpoint| endpoint_value(endpoint)).collect());
     }

@@ -276,6 +276,7 @@ pub(crate) fn vip() -> VipStatus {
         mode: "nat".into(),
         algorithm: "maglev".into(),
         interfaces: vec!["eth0".into(), "eth1".into()],
+        along_routes: false,
         added: true,
         flows: 8,
         flows_total: 1000,
@@ -321,6 +322,14 @@ dns  192.0.2.1:53/udp  nat   maglev   a command
     endpoints   10.0.0.1, 10.0.0.2:5353
 ";
     assert_eq!(render_vips_text(&status), &list[1..]);
+    status.vips[0].along_routes = true;
+    let list = render_vips_text(&status);
+    assert!(list.contains("    interfaces  along the routes: eth0, eth1\n"), "{list}");
+    let unattached = crate::VipStatus { interfaces: Vec::new(), ..status.vips[0].clone() };
+    let list = render_vips_text(&crate::status::Status { vips: vec![unattached.clone()], ..status.clone() });
+    assert!(list.contains("    interfaces  along the routes: none\n"), "{list}");
+    let told = crate::findings(&crate::status::Status { vips: vec![unattached], ..status.clone() });
+    assert!(told.iter().any(|finding| finding.text.contains("is attached to no interface")), "{told:?}");
     status.vips[0].address = "20.20.20.1:2020/tcp".into();
     status.vips[0].algorithm = "least_connections".into();
     status.vips[0].interfaces = ["client0", "ep0", "ep1", "ep2"].map(String::from).into();

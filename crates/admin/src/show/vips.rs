@@ -23,10 +23,14 @@ pub fn render_vips_text(status: &Status) -> String {
     let table = super::table_of(head, &[0], &[], status.vips.len(), status.vips.iter().map(row));
     // Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
     let lists = |vip: &VipStatus| {
-        let interfaces = shortened(vip.interfaces.iter(), ", ");
+        let along = if vip.along_routes { "along the routes: " } else { "" };
+        let interfaces = match shortened(vip.interfaces.iter(), ", ") {
+            none if none.is_empty() => "none".to_owned(),
+            found => found,
+        };
         let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
         let endpoints = if endpoints.is_empty() { String::new() } else { format!("    endpoints   {endpoints}\n") };
-        format!("    interfaces  {interfaces}\n{endpoints}")
+        format!("    interfaces  {along}{interfaces}\n{endpoints}")
     };
     let mut lines = table.lines();
     let head: String = lines.by_ref().take(1).map(|line| format!("{line}\n")).collect();

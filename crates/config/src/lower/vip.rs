@@ -60,7 +60,7 @@ pub fn vips(raw: Placed<Named<Label, RawVip>>, binds: &Binds, report: &mut Repor
 fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<Vip> {
     refuse_keys_of_other_modes(&raw, mode, report);
     let address = raw.address.as_ref()?.value;
-    let interfaces = raw.interfaces.map(|interfaces| self::interfaces(interfaces, report));
+    let interfaces = raw.interfaces.map_or_else(Vec::new, |interfaces| self::interfaces(interfaces, report));
     let mut sources = Vec::new();
     for source in raw.sources.iter().flat_map(|sources| &sources.value.0) {
         refuse_other_family(source.value.0, &address, source.place, "a source", report);
@@ -84,7 +84,7 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
         address: address.address,
         ports: address.ports,
         transport: address.transport,
-        interfaces: interfaces?,
+        interfaces,
         endpoints,
         algorithm: raw.balance.map_or(defaults::VIP_ALGORITHM, |balance| balance.value.0),
         mode: match mode {

@@ -28,8 +28,8 @@ keys! {
     pub struct RawVip as "a vip" {
         /// The address, the port or range of ports, and the protocol: `192.0.2.1:80/tcp`, `[2001:db8::1]:5000-5010/udp`. It need not be an address of this host; packets for it must be routed here.
         required address: VipAddress;
-        /// Where packets for the address, and the replies of the endpoints, arrive. Nothing is attached to any other interface.
-        required interfaces: OneOrMany<Interface>;
+        /// Where packets for the address, and the replies of the endpoints, arrive. Nothing is attached to any other interface. Without this key, it is where the host's routes lead: the default routes of the main table, by which clients are thought to come, and the route to each endpoint. Routes are followed as they change.
+        optional interfaces: OneOrMany<Interface>, default "along the routes";
         /// Addresses of the family of `address`, with or without a port: without, it is the one that the client asked for. No names: the kernel resolves none. At least one, but none with `mode: local`.
         optional endpoints: Many<RawVipEndpoint>, default "required, but for mode local";
         /// How the endpoint of a new connection is chosen.

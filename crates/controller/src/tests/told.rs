@@ -168,7 +168,8 @@ fn tell_vip(text: &mut String, vip: &Vip) {
         VipMode::Dsr => "dsr",
         VipMode::Local => "local",
     };
-    let _ = write!(text, "vip {} {mode} on {}", vip.name, vip.interfaces.join(","));
+    let on = if vip.interfaces.is_empty() { "routes".to_owned() } else { vip.interfaces.join(",") };
+    let _ = write!(text, "vip {} {mode} on {on}", vip.name);
     if let Some(affinity) = vip.affinity {
         let _ = write!(text, " affinity={affinity:?}");
     }

@@ -31,7 +31,8 @@ const SOURCES_MAX: usize = 61_440;
 
 /// Why there is no kernel plane to serve anything; `None`: there is one.
 pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {
-    settings.interfaces.is_empty().then_some("no --vip-interface was given")
+    let has_none = settings.interfaces.is_empty() && settings.service_pools.is_empty();
+    has_none.then_some("neither --vip-interface nor --address-pool was given")
 }
 
 /// Serves every Service that is ours.
@@ -100,9 +101,6 @@ fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
 }
 
 fn possible(load_balancer: &LoadBalancer, settings: &Settings) -> Result<(), Why> {
-    if let Some(why) = no_kernel_plane(settings) {
-        return Err(Why::new(KERNEL_PLANE, why));
-    }
     if load_balancer.sources.len() > SOURCES_OF_SERVICE_MAX {
         let message = format!("loadBalancerSourceRanges has more than {SOURCES_OF_SERVICE_MAX} networks");
         return Err(Why::new("InvalidSourceRange", message));

@@ -39,7 +39,7 @@ pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
 /// GatewayClasses that are ours.
 pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuses) {
     let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
-    if !settings.interfaces.is_empty() {
+    if super::service::no_kernel_plane(settings).is_none() {
         features.insert("UDPRoute");
     }
     // Of each that names the controller: one that says nothing at all looks as if nobody were there.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use admin::{STATUS_VERSION, TraceQuestion, TraceReport, TraceStep};
 use l4::TraceQuery;
-use model::Transport;
+use model::{Transport, Vip};
 
 use crate::kernel::KernelPlane;
 
@@ -35,11 +35,12 @@ pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<T
     })
 }
 
-/// Address, port, protocol, and where packets of the vip arrive first. An address that no vip has is a good question, too.
+/// Address, port, protocol, and an interface where packets of the vip arrive. An address that no vip has is a good question, too.
 fn destination(kernel: &KernelPlane, vip: &str) -> Result<(IpAddr, u16, Transport, Option<String>), String> {
+    let first = |vip: &Vip| kernel.plane().ok()?.interfaces_of(vip).into_iter().next();
     let interface = |address: IpAddr| {
         let plan = kernel.vips().iter().find(|plan| plan.vip.address == address).or(kernel.vips().first());
-        plan.and_then(|plan| plan.vip.interfaces.first()).cloned()
+        plan.and_then(|plan| first(&plan.vip))
     };
     if let Ok(address) = vip.parse::<SocketAddr>() {
         return Ok((address.ip(), address.port(), Transport::Tcp, interface(address.ip())));
@@ -48,7 +49,7 @@ fn destination(kernel: &KernelPlane, vip: &str) -> Result<(IpAddr, u16, Transpor
         return Ok((address, ports.first, transport, interface(address)));
     }
     let vip = &kernel.vip(vip)?.vip;
-    Ok((vip.address, vip.ports.first, vip.transport, vip.interfaces.first().cloned()))
+    Ok((vip.address, vip.ports.first, vip.transport, first(vip)))
 }
 
 fn source(from: &str, to: IpAddr) -> Result<SocketAddr, String> {

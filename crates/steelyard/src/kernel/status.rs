@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use admin::{EndpointState, VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus};
 use balance::EndpointStatus;
-use l4::{Counters, Traffic};
+use l4::{Counters, Plane, Traffic};
 use model::{Transport, Vip, VipAlgorithm, VipMode};
 use telemetry::Window;
 
@@ -90,6 +90,7 @@ fn of_traffic(traffic: &Traffic) -> [u64; 3] {
 /// How a vip is.
 pub(super) fn vip_status(
     plan: &VipPlan,
+    plane: &Plane,
     counters: &Counters,
     rates: &Rates,
     recent: &Recent,
@@ -103,16 +104,18 @@ pub(super) fn vip_status(
         let address = endpoint.address();
         let traffic = counted.and_then(|counted| counted.endpoints.get(&address)).cloned().unwrap_or_default();
         let [of_minute, latest] = recent.of_endpoint(&vip.name, address, &traffic);
+        let unreachable = plane.why_unreachable(&vip.name, address);
         VipEndpointStatus {
             address: shown(address),
             weight: plan.state.weight(index),
             state: match plan.state.status(index, 0) {
                 Some(EndpointStatus::Draining) => EndpointState::Draining,
+                _ if unreachable.is_some() => EndpointState::Unhealthy,
                 Some(EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
                 _ if plan.is_checked(address, &probes.unproven) => EndpointState::Healthy,
                 _ => EndpointState::Unchecked,
             },
-            why: plan.failure(address, &probes.failures),
+            why: unreachable.map(str::to_owned).or_else(|| plan.failure(address, &probes.failures)),
             flows: traffic.flows_active,
             flows_total: traffic.flows_made,
             packets_to: traffic.packets[0],
@@ -129,7 +132,8 @@ pub(super) fn vip_status(
         address: written(vip),
         mode: mode(&vip.mode).to_owned(),
         algorithm: algorithm(vip.algorithm).to_owned(),
-        interfaces: vip.interfaces.clone(),
+        interfaces: plane.interfaces_of(vip),
+        along_routes: vip.interfaces.is_empty(),
         added: plan.added,
         flows: total.flows_active,
         flows_total: total.flows_made,

@@ -1,0 +1,223 @@
+//! Where the programs are attached, and which endpoints this host can serve at all.
+//!
+//! Job: interfaces that vips name and those along their routes, source addresses of `full_nat` vips, and what is said of all these. Not its job: how
+//! routes are asked for (`along`, `routes`), and how a program comes to an interface (`attach`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use model::{EndpointAddress, Vip, VipMode};
+
+use super::Plane;
+use crate::abi::LB_POOL_MAX;
+use crate::along::ASKED_MAX;
+use crate::interfaces::{self, Interface};
+use crate::load::{self, ENTRY};
+use crate::plan::{Sources, Unreachable};
+use crate::{Refusal, host, own};
+
+/// An interface that a vip names is not there.
+const GONE: &str = "gone";
+/// The programs cannot read what arrives at an interface.
+const NOT_ETHERNET: &str = "not Ethernet";
+
+impl Plane {
+    /// Where packets of a vip arrive, by the interfaces' names: those that it names, or those that were found along the routes.
+    pub fn interfaces_of(&self, vip: &Vip) -> Vec<String> {
+        if !vip.interfaces.is_empty() {
+            return vip.interfaces.clone();
+        }
+        let endpoints = sockets(vip).map(|socket| socket.ip());
+        self.along.of(vip.address, endpoints).iter().filter_map(|index| self.attached.get(index)).cloned().collect()
+    }
+
+    /// Why this host cannot serve an endpoint, if it cannot.
+    pub fn why_unreachable(&self, vip: &str, endpoint: SocketAddr) -> Option<&str> {
+        self.unreachable.why(vip, endpoint)
+    }
+
+    /// Asks for the ways to endpoints, at least for those that are not known yet, and finds what cannot be served of vips that go along the routes.
+    pub(super) fn find_ways(&mut self, vips: &[Vip], unreachable: &mut Unreachable) {
+        let along: Vec<&Vip> = vips.iter().filter(|vip| vip.interfaces.is_empty()).collect();
+        // Beside those that are leaving, of which the old plan knows.
+        let mut wanted = self.plan.along(&self.held);
+        wanted.extend(along.iter().flat_map(|vip| sockets(vip)).map(|socket| socket.ip()));
+        let followed = self.along.follow(&wanted, &self.interfaces);
+        say(followed.and_then(|()| self.along.ask_again(&self.interfaces).map(drop)));
+        for vip in along {
+            for socket in sockets(vip) {
+                if let Some(why) = self.along.why_not(socket.ip()) {
+                    unreachable.add(&vip.name, socket, why.to_owned());
+                }
+            }
+        }
+    }
+
+    /// As the plan is now.
+    pub(super) fn follow_routes(&mut self) {
+        let families = self.plan.families_along();
+        if families == [false; 2] {
+            return self.along.forget();
+        }
+        say(self.along.follow(&self.plan.along(&self.held), &self.interfaces));
+        match self.along.ask_defaults(families, &self.interfaces) {
+            Ok(unreadable) => self.warn_of_unreadable(unreadable),
+            Err(error) => say(Err(error)),
+        }
+    }
+
+    fn warn_of_unreadable(&mut self, interfaces: Vec<String>) {
+        for interface in interfaces {
+            if self.warned.insert((interface.clone(), NOT_ETHERNET)) {
+                tracing::warn!(
+                    interface,
+                    "a default route leads by an interface whose packets have no Ethernet header: vips are not attached to it"
+                );
+            }
+        }
+    }
+
+    /// Routes change at any time.
+    pub(super) fn ask_again(&mut self) {
+        self.follow_routes();
+        match self.along.ask_again(&self.interfaces) {
+            Ok(differs) => self.reach_differs |= differs,
+            Err(error) => say(Err(error)),
+        }
+        self.reach_differs |=
+            self.sourceless.iter().take(ASKED_MAX).any(|endpoint| host::source_towards(*endpoint).is_ok());
+    }
+
+    pub(super) fn warn_of_unreachable(&self, unreachable: &Unreachable) {
+        for (vip, endpoint, why) in unreachable.all() {
+            if self.why_unreachable(vip, endpoint).is_none() {
+                tracing::warn!(vip, %endpoint, why, "an endpoint cannot be reached: the others of its vip are served");
+            }
+        }
+        for (vip, endpoint, _) in self.unreachable.all() {
+            if unreachable.why(vip, endpoint).is_none() {
+                tracing::info!(vip, %endpoint, "an endpoint can be reached again, or is gone");
+            }
+        }
+    }
+
+    /// `collected`: another collection has begun.
+    pub(super) fn attach(&mut self, collected: bool) -> Result<(), Refusal> {
+        if !self.applied {
+            return Ok(());
+        }
+        let name = |index: u32| self.interfaces.iter().find(|it| it.index == index).map(|it| (index, it.name.clone()));
+        let mut wanted: BTreeMap<u32, String> = self.along.interfaces(collected).filter_map(name).collect();
+        for name in &self.plan.interfaces {
+            match self.interfaces.iter().find(|interface| interface.name == *name) {
+                Some(interface) => {
+                    self.warned.remove(&(name.clone(), GONE));
+                    wanted.insert(interface.index, name.clone());
+                }
+                None if self.warned.insert((name.clone(), GONE)) => {
+                    tracing::warn!(
+                        interface = name,
+                        "an interface of a vip is gone; it is attached to again when it comes back"
+                    );
+                }
+                None => {}
+            }
+        }
+        let program = load::program(&self.object, ENTRY)?;
+        self.attachments.sync(&program, &wanted, &self.interfaces)?;
+        self.attached = wanted;
+        Ok(())
+    }
+
+    pub(super) fn warn_of_forwarding(&mut self, vips: &[Vip]) {
+        for vip in vips.iter().filter(|vip| vip.mode != VipMode::Local) {
+            for interface in &self.interfaces_of(vip) {
+                let (ipv6, what) = if vip.address.is_ipv6() { (true, "net.ipv6") } else { (false, "net.ipv4") };
+                if host::forwards(interface, ipv6) {
+                    self.warned.remove(&(interface.clone(), what));
+                } else if self.warned.insert((interface.clone(), what)) {
+                    tracing::warn!(
+                        vip = vip.name,
+                        interface,
+                        "{what}.conf.{interface}.forwarding is 0: the kernel will know no route for its packets; set it to 1"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn sockets(vip: &Vip) -> impl Iterator<Item = SocketAddr> {
+    vip.endpoints.iter().filter_map(|endpoint| match endpoint.address {
+        EndpointAddress::Socket(address) => Some(address),
+        EndpointAddress::Name { .. } => None,
+    })
+}
+
+/// What was known of routes goes on counting.
+fn say(asked: io::Result<()>) {
+    if let Err(error) = asked {
+        tracing::error!(%error, "the kernel cannot be asked for routes: where vips are attached stays as it is");
+    }
+}
+
+pub(super) fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<(), Refusal> {
+    for vip in vips {
+        for name in &vip.interfaces {
+            let (vip, name) = (vip.name.clone(), name.clone());
+            match present.iter().find(|interface| interface.name == name) {
+                Some(interface) if interface.ethernet => {}
+                Some(_) => return Err(Refusal::NotEthernet { vip, name }),
+                None => return Err(Refusal::NoInterface { nearest: interfaces::nearest(&name, present), vip, name }),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Source addresses of `full_nat` vips that name none. Endpoints without one go to `unreachable`.
+///
+/// # Errors
+/// Every vip that has too many: what is wrong with one is nothing to the others, and whoever asked may go on without those.
+pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sources, Refusal> {
+    let mut towards = BTreeMap::new();
+    let mut refused = Vec::new();
+    for vip in vips.iter().filter(|vip| matches!(&vip.mode, VipMode::FullNat { sources } if sources.is_empty())) {
+        match sources_of(vip, unreachable) {
+            Ok(found) => drop(towards.insert(vip.name.clone(), found)),
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    match refused.pop() {
+        None => {
+            let own = own::among(vips.iter().map(|vip| vip.address));
+            Ok(Sources { towards, ports: host::free_ports(), own })
+        }
+        Some(only) if refused.is_empty() => Err(only),
+        Some(last) => {
+            refused.push(last);
+            Err(Refusal::Several(refused))
+        }
+    }
+}
+
+fn sources_of(vip: &Vip, unreachable: &mut Unreachable) -> Result<BTreeMap<SocketAddr, IpAddr>, Refusal> {
+    let mut found = BTreeMap::new();
+    for endpoint in sockets(vip) {
+        match host::source_towards(endpoint) {
+            Ok(source) => drop(found.insert(endpoint, source)),
+            Err(error) => {
+                let why = format!(
+                    "this host has no source address towards it ({error}): add a route, or name an address in `sources`"
+                );
+                unreachable.add(&vip.name, endpoint, why);
+            }
+        }
+    }
+    let have = found.values().collect::<BTreeSet<_>>().len();
+    if have > LB_POOL_MAX as usize {
+        return Err(Refusal::TooManySources { vip: vip.name.clone(), have, max: LB_POOL_MAX });
+    }
+    Ok(found)
+}
