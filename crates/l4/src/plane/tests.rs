@@ -570,7 +570,9 @@ fn a_plane_without_interfaces_is_not_swept_away_while_its_process_lives() {
     drop(plane);
     assert!(is_there_when_swept(), "the other process lives");
     drop(successor);
-    assert!(!is_there_when_swept(), "nobody looks after it");
+    // Between fork and exec, a process that another test starts has a copy of the descriptor, and with it the hold.
+    let swept = until(PATIENCE, || (!is_there_when_swept()).then_some(()));
+    assert!(swept.is_some(), "nobody looks after it");
 }
 
 /// Puts both halves of an established flow into the table, last heard at that time.
