@@ -38,11 +38,11 @@ const FILES: [(&str, usize); 3] = [("small", 1_000), ("middle", 300_000), ("larg
 
 /// The verb.
 pub fn run(arguments: &[String]) -> Result<(), String> {
-    let (mut minutes, mut binary) = (10, None);
+    let (mut minutes, mut binary) = (10_u64, None);
     let mut words = arguments.iter().map(String::as_str);
     while let Some(word) = words.next() {
         match (word, words.next()) {
-            ("--minutes", Some(count)) => minutes = count.parse().map_err(|_| USAGE.to_owned())?,
+            ("--minutes", Some(count)) => minutes = count.parse().ok().filter(|minutes| *minutes > 0).ok_or(USAGE)?,
             ("--bin", Some(file)) => binary = Some(PathBuf::from(file)),
             _ => return Err(USAGE.into()),
         }
