@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::network::{Family, Links, Vips, vip, within};
 use support::{Origin, Scratch, Steelyard, get, local, port, steelyard};
 use testkit::strict::ResponseTo;
-use testkit::{Exit, Program, client};
+use testkit::{Exit, PATIENCE, Program, Signal, client};
 
 /// A listener `web` at `listen` in front of a cluster `app` of these endpoints.
 fn config(listen: u16, endpoints: &str) -> String {
@@ -172,6 +172,37 @@ fn packets_to_an_endpoint_that_does_not_answer() {
             &vips.steelyard,
             &["endpoints of web answered no packet: 31.31.31.1:80 ", "of 3 new flows in the last minute"],
         );
+    });
+}
+
+#[test]
+fn an_endpoint_of_a_vip_that_refuses_connections() {
+    within("an_endpoint_of_a_vip_that_refuses_connections", Links::default(), |network| {
+        let to = std::net::SocketAddr::new(Family::V4.vip(1), 80);
+        // Nothing listens there, and nothing checks it.
+        let vips = Vips::serve(&vip("web", to, "tcp", &format!("endpoints: ['{}:80']", Family::V4.endpoint(0))));
+        for _ in 0..3 {
+            assert!(network.try_connect(to).is_none());
+        }
+        is_wrong(
+            &vips.steelyard,
+            &["most connections of web were refused", "31.31.31.1:80 3 new flows in the last minute"],
+        );
+    });
+}
+
+#[test]
+fn vips_that_an_earlier_process_left() {
+    within("vips_that_an_earlier_process_left", Links::default(), |network| {
+        let to = std::net::SocketAddr::new(Family::V4.vip(1), 80);
+        let _origins = network.origins();
+        let mut vips = Vips::serve(&vip("web", to, "tcp", &format!("endpoints: ['{}:80']", Family::V4.endpoint(0))));
+        vips.steelyard.program.signal(Signal::KILL).unwrap();
+        vips.steelyard.program.exit_within(PATIENCE).unwrap();
+        let other = Steelyard::serve(&config(port(), "'127.0.0.1:9'"), 1);
+        is_wrong(&other, &["vips of an earlier process go on forwarding"]);
+        assert_eq!(support::network::detach().exit, Exit::Code(0));
+        is_good(&other);
     });
 }
 

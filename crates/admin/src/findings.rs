@@ -60,6 +60,7 @@ pub fn findings(status: &Status) -> Vec<Finding> {
     of_process(status, &mut found);
     for listener in &status.listeners {
         of_listener(listener, &mut found);
+        of_left_requests(listener, &status.routes, &mut found);
     }
     of_routes(&status.routes, &mut found);
     for cluster in &status.clusters {
@@ -95,6 +96,11 @@ fn of_process(status: &Status, found: &mut Found) {
     if let Some(reload) = status.last_reload.as_ref().filter(|reload| !reload.ok) {
         found.wrong("reload_refused", "", refused_reload(status, reload));
     }
+    if status.vips_left {
+        let text = "vips of an earlier process go on forwarding, and no process checks their endpoints: `steelyard vip \
+                    detach` takes them down";
+        found.wrong("vips_left", "", text.to_owned());
+    }
     for file in &status.missing_files {
         let text = format!(
             "{file} is missing: generation {} stays in use, but a restart would fail; put the file back",
@@ -124,6 +130,31 @@ fn of_process(status: &Status, found: &mut Found) {
         );
         found.wrong("memory_full", "", text);
     }
+}
+
+/// Requests that the clients gave up. Some always are; but where not a single one of a listener was answered, it is not the clients' doing.
+fn of_left_requests(listener: &ListenerStatus, routes: &[RouteStatus], found: &mut Found) {
+    let own = || routes.iter().filter(|route| route.listener == listener.name);
+    let answered = [
+        own().map(|route| route.recent.responses).sum::<u64>(),
+        own().map(|route| route.latest.responses).sum::<u64>(),
+    ];
+    let left = [&listener.recent, &listener.latest]
+        .map(|of| of.refused.get(Reason::ClientReset.name()).copied().unwrap_or_default());
+    let is_unanswered = |(left, answered)| (left >= FAILURES_MIN && answered == 0).then_some(left);
+    let spans = [(left[0], answered[0]), (left[1], answered[1])];
+    let Some((left, span)) = first_span(spans, is_unanswered) else { return };
+    // A relay knows of no responses.
+    if !matches!(listener.protocol.as_str(), "http" | "https") {
+        return;
+    }
+    let text = format!(
+        "clients of {} gave up {} in the {span} before a response came, and none got one: find out why the endpoints do \
+         not answer",
+        listener.name,
+        counted(left, "request")
+    );
+    found.wrong("listener_unanswered", &listener.name, text);
 }
 
 fn refused_reload(status: &Status, reload: &Reload) -> String {
@@ -230,7 +261,13 @@ fn advice(reason: Reason) -> &'static str {
         Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => {
             "find out why the endpoint is slow, or raise the timeout"
         }
-        Reason::UpstreamTls => "compare the endpoint's certificate with `ca` and `server_name` of the cluster's `tls`",
+        Reason::UpstreamTls => "find out whether the endpoint speaks TLS on this port",
+        Reason::UpstreamTlsIssuer | Reason::UpstreamTlsName => {
+            "compare the endpoint's certificate with `ca` and `server_name` of the cluster's `tls`"
+        }
+        Reason::UpstreamTlsExpired => "renew the endpoint's certificate, or set the clock of this host",
+        Reason::UpstreamTlsCertificate => "the endpoint needs another certificate",
+        Reason::UpstreamTlsAlert => "the endpoint may want the `certificate` of the cluster's `tls`; its own log tells",
         Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
         _ => "docs/reasons.md explains each",
     }
@@ -302,10 +339,16 @@ fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
         all.timeouts += of.timeouts;
     }
     let what_to_do = kinds(&all).into_iter().max_by_key(|(_, count, _)| *count).map_or("", |(.., what)| what);
-    let unchecked = match failing.iter().any(|(endpoint, _)| endpoint.state == EndpointState::Unchecked) {
+    // It runs and listens, and what it said is known.
+    let unreachable = failing.iter().filter(|(_, (of, _))| of.unreachable > 0);
+    let why = |endpoint: &'_ EndpointStatus| endpoint.why.clone().filter(|why| why.starts_with("TLS: "));
+    let tls = unreachable.map(|(endpoint, _)| *endpoint).find_map(why);
+    let is_unchecked = failing.iter().any(|(endpoint, _)| endpoint.state == EndpointState::Unchecked);
+    let unchecked = match tls.is_none() && is_unchecked {
         true => "; nothing checks it: give the cluster a `health_check`",
         false => "",
     };
+    let what_to_do = tls.as_deref().unwrap_or(what_to_do);
     let text = format!("requests to {} failed at {}; {what_to_do}{unchecked}", cluster.name, shortened(each, ", "));
     found.wrong("endpoint_failures", &cluster.name, text);
 }
@@ -376,6 +419,7 @@ fn of_vips(status: &Status, found: &mut Found) {
         }
         of_endpoints_here(vip, found);
         of_silence(vip, found);
+        of_unmade_connections(vip, found);
         of_drops(vip, found);
     }
 }
@@ -424,6 +468,36 @@ fn of_silence(vip: &VipStatus, found: &mut Found) {
     // Some protocols over UDP never answer; no connection over TCP begins without an answer.
     let severity = if vip.address.ends_with("/udp") { Severity::Notice } else { Severity::Wrong };
     found.add(severity, "vip_unanswered", &vip.name, text);
+}
+
+/// Endpoints over TCP to which most new flows had no second packet: nobody listens there and its host refuses, or the clients never acknowledge.
+/// A connection that comes about takes three or more.
+fn of_unmade_connections(vip: &VipStatus, found: &mut Found) {
+    if vip.mode == "dsr" || !vip.address.ends_with("/tcp") {
+        return;
+    }
+    // One may be on its way.
+    let is_unmade = |of: &VipEndpointRecent| {
+        of.flows >= 2 && of.packets_from > 0 && of.packets_to.saturating_mul(2) <= of.flows.saturating_mul(3)
+    };
+    let unmade = vip.endpoints.iter().filter_map(|endpoint| {
+        let find = |of: VipEndpointRecent| is_unmade(&of).then_some(of);
+        Some((endpoint, first_span([endpoint.recent, endpoint.latest], find)?))
+    });
+    let unmade: Vec<_> = unmade.collect();
+    if unmade.is_empty() {
+        return;
+    }
+    let each = unmade
+        .iter()
+        .map(|(endpoint, (of, span))| format!("{} {} in the {span}", endpoint.address, counted(of.flows, "new flow")));
+    let text = format!(
+        "most connections of {} were refused by the endpoint, or not completed by the client: {}; find out whether \
+         something listens on the endpoint's port",
+        vip.name,
+        shortened(each, ", ")
+    );
+    found.wrong("vip_refused", &vip.name, text);
 }
 
 fn of_drops(vip: &VipStatus, found: &mut Found) {

@@ -72,6 +72,9 @@ pub struct Status {
     /// Those of the file in its order, then those that were added.
     #[serde(default)]
     pub vips: Vec<VipStatus>,
+    /// This process serves no vips, and those of an earlier process still forward, with no process that looks after them.
+    #[serde(default)]
+    pub vips_left: bool,
 }
 
 /// A reload and its outcome.

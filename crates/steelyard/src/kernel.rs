@@ -302,9 +302,14 @@ fn options(flows_max: u32) -> l4::Options {
     l4::Options { flows_max, ..l4::Options::default() }
 }
 
-/// Says so where an earlier process has left vips in the kernel that nobody looks after.
+/// Whether an earlier process has left vips in the kernel that no process looks after.
+pub(crate) fn are_vips_left() -> bool {
+    l4::pinned(&l4::Options::default()) && !Sole::is_taken()
+}
+
+/// Says so where there are such.
 pub(crate) fn warn_of_leftovers() {
-    if l4::pinned(&l4::Options::default()) && Sole::take().is_ok() {
+    if are_vips_left() {
         tracing::warn!(
             "vips of an earlier process go on forwarding unattended; `steelyard vip detach` takes them down"
         );

@@ -29,6 +29,11 @@ impl Sole {
         Self::take_as(NAME)
     }
 
+    /// Whether a process has the right. Takes it from nobody, not even for a moment. False where the host does not tell.
+    pub(crate) fn is_taken() -> bool {
+        is_bound(NAME)
+    }
+
     fn take_as(name: &[u8]) -> Result<Self, Taken> {
         let address = SocketAddr::from_abstract_name(name).map_err(Taken::No)?;
         match UnixListener::bind_addr(&address) {
@@ -37,6 +42,13 @@ impl Sole {
             Err(error) => Err(Taken::No(error)),
         }
     }
+}
+
+/// From the table of this network namespace's sockets, in which abstract names begin with `@`.
+fn is_bound(name: &[u8]) -> bool {
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let path = [b"@", name].concat();
+    table.split(|byte| *byte == b'\n').any(|line| line.rsplit(|byte| *byte == b' ').next() == Some(&path[..]))
 }
 
 fn owner(address: &SocketAddr) -> Option<i32> {
@@ -67,6 +79,8 @@ mod tests {
     fn there_is_one_at_a_time() {
         let name = format!("steelyard/test-{}", std::process::id());
         let sole = Sole::take_as(name.as_bytes()).unwrap_or_else(|taken| panic!("{taken}"));
+        assert!(is_bound(name.as_bytes()));
+        assert!(!is_bound(&name.as_bytes()[..name.len() - 1]), "another name");
         let Err(taken) = Sole::take_as(name.as_bytes()) else { panic!("two at a time") };
         let expect =
             format!("process {} serves the vips of this network namespace, and only one can", std::process::id());

@@ -24,6 +24,7 @@ fn nothing() {
     let mut status = status();
     status.listeners[0].recent.requests = 100;
     status.listeners[0].recent.refused = counts(&[("client_reset", 90), ("mirror_failed", 90), ("tunnel_idle", 9)]);
+    status.routes[0].recent.responses = 10;
     check(&status, &[]);
 }
 
@@ -104,6 +105,31 @@ fn requests_that_fail() {
             ("route_errors", Wrong, "a route answered with 5xx: / of web 17122 of 17122 in the last minute"),
         ],
     );
+}
+
+#[test]
+fn requests_that_clients_give_up() {
+    let mut status = status();
+    let recent = &mut status.listeners[0].recent;
+    (recent.requests, recent.refused) = (4, counts(&[("client_reset", 4)]));
+    check(&status, &[]);
+    let recent = &mut status.listeners[0].recent;
+    (recent.requests, recent.refused) = (5, counts(&[("client_reset", 5)]));
+    let text = "clients of web gave up 5 requests in the last minute before a response came, and none got one: find out why \
+                the endpoints do not answer";
+    check(&status, &[("listener_unanswered", Wrong, text)]);
+    // Those of a minute ago were answered.
+    status.routes[0].recent.responses = 1;
+    status.listeners[0].latest.refused = counts(&[("client_reset", 5)]);
+    let text = text.replace("minute", "seconds");
+    check(&status, &[("listener_unanswered", Wrong, &text)]);
+    status.listeners[0].latest.refused.clear();
+    // What a client leaves in the middle has been answered.
+    status.routes[0].recent.responses = 1;
+    check(&status, &[]);
+    status.routes[0].recent.responses = 0;
+    status.listeners[0].protocol = "tcp".into();
+    check(&status, &[]);
 }
 
 #[test]
@@ -200,6 +226,17 @@ fn endpoints_that_fail() {
 }
 
 #[test]
+fn endpoints_that_fail_in_tls() {
+    let mut status = status();
+    let endpoint = &mut status.clusters[0].endpoints[1];
+    endpoint.recent = EndpointRecent { requests: 3, unreachable: 3, ..EndpointRecent::default() };
+    endpoint.why = Some("TLS: invalid peer certificate: UnknownIssuer".into());
+    let text = "requests to shop failed at 127.0.0.1:9002 3 of 3 in the last minute (3 not connected); TLS: invalid peer \
+                certificate: UnknownIssuer";
+    check(&status, &[("endpoint_failures", Wrong, text)]);
+}
+
+#[test]
 fn states_of_endpoints() {
     use EndpointState::{Draining, Ejected, Healthy, Unchecked, Unhealthy};
     let check = |panic, endpoints: &[(u32, EndpointState)], expect: &[(&str, Severity, &str)]| {
@@ -291,6 +328,47 @@ fn packets_without_an_answer() {
     // The first may be on its way; and one that is silent on old connections may have nothing to say.
     check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { packets_to: 1, ..silent }), &[]);
     check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { flows: 0, ..silent }), &[]);
+}
+
+#[test]
+fn connections_that_do_not_come_about() {
+    let with = |address: &str, mode: &str, recent: VipEndpointRecent, latest: VipEndpointRecent| {
+        let (mut status, mut vip) = (status(), vip());
+        (vip.address, vip.mode) = (address.into(), mode.into());
+        vip.endpoints.truncate(1);
+        (vip.endpoints[0].recent, vip.endpoints[0].latest) = (recent, latest);
+        status.vips = vec![vip];
+        status
+    };
+    let none = VipEndpointRecent::default();
+    // A SYN and the answer to it for each.
+    let refused = VipEndpointRecent { flows: 8, packets_to: 8, packets_from: 8 };
+    let text = |span| {
+        format!(
+            "most connections of dns were refused by the endpoint, or not completed by the client: 10.0.0.1 8 new flows in \
+             the last {span}; find out whether something listens on the endpoint's port"
+        )
+    };
+    let tcp = "192.0.2.1:80/tcp";
+    check(&with(tcp, "nat", refused, none), &[("vip_refused", Wrong, &text("minute"))]);
+    // Connections of half a minute ago were served.
+    let served = VipEndpointRecent { flows: 50, packets_to: 500, packets_from: 500 };
+    check(&with(tcp, "full_nat", served, refused), &[("vip_refused", Wrong, &text("seconds"))]);
+    check(&with(tcp, "nat", served, served), &[]);
+    // The shortest that come about: SYN, ACK, and the packet that ends them. Half of the others are refused.
+    check(&with(tcp, "nat", VipEndpointRecent { packets_to: 16, ..refused }, none), &[]);
+    check(&with(tcp, "nat", VipEndpointRecent { flows: 1, packets_to: 1, packets_from: 1 }, none), &[]);
+    check(&with(tcp, "dsr", refused, none), &[]);
+    check(&with("192.0.2.1:53/udp", "nat", refused, none), &[]);
+}
+
+#[test]
+fn vips_that_nobody_looks_after() {
+    let mut status = status();
+    status.vips_left = true;
+    let text = "vips of an earlier process go on forwarding, and no process checks their endpoints: `steelyard vip detach` \
+                takes them down";
+    check(&status, &[("vips_left", Wrong, text)]);
 }
 
 #[test]

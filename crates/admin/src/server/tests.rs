@@ -116,6 +116,7 @@ fn status() -> Status {
         clusters: vec![crate::ClusterStatus::new(&cluster, &totals, false, vec![endpoint])],
         kernel_plane: None,
         vips: Vec::new(),
+        vips_left: false,
     }
 }
 

@@ -78,6 +78,7 @@ pub(crate) fn status() -> Status {
         clusters: vec![cluster],
         kernel_plane: None,
         vips: Vec::new(),
+        vips_left: false,
     }
 }
 

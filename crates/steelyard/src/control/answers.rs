@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
 use crate::exit::Exit;
+use crate::kernel;
 use crate::vips::{self, VipPlan};
 
 /// Endpoints named to one who asks for another.
@@ -61,6 +62,7 @@ impl admin::Control for Control {
             routes: snapshot.iter().flat_map(|snapshot| admin::route_statuses(snapshot, &totals, &outcomes)).collect(),
             methods: admin::method_statuses(&totals),
             clusters: plans.map(|plan| cluster_status(plan, &totals, &outcomes, &probes)).collect(),
+            vips_left: kernel_plane.is_none() && kernel::are_vips_left(),
             kernel_plane,
             vips,
         };
