@@ -201,7 +201,8 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
     pki.issue("right", &["right.internal", "127.0.0.1"]);
     pki.issue_expired("old", &["127.0.0.1"]);
     clients.issue("us", &["us"]);
-    let old = pki.origin("old", None);
+    pki.issue_ca("ca_like", &["127.0.0.1"]);
+    let (old, ca_like) = (pki.origin("old", None), pki.origin("ca_like", None));
     let (plain, mutual) = (pki.origin("right", None), pki.origin("right", Some(&clients)));
     let web = local(port());
     let ca = pki.path("ca.pem").display().to_string();
@@ -234,6 +235,7 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
     check(plain, &format!("{{ca: {}}}", clients.path("ca.pem").display()), unknown);
     check(plain, "{verify: false, server_name: wrong.internal}", None);
     check(old, &format!("{{ca: {ca}}}"), Some(("upstream_tls_expired", "expired")));
+    check(ca_like, &format!("{{ca: {ca}}}"), Some(("upstream_tls_certificate", "basicConstraints says CA:TRUE")));
     let us = format!("{{cert: {}, key: {}}}", clients.path("us.pem").display(), clients.path("us.key").display());
     check(mutual, &format!("{{ca: {ca}, certificate: {us}}}"), None);
     check(mutual, &format!("{{ca: {ca}}}"), Some(("upstream_tls_alert", "alert")));
@@ -244,21 +246,25 @@ fn probes_speak_tls_as_requests_do() {
     let scratch = Scratch::new();
     let pki = Pki::new(&scratch.path().join("e"));
     pki.issue("right", &["right.internal"]);
-    let endpoint = pki.origin("right", None);
+    pki.issue_ca("ca_like", &["right.internal"]);
+    let (right, ca_like) = (pki.origin("right", None), pki.origin("ca_like", None));
     let ca = pki.path("ca.pem").display().to_string();
-    let config = |name: &str| {
+    let config = |endpoint: SocketAddr, name: &str| {
         format!(
             "admin: {{admin}}\nlisteners: {{web: {{bind: '127.0.0.1:0', protocol: http, to: up}}}}\nclusters:\n  up:\n    endpoints: [{endpoint}]\n    \
              tls: {{ca: {ca}, server_name: {name}}}\n    health_check: {{http: /, interval: 20ms, unhealthy_after: 1, healthy_after: 1}}\n"
         )
     };
-    let mut balancer = Steelyard::serve(&config("right.internal"), 1);
+    let mut balancer = Steelyard::serve(&config(right, "right.internal"), 1);
     let state = |status: &serde_json::Value| status["clusters"][0]["endpoints"][0].clone();
     balancer.until("healthy", |status| state(status)["state"] == "healthy");
-    balancer.reload(&config("wrong.internal"), |status| state(status)["state"] == "unhealthy");
+    balancer.reload(&config(right, "wrong.internal"), |status| state(status)["state"] == "unhealthy");
     let why = state(&balancer.status()).to_string();
     assert!(why.contains("TLS: ") && why.contains("wrong.internal"), "{why}");
-    balancer.reload(&config("right.internal"), |status| state(status)["state"] == "healthy");
+    balancer.reload(&config(right, "right.internal"), |status| state(status)["state"] == "healthy");
+    balancer.reload(&config(ca_like, "right.internal"), |status| state(status)["state"] == "unhealthy");
+    let why = state(&balancer.status()).to_string();
+    assert!(why.contains("TLS: ") && why.contains("CA:TRUE"), "{why}");
 }
 
 #[test]

@@ -414,7 +414,7 @@ impl<'a> Attempt<'a> {
         }
         self.cluster.record(&self.lease.endpoint, clock::now_ms(), outcome(error));
         if let Some(source) = error.source.as_ref().filter(|source| self.was_sent && tls::reason(source).is_some()) {
-            self.lease.endpoint.state.note_failure(&format!("TLS: {source}"));
+            self.lease.endpoint.state.note_failure(&format!("TLS: {}", tls::told(source)));
         }
         tracing::debug!(
             cluster = self.cluster.plan.policy.name,

@@ -169,8 +169,7 @@ pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfO
             let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await;
             match &secured {
                 Ok(_) => endpoint.state.clear_failure(),
-                // rustls says it in words: which name the certificate is for, when it expired.
-                Err(error) => endpoint.state.note_failure(&format!("TLS: {error}")),
+                Err(error) => endpoint.state.note_failure(&format!("TLS: {}", tls::told(error))),
             }
             Ok(Stream::Tls(Box::new(secured?)))
         }

@@ -46,6 +46,13 @@ impl Pki {
         });
     }
 
+    /// The same, of a certificate that says of itself that it is a CA's, as `openssl req -x509` makes them.
+    pub fn issue_ca(&self, name: &str, hosts: &[&str]) {
+        self.issue_with(name, hosts, |params| {
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        });
+    }
+
     fn issue_with(&self, name: &str, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let key = KeyPair::generate().unwrap();

@@ -81,7 +81,8 @@ impl ClientKeys {
         address: SocketAddr,
         host: Option<&str>,
     ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
-        self.connect(tcp, address, host).await
+        // A probe tells of it in words alone.
+        self.connect(tcp, address, host).await.map_err(|error| io::Error::new(error.kind(), super::told(&error)))
     }
 
     /// The same, for a connection of a worker.

@@ -84,6 +84,18 @@ pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
     })
 }
 
+/// What an operator is told of such a failure. rustls says most in words: which name the certificate is for, when it expired.
+pub(crate) fn told(error: &std::io::Error) -> String {
+    const OF_A_CA: &str = "the endpoint's own certificate is one of a CA (basicConstraints says CA:TRUE); give it one \
+                           that says CA:FALSE";
+    let text = error.to_string();
+    // `openssl req -x509` makes one of these unless it is told otherwise, and other clients take it.
+    match text.contains("CaUsedAsEndEntity") {
+        true => OF_A_CA.to_owned(),
+        false => text,
+    }
+}
+
 /// The versions of TLS from `min` on.
 fn versions(min: model::TlsVersion) -> &'static [&'static rustls::SupportedProtocolVersion] {
     static NEW: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
