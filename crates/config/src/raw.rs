@@ -192,7 +192,7 @@ keys! {
         optional merge_slashes: Flag, default PATHS.merge_slashes.to_string();
         /// Which form an endpoint is asked for where no route rewrites the path, and a redirect that keeps the path leads to.
         optional forward: OneOf<ForwardPath>, default word(&PATHS.forward);
-        /// Answer 400 to a path that others may read differently: with `%2F`, with `\` or `%5C`, with a control character such as `%00`, with a `%` that begins no escape, or with a segment such as `..;x`.
+        /// Answer 400 to a path that others may read differently: with `%2F`, with `\` or `%5C`, with a control character such as `%00`, with a `%` that begins no escape, with a segment such as `..;x`, or with `//..`, which depends on whether slashes are merged first.
         optional refuse_ambiguous: Flag, default PATHS.refuse_ambiguous.to_string();
     }
 }

@@ -17,6 +17,8 @@ pub enum Ambiguity {
     Escape,
     /// `..;x`: a dot segment for whoever takes parameters off a segment first.
     DotParameter,
+    /// `//..`: it takes away the empty segment for whoever does not merge slashes, and the one before that for whoever merges them first.
+    EmptySegment,
 }
 
 /// Path and query of a target. An empty path is `/` (RFC 9112 section 3.2.1). The query is empty, or begins with `?`.
@@ -156,7 +158,19 @@ pub fn ambiguity(path: &[u8]) -> Option<Ambiguity> {
         }
     }
     // `..;` however it is written: only the dots and the semicolon matter here, and decoding makes no slashes.
-    has_dot_parameter(path).then_some(Ambiguity::DotParameter)
+    if has_dot_parameter(path) {
+        return Some(Ambiguity::DotParameter);
+    }
+    removes_empty_segment(path).then_some(Ambiguity::EmptySegment)
+}
+
+/// Slashes merged before and after dot segments are removed give two paths.
+fn removes_empty_segment(path: &[u8]) -> bool {
+    if memchr::memmem::find(path, b"//").is_none() {
+        return false;
+    }
+    let normal = |path: &[u8], merge_slashes| normalize(path, merge_slashes).unwrap_or_else(|| path.to_vec());
+    normal(&normal(path, false), true) != normal(path, true)
 }
 
 fn has_dot_parameter(path: &[u8]) -> bool {
@@ -274,6 +288,10 @@ mod tests {
         check("/a/%2e.;x=y/b", Some(Ambiguity::DotParameter));
         check("/.;/b", Some(Ambiguity::DotParameter));
         check("/.%3b", Some(Ambiguity::DotParameter));
+        check("/x//../admin", Some(Ambiguity::EmptySegment));
+        check("/x//./%2e%2E/admin", Some(Ambiguity::EmptySegment));
+        check("//..", None);
+        check("/x/..//admin//", None);
         for good in ["/", "*", "/a;v=1/..", "/a..;b", "/...;", "/;", "/a%20b%25", "//x", "/%61"] {
             check(good, None);
         }
