@@ -94,11 +94,12 @@ impl FieldId {
             6 => &[(b"cookie", Self::Cookie), (b"expect", Self::Expect)],
             7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
             8 => &[(b"x-scheme", Self::Claim)],
-            9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::Claim)],
+            // Frameworks that look for the client's address read `Client-IP`: PHP applications as HTTP_CLIENT_IP, and before any other.
+            9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::Claim), (b"client-ip", Self::Claim)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
             11 => &[(b"x-client-ip", Self::Claim), (b"x-forwarded", Self::Claim)],
             12 => &[(b"x-url-scheme", Self::Claim)],
-            13 => &[(b"x-rewrite-url", Self::Claim)],
+            13 => &[(b"x-rewrite-url", Self::Claim), (b"forwarded-for", Self::Claim), (b"x-forward-for", Self::Claim)],
             14 => &[
                 (b"content-length", Self::ContentLength),
                 (b"http2-settings", Self::Http2Settings),
@@ -109,6 +110,7 @@ impl FieldId {
                 (b"x-forwarded-for", Self::XForwardedFor),
                 (b"x-original-host", Self::Claim),
                 (b"front-end-https", Self::Claim),
+                (b"proxy-client-ip", Self::Claim),
             ],
             16 => &[
                 (b"x-forwarded-host", Self::XForwardedHost),
@@ -117,8 +119,13 @@ impl FieldId {
                 (b"fastly-client-ip", Self::Claim),
             ],
             17 => &[(b"transfer-encoding", Self::TransferEncoding), (b"x-forwarded-proto", Self::XForwardedProto)],
-            18 => &[(b"proxy-authenticate", Self::ProxyAuthenticate)],
+            18 => &[
+                (b"proxy-authenticate", Self::ProxyAuthenticate),
+                (b"wl-proxy-client-ip", Self::Claim),
+                (b"cf-connecting-ipv6", Self::Claim),
+            ],
             19 => &[(b"proxy-authorization", Self::ProxyAuthorization), (b"x-cluster-client-ip", Self::Claim)],
+            20 => &[(b"x-http-host-override", Self::Claim)],
             24 => &[(b"x-envoy-external-address", Self::Claim), (b"x-original-forwarded-for", Self::Claim)],
             _ => &[],
         };
@@ -311,9 +318,16 @@ mod tests {
         check("Content_Length", FieldId::Alias);
         check("content_lengthy", FieldId::Other);
         check("dATE", FieldId::Date);
-        for claim in
-            ["X-Real-IP", "x-forwarded-fox", "X-Forwarded-Port", "X-Forwarded-Tls-Client-Cert-Info", "X-Original-URL"]
-        {
+        for claim in [
+            "X-Real-IP",
+            "Client-IP",
+            "WL-Proxy-Client-IP",
+            "X-HTTP-Host-Override",
+            "x-forwarded-fox",
+            "X-Forwarded-Port",
+            "X-Forwarded-Tls-Client-Cert-Info",
+            "X-Original-URL",
+        ] {
             check(claim, FieldId::Claim);
             check(&claim.replace('-', "_"), FieldId::Alias);
         }
