@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 use support::{Origin, Scratch, Steelyard, local, port, run, steelyard};
 use testkit::strict::ResponseTo;
-use testkit::{Exit, Finished, Program, Signal};
+use testkit::{Exit, Finished, PATIENCE, Program, Signal, until};
 use tls::Pki;
 
 #[track_caller]
@@ -427,4 +427,52 @@ fn a_proxy_can_be_asked_how_it_is() {
     assert!(said.contains("WARN") && said.contains("127.0.0.1:9900"), "{said}");
     second.says("listening").unwrap();
     assert!(status().stdout.contains("127.0.0.1:8080"), "{}", status().stdout);
+}
+
+/// The file of a Unix socket: who may use it, and when it comes and goes.
+#[test]
+fn the_control_api_at_a_path() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let scratch = Scratch::new();
+    let path = scratch.path().join("admin.sock");
+    let place = format!("unix:{}", path.display());
+    let text = format!(
+        "admin: '{place}'\nlisteners: {{web: {{bind: '{}', protocol: http, to: app}}}}\nclusters: {{app: {{endpoints: ['127.0.0.1:9']}}}}\n",
+        local(port())
+    );
+    let file = scratch.write("steelyard.yaml", &text);
+    let start = || Program::spawn("steelyard", steelyard().args(["serve", "--workers", "1", "-c", &file])).unwrap();
+    let ask = |words: &[&str]| run(&[words, &["--admin", &place]].concat());
+    let pid = || {
+        let answer = ask(&["status", "--json"]);
+        serde_json::from_str::<Value>(&answer.stdout).ok().and_then(|status| status["pid"].as_u64())
+    };
+
+    // A process that was killed has left its socket.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut program = start();
+    let first = program.until("answers", pid).unwrap();
+    assert_eq!(first, u64::from(program.pid()));
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(ask(&["reload"]).exit, Exit::Code(0));
+    assert_eq!(ask(&["endpoint", "drain", "127.0.0.1:9"]).exit, Exit::Code(0));
+
+    let second = run(&["serve", "--workers", "1", "-c", &file]);
+    assert_eq!(second.exit, Exit::Code(77), "{}", second.stderr);
+    assert!(
+        second.stderr.contains(&format!("cannot listen on {place}: another process listens there")),
+        "{}",
+        second.stderr
+    );
+
+    // The successor answers at the same path, and the old process leaves the file to it.
+    program.signal(Signal::USR2).unwrap();
+    assert_eq!(program.exit_within(PATIENCE).unwrap(), Exit::Code(0));
+    let successor = until(PATIENCE, || pid().filter(|pid| *pid != first)).expect("a successor");
+    let successor = rustix::process::Pid::from_raw(i32::try_from(successor).unwrap()).unwrap();
+    rustix::process::kill_process(successor, Signal::TERM).unwrap();
+    until(PATIENCE, || (!path.exists()).then_some(())).expect("the file goes with the process");
+    let nobody = ask(&["status"]);
+    assert!(nobody.exit != Exit::Code(0) && nobody.stderr.contains("nothing listens on unix:"), "{}", nobody.stderr);
 }

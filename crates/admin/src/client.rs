@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use model::AdminAddress;
 
 use crate::query::path;
 use crate::{ADMIN_HEADER, TraceQuestion, Within};
@@ -21,21 +24,21 @@ pub enum ClientError {
     /// No connection.
     Connect {
         /// To where.
-        address: SocketAddr,
+        address: AdminAddress,
         /// Why not.
         source: io::Error,
     },
     /// The connection broke, or fell silent.
     Broken {
         /// To where.
-        address: SocketAddr,
+        address: AdminAddress,
         /// How.
         source: io::Error,
     },
     /// What listens there does not answer as Steelyard does.
     Foreign {
         /// Where.
-        address: SocketAddr,
+        address: AdminAddress,
     },
     /// The answer is no: a status other than 200.
     Refused {
@@ -50,7 +53,7 @@ pub enum ClientError {
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn get(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
+pub fn get(address: &AdminAddress, path: &str) -> Result<Vec<u8>, ClientError> {
     ask(address, "GET", path, "")
 }
 
@@ -58,7 +61,7 @@ pub fn get(address: SocketAddr, path: &str) -> Result<Vec<u8>, ClientError> {
 ///
 /// # Errors
 /// See [`ClientError`].
-pub fn post(address: SocketAddr, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
+pub fn post(address: &AdminAddress, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
     ask(address, "POST", path, body)
 }
 
@@ -95,20 +98,28 @@ pub fn trace_path(question: &TraceQuestion) -> String {
     path("/trace", &[&[("vip", Some(vip.as_str())), ("from", Some(from.as_str()))], optional.as_slice()].concat())
 }
 
-fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
-    let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)
-        .map_err(|source| ClientError::Connect { address, source })?;
-    let answer = exchange(stream, method, path, body).map_err(|source| ClientError::Broken { address, source })?;
-    let (status, body) = read(&answer).ok_or(ClientError::Foreign { address })?;
+fn ask(address: &AdminAddress, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ClientError> {
+    let timeout = Some(SILENCE_TIMEOUT);
+    let connected = match address {
+        AdminAddress::Socket(socket) => TcpStream::connect_timeout(socket, CONNECT_TIMEOUT).map(|stream| {
+            let set = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
+            set.and_then(|()| exchange(stream, method, path, body))
+        }),
+        AdminAddress::Path(socket) => UnixStream::connect(socket).map(|stream| {
+            let set = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
+            set.and_then(|()| exchange(stream, method, path, body))
+        }),
+    };
+    let exchanged = connected.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+    let answer = exchanged.map_err(|source| ClientError::Broken { address: address.clone(), source })?;
+    let (status, body) = read(&answer).ok_or_else(|| ClientError::Foreign { address: address.clone() })?;
     match status {
         200 => Ok(body.to_vec()),
         _ => Err(ClientError::Refused { status, why: String::from_utf8_lossy(body).trim_end().to_owned() }),
     }
 }
 
-fn exchange(mut stream: TcpStream, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
-    stream.set_write_timeout(Some(SILENCE_TIMEOUT))?;
+fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
     // HTTP/1.0: the answer comes whole, never in chunks, and its end is that of the connection.
     let length = body.len();
     let request = format!(
@@ -132,14 +143,28 @@ fn read(answer: &[u8]) -> Option<(u16, &[u8])> {
     (length.trim().parse() == Ok(body.len())).then_some((status, body))
 }
 
+/// A socket whose process is gone refuses, and one that was removed is not found.
+fn is_nobody_there(address: &AdminAddress, error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => true,
+        io::ErrorKind::NotFound => matches!(address, AdminAddress::Path(_)),
+        _ => false,
+    }
+}
+
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connect { address, source } if source.kind() == io::ErrorKind::ConnectionRefused => {
+            Self::Connect { address, source } if is_nobody_there(address, source) => {
                 write!(
                     f,
                     "nothing listens on {address}: is steelyard running, and does its file have `admin: {address}`?"
                 )
+            }
+            Self::Connect { address: address @ AdminAddress::Path(_), source }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                write!(f, "no connection to {address}: only root and the user that steelyard runs as may ask it")
             }
             Self::Connect { address, source } => write!(f, "no connection to {address}: {source}"),
             Self::Broken { address, source } => {

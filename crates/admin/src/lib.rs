@@ -11,6 +11,7 @@
 mod client;
 mod findings;
 mod handle;
+mod listener;
 mod query;
 mod server;
 mod show;
@@ -21,6 +22,7 @@ use std::pin::Pin;
 
 pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
 pub use findings::{Finding, Severity, findings};
+pub use listener::Listener;
 pub use server::serve;
 pub use show::{render_flows_text, render_status_text, render_trace_text, render_vips_text};
 pub use status::{

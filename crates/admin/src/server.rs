@@ -11,7 +11,6 @@
 use std::fs::File;
 use std::future::poll_fn;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Poll;
@@ -20,10 +19,11 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::handle::handle;
+use crate::listener::{Listener, Stream, Watched};
 use crate::{Control, Pages};
 
 /// What a client may take of us.
@@ -50,11 +50,15 @@ const DESCRIPTORS_USED_UP: i32 = 24;
 /// Serves the control API on `listener` until it is dropped; requests that are under way then are finished by tasks of their own.
 ///
 /// One request a connection: who asks a few times a minute gains nothing from keeping it, and an idle one takes no place.
-pub async fn serve(listener: TcpListener, control: Arc<dyn Control>, pages: Pages) {
-    serve_with(listener, control, pages, LIMITS).await;
+///
+/// # Errors
+/// The runtime cannot watch the socket.
+pub async fn serve(listener: Listener, control: Arc<dyn Control>, pages: Pages) -> io::Result<()> {
+    serve_with(listener.try_into()?, control, pages, LIMITS).await;
+    Ok(())
 }
 
-async fn serve_with(listener: TcpListener, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
+async fn serve_with(listener: Watched, control: Arc<dyn Control>, pages: Pages, limits: Limits) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let mut spare = open_spare();
     // The semaphore is never closed.
@@ -86,16 +90,16 @@ fn open_spare() -> Option<OwnedFd> {
 }
 
 /// The next connection, and whether it has the spare descriptor.
-async fn accept(listener: &TcpListener, spare: &mut Option<OwnedFd>) -> io::Result<(TcpStream, bool)> {
+async fn accept(listener: &Watched, spare: &mut Option<OwnedFd>) -> io::Result<(Stream, bool)> {
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return Ok((stream, false)),
+        match poll_fn(|cx| listener.poll_accept(cx)).await {
+            Ok(stream) => return Ok((stream, false)),
             Err(error) if error.raw_os_error() == Some(DESCRIPTORS_USED_UP) && spare.take().is_some() => {}
             Err(error) => return Err(error),
         }
         // At once, before a worker takes the descriptor for a client.
         match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
-            Poll::Ready(accepted) => return accepted.map(|(stream, _)| (stream, true)),
+            Poll::Ready(accepted) => return accepted.map(|stream| (stream, true)),
             // Nobody is there: accept(2) asks for a descriptor before it looks (Linux 6.18).
             Poll::Pending => *spare = open_spare(),
         }
@@ -103,10 +107,24 @@ async fn accept(listener: &TcpListener, spare: &mut Option<OwnedFd>) -> io::Resu
 }
 
 /// Answers one request. Gives the descriptor of the connection, which has ended, still open: one that is closed is anybody's.
-async fn connection(stream: TcpStream, control: Arc<dyn Control>, pages: Pages, limits: Limits) -> Option<OwnedFd> {
-    let over_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+async fn connection(stream: Stream, control: Arc<dyn Control>, pages: Pages, limits: Limits) -> Option<OwnedFd> {
+    let ended = match stream {
+        Stream::Tcp(stream) => {
+            let over_loopback = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+            Stream::Tcp(answer(stream, &*control, pages, over_loopback, limits).await)
+        }
+        // No browser gets here. What holds over loopback does no harm.
+        Stream::Unix(stream) => Stream::Unix(answer(stream, &*control, pages, true, limits).await),
+    };
+    ended.end()
+}
+
+async fn answer<S>(stream: S, control: &dyn Control, pages: Pages, over_loopback: bool, limits: Limits) -> S
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     // In a box, as hyper asks for one that can be moved.
-    let service = service_fn(|request| Box::pin(handle(&*control, request, pages, over_loopback)));
+    let service = service_fn(|request| Box::pin(handle(control, request, pages, over_loopback)));
     let mut connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
@@ -116,10 +134,7 @@ async fn connection(stream: TcpStream, control: Arc<dyn Control>, pages: Pages, 
     // How it ended is the client's affair: it has its answer, or left, or was too slow.
     let ended = poll_fn(|cx| connection.poll_without_shutdown(cx));
     let _ = tokio::time::timeout(limits.connection_timeout, ended).await;
-    let stream = connection.into_parts().io.into_inner().into_std().ok()?;
-    // Fails where the client has closed its end already.
-    let _ = stream.shutdown(Shutdown::Both);
-    Some(stream.into())
+    connection.into_parts().io.into_inner()
 }
 
 #[cfg(test)]

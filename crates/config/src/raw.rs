@@ -31,7 +31,7 @@ keys! {
     /// The whole file.
     pub struct RawFile as "the file" {
         /// Where the control API listens, and `/metrics`, `/healthz` and `/readyz`. It has no passwords, and may change everything: only a
-        /// loopback address is taken.
+        /// loopback address is taken, or a Unix socket, as `unix:/run/steelyard/admin.sock`, which only the user of the process and root reach.
         optional admin: Admin, default "not opened";
         /// Where `/metrics`, `/healthz` and `/readyz` are answered as well, and nothing else: any address, for scrapers and probes on other hosts.
         optional metrics: Bind, default "not opened";

@@ -35,7 +35,7 @@ pub struct Settings {
     /// Whose `X-Forwarded-*` are believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Where this process itself listens: no listener of an object may.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<model::AdminAddress>,
     /// The same of `/metrics` and the probes alone.
     pub metrics: Option<SocketAddr>,
     /// Where a line for each request or connection goes.

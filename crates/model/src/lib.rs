@@ -28,6 +28,7 @@
 //! | generation | the number of a snapshot; it only grows |
 #![forbid(unsafe_code)]
 
+mod admin;
 mod cluster;
 mod listener;
 mod matcher;
@@ -41,6 +42,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use admin::{AdminAddress, UNIX_PREFIX};
 pub use cluster::{
     Algorithm, Cluster, ClusterId, ClusterLimits, ClusterProtocol, Endpoint, EndpointAddress, HashKey, HealthCheck,
     Outlier, Probe,
@@ -76,8 +78,8 @@ pub struct Generation(pub u64);
 pub struct Snapshot {
     /// Which one this is.
     pub generation: Generation,
-    /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen: a loopback address; `None` opens nothing.
-    pub admin: Option<SocketAddr>,
+    /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen; `None` opens nothing.
+    pub admin: Option<AdminAddress>,
     /// Where `/metrics`, `/healthz` and `/readyz` alone are answered; `None` opens nothing.
     pub metrics: Option<SocketAddr>,
     /// Where one line per request or TCP connection goes; `None` writes none.

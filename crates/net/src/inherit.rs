@@ -4,10 +4,12 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
-use socket2::{SockRef, Type};
+use socket2::{Domain, SockRef, Type};
 
 /// Where passed descriptors begin (SD_LISTEN_FDS_START).
 const FIRST_FD: RawFd = 3;
@@ -15,14 +17,22 @@ const FIRST_FD: RawFd = 3;
 /// More than anyone passes; a bound on a number that comes from the environment.
 const FDS_MAX: usize = 4096;
 
-/// Listening TCP sockets from outside, each with its address, until someone asks for them.
+/// Listening sockets from outside, each with its address, until someone asks for them.
 #[derive(Default)]
 pub struct Inherited {
     listeners: Vec<(SocketAddr, TcpListener)>,
+    at_paths: Vec<(PathBuf, UnixListener)>,
+}
+
+/// A socket that was passed.
+enum Passed {
+    Tcp(SocketAddr, TcpListener),
+    Unix(PathBuf, UnixListener),
 }
 
 impl Inherited {
-    /// Adopts the descriptors that LISTEN_FDS and LISTEN_PID announce. What is not a listening TCP socket is closed with a warning.
+    /// Adopts the descriptors that LISTEN_FDS and LISTEN_PID announce. What is not a listening socket of TCP, or a Unix socket at a
+    /// path, is closed with a warning.
     ///
     /// To be called first thing in `main`, before anything else opens descriptors from 3 on. A second call gives nothing.
     pub fn from_environment() -> Self {
@@ -38,7 +48,7 @@ impl Inherited {
         if pid != 0 && pid != std::process::id() as usize {
             return Self::default();
         }
-        let listeners = (FIRST_FD..).take(count.min(FDS_MAX)).filter_map(|fd| {
+        let passed = (FIRST_FD..).take(count.min(FDS_MAX)).filter_map(|fd| {
             // SAFETY: borrowed for one call that says whether it is open, which is all that is asked of it.
             let open = fcntl_getfd(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).is_ok();
             // SAFETY: it is open, was passed to this process by the protocol that the variables announce, and is taken once: nobody
@@ -47,7 +57,18 @@ impl Inherited {
             let adopted = owned.ok_or_else(|| io::Error::other("not open")).and_then(adopt);
             adopted.inspect_err(|error| tracing::warn!(fd, %error, "inherited descriptor left out")).ok()
         });
-        Self { listeners: listeners.collect() }
+        Self::of(passed)
+    }
+
+    fn of(passed: impl Iterator<Item = Passed>) -> Self {
+        let mut inherited = Self::default();
+        for passed in passed {
+            match passed {
+                Passed::Tcp(address, listener) => inherited.listeners.push((address, listener)),
+                Passed::Unix(path, listener) => inherited.at_paths.push((path, listener)),
+            }
+        }
+        inherited
     }
 
     /// The sockets that listen on `address`; asked for once, they are the caller's.
@@ -56,9 +77,16 @@ impl Inherited {
         self.listeners.extract_if(.., is_wanted).map(|(_, listener)| listener).collect()
     }
 
-    /// The addresses that nobody asked for. Dropping `self` closes them.
-    pub fn left_over(&self) -> impl Iterator<Item = SocketAddr> {
-        self.listeners.iter().map(|(address, _)| *address)
+    /// The Unix socket that listens at `path`; asked for once, it is the caller's.
+    pub fn take_path(&mut self, path: &Path) -> Option<UnixListener> {
+        let place = self.at_paths.iter().position(|(bound, _)| bound == path)?;
+        Some(self.at_paths.swap_remove(place).1)
+    }
+
+    /// The addresses and paths that nobody asked for. Dropping `self` closes them.
+    pub fn left_over(&self) -> impl Iterator<Item = String> {
+        let addresses = self.listeners.iter().map(|(address, _)| address.to_string());
+        addresses.chain(self.at_paths.iter().map(|(path, _)| path.display().to_string()))
     }
 }
 
@@ -67,7 +95,7 @@ fn same_address(a: SocketAddr, b: SocketAddr) -> bool {
     a == b || (a.port() == b.port() && a.ip().is_unspecified() && b.ip().is_unspecified())
 }
 
-fn adopt(fd: OwnedFd) -> io::Result<(SocketAddr, TcpListener)> {
+fn adopt(fd: OwnedFd) -> io::Result<Passed> {
     let socket = SockRef::from(&fd);
     if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
         return Err(io::Error::other("not a listening stream socket"));
@@ -75,8 +103,14 @@ fn adopt(fd: OwnedFd) -> io::Result<(SocketAddr, TcpListener)> {
     socket.set_nonblocking(true)?;
     // Passed on only on purpose, by `pass_to`.
     fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
+    if SockRef::from(&fd).domain()? == Domain::UNIX {
+        let listener = UnixListener::from(fd);
+        let path = listener.local_addr()?.as_pathname().map(Path::to_owned);
+        let path = path.ok_or_else(|| io::Error::other("a Unix socket without a path"))?;
+        return Ok(Passed::Unix(path, listener));
+    }
     let listener = TcpListener::from(fd);
-    Ok((listener.local_addr()?, listener))
+    Ok(Passed::Tcp(listener.local_addr()?, listener))
 }
 
 /// Prepares `command` to inherit `listeners` at descriptors from 3 on, the way [`Inherited::from_environment`] takes them.
@@ -113,11 +147,23 @@ mod tests {
     fn sockets_are_found_by_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut inherited = Inherited { listeners: vec![adopt(listener.into()).unwrap()] };
+        let mut inherited = Inherited::of([adopt(listener.into()).unwrap()].into_iter());
         assert!(inherited.take("127.0.0.1:1".parse().unwrap()).is_empty());
-        assert_eq!(inherited.left_over().collect::<Vec<_>>(), [address]);
+        assert_eq!(inherited.left_over().collect::<Vec<_>>(), [address.to_string()]);
         assert_eq!(inherited.take(address).len(), 1);
         assert!(inherited.take(address).is_empty());
+    }
+
+    #[test]
+    fn sockets_are_found_by_path() {
+        let path = std::env::temp_dir().join(format!("steelyard-inherit-{}.sock", std::process::id()));
+        let listener = crate::unix::listen(&path).unwrap();
+        let file = crate::unix::SocketFile::at(&path).unwrap();
+        let mut inherited = Inherited::of([adopt(listener.into()).unwrap()].into_iter());
+        assert!(inherited.take_path(Path::new("/run/other.sock")).is_none());
+        assert_eq!(inherited.left_over().collect::<Vec<_>>(), [path.display().to_string()]);
+        assert!(inherited.take_path(&path).is_some() && inherited.take_path(&path).is_none());
+        drop(file);
     }
 
     #[test]

@@ -15,4 +15,5 @@ pub mod socket;
 pub mod spares;
 pub mod splice;
 pub mod timer;
+pub mod unix;
 pub mod worker;

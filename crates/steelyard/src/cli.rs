@@ -4,9 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use model::{AdminAddress, UNIX_PREFIX};
 
 /// Where the control API of a process listens, and where commands look for it, unless they are told otherwise.
-pub(crate) const ADMIN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
+pub(crate) const ADMIN_DEFAULT: AdminAddress =
+    AdminAddress::Socket(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900));
 
 /// A load balancer that weighs itself.
 #[derive(Debug, Parser)]
@@ -86,9 +88,9 @@ pub(crate) struct ProxyArgs {
     /// Move bytes, whatever they are, instead of HTTP requests
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// Where the control API listens: a loopback address; without it 127.0.0.1:9900, if no other process has that
+    /// Where the control API listens: a loopback address, or unix:PATH; without it 127.0.0.1:9900, if no other process has that
     #[arg(long, value_name = "ADDRESS", value_parser = config::parse_admin)]
-    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin: Option<AdminAddress>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
@@ -163,9 +165,9 @@ pub(crate) struct ControllerArgs {
     /// What this replica is called in the Lease; without it, the name of the host and the number of the process
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub(crate) identity: Option<String>,
-    /// Where the control API listens: a loopback address
+    /// Where the control API listens: a loopback address, or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = config::parse_admin, default_value_t = ADMIN_DEFAULT)]
-    pub(crate) admin: SocketAddr,
+    pub(crate) admin: AdminAddress,
     /// Where /metrics, /healthz and /readyz are answered as well, for scrapers and probes from other hosts; nowhere without it
     #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind)]
     pub(crate) metrics: Option<SocketAddr>,
@@ -213,15 +215,19 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
-    /// The admin address of the running Steelyard
+    /// The admin address of the running Steelyard: an address and port, or unix:PATH
     #[arg(long, value_name = "ADDRESS", env = "STEELYARD_ADMIN", default_value_t = ADMIN_DEFAULT, value_parser = admin_address)]
-    pub(crate) admin: SocketAddr,
+    pub(crate) admin: AdminAddress,
 }
 
-/// An address and port, or a name and port: the first address of the name counts, IPv4 before IPv6, since that is what `admin:` most often is.
-fn admin_address(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
+/// A Unix socket; an address and port; or a name and port: the first address of the name counts, IPv4 before IPv6, since that is what `admin:` most
+/// often is.
+fn admin_address(text: &str) -> Result<AdminAddress, String> {
+    if text.starts_with(UNIX_PREFIX) {
+        return config::parse_admin(text);
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address.into());
     }
     let example = "write an address and port, such as 127.0.0.1:9900";
     let (name, port) = text.rsplit_once(':').ok_or_else(|| format!("it has no port; {example}"))?;
@@ -235,7 +241,7 @@ fn admin_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|error| format!("{name}: {error}; {example}"))?;
     let mut found: Vec<SocketAddr> = found.collect();
     found.sort_by_key(SocketAddr::is_ipv6);
-    found.first().copied().ok_or_else(|| format!("{name} has no address; {example}"))
+    found.first().copied().map(AdminAddress::from).ok_or_else(|| format!("{name} has no address; {example}"))
 }
 
 #[derive(Debug, Args)]
@@ -375,6 +381,8 @@ mod tests {
         };
         check("127.0.0.1:9900", "127.0.0.1:9900");
         check("[::1]:9900", "[::1]:9900");
+        check("unix:/run/steelyard/admin.sock", "unix:/run/steelyard/admin.sock");
+        check("unix:admin.sock", "\"admin.sock\" is not an absolute path; write unix:/run/steelyard/admin.sock");
         check("localhost:9900", "127.0.0.1:9900");
         check(":9900", "127.0.0.1:9900");
         check("9900", "it has no port; write an address and port, such as 127.0.0.1:9900");

@@ -15,7 +15,7 @@ use crate::run::{self, Running, Source};
 fn nothing_yet(settings: &Settings) -> Snapshot {
     Snapshot {
         generation: Generation(1),
-        admin: settings.admin,
+        admin: settings.admin.clone(),
         metrics: settings.metrics,
         access_log: settings.access_log.clone(),
         dns: Dns::default(),

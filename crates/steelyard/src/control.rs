@@ -11,9 +11,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use admin::{Pages, Reload, VipChange};
 use health::{Handshake, Handshaking, Way};
-use model::Generation;
+use model::{AdminAddress, Generation};
 use net::clock;
 use net::inherit::Inherited;
+use net::unix::SocketFile;
 use proxy::{ClientKeys, ClusterPlan, Compiled};
 use telemetry::{AccessLog, Recent, Registry};
 use tokio::net::TcpStream;
@@ -64,9 +65,11 @@ struct State {
 
 /// The control API or the metrics, listening.
 struct Server {
-    address: SocketAddr,
-    listener: Arc<TcpListener>,
+    address: AdminAddress,
+    listener: Arc<admin::Listener>,
     task: JoinHandle<()>,
+    /// Of a Unix socket: removed when this is dropped.
+    file: Option<SocketFile>,
 }
 
 /// Pages as a snapshot wants them.
@@ -75,8 +78,8 @@ pub(crate) enum Listen {
     Unchanged,
     /// Nowhere.
     Nowhere,
-    /// Here, from now on.
-    Here(SocketAddr, TcpListener),
+    /// Here, from now on. The file is that of a Unix socket that this process has opened: if nothing comes of it, it is removed.
+    Here(AdminAddress, admin::Listener, Option<SocketFile>),
 }
 
 impl Control {
@@ -174,21 +177,35 @@ impl Control {
     pub(crate) fn listen(
         &self,
         pages: Pages,
-        wanted: Option<SocketAddr>,
+        wanted: Option<AdminAddress>,
         inherited: &mut Inherited,
     ) -> Result<Listen, String> {
         let Some(address) = wanted else { return Ok(Listen::Nowhere) };
         if self.state().server(pages).as_ref().is_some_and(|server| server.address == address) {
             return Ok(Listen::Unchanged);
         }
-        let handed = inherited.take(address).pop();
-        let listener = handed.map_or_else(|| bind_alone(address), Ok);
         let key = match pages {
             Pages::All => "admin",
             Pages::ForAnyone => "metrics",
         };
-        let listener = listener.map_err(|error| format!("{key}: {}", net::socket::cannot_listen(address, &error)))?;
-        Ok(Listen::Here(address, listener))
+        match &address {
+            AdminAddress::Socket(socket) => {
+                let handed = inherited.take(*socket).pop();
+                let listener = handed.map_or_else(|| bind_alone(*socket), Ok);
+                let listener =
+                    listener.map_err(|error| format!("{key}: {}", net::socket::cannot_listen(*socket, &error)))?;
+                Ok(Listen::Here(address, admin::Listener::Tcp(listener), None))
+            }
+            AdminAddress::Path(path) => {
+                // The file of one that was handed over is its old owner's until this process serves.
+                if let Some(listener) = inherited.take_path(path) {
+                    return Ok(Listen::Here(address, admin::Listener::Unix(listener), None));
+                }
+                let opened = net::unix::listen(path).and_then(|listener| Ok((listener, SocketFile::at(path)?)));
+                let (listener, file) = opened.map_err(|error| format!("{key}: cannot listen on {address}: {error}"))?;
+                Ok(Listen::Here(address, admin::Listener::Unix(listener), Some(file)))
+            }
+        }
     }
 
     /// Serves these pages where they are wanted from now on.
@@ -196,22 +213,37 @@ impl Control {
         let server = match listen {
             Listen::Unchanged => return,
             Listen::Nowhere => None,
-            Listen::Here(address, listener) => self.start(pages, address, listener),
+            Listen::Here(address, listener, file) => self.start(pages, address, listener, file),
         };
         if let Some(old) = std::mem::replace(self.state().server(pages), server) {
             old.task.abort();
         }
     }
 
-    fn start(self: &Arc<Self>, pages: Pages, address: SocketAddr, listener: TcpListener) -> Option<Server> {
-        let shared = listener.try_clone().and_then(tokio::net::TcpListener::from_std);
+    fn start(
+        self: &Arc<Self>,
+        pages: Pages,
+        address: AdminAddress,
+        listener: admin::Listener,
+        file: Option<SocketFile>,
+    ) -> Option<Server> {
+        let shared = listener.try_clone();
         let shared = shared.inspect_err(|error| tracing::error!(%address, %error, "no control API")).ok()?;
-        let task = tokio::spawn(admin::serve(shared, self.clone(), pages));
-        Some(Server { address, listener: Arc::new(listener), task })
+        let file = match &address {
+            AdminAddress::Path(path) => file.or_else(|| SocketFile::at(path).ok()),
+            AdminAddress::Socket(_) => None,
+        };
+        let (control, at) = (self.clone(), address.clone());
+        let task = tokio::spawn(async move {
+            if let Err(error) = admin::serve(shared, control, pages).await {
+                tracing::error!(address = %at, %error, "no control API");
+            }
+        });
+        Some(Server { address, listener: Arc::new(listener), task, file })
     }
 
     /// The sockets of the control API and the metrics, for a process that takes over.
-    pub(crate) fn listeners(&self) -> Vec<Arc<TcpListener>> {
+    pub(crate) fn listeners(&self) -> Vec<Arc<admin::Listener>> {
         let state = self.state();
         state.admin.iter().chain(&state.metrics).map(|server| server.listener.clone()).collect()
     }
@@ -222,6 +254,16 @@ impl Control {
         if !handed_over {
             return;
         }
+        let mut state = self.state();
+        for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
+            server.task.abort();
+            // It is the successor's.
+            server.file.into_iter().for_each(SocketFile::leave);
+        }
+    }
+
+    /// Nobody is answered from now on, and the file of a Unix socket is removed.
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
             server.task.abort();

@@ -4,7 +4,6 @@
 //! The old process starts the new one with its listening sockets. When the new one serves, it sends the old one SIGTERM, which drains.
 //! If the new one fails, the old one has changed nothing. Connections that the kernel has queued are in sockets that both hold.
 
-use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
@@ -51,13 +50,13 @@ pub(crate) fn start(plane: &Plane, control: &Control) {
     }
 }
 
-fn spawn(plane: &Plane, own: &[Arc<TcpListener>]) -> std::io::Result<std::process::Child> {
+fn spawn(plane: &Plane, own: &[Arc<admin::Listener>]) -> std::io::Result<std::process::Child> {
     // Not /proc/self/exe: that names the old file even after a new one has been put in its place.
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_else(|| "steelyard".into());
     let mut command = Command::new(program);
     command.args(arguments).env(PREDECESSOR, std::process::id().to_string());
-    let sockets: Vec<_> = plane.sockets().chain(own.iter().map(|own| &**own)).map(AsFd::as_fd).collect();
+    let sockets: Vec<_> = plane.sockets().map(AsFd::as_fd).chain(own.iter().map(|own| own.as_fd())).collect();
     inherit::pass_to(&mut command, &sockets)?;
     command.spawn()
 }

@@ -16,7 +16,7 @@ const NOT_KEPT: &str = "until this process ends";
 
 /// `steelyard status`. With `--check`, something that is wrong fails the command.
 pub(crate) fn status(args: &StatusArgs) -> Exit {
-    let json = match admin::get(args.ask.admin.admin, "/status") {
+    let json = match admin::get(&args.ask.admin.admin, "/status") {
         Ok(json) => json,
         Err(error) => return crate::fail(&error.to_string()),
     };
@@ -150,7 +150,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Exit {
     let TraceArgs { vip, from, interface, flags, ask } = args;
     let question =
         TraceQuestion { vip: vip.clone(), from: from.clone(), interface: interface.clone(), flags: flags.clone() };
-    let json = match admin::get(ask.admin.admin, &admin::trace_path(&question)) {
+    let json = match admin::get(&ask.admin.admin, &admin::trace_path(&question)) {
         Ok(json) => json,
         Err(error) => return crate::fail(&error.to_string()),
     };
@@ -172,7 +172,7 @@ fn told<T>(
     parse: impl FnOnce(&[u8]) -> Result<T, String>,
     show: impl FnOnce(&T) -> String,
 ) -> Exit {
-    let json = match admin::get(args.admin.admin, path) {
+    let json = match admin::get(&args.admin.admin, path) {
         Ok(json) => json,
         Err(error) => return crate::fail(&error.to_string()),
     };
@@ -187,7 +187,7 @@ fn told<T>(
 
 /// Asks for a change, and says what it came to.
 fn changed(args: &AskArgs, path: &str, body: &str, show: impl FnOnce(&[u8]) -> String) -> Exit {
-    match admin::post(args.admin.admin, path, body) {
+    match admin::post(&args.admin.admin, path, body) {
         Ok(answer) if args.json => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
         Ok(answer) => crate::print_line(&show(&answer)),
         // The statuses that the control API has for what is wrong with the request, and with the host.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use admin::Pages;
 use controller::Update;
-use model::{Generation, Snapshot};
+use model::{AdminAddress, Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{Compiled, Keys, Plane};
@@ -80,8 +80,9 @@ pub(crate) fn serve(args: ServeArgs) -> Exit {
 /// `steelyard proxy`.
 pub(crate) fn proxy(args: ProxyArgs) -> Exit {
     let mut snapshot = config::proxy_snapshot(args.listen, &args.to, args.tcp);
+    let is_wanted = args.admin.is_some();
     snapshot.admin = Some(args.admin.unwrap_or(ADMIN_DEFAULT));
-    log_and_run(Source::Fixed(Box::new(snapshot), args.admin.is_some()), &args.run)
+    log_and_run(Source::Fixed(Box::new(snapshot), is_wanted), &args.run)
 }
 
 fn log_and_run(source: Source, args: &RunArgs) -> Exit {
@@ -283,14 +284,15 @@ impl Running {
         } else {
             Some(open_access_log(&snapshot)?)
         };
-        let admin = match self.control.listen(Pages::All, snapshot.admin, &mut self.inherited) {
+        let admin = match self.control.listen(Pages::All, snapshot.admin.clone(), &mut self.inherited) {
             Err(error) if self.source.can_do_without_admin() => {
                 tracing::warn!(error, "`steelyard status` cannot ask this process: give it another address by --admin");
                 Listen::Nowhere
             }
             listen => listen?,
         };
-        let metrics = self.control.listen(Pages::ForAnyone, snapshot.metrics, &mut self.inherited)?;
+        let metrics =
+            self.control.listen(Pages::ForAnyone, snapshot.metrics.map(AdminAddress::from), &mut self.inherited)?;
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &keys, &addresses, &overlay).await?;
         for why in gone {
@@ -468,11 +470,15 @@ impl Running {
         }
         tokio::select! {
             _ = drained => tracing::info!("drained"),
-            () = self.ending.told_again() => return told_twice(),
+            () = self.ending.told_again() => {
+                self.control.close();
+                return told_twice();
+            }
         }
         if let Some(cluster) = cluster {
             let _ = cluster.join();
         }
+        self.control.close();
         // The last one to hold it writes the last lines.
         self.control.set_access_log(None);
         drop(self.access_log);

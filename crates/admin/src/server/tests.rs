@@ -137,10 +137,10 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
                 bound.send(listener.local_addr().unwrap()).unwrap();
                 tokio::select! {
-                    () = serve_with(listener, answers, Pages::All, limits) => {}
+                    () = serve_with(Watched::Tcp(listener), answers, Pages::All, limits) => {}
                     _ = stopped => {}
                 }
             });
@@ -177,7 +177,7 @@ fn text(answer: Result<Vec<u8>, ClientError>) -> Result<String, String> {
 #[test]
 fn every_page_answers() {
     let server = Server::start(Scripted::default(), LIMITS);
-    let page = |path| text(get(server.address, path)).unwrap();
+    let page = |path| text(get(&server.address.into(), path)).unwrap();
     assert_eq!(page("/healthz"), "ok\n");
     assert_eq!(page("/readyz"), "ok\n");
     assert!(page("/metrics").contains("\nprocess_cpu_seconds_total "));
@@ -185,19 +185,19 @@ fn every_page_answers() {
     for path in ["/metrics", "/healthz", "/readyz", "/status", "/reload", "/endpoint/drain", "/endpoint/ready"] {
         assert!(index.contains(&format!("<code>{path}</code>")), "{path}");
     }
-    assert_eq!(text(post(server.address, "/reload", "")), Ok("{\"generation\":8}\n".into()));
+    assert_eq!(text(post(&server.address.into(), "/reload", "")), Ok("{\"generation\":8}\n".into()));
     assert_eq!(
-        text(get(server.address, "/nothing")).unwrap_err().split(';').next(),
+        text(get(&server.address.into(), "/nothing")).unwrap_err().split(';').next(),
         Some("there is no \"/nothing\" here")
     );
-    assert_eq!(text(get(server.address, "/reload")), Err("/reload takes POST".into()));
-    assert_eq!(text(post(server.address, "/status", "")), Err("/status takes GET, HEAD".into()));
+    assert_eq!(text(get(&server.address.into(), "/reload")), Err("/reload takes POST".into()));
+    assert_eq!(text(post(&server.address.into(), "/status", "")), Err("/status takes GET, HEAD".into()));
 }
 
 #[test]
 fn the_status_survives_the_way() {
     let server = Server::start(Scripted::default(), LIMITS);
-    assert_eq!(Status::parse(&get(server.address, "/status").unwrap()), Ok(status()));
+    assert_eq!(Status::parse(&get(&server.address.into(), "/status").unwrap()), Ok(status()));
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn no_is_said_with_its_cause() {
         Err(ClientError::Refused { status, why }) => (status, why),
         other => panic!("{other:?}"),
     };
-    assert_eq!(status(get(server.address, "/readyz")), (503, "draining".into()));
-    assert_eq!(status(post(server.address, "/reload", "")), (422, "file:1:1: bad\nfile:2:1: worse".into()));
-    assert_eq!(status(post(server.address, "/endpoint/drain", "")).0, 400);
+    assert_eq!(status(get(&server.address.into(), "/readyz")), (503, "draining".into()));
+    assert_eq!(status(post(&server.address.into(), "/reload", "")), (422, "file:1:1: bad\nfile:2:1: worse".into()));
+    assert_eq!(status(post(&server.address.into(), "/endpoint/drain", "")).0, 400);
     assert_eq!(
-        status(post(server.address, &endpoint_path(Within::All, "10.9.9.9:1", true), "")),
+        status(post(&server.address.into(), &endpoint_path(Within::All, "10.9.9.9:1", true), "")),
         (404, "no cluster has an endpoint 10.9.9.9:1".into())
     );
 }
@@ -237,12 +237,13 @@ fn no_is_said_with_its_cause() {
 #[test]
 fn endpoints_are_drained_and_taken_back() {
     let server = Server::start(Scripted::default(), LIMITS);
-    let ask = |within, draining| text(post(server.address, &endpoint_path(within, "10.0.0.7:80", draining), ""));
+    let ask =
+        |within, draining| text(post(&server.address.into(), &endpoint_path(within, "10.0.0.7:80", draining), ""));
     assert_eq!(ask(Within::All, true), Ok("{\"endpoints\":2}\n".into()));
     assert_eq!(ask(Within::Cluster("a&b"), false), Ok("{\"endpoints\":2}\n".into()));
     assert_eq!(ask(Within::Vip("web"), true), Ok("{\"endpoints\":2}\n".into()));
     let both = "/endpoint/drain?endpoint=10.0.0.7:80&cluster=a&vip=b";
-    assert!(text(post(server.address, both, "")).unwrap_err().contains("write one of them"));
+    assert!(text(post(&server.address.into(), both, "")).unwrap_err().contains("write one of them"));
     let asked = server.control.drained.lock().unwrap();
     let expect = [("All", true), (r#"Cluster("a&b")"#, false), (r#"Vip("web")"#, true)];
     assert_eq!(*asked, expect.map(|(within, draining)| (within.to_owned(), "10.0.0.7:80".to_owned(), draining)));
@@ -252,8 +253,8 @@ fn endpoints_are_drained_and_taken_back() {
 fn vips_come_and_go() {
     let server = Server::start(Scripted::default(), LIMITS);
     let document = "{address: 192.0.2.1:80/tcp}\nü";
-    assert_eq!(text(post(server.address, &vip_add_path("web"), document)), Ok("{\"generation\":9}\n".into()));
-    let refused = |path: &str, body: &str| match post(server.address, path, body) {
+    assert_eq!(text(post(&server.address.into(), &vip_add_path("web"), document)), Ok("{\"generation\":9}\n".into()));
+    let refused = |path: &str, body: &str| match post(&server.address.into(), path, body) {
         Err(ClientError::Refused { status, why }) => (status, why),
         other => panic!("{other:?}"),
     };
@@ -270,16 +271,18 @@ fn vips_come_and_go() {
 #[test]
 fn flows_and_traces() {
     let server = Server::start(Scripted::default(), LIMITS);
-    let flows: Flows = serde_json::from_slice(&get(server.address, &flows_path(Some("web"), 7)).unwrap()).unwrap();
+    let flows: Flows =
+        serde_json::from_slice(&get(&server.address.into(), &flows_path(Some("web"), 7)).unwrap()).unwrap();
     assert_eq!(flows.flows.iter().map(|flow| (flow.vip.as_str(), flow.age_seconds)).collect::<Vec<_>>(), [("web", 7)]);
-    assert_eq!(text(get(server.address, "/flows")), Err("there is no such vip".into()));
-    assert!(text(get(server.address, "/flows?vip=web&limit=0")).unwrap_err().contains("from 1 to 100000"));
+    assert_eq!(text(get(&server.address.into(), "/flows")), Err("there is no such vip".into()));
+    assert!(text(get(&server.address.into(), "/flows?vip=web&limit=0")).unwrap_err().contains("from 1 to 100000"));
 
     let question =
         TraceQuestion { vip: "web".into(), from: "[fd00::1]:5".into(), interface: Some("eth0".into()), flags: None };
-    let report: TraceReport = serde_json::from_slice(&get(server.address, &trace_path(&question)).unwrap()).unwrap();
+    let report: TraceReport =
+        serde_json::from_slice(&get(&server.address.into(), &trace_path(&question)).unwrap()).unwrap();
     assert_eq!(report.steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>(), [format!("{question:?}")]);
-    assert!(text(get(server.address, "/trace?vip=web")).unwrap_err().contains("say `from`"));
+    assert!(text(get(&server.address.into(), "/trace?vip=web")).unwrap_err().contains("say `from`"));
 }
 
 #[test]
@@ -309,7 +312,7 @@ fn a_client_that_says_nothing_loses_its_place() {
     let server = Server::start(Scripted::default(), limits);
     let mut silent = server.connect();
     // Waits for its place, and gets it only after the other is gone.
-    assert_eq!(text(get(server.address, "/healthz")), Ok("ok\n".into()));
+    assert_eq!(text(get(&server.address.into(), "/healthz")), Ok("ok\n".into()));
     silent.set_nonblocking(true).unwrap();
     let mut rest = Vec::new();
     assert!(silent.read_to_end(&mut rest).is_ok(), "the first connection is still open");
@@ -330,14 +333,14 @@ fn what_is_not_steelyard_is_told_apart() {
         }
         stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
     });
-    let error = text(get(address, "/status")).unwrap_err();
+    let error = text(get(&address.into(), "/status")).unwrap_err();
     assert_eq!(
         error,
         format!("what listens on {address} does not answer as steelyard does: is it the address of `admin:`?")
     );
     other.join().unwrap();
     // The listener is gone with its thread.
-    let error = text(get(address, "/status")).unwrap_err();
+    let error = text(get(&address.into(), "/status")).unwrap_err();
     assert_eq!(
         error,
         format!("nothing listens on {address}: is steelyard running, and does its file have `admin: {address}`?")

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{AccessLog, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
+use model::{AccessLog, AdminAddress, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
 
 use crate::defaults;
 use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
@@ -33,8 +33,11 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
     let metrics = raw.metrics.map(|bind| Placed { place: bind.place, value: bind.value.0 });
     let mut binds = Binds::default();
-    for bind in admin.iter().chain(&metrics) {
-        binds.add(bind.value, bind.place, report);
+    if let Some(Placed { place, value: AdminAddress::Socket(address) }) = &admin {
+        binds.add(*address, *place, report);
+    }
+    if let Some(metrics) = &metrics {
+        binds.add(metrics.value, metrics.place, report);
     }
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);

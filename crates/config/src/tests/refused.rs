@@ -110,6 +110,21 @@ fn what_is_not_yaml() {
 }
 
 #[test]
+fn admin_sockets() {
+    let check = |text: &str, expect: Result<&str, &str>| {
+        let found = crate::parse_admin(text).map(|admin| admin.to_string());
+        assert_eq!(found, expect.map(str::to_owned).map_err(str::to_owned), "{text}");
+    };
+    check("unix:/run/a b.sock", Ok("unix:/run/a b.sock"));
+    check("unix:run/a.sock", Err("\"run/a.sock\" is not an absolute path; write unix:/run/steelyard/admin.sock"));
+    check("unix:", Err("\"\" is not an absolute path; write unix:/run/steelyard/admin.sock"));
+    check("unix:/run/", Err("\"/run/\" is a folder; write unix:/run/steelyard/admin.sock"));
+    check(&format!("unix:/{}", "a".repeat(106)), Ok(&format!("unix:/{}", "a".repeat(106))));
+    assert!(crate::parse_admin(&format!("unix:/{}", "a".repeat(107))).unwrap_err().contains("107 bytes"));
+    assert!(crate::parse_admin("/run/a.sock").is_err() && crate::parse_admin("0.0.0.0:9900").is_err());
+}
+
+#[test]
 fn values_that_contradict_each_other() {
     check(
         r#"admin: 0.0.0.0:9900

@@ -3,15 +3,18 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use model::EndpointAddress;
+use model::{AdminAddress, EndpointAddress, UNIX_PREFIX};
 
 use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
-/// An address that only programs on this host reach, to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admin(pub SocketAddr);
+/// The field of struct sockaddr_un has a zero byte at its end (unix(7)).
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Where only programs on this host reach what listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin(pub AdminAddress);
 
 /// An address to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +43,12 @@ pub fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Where the control API listens: a loopback address and a port, as `127.0.0.1:9900`, `[::1]:9900` or `localhost:9900`.
+/// Where the control API listens: a loopback address and a port, as `127.0.0.1:9900`, `[::1]:9900` or `localhost:9900`; or a Unix socket, as
+/// `unix:/run/steelyard/admin.sock`.
 ///
 /// # Errors
 /// What is wrong with the text, and what would be right.
-pub fn parse_admin(text: &str) -> Result<SocketAddr, String> {
+pub fn parse_admin(text: &str) -> Result<AdminAddress, String> {
     match Admin::parse(text) {
         Ok(Admin(address)) => Ok(address),
         Err(wrong) => Err(wrong.to_string()),
@@ -79,17 +83,23 @@ impl Formed for Bind {
 }
 
 impl Formed for Admin {
-    const FORM: Form =
-        Form { noun: "a loopback address and port", example: "127.0.0.1:9900", pattern: Some(":[0-9]{1,5}$") };
+    const FORM: Form = Form {
+        noun: "a loopback address and port, or `unix:` and an absolute path",
+        example: "127.0.0.1:9900",
+        pattern: Some(":[0-9]{1,5}$|^unix:/"),
+    };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(Wrong::new(format!("{} is a port alone", quoted(text))).hint(format!("write 127.0.0.1:{text}")));
         }
+        if let Some(path) = text.strip_prefix(UNIX_PREFIX) {
+            return unix_path(path).map(Self);
+        }
         let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         let Bind(address) = Bind::parse(local.as_deref().unwrap_or(text))?;
         if address.ip().to_canonical().is_loopback() {
-            return Ok(Self(address));
+            return Ok(Self(address.into()));
         }
         let port = address.port();
         Err(Wrong::new(format!(
@@ -98,6 +108,22 @@ impl Formed for Admin {
         ))
         .hint(format!("write 127.0.0.1:{port}; for metrics and probes from other hosts there is the key `metrics`")))
     }
+}
+
+/// The path of a Unix socket.
+fn unix_path(path: &str) -> Result<AdminAddress, Wrong> {
+    let wrong = if !path.starts_with('/') {
+        "is not an absolute path"
+    } else if path.ends_with('/') {
+        "is a folder"
+    } else if path.len() > UNIX_PATH_BYTES_MAX {
+        "is longer than the 107 bytes that a Unix socket's path may have"
+    } else if path.contains('\0') {
+        "has a zero byte in it"
+    } else {
+        return Ok(AdminAddress::Path(path.into()));
+    };
+    Err(Wrong::new(format!("{} {wrong}", quoted(path))).hint("write unix:/run/steelyard/admin.sock"))
 }
 
 impl Formed for EndpointText {

@@ -3,6 +3,7 @@
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -42,7 +43,10 @@ fn settings(written: &Value) -> Settings {
             "node" => settings.node = Some(value.as_str().unwrap().to_owned()),
             "gateway_class" => settings.gateway_class = Some(value.as_str().unwrap().to_owned()),
             "ingress_class" => settings.ingress_class = Some(value.as_str().unwrap().to_owned()),
-            "admin" => settings.admin = Some(value.as_str().unwrap().parse().unwrap()),
+            "admin" => {
+                let address: SocketAddr = value.as_str().unwrap().parse().unwrap();
+                settings.admin = Some(address.into());
+            }
             "metrics" => settings.metrics = Some(value.as_str().unwrap().parse().unwrap()),
             other => panic!("no such setting: {other}"),
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use model::Transport;
+use model::{AdminAddress, Transport};
 
 use super::bind::{Binds, Speaks};
 use super::gateway::{Plan, Slot};
@@ -307,7 +307,11 @@ fn unavailable(
 ) -> Option<Why> {
     let port = |message: String| Why::new("PortUnavailable", message);
     let Some(speaks) = speaks(slot) else { return no_udp(place, settings) };
-    if settings.admin.iter().chain(&settings.metrics).any(|own| overlap(*own, place)) {
+    let admin = match &settings.admin {
+        Some(AdminAddress::Socket(address)) => Some(*address),
+        Some(AdminAddress::Path(_)) | None => None,
+    };
+    if admin.into_iter().chain(settings.metrics).any(|own| overlap(own, place)) {
         return Some(port(format!("this process answers its own questions at port {}", place.port())));
     }
     if let Some(why) = circumstances.binds.get(&place) {

@@ -203,7 +203,7 @@ impl Translation {
     pub fn snapshot(&self, settings: &Settings) -> Snapshot {
         Snapshot {
             generation: Generation(0),
-            admin: settings.admin,
+            admin: settings.admin.clone(),
             metrics: settings.metrics,
             access_log: settings.access_log.clone(),
             dns: Dns::default(),
