@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cargo::binaries;
 use crate::command::{cargo, run as run_command, succeeds};
-use crate::{fuzz, h2, kernels, kube, setup, test, tidy, without_clang};
+use crate::{fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -21,6 +21,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "fuzz targets", run: fuzz_targets },
     Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
+    Stage { name: "simulation", run: || sim::run(&[]) },
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
     Stage { name: "kernels", run: || kernels::run(&[]) },
     Stage { name: "Kubernetes", run: || kube::test(&[]) },

@@ -14,6 +14,7 @@ mod h2;
 mod kernels;
 mod kube;
 mod setup;
+mod sim;
 mod soak;
 mod test;
 mod tidy;
@@ -53,6 +54,12 @@ const VERBS: &[Verb] = &[
         arguments: "",
         about: "hold the house against its own rules: arrows, bans, licences, links",
         run: tidy::run,
+    },
+    Verb {
+        name: "sim",
+        arguments: "[--seeds N | --seed N]",
+        about: "simulate exchanges from many seeds (100,000) or tell what happens in one, without sockets",
+        run: sim::run,
     },
     Verb {
         name: "fuzz",

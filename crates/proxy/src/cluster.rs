@@ -88,7 +88,8 @@ impl Cluster {
     ) -> Self {
         let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
         // Another for each worker, and each process: what they wait for is to be not the same.
-        let backoff = RefCell::new(Backoff::new(clock::now_us() ^ worker as u64));
+        let seed = if cfg!(test) { 0 } else { clock::now_us() };
+        let backoff = RefCell::new(Backoff::new(seed ^ worker as u64));
         Self { plan, endpoints, counters, picker: RefCell::new(picker), budget, backoff }
     }
 
@@ -100,27 +101,31 @@ impl Cluster {
         }
     }
 
-    /// Chooses an endpoint, and waits for a connection's worth of room there if it must, as long as `client` is there.
+    /// Chooses an endpoint that has a connection's worth of room.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`]; those of
-    /// [`Error::client_io`].
-    pub(crate) async fn lease(
+    /// There is none, or it must be waited for: [`Cluster::wait_for_lease`].
+    pub(crate) fn lease(&self, now_ms: u64, demand: &Demand<'_>) -> Result<Lease, Full> {
+        // Whoever waits came first.
+        if self.has_queue() { Err(Full::NoRoom) } else { self.try_lease(now_ms, demand) }
+    }
+
+    /// The same, and waits where it must: see [`Cluster::wait_for_lease`].
+    ///
+    /// # Errors
+    /// As [`Cluster::wait_for_lease`].
+    pub(crate) async fn lease_or_wait(
         &self,
         now_ms: u64,
         demand: &Demand<'_>,
         client: &Stream,
         timer: &Timer,
     ) -> Result<Lease, Error> {
-        // Whoever waits came first.
-        if !self.has_queue() {
-            match self.try_lease(now_ms, demand) {
-                Ok(lease) => return Ok(lease),
-                Err(Full::NoEndpoint) => return Err(Error::internal(self.nobody())),
-                Err(Full::NoRoom) => {}
-            }
+        match self.lease(now_ms, demand) {
+            Ok(lease) => Ok(lease),
+            Err(Full::NoEndpoint) => Err(Error::internal(self.nobody())),
+            Err(Full::NoRoom) => Box::pin(self.wait_for_lease(now_ms, demand, client, timer)).await,
         }
-        Box::pin(self.wait_for_lease(now_ms, demand, client, timer)).await
     }
 
     /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
@@ -174,7 +179,7 @@ impl Cluster {
     }
 
     /// Why no endpoint can be chosen.
-    fn nobody(&self) -> Reason {
+    pub(crate) fn nobody(&self) -> Reason {
         if self.plan.policy.is_missing { Reason::ClusterMissing } else { Reason::NoEndpoint }
     }
 
@@ -234,7 +239,12 @@ impl Cluster {
         Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, breaker })
     }
 
-    async fn wait_for_lease(
+    /// Waits for a connection's worth of room as long as `client` is there.
+    ///
+    /// # Errors
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`]; those of
+    /// [`Error::client_io`].
+    pub(crate) async fn wait_for_lease(
         &self,
         now_ms: u64,
         demand: &Demand<'_>,
@@ -334,8 +344,12 @@ pub(crate) async fn gone(client: &Stream) -> Error {
     }
 }
 
-enum Full {
+/// Why there is no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// No endpoint can be chosen.
     NoEndpoint,
+    /// Those that can be chosen have no room.
     NoRoom,
 }
 
@@ -451,7 +465,7 @@ mod tests {
             let timers = Timers::default();
             let timer = Timer::new(&timers);
             let anything = demand(&[], false);
-            let mut lease = Box::pin(cluster.lease(0, &anything, &client, &timer));
+            let mut lease = Box::pin(cluster.lease_or_wait(0, &anything, &client, &timer));
             let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("nothing to wait for")
             };
@@ -514,7 +528,7 @@ mod tests {
         // Nobody reads what it sends while it waits.
         far.write_all(b"the body of a request").await.unwrap();
         let demand = demand(&[], false);
-        let mut lease = Box::pin(cluster.lease(0, &demand, &client, &timer));
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, &client, &timer));
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         far.shutdown().await.unwrap();
         client.tcp().unwrap().ready(Interest::READABLE).await.unwrap();
@@ -534,7 +548,7 @@ mod tests {
         let _room = cluster.take(0, 0).unwrap();
         let (client, _far) = client().await;
         let demand = demand(&[], false);
-        let mut lease = Box::pin(cluster.lease(0, &demand, &client, &timer));
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, &client, &timer));
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (1, 1));
         drop(lease);
@@ -551,8 +565,8 @@ mod tests {
         let (first, second) = (lease(0), lease(1));
         let mut cx = Context::from_waker(Waker::noop());
         let (again, anew) = (demand(&[0], false), demand(&[], false));
-        let mut retry = Box::pin(cluster.lease(0, &again, &client, &retry_timer));
-        let mut other = Box::pin(cluster.lease(0, &anew, &client, &other_timer));
+        let mut retry = Box::pin(cluster.lease_or_wait(0, &again, &client, &retry_timer));
+        let mut other = Box::pin(cluster.lease_or_wait(0, &anew, &client, &other_timer));
         assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
 
         // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.

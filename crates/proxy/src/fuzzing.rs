@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use model::ForwardedHeaders;
 use wire::message::{Field, RequestHead};
 
-use crate::body::Head;
+use crate::exchange::transfer::Head;
 use crate::headers::{self, Client};
 use crate::policy::headers::RequestEdits;
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use wire::h1;
 use wire::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Version, find, list};
 
-use crate::body::Head;
+use crate::exchange::transfer::Head;
 use crate::grpc::{Call, Outgoing};
 use crate::h2::Block;
 use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};

@@ -26,11 +26,10 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod attempt;
-mod body;
 mod cluster;
 mod connect;
 mod cookie;
+mod driver;
 mod error;
 mod exchange;
 #[doc(hidden)]
@@ -41,8 +40,6 @@ mod hash;
 mod headers;
 mod listener;
 mod log;
-mod pace;
-mod passing;
 mod passthrough;
 mod plane;
 mod policy;
@@ -58,7 +55,6 @@ mod stream;
 mod tcp;
 mod tls;
 mod upgrade;
-mod work;
 mod worker;
 
 use std::time::Duration;

@@ -1,22 +1,14 @@
 //! What a client is told when no endpoint's answer can be had: one place that turns reasons into statuses.
 
-use std::future::poll_fn;
-use std::io;
-
 use net::clock;
 use telemetry::{Place, Reason};
 use wire::h1;
-use wire::message::{Method, RequestHead, Version};
+use wire::message::{Method, Version};
 
-use crate::connect::Upstream;
 use crate::error::Error;
-use crate::exchange;
+use crate::exchange::transfer::Head;
 use crate::grpc::Answer;
-use crate::h2::Block;
 use crate::headers::{self, Out};
-use crate::policy::headers::ResponseEdits;
-use crate::stream::Stream;
-use crate::work::{Reply, Work};
 
 /// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
 #[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
@@ -163,102 +155,51 @@ impl Own<'_> {
     }
 }
 
-/// Sends a whole response. Gives its length in bytes.
-///
-/// # Errors
-/// The client cannot be told.
-pub(crate) async fn send(
-    stream: &mut Stream,
-    scratch: &mut Vec<u8>,
-    own: &Own<'_>,
-    to: &headers::Downstream,
-) -> io::Result<usize> {
-    scratch.clear();
-    let Stream::H2(handle) = stream else {
-        write(scratch, own, to);
-        stream.send(scratch).await?;
-        return Ok(scratch.len());
+/// Writes a whole response; of HTTP/2 its head, and gives its body.
+pub(crate) fn write_own(out: Head<'_>, own: &Own<'_>, to: &headers::Downstream) -> Option<String> {
+    let out = match out {
+        Head::H1(out) => {
+            write(out, own, to);
+            return None;
+        }
+        Head::H2(out) => out,
     };
     let body = own.body();
-    let mut head = Block::default();
-    head.status = own.status;
-    head.field(b"content-type", b"text/plain; charset=utf-8", false);
-    head.field(b"date", &clock::http_date(), false);
+    out.status = own.status;
+    out.field(b"content-type", b"text/plain; charset=utf-8", false);
+    out.field(b"date", &clock::http_date(), false);
     if let Some((name, value)) = own.field {
-        head.field(name.as_bytes(), value, false);
+        out.field(name.as_bytes(), value, false);
     }
-    h1::decimal(head.value(b"content-length"), body.len() as u64);
-    head.end(false);
-    let has_body = to.method != Method::Head;
-    poll_fn(|cx| handle.poll_send_head(cx, &head, !has_body)).await?;
-    let mut rest = if has_body { body.as_bytes() } else { &[] };
-    while !rest.is_empty() {
-        let taken = poll_fn(|cx| handle.poll_send(cx, rest, true)).await?;
-        rest = rest.get(taken..).unwrap_or_default();
-    }
-    Ok(head.len() + body.len())
+    h1::decimal(out.value(b"content-length"), body.len() as u64);
+    out.end(false);
+    (to.method != Method::Head).then_some(body)
 }
 
-/// Sends the response to a call, whose trailers are in its head. Gives its length in bytes.
-///
-/// # Errors
-/// The client cannot be told.
-pub(crate) async fn send_call(
-    stream: &mut Stream,
-    scratch: &mut Vec<u8>,
-    answer: &Answer,
-    request: &RequestHead,
-    keep_alive: bool,
-) -> io::Result<usize> {
-    let Stream::H2(handle) = stream else {
-        scratch.clear();
-        h1::status_line(scratch, Version::Http11, 200, b"OK");
-        for (name, value) in answer.head() {
-            h1::field(scratch, name, value);
+/// Writes the response to a call, whose trailers are in its head.
+pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_alive: bool) {
+    match out {
+        Head::H1(out) => {
+            h1::status_line(out, Version::Http11, 200, b"OK");
+            for (name, value) in answer.head() {
+                h1::field(out, name, value);
+            }
+            h1::field(out, b"date", &clock::http_date());
+            h1::field(out, b"content-length", b"0");
+            write_persistence(out, keep_alive, version);
+            out.extend_from_slice(b"\r\n");
         }
-        h1::field(scratch, b"date", &clock::http_date());
-        h1::field(scratch, b"content-length", b"0");
-        write_persistence(scratch, keep_alive, request.version);
-        scratch.extend_from_slice(b"\r\n");
-        stream.send(scratch).await?;
-        return Ok(scratch.len());
-    };
-    let mut head = Block::default();
-    head.status = 200;
-    for (name, value) in answer.head() {
-        head.field(name, value, false);
+        Head::H2(out) => {
+            out.status = 200;
+            for (name, value) in answer.head() {
+                out.field(name, value, false);
+            }
+            out.field(b"date", &clock::http_date(), false);
+        }
     }
-    head.field(b"date", &clock::http_date(), false);
-    poll_fn(|cx| handle.poll_send_head(cx, &head, true)).await?;
-    Ok(head.len())
 }
 
-/// Passes on an interim response, or the 101 that opens a tunnel, whose head is in `work` and `upstream`. Gives its length in bytes.
-///
-/// # Errors
-/// The client cannot be told.
-pub(crate) async fn interim(
-    stream: &mut Stream,
-    upstream: &Upstream,
-    work: &mut Work,
-    edits: &ResponseEdits<'_>,
-) -> io::Result<usize> {
-    let Work { reply, scratch, upgrade, .. } = work;
-    let Reply { head: response, bytes, .. } = &**reply.get_or_insert_default();
-    let buffer = exchange::head_of_response(upstream, bytes);
-    let Stream::H2(handle) = stream else {
-        scratch.clear();
-        headers::write_interim(scratch, response, buffer, upgrade.as_deref(), edits);
-        stream.send(scratch).await?;
-        return Ok(scratch.len());
-    };
-    let mut head = Block::default();
-    headers::write_h2_interim(&mut head, response, buffer, edits);
-    poll_fn(|cx| handle.poll_send_head(cx, &head, false)).await?;
-    Ok(head.len())
-}
-
-/// The same in the bytes of HTTP/1.
+/// Writes a whole response in the bytes of HTTP/1.
 pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::Downstream) {
     let Own { status, field, .. } = own;
     let body = own.body();

@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::connect::OnBehalfOf;
-use crate::exchange::{self, Downstream, Next, Peer};
+use crate::driver::{self, Downstream};
+use crate::exchange::{Next, Peer};
 use crate::h2;
 use crate::listener::Slot;
 use crate::stream::Stream;
@@ -67,7 +68,7 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
         // What an exchange needs of it, it holds itself, and a tunnel lets go of it.
         drop(listener);
         // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
-        let next = Box::pin(exchange::serve(worker, slot, downstream, worker.rooms.work())).await;
+        let next = Box::pin(driver::serve(worker, slot, downstream, worker.storage.exchange())).await;
         if next != Next::KeepAlive
             && let Protocol::Http(http) = &slot.view().plan.policy.protocol
         {
@@ -77,7 +78,7 @@ async fn exchanges(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut Downst
             Next::KeepAlive => {}
             Next::Close => return close(downstream).await,
             Next::Linger => return linger(&mut downstream.stream, &downstream.timer).await,
-            Next::Reset => return downstream.stream.reset_on_close(),
+            Next::Reset(_) => return downstream.stream.reset_on_close(),
         }
     }
 }

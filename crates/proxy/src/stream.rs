@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use wire::h2::ErrorCode;
@@ -92,14 +92,6 @@ impl Stream {
                 socket.tcp.poll_read_ready(cx)
             }
         }
-    }
-}
-
-impl Stream {
-    /// Writes all of it, and sees it off.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes).await?;
-        self.flush().await
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::cluster::{Cluster, Demand, Endpoint, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::error::{Error, Side};
-use crate::log::Entry;
+use crate::exchange::record::AccessRecord;
 use crate::relay::{self, End, Moved};
 use crate::stream::Stream;
 use crate::worker::{Connection, ListenerView, Worker};
@@ -58,16 +58,16 @@ pub(crate) async fn relay(
 ) {
     let timer = Timer::new(&worker.timers);
     let begun_us = clock::now_us();
-    let mut entry = Entry::tcp(begun_us, who.client);
+    let mut record = AccessRecord::tcp(begun_us);
     let mut moved = Moved::default();
 
-    let opened = open(&cluster, who, &stream, &timer, &mut entry).await;
+    let opened = open(&cluster, who, &stream, &timer, &mut record).await;
     let kept = Kept::of(&listener, &cluster);
     // The connection may last for days, and snapshots come by the minute.
     drop((listener, cluster));
     let outcome = match opened {
         Ok((lease, mut upstream)) => {
-            entry.added_us = clock::now_us().saturating_sub(begun_us);
+            record.added_us = clock::now_us().saturating_sub(begun_us);
             let ends =
                 (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
             let outcome =
@@ -89,18 +89,18 @@ pub(crate) async fn relay(
     };
     kept.counters.bytes_received.add(moved.upstream);
     kept.counters.bytes_sent.add(moved.downstream);
-    entry.bytes_in = moved.upstream;
-    entry.bytes_out = moved.downstream;
+    record.bytes_in = moved.upstream;
+    record.bytes_out = moved.downstream;
     if let Err(mut error) = outcome {
         if worker.is_cut() {
             error = Error::internal(Reason::Draining);
         }
         kept.counters.reasons.inc(error.reason);
         tracing::debug!(listener = kept.names.0, client = %who.client, %error, "relay failed");
-        entry.reason = Some(error.reason);
+        record.reason = Some(error.reason);
     }
     kept.counters.requests.inc();
-    worker.log_tcp(&kept.names.0, &kept.names.1, &entry);
+    worker.log_tcp(&kept.names.0, &kept.names.1, who.client, &record);
 }
 
 /// What a connection keeps of the snapshot under which it began.
@@ -136,7 +136,7 @@ async fn open(
     who: OnBehalfOf,
     client: &Stream,
     timer: &Timer,
-    entry: &mut Entry,
+    record: &mut AccessRecord,
 ) -> Result<(Lease, Upstream), Error> {
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
     let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
@@ -145,14 +145,13 @@ async fn open(
     let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
     loop {
         let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline_ms: u64::MAX };
-        let lease = match cluster.lease(clock::now_ms(), &demand, client, timer).await {
+        let lease = match cluster.lease_or_wait(clock::now_ms(), &demand, client, timer).await {
             Ok(lease) => lease,
             // That there is no other endpoint is not what went wrong.
             Err(error) => return Err(failed.unwrap_or(error)),
         };
         let now_ms = lease.at_ms;
-        entry.attempts += 1;
-        entry.endpoint = Some(lease.endpoint.clone());
+        record.handle_attempt(&lease.endpoint);
         lease.endpoint.counters.requests.inc();
         let begun_us = now_ms.saturating_mul(1000);
         let wanted = Wanted {

@@ -18,13 +18,13 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
 use crate::cluster::Cluster;
+use crate::exchange::Storage;
 use crate::grpc::{self, Methods, Source};
 use crate::listener::{self, Slot};
-use crate::policy::Dealer;
+use crate::policy::TrafficSplit;
 use crate::policy::mirror::InFlight;
 use crate::share::{Handed, Workers};
 use crate::snapshot::{Compiled, ListenerPlan};
-use crate::work::Rooms;
 
 /// Between two looks at idle upstream connections and the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub(crate) struct Worker {
     registry: Arc<Registry>,
     slots: RefCell<HashMap<String, Rc<Slot>>>,
     clusters: RefCell<Vec<Rc<Cluster>>>,
-    pub(crate) rooms: Rooms,
+    pub(crate) storage: Storage,
     pub(crate) mirrors: InFlight,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
@@ -79,13 +79,13 @@ struct RouteViews {
     /// Of routes by gRPC.
     methods: Vec<Option<Box<Methods>>>,
     /// Of those that have something to deal.
-    dealers: Vec<Option<Box<Dealer>>>,
+    splits: Vec<Option<Box<TrafficSplit>>>,
 }
 
 impl ListenerView {
     /// What deals out the requests of the route at this place; `None`: there is nothing to deal.
-    pub(crate) fn dealer(&self, route: usize) -> Option<&Dealer> {
-        self.routes.dealers.get(route)?.as_deref()
+    pub(crate) fn split(&self, route: usize) -> Option<&TrafficSplit> {
+        self.routes.splits.get(route)?.as_deref()
     }
 
     /// Counts something refused, failed or closed.
@@ -161,7 +161,7 @@ impl Worker {
             registry,
             slots: RefCell::default(),
             clusters: RefCell::default(),
-            rooms: Rooms::default(),
+            storage: Storage::default(),
             mirrors: InFlight::default(),
             logger: RefCell::default(),
             draining: Cell::new(false),
@@ -236,7 +236,7 @@ impl Worker {
                 }
             }
             self.with_logger(Logger::flush);
-            self.rooms.trim();
+            self.storage.trim();
             net::buffer::trim();
             net::memory::look();
         }

@@ -47,6 +47,12 @@ const BANS: &[Ban] = &[
     },
 ];
 
+/// A state machine without I/O: time is an argument, and whoever drives it has the sockets. (`wire` and `balance` have no dependency that they
+/// could do any with.)
+const PURE: &str = "crates/proxy/src/exchange/";
+/// What has no place there.
+const IO: &[&str] = &["tokio", "clock", "async", "await", "Waker", "TcpStream", "crate::stream", "crate::driver"];
+
 /// Every rule of this file, on every file.
 pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -107,6 +113,14 @@ fn rust_file(file: &File, member: Option<&Member>, problems: &mut Vec<Problem>) 
             if !above.contains(&allowance) && !text.contains(&allowance) {
                 problem(line, format!("`{}` in `{name}`: {}", ban.said, ban.instead));
             }
+        }
+        if file.path.starts_with(PURE)
+            && let Some(said) = IO.iter().find(|said| has_word(code, said))
+        {
+            problem(
+                line,
+                format!("`{said}` in a state machine without I/O: its driver does that, and tells it what happened"),
+            );
         }
         above = text;
     }
@@ -231,6 +245,14 @@ mod tests {
                 "1: bytes from the network pass here: add `#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]`",
             ],
         );
+    }
+
+    #[test]
+    fn state_machines_do_no_io() {
+        let problem = "2: `tokio` in a state machine without I/O: its driver does that, and tells it what happened";
+        check_file("crates/proxy/src/exchange/mod.rs", "//! Job.\nuse tokio::net::TcpStream;\n", &[problem]);
+        check_file("crates/proxy/src/exchange/mod.rs", "//! Job, of no tokio.\nfn f(clock_us: u64) {}\n", &[]);
+        check_file("crates/proxy/src/driver/mod.rs", "//! Job.\nuse tokio::net::TcpStream;\n", &[]);
     }
 
     #[test]

@@ -70,10 +70,11 @@ impl Ongoing {
         self.status.is_some_and(Status::is_endpoints_fault)
     }
 
-    /// It has failed: what its client is told. `status` is what another client would be told; `endpoints` what the endpoint said.
-    pub(crate) fn fail(&mut self, reason: Reason, status: Option<u16>, endpoints: u16) -> Answer {
-        let answer = match reason {
-            Reason::UpstreamNotGrpc => Answer::not_grpc(self.call, endpoints),
+    /// It has failed: what its client is told. `status` is what another client would be told; `endpoints` the
+    /// status that the endpoint gave.
+    pub(crate) fn fail(&mut self, reason: Reason, status: Option<u16>, endpoints: Option<u16>) -> Answer {
+        let answer = match (reason, endpoints) {
+            (Reason::UpstreamNotGrpc, Some(endpoints)) => Answer::not_grpc(self.call, endpoints),
             _ => Answer::failure(self.call, reason, status),
         };
         self.status = Some(answer.status);
@@ -213,8 +214,8 @@ mod tests {
     fn a_failure_is_how_it_ended() {
         let (head, text) = call("Content-Type: application/grpc\r\n");
         let mut ongoing = Ongoing::of(&head, text.as_bytes()).unwrap();
-        assert_eq!(ongoing.fail(Reason::UpstreamNotGrpc, Some(502), 404).status, Status::Unimplemented);
-        assert_eq!(ongoing.fail(Reason::ClientReset, None, 0).status, Status::Cancelled);
+        assert_eq!(ongoing.fail(Reason::UpstreamNotGrpc, Some(502), Some(404)).status, Status::Unimplemented);
+        assert_eq!(ongoing.fail(Reason::ClientReset, None, None).status, Status::Cancelled);
         assert_eq!(ongoing.status, Some(Status::Cancelled));
     }
 }

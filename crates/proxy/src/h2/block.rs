@@ -124,6 +124,13 @@ impl Block {
         self.put(start, prefix);
     }
 
+    /// The value of a field.
+    #[cfg(test)]
+    pub(crate) fn find(&self, name: &[u8]) -> Option<String> {
+        let (_, value, _) = self.fields().find(|(other, ..)| other.eq_ignore_ascii_case(name))?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+
     /// No field is in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0

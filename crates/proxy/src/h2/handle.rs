@@ -123,16 +123,11 @@ impl Handle {
         status.ok().flatten()
     }
 
-    /// Takes the head of a response, be it informational.
+    /// Ready when [`Handle::take_response`] has something to take.
     ///
     /// # Errors
     /// Of the upstream side.
-    pub(crate) fn poll_response(
-        &self,
-        cx: &Context<'_>,
-        head: &mut ResponseHead,
-        bytes: &mut Vec<u8>,
-    ) -> Poll<Result<(), Error>> {
+    pub(crate) fn poll_response_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         if self.key.id == 0 {
             // Woken to open it, or never to be.
             return match self.refused {
@@ -143,14 +138,7 @@ impl Handle {
             };
         }
         let polled = self.with(|place| {
-            if let Some(arrived) = place.arrived.as_mut().filter(|_| place.has_head) {
-                std::mem::swap(&mut arrived.head, head);
-                std::mem::swap(&mut arrived.head_bytes, bytes);
-                place.has_head = false;
-                if let Some(next) = arrived.heads.pop_front() {
-                    (arrived.head, arrived.head_bytes) = next;
-                    place.has_head = true;
-                }
+            if place.has_head {
                 return Poll::Ready(Ok(()));
             }
             match place.cut {
@@ -162,6 +150,22 @@ impl Handle {
             }
         });
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(|cut| Error::endpoint_io(io::Error::other(cut)))
+    }
+
+    /// Takes the head of a response, be it informational, which has come.
+    pub(crate) fn take_response(&self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
+        let taken = self.with(|place| {
+            let Some(arrived) = place.arrived.as_mut().filter(|_| place.has_head) else { return };
+            std::mem::swap(&mut arrived.head, head);
+            std::mem::swap(&mut arrived.head_bytes, bytes);
+            place.has_head = false;
+            if let Some(next) = arrived.heads.pop_front() {
+                (arrived.head, arrived.head_bytes) = next;
+                place.has_head = true;
+            }
+        });
+        // It was there when it was asked for.
+        taken.unwrap_or_default();
     }
 
     /// Ready when the stream was cut off.

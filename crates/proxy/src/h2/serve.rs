@@ -17,11 +17,11 @@ use super::driver::{Driver, End, PAUSE_MS};
 use super::exchanges::{Desk, Exchanges};
 use super::handle::Handle;
 use super::liveness::{Heard, Liveness, Sign};
-use crate::exchange::{self, Downstream, Next};
+use crate::driver::{self, Downstream};
+use crate::exchange::Exchange;
 use crate::listener::Slot;
 use crate::session::{self, DRAIN_IDLE_MS, LINGER_MS};
 use crate::stream::Stream;
-use crate::work::Work;
 use crate::worker::Worker;
 
 /// A connection without a request for this long gives back its buffers; one that comes sooner finds them.
@@ -59,7 +59,7 @@ pub(crate) async fn serve(worker: &Rc<Worker>, slot: &Rc<Slot>, downstream: &mut
 }
 
 /// A request that came: its stream, and what it is worked on in.
-type Job = (StreamKey, Box<Work>);
+type Job = (StreamKey, Box<Exchange>);
 
 /// Serves one request after another that is laid on the desk, as streams of `connection`.
 async fn exchanges_of_seat(
@@ -78,12 +78,10 @@ async fn exchanges_of_seat(
         quiet_since_ms: 0,
     };
     loop {
-        let (key, work) = desk.next().await;
+        let (key, exchange) = desk.next().await;
         downstream.stream = Stream::H2(Handle::of_request(connection.clone(), key));
         downstream.requests = 0;
-        if exchange::serve(worker, slot, &mut downstream, work).await == Next::Reset {
-            downstream.stream.reset_on_close();
-        }
+        driver::serve(worker, slot, &mut downstream, exchange).await;
         downstream.stream = Stream::H2(Handle::unopened(connection.clone()));
         downstream.input = Buffer::none();
         downstream.timer.clear();
@@ -309,12 +307,12 @@ struct Clients<'s, F, B> {
 impl<F: Future<Output = ()>, B: Fn(Rc<Desk<Job>>) -> F> Owner for Clients<'_, F, B> {
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
         self.requests += 1;
-        let mut work = self.worker.rooms.work();
+        let mut exchange = self.worker.storage.exchange();
         if !is_too_large {
-            wire.take_request(&mut work.request, &mut work.request_bytes);
+            wire.take_request(&mut exchange.request.head, &mut exchange.request.bytes);
         }
-        let place = Place::of(&*work);
-        self.exchanges.push((key, work), place);
+        let place = Place::of(&*exchange);
+        self.exchanges.push((key, exchange), place);
     }
 
     fn on_refused(&mut self, reason: h2::Reason) {

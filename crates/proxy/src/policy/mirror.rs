@@ -22,16 +22,16 @@ use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Method, ResponseHead};
 
 use super::headers::RequestEdits;
-use super::{Asked, Dealer};
-use crate::attempt::{self, Ending, Sent};
-use crate::body::{Head, Pump};
+use super::{RequestView, TrafficSplit};
 use crate::cluster::{Cluster, Lease};
 use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
+use crate::driver;
 use crate::error::{Error, Side};
+use crate::exchange::transfer::Head;
+use crate::exchange::{Ending, Response, Reuse, Sent, connection_outcome, ending};
 use crate::h2::{Block, Handle};
 use crate::headers;
-use crate::passing;
-use crate::receive;
+
 use crate::stream::Stream;
 use crate::worker::ListenerView;
 
@@ -79,7 +79,6 @@ pub(crate) struct Copies {
     method: Method,
     body: Body,
     who: OnBehalfOf,
-    timers: Timers,
     targets: SmallVec<[Target; 1]>,
 }
 
@@ -98,7 +97,7 @@ enum Written {
 }
 
 impl Written {
-    fn new(cluster: &Cluster, asked: &Asked<'_>, edits: &RequestEdits<'_>) -> Self {
+    fn new(cluster: &Cluster, asked: &RequestView<'_>, edits: &RequestEdits<'_>) -> Self {
         let mut written = match cluster.plan.policy.protocol {
             ClusterProtocol::H1 => Self::H1(Vec::new()),
             ClusterProtocol::H2 => Self::H2(Box::default()),
@@ -122,32 +121,26 @@ enum Message {
     },
 }
 
-/// What a worker has to do with mirrors.
-pub(crate) struct Means<'m> {
-    pub(crate) timers: &'m Timers,
-    pub(crate) in_flight: &'m InFlight,
-}
-
 impl Copies {
     /// The copies that the route asks for of this request, changed by `edits` as it is; `None`: there are none to be made.
     pub(crate) fn begin(
         listener: &Rc<ListenerView>,
         mirrors: &[model::Mirror],
-        dealer: &Dealer,
-        asked: &Asked<'_>,
+        split: &TrafficSplit,
+        asked: &RequestView<'_>,
         edits: &RequestEdits<'_>,
         who: OnBehalfOf,
-        means: &Means<'_>,
+        in_flight: &InFlight,
     ) -> Option<Box<Self>> {
         // What follows an upgrade is no request, and cannot be had twice.
         if asked.head.upgrade.is_some() {
             return None;
         }
         let mut targets = SmallVec::new();
-        for (number, mirror) in mirrors.iter().enumerate().filter(|(number, _)| dealer.is_mirrored(*number)) {
+        for (number, mirror) in mirrors.iter().enumerate().filter(|(number, _)| split.is_mirrored(*number)) {
             let Some(cluster) = listener.clusters.get(mirror.to.0) else { continue };
             let is_too_large = matches!(asked.head.body, Body::Length(length) if length > MIRROR_BODY_BYTES_MAX as u64);
-            match means.in_flight.take() {
+            match in_flight.take() {
                 _ if is_too_large => listener.count(Reason::MirrorTooLarge),
                 None => listener.count(Reason::MirrorFull),
                 Some(ticket) => {
@@ -167,20 +160,15 @@ impl Copies {
             method: asked.head.method,
             body: asked.head.body,
             who,
-            timers: means.timers.clone(),
             targets,
         }))
     }
 
-    /// Sends the copies on their way where the request's body has been read whole; gives them back where it has not.
-    pub(crate) fn send_if_whole(self: Box<Self>, upload: &mut Pump) -> Option<Box<Self>> {
-        if !upload.is_read() {
-            return Some(self);
-        }
-        let Self { listener, method, body, who, timers, targets } = *self;
-        let Some(data) = upload.take_copy() else {
-            targets.iter().for_each(|_| listener.count(Reason::MirrorTooLarge));
-            return None;
+    /// Sends the copies on their way behind the request's body; `None`: it is too long for that.
+    pub(crate) fn send(self, body_data: Option<Vec<u8>>, timers: &Timers) {
+        let Self { listener, method, body, who, targets } = self;
+        let Some(data) = body_data else {
+            return targets.iter().for_each(|_| listener.count(Reason::MirrorTooLarge));
         };
         let data: Rc<[u8]> = data.into();
         for Target { cluster, head, key, ticket } in targets {
@@ -188,7 +176,7 @@ impl Copies {
                 Written::H1(head) => Message::H1(framed(head, body, &data)),
                 Written::H2(head) => Message::H2 { head, body: data.clone() },
             };
-            let (listener, timer) = (listener.clone(), Timer::new(&timers));
+            let (listener, timer) = (listener.clone(), Timer::new(timers));
             tokio::task::spawn_local(async move {
                 let _ticket = ticket;
                 match deliver(&cluster, key, &message, method, who, &timer).await {
@@ -200,7 +188,6 @@ impl Copies {
                 }
             });
         }
-        None
     }
 }
 
@@ -265,7 +252,7 @@ async fn deliver(
         Ok(status) if *status >= 500 => cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Failure5xx),
         Ok(_) => cluster.record(&lease.endpoint, clock::now_ms(), Outcome::Success),
         Err(error) if error.side == Side::Upstream => {
-            cluster.record(&lease.endpoint, clock::now_ms(), attempt::outcome(error))
+            cluster.record(&lease.endpoint, clock::now_ms(), connection_outcome(error))
         }
         Err(_) => {}
     }
@@ -283,38 +270,39 @@ async fn answer(
     deadline_ms: u64,
 ) -> Result<u16, Failed> {
     timer.set(deadline_ms);
-    let mut head = ResponseHead::default();
-    // Asked only where it can matter, as for a request.
+    let mut response = Response::default();
+    // RequestView only where it can matter, as for a request.
     let is_doubtful = upstream.is_reused && !method.is_idempotent();
     let before = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
-    let mut sent = Sent { bytes: 0, head_us: 0, failed: false, before };
+    let mut sent = Sent { bytes: 0, head_us: None, failed: false, before };
     let exchanged = timer.guard(async {
         match (message, &mut upstream.stream) {
             (Message::H2 { head: request, body }, Stream::H2(handle)) => {
                 send_frames(handle, request, body, &mut sent).await.map_err(Error::endpoint_io)?;
-                final_head(&mut upstream, method, &mut head).await?;
+                final_head(&mut upstream, method, &mut response).await?;
                 skip_frames(&upstream).await.map(|()| true)
             }
             (Message::H1(bytes), stream) => {
                 send_bytes(stream, bytes, &mut sent).await.map_err(Error::endpoint_io)?;
-                final_head(&mut upstream, method, &mut head).await?;
-                is_read_whole(&mut upstream, &head).await
+                final_head(&mut upstream, method, &mut response).await?;
+                is_read_whole(&mut upstream, &response.head).await
             }
             (Message::H2 { .. }, _) => Err(Error::internal(Reason::Internal)),
         }
     });
     let exchanged = exchanged.await.map_err(|_| Error::upstream(Reason::ResponseTimeout))?;
     let is_whole = exchanged.map_err(|error| {
+        let is_reused = upstream.is_reused;
+        let lost = driver::lost(&upstream, error);
         // Something of an answer came, be it half a head or a 1xx.
-        let was_heard = head.status != 0 || !upstream.input.is_empty();
-        let is_stale =
-            upstream.is_reused && !was_heard && is_sent_again(attempt::ending(&error, &upstream.stream, &sent), method);
-        Failed { error, is_stale }
+        let was_heard = response.head.status != 0 || lost.has_input;
+        let is_stale = is_reused && !was_heard && is_sent_again(ending(&lost, &sent, clock::now_us()), method);
+        Failed { error: lost.error, is_stale }
     })?;
-    if is_whole && head.keep_alive && upstream.input.is_empty() {
-        passing::give_back(cluster, lease, upstream, method, &head, clock::now_ms());
+    if is_whole && upstream.input.is_empty() {
+        driver::give_back(upstream, Reuse::of(cluster, lease, method, &response.head, clock::now_ms()));
     }
-    Ok(head.status)
+    Ok(response.head.status)
 }
 
 /// The same rule as for a request: one that the endpoint may have seen is repeated only if its method is idempotent. That nobody reads the
@@ -336,7 +324,7 @@ async fn send_bytes(stream: &mut Stream, bytes: &[u8], sent: &mut Sent) -> std::
             return Err(std::io::ErrorKind::WriteZero.into());
         }
         if sent.bytes == 0 {
-            sent.head_us = clock::now_us();
+            sent.head_us = Some(clock::now_us());
         }
         sent.bytes += taken as u64;
         rest = rest.get(taken..).unwrap_or_default();
@@ -348,7 +336,7 @@ async fn send_bytes(stream: &mut Stream, bytes: &[u8], sent: &mut Sent) -> std::
 
 async fn send_frames(handle: &mut Handle, head: &Block, body: &[u8], sent: &mut Sent) -> std::io::Result<()> {
     poll_fn(|cx| handle.poll_send_head(cx, head, body.is_empty())).await?;
-    sent.head_us = clock::now_us();
+    sent.head_us = Some(clock::now_us());
     let mut rest = body;
     while !rest.is_empty() {
         let taken = poll_fn(|cx| handle.poll_send(cx, rest, true)).await?;
@@ -371,19 +359,11 @@ async fn skip_frames(upstream: &Upstream) -> Result<(), Error> {
 }
 
 /// Reads past interim answers to the head of the final one.
-async fn final_head(upstream: &mut Upstream, method: Method, head: &mut ResponseHead) -> Result<(), Error> {
-    let mut room = Vec::new();
+async fn final_head(upstream: &mut Upstream, method: Method, response: &mut Response) -> Result<(), Error> {
     for _ in 0..=INTERIM_MAX {
-        let Upstream { stream, input, .. } = upstream;
-        if let Some(handle) = stream.h2() {
-            poll_fn(|cx| handle.poll_response(cx, head, &mut room)).await?;
-        } else {
-            let mut scanned = 0;
-            let bytes =
-                poll_fn(|cx| receive::poll_response_head(cx, stream, input, &mut scanned, method, head)).await?;
-            input.consume(bytes);
-        }
-        match head.status {
+        let mut scanned = 0;
+        poll_fn(|cx| driver::poll_response_head(cx, upstream, response, &mut scanned, method)).await?;
+        match response.head.status {
             101 => break,
             100..=199 => {}
             _ => return Ok(()),

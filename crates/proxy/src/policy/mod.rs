@@ -31,7 +31,7 @@ const SEED: u64 = 0x243f_6a88_85a3_08d3;
 const SHARE_PARTS: f64 = 1_000_000.0;
 
 /// A request as policies look at it.
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestView<'a> {
     pub(crate) head: &'a RequestHead,
     /// What the head was read from.
     pub(crate) buffer: &'a [u8],
@@ -50,7 +50,7 @@ pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [
 }
 
 /// Where a request goes.
-pub(crate) enum Way {
+pub(crate) enum Destination {
     /// To an endpoint of this cluster.
     Cluster(Rc<Cluster>),
     /// Back to the client, with this status and `Location`.
@@ -58,13 +58,13 @@ pub(crate) enum Way {
 }
 
 /// What one worker keeps for a route that deals its requests out.
-pub(crate) struct Dealer {
+pub(crate) struct TrafficSplit {
     split: RefCell<Split>,
     /// Of each mirror: to copy, or not to.
     mirrors: Vec<RefCell<Split>>,
 }
 
-impl Dealer {
+impl TrafficSplit {
     /// `None` for a route that has one cluster and no mirror: most of them.
     pub(crate) fn new(route: &Route, worker: usize) -> Option<Box<Self>> {
         let clusters = match &route.to {
@@ -97,13 +97,13 @@ impl Dealer {
 ///
 /// # Errors
 /// [`Reason::RateLimited`]; [`Reason::NoEndpoint`] where no cluster of the route has any weight.
-pub(crate) fn way(
+pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
     route: &Route,
-    asked: &Asked<'_>,
+    asked: &RequestView<'_>,
     now_us: u64,
-) -> Result<Way, Error> {
+) -> Result<Destination, Error> {
     if route.policy.rate_limit.is_some()
         && let Some(limiter) = listener.plan.limiters.get(&number)
     {
@@ -111,20 +111,20 @@ pub(crate) fn way(
     }
     let clusters = match &route.to {
         Target::Redirect(redirect) => {
-            return Ok(Way::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
+            return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
         }
         Target::Clusters(clusters) => clusters.as_slice(),
     };
-    let share = match (clusters, listener.dealer(number)) {
+    let share = match (clusters, listener.split(number)) {
         ([only], _) => Some(*only).filter(|only| only.weight > 0),
-        (many, dealer) => dealer.and_then(|dealer| dealer.pick(many)),
+        (many, split) => split.and_then(|split| split.pick(many)),
     };
     let cluster = share.and_then(|share| listener.clusters.get(share.cluster.0).cloned());
-    cluster.map(Way::Cluster).ok_or(Error::internal(Reason::NoEndpoint))
+    cluster.map(Destination::Cluster).ok_or(Error::internal(Reason::NoEndpoint))
 }
 
 /// How the client's request came to the first hop that is trusted.
-pub(crate) fn scheme(asked: &Asked<'_>) -> Scheme {
+pub(crate) fn scheme(asked: &RequestView<'_>) -> Scheme {
     let told = find(&asked.head.fields, FieldId::XForwardedProto).filter(|_| asked.client.is_trusted);
     let name = told.map_or(asked.client.scheme.as_bytes(), |field| field.value.get(asked.buffer));
     if name.eq_ignore_ascii_case(b"https") { Scheme::Https } else { Scheme::Http }
@@ -138,7 +138,7 @@ pub(crate) mod testing {
     use super::*;
 
     /// What `look` sees of a request of these lines, each with its end, from `10.0.0.9` to port 8080.
-    pub(crate) fn asked<T>(lines: &str, is_trusted: bool, look: impl FnOnce(&Asked<'_>) -> T) -> T {
+    pub(crate) fn asked<T>(lines: &str, is_trusted: bool, look: impl FnOnce(&RequestView<'_>) -> T) -> T {
         let text = format!("{lines}\r\n");
         let mut head = RequestHead::default();
         assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
@@ -156,7 +156,7 @@ pub(crate) mod testing {
         let received = head.path.get(buffer);
         let normal = crate::route::normal_target(received, &paths).unwrap();
         let target = normal.as_deref().unwrap_or(received);
-        look(&Asked { head: &head, buffer, target, paths, client: &client })
+        look(&RequestView { head: &head, buffer, target, paths, client: &client })
     }
 
     #[test]

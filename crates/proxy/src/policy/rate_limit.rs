@@ -11,7 +11,7 @@ use balance::{Rate, RateTable};
 use model::{RateKey, RateLimit};
 use telemetry::Reason;
 
-use super::Asked;
+use super::RequestView;
 use crate::error::Error;
 use crate::headers;
 
@@ -54,7 +54,7 @@ impl Limiter {
     ///
     /// # Errors
     /// [`Reason::RateLimited`], with the time after which the client may come again.
-    pub(crate) fn admit(&self, asked: &Asked<'_>, now_us: u64) -> Result<(), Error> {
+    pub(crate) fn admit(&self, asked: &RequestView<'_>, now_us: u64) -> Result<(), Error> {
         let key = match self.header(asked) {
             Some(value) => self.clients.hasher.hash_one((self.id, value)),
             None => self
@@ -66,7 +66,7 @@ impl Limiter {
         refused.map_err(|wait_ns| Error::internal(Reason::RateLimited).retry_after(wait_ns.div_ceil(1_000_000_000)))
     }
 
-    fn header<'a>(&self, asked: &Asked<'a>) -> Option<&'a [u8]> {
+    fn header<'a>(&self, asked: &RequestView<'a>) -> Option<&'a [u8]> {
         let RateKey::Header(name) = &self.by else { return None };
         let is_it = |field: &&wire::message::Field| field.name.get(asked.buffer).eq_ignore_ascii_case(name.as_bytes());
         asked.head.fields.iter().find(is_it).map(|field| field.value.get(asked.buffer))

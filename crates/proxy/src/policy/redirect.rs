@@ -4,12 +4,12 @@ use std::io::Write;
 
 use model::{PathMatcher, Redirect};
 
-use super::{Asked, passed_on, rewrite, scheme};
+use super::{RequestView, passed_on, rewrite, scheme};
 
 /// The `Location` of a redirect (RFC 9110 section 10.2.2). Always a whole URL: a path alone that begins with `//` would be read as a host,
 /// and the client chooses its path.
-pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Asked<'_>) -> Vec<u8> {
-    let Asked { head, buffer, client, .. } = asked;
+pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Vec<u8> {
+    let RequestView { head, buffer, client, .. } = asked;
     let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(scheme_to.name().as_bytes());

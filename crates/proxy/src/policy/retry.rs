@@ -1,21 +1,15 @@
 //! Whether, where and how often a request is sent again.
 
-use std::future::poll_fn;
-
 use balance::Redispatch;
 use model::Retry;
-use net::clock;
 use smallvec::SmallVec;
-use telemetry::Reason;
 use wire::message::Method;
 
-use crate::attempt::Attempt;
-use crate::cluster::{Demand, Lease};
+use crate::cluster::{Cluster, Lease};
 use crate::error::Error;
-use crate::exchange::{Downstream, Routed};
+use crate::exchange::planted::{self, Fault};
+use crate::exchange::transfer::Transfer;
 use crate::grpc::Status;
-use crate::receive::Watch;
-use crate::work::Work;
 
 /// How one try went wrong, as far as another one depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +34,7 @@ pub(crate) enum Setback {
 
 /// Whether the policy asks for another try.
 fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
-    let is_repeatable = method.is_idempotent() || retry.non_idempotent;
+    let is_repeatable = method.is_idempotent() || retry.non_idempotent || planted::is(Fault::RetriesPost);
     match setback {
         Setback::Unreachable | Setback::Connect => retry.on_connect_failure,
         Setback::Unseen => retry.on_reset,
@@ -63,10 +57,6 @@ fn is_at_once(setback: Setback, has_other: bool) -> bool {
 pub(crate) struct Tries {
     /// Those that have failed. In a box: there are few.
     past: Option<Box<Past>>,
-    /// The next try takes a connection that was made since then, in microseconds.
-    pub(crate) fresh_since_us: Option<u64>,
-    /// The next try is to come so much later, in milliseconds.
-    pub(crate) wait_ms: u64,
 }
 
 #[derive(Default)]
@@ -79,41 +69,58 @@ struct Past {
     may_return: bool,
     /// What went wrong last, where no response came.
     failed: Option<Error>,
+    /// The next try takes a connection that was made since then, in microseconds.
+    fresh_since_us: Option<u64>,
+    /// The next try is to come so much later, in milliseconds.
+    wait_ms: u64,
+}
+
+/// A try that has failed.
+pub(crate) struct Failed<'f> {
+    pub(crate) lease: &'f Lease,
+    /// Its connection had served another request before.
+    pub(crate) was_reused: bool,
+    pub(crate) setback: Setback,
+    pub(crate) method: Method,
+    pub(crate) now_ms: u64,
 }
 
 impl Tries {
-    /// A connection's worth of room for the next try: at the endpoint that the client comes back to, or wherever the cluster chooses.
-    ///
-    /// # Errors
-    /// Those of [`crate::cluster::Cluster::lease`].
-    pub(crate) async fn lease(
-        &mut self,
-        routed: &Routed<'_>,
-        now_ms: u64,
-        downstream: &Downstream,
-    ) -> Result<Lease, Error> {
-        let Routed { cluster, policy, key, deadline_ms, .. } = routed;
-        let Downstream { stream: client, timer, .. } = downstream;
-        let past = self.past.as_deref();
-        let tried = past.map_or(&[][..], |past| &past.tried);
-        let preferred = routed.preferred.filter(|index| !tried.contains(index));
-        if let Some(lease) = preferred.and_then(|index| cluster.lease_of(index, now_ms)) {
-            return Ok(lease);
+    /// Endpoints that are not to be asked.
+    pub(crate) fn tried(&self) -> &[usize] {
+        self.past.as_deref().map_or(&[], |past| &past.tried)
+    }
+
+    /// An endpoint that is ejected will do, where there is no other.
+    pub(crate) fn takes_ejected(&self) -> bool {
+        self.past.as_deref().is_some_and(|past| past.failed.is_some())
+    }
+
+    /// There is no other endpoint: whether those that have failed may be asked once more.
+    pub(crate) fn may_return(&mut self, same_endpoint: bool) -> bool {
+        let Some(past) = &mut self.past else { return false };
+        if !(same_endpoint || past.may_return) || past.tried.is_empty() {
+            return false;
         }
-        let takes_ejected = past.is_some_and(|past| past.failed.is_some());
-        let demand = Demand { key: *key, tried, takes_ejected, deadline_ms: *deadline_ms };
-        match (cluster.lease(now_ms, &demand, client, timer).await, &mut self.past) {
-            (Err(Error { reason: Reason::NoEndpoint, .. }), Some(past))
-                if (policy.retry.same_endpoint || past.may_return) && !past.tried.is_empty() =>
-            {
-                past.may_return = false;
-                past.tried.clear();
-                past.redispatch.end();
-                let demand = Demand { key: *key, tried: &[], takes_ejected, deadline_ms: *deadline_ms };
-                cluster.lease(now_ms, &demand, client, timer).await
-            }
-            (leased, _) => leased,
-        }
+        past.may_return = false;
+        past.tried.clear();
+        past.redispatch.end();
+        true
+    }
+
+    /// The next try takes a connection that was made since then, in microseconds; `None`: any will do.
+    pub(crate) fn fresh_since_us(&self) -> Option<u64> {
+        self.past.as_deref().and_then(|past| past.fresh_since_us)
+    }
+
+    /// From now on only a connection will do that was made since then.
+    pub(crate) fn set_fresh_since(&mut self, since_us: Option<u64>) {
+        self.past.get_or_insert_default().fresh_since_us = since_us;
+    }
+
+    /// How much later the next try is to come, in milliseconds. RequestView once.
+    pub(crate) fn take_wait_ms(&mut self) -> u64 {
+        self.past.as_mut().map_or(0, |past| std::mem::take(&mut past.wait_ms))
     }
 
     /// What went wrong with the last try. `None`: it was answered.
@@ -122,7 +129,7 @@ impl Tries {
     }
 
     /// What went wrong with the last try, where no response came.
-    pub(crate) fn failure(&mut self) -> Option<Error> {
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
         self.past.as_mut().and_then(|past| past.failed.take())
     }
 
@@ -130,40 +137,39 @@ impl Tries {
     /// the request is sent once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
     pub(crate) fn again_fresh(
         &mut self,
-        routed: &Routed<'_>,
+        cluster: &Cluster,
+        is_repeatable: bool,
         setback: Setback,
-        work: &mut Work,
-        begun_us: u64,
+        upload: &mut Transfer,
+        begun_us: Option<u64>,
     ) -> bool {
-        let is_repeatable = work.request.method.is_idempotent() || routed.policy.retry.non_idempotent;
         // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
-        if self.fresh_since_us.is_some() {
+        if self.fresh_since_us().is_some() {
             return false;
         }
-        if !(setback == Setback::Unseen || is_repeatable) || !work.upload.rewind() {
+        if !(setback == Setback::Unseen || is_repeatable) || !upload.rewind() {
             return false;
         }
-        routed.cluster.counters.stale_reuse.inc();
-        self.fresh_since_us = Some(begun_us);
+        cluster.counters.stale_reuse.inc();
+        self.set_fresh_since(begun_us);
         true
     }
 
     /// Whether the request is sent again after a failure at this endpoint; if so that is counted, and the request made ready.
     ///
     /// One that could not be reached costs none of the route's tries and nothing of the budget while there is another endpoint to go to, as far
-    /// as [`Redispatch`] goes.
+    /// as [`Redispatch`] goes. `refused` is called where it is the budget that does not allow it.
     pub(crate) fn again(
         &mut self,
-        routed: &Routed<'_>,
-        setback: Setback,
-        attempt: &Attempt<'_>,
-        work: &mut Work,
-        now_ms: u64,
+        cluster: &Cluster,
+        retry: &Retry,
+        failed: &Failed<'_>,
+        deadline_ms: u64,
+        upload: &mut Transfer,
+        refused: impl FnOnce(),
     ) -> bool {
-        let lease = &attempt.lease;
-        let Routed { listener, cluster, policy, deadline_ms, .. } = routed;
-        let retry = &policy.retry;
-        if !is_wanted(retry, setback, work.request.method) || !work.upload.can_rewind() {
+        let Failed { lease, was_reused, setback, method, now_ms } = *failed;
+        if !is_wanted(retry, setback, method) || !upload.can_rewind() {
             return false;
         }
         let past = self.past.get_or_insert_default();
@@ -176,45 +182,27 @@ impl Tries {
             past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
         // A kept connection may end at any time (RFC 9112 section 9.3.1): a cluster of one endpoint is to bear that, too.
-        past.may_return = attempt.was_reused && matches!(setback, Setback::Reset | Setback::Unseen);
+        past.may_return = was_reused && matches!(setback, Setback::Reset | Setback::Unseen);
         let has_another = retry.same_endpoint || past.may_return || has_other;
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
         let wait_ms = if is_at_once(setback, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
         // The request's time is over before the wait is: what there is to be told can be told now.
-        if now_ms.saturating_add(wait_ms) >= *deadline_ms {
+        if now_ms.saturating_add(wait_ms) >= deadline_ms {
             return false;
         }
         if is_free {
             cluster.counters.redispatches.inc();
         } else if cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
-            past.retries += 1;
+            past.retries += u32::from(!planted::is(Fault::RetriesForEver));
             cluster.counters.retries.inc();
         } else {
-            listener.count(Reason::RetryBudget);
+            refused();
             return false;
         }
-        self.wait_ms = wait_ms;
-        work.upload.rewind()
-    }
-
-    /// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
-    ///
-    /// # Errors
-    /// The client is gone, or the drain has taken too long.
-    pub(crate) async fn back_off(&mut self, downstream: &mut Downstream) -> Result<(), Error> {
-        let Downstream { stream, timer, .. } = downstream;
-        let due_ms = clock::now_ms().saturating_add(std::mem::take(&mut self.wait_ms));
-        timer.set(due_ms);
-        let mut watch = Watch::default();
-        poll_fn(|cx| {
-            watch.check(cx, stream, true)?;
-            timer.poll_elapsed(cx).map(Ok)
-        })
-        .await?;
-        // All timers elapse at once when whatever is left is cut.
-        if clock::now_ms() < due_ms { Err(Error::internal(Reason::Draining)) } else { Ok(()) }
+        past.wait_ms = wait_ms;
+        upload.rewind()
     }
 }
 

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use model::{PathMatcher, PathRewrite};
 use wire::path;
 
-use super::Asked;
+use super::RequestView;
 
 /// Path and query after the rewrite; `None`: they are not rewritten. `matched` is what the route matched. What is left of the client's path
 /// stays in the normal form in which it was matched.
-pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked: &Asked<'_>) -> Option<Vec<u8>> {
+pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked: &RequestView<'_>) -> Option<Vec<u8>> {
     rewritten(rewrite?, matched, asked.target, asked.paths.merge_slashes)
 }
 

@@ -13,7 +13,7 @@ use super::{ListenerView, RouteViews, Worker, binds};
 use crate::cluster::{Cluster, Endpoint};
 use crate::grpc::Methods;
 use crate::listener::Slot;
-use crate::policy::Dealer;
+use crate::policy::TrafficSplit;
 use crate::pool::Pool;
 use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan, is_same};
 
@@ -65,6 +65,13 @@ impl Worker {
         }
     }
 
+    /// The listener of this name, under this snapshot.
+    #[cfg(test)]
+    pub(crate) fn view_of(self: &Rc<Self>, compiled: &Compiled, name: &str) -> Rc<ListenerView> {
+        self.apply(compiled);
+        self.slots.borrow().get(name).expect("a listener of this name").view()
+    }
+
     fn routes(&self, plan: &ListenerPlan, old: Option<&ListenerView>) -> Rc<RouteViews> {
         if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.plan.router, &plan.router)) {
             return old.routes.clone();
@@ -73,7 +80,7 @@ impl Worker {
         Rc::new(RouteViews {
             counters: routes.iter().map(|_| OnceCell::new()).collect(),
             methods: routes.iter().map(|route| Some(Box::new(Methods::new(route.grpc.as_ref()?)))).collect(),
-            dealers: routes.iter().map(|route| Dealer::new(route, self.index)).collect(),
+            splits: routes.iter().map(|route| TrafficSplit::new(route, self.index)).collect(),
         })
     }
 

@@ -1,0 +1,486 @@
+//! Drives exchanges: does what an [`Exchange`] asks for, and tells it what happened. Nothing else knows of both an exchange and its sockets.
+
+mod pump;
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use model::{HttpListener, Protocol};
+use net::buffer::{self, Buffer};
+use net::clock;
+use net::timer::Timer;
+use telemetry::Reason;
+use tokio::io::ReadBuf;
+use wire::message::Method;
+
+use crate::connect::{self, Upstream, Wanted};
+use crate::error::Error;
+use crate::exchange::{Action, Connected, Connection, Env, Exchange, Lost, Next, Peer, Response, Reuse, Storage};
+use crate::grpc;
+
+use crate::listener::{Slot, is_memory_full};
+use crate::receive;
+use crate::relay::{self, End, Moved};
+use crate::stream::Stream;
+use crate::worker::{ListenerView, Worker};
+
+/// A downstream HTTP connection; of HTTP/2, one stream of it.
+pub(crate) struct Downstream {
+    pub(crate) stream: Stream,
+    /// What the client sent and nobody took yet.
+    pub(crate) input: Buffer,
+    pub(crate) timer: Timer,
+    pub(crate) peer: Rc<Peer>,
+    /// Requests begun on this connection.
+    pub(crate) requests: u64,
+    /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
+    pub(crate) quiet_since_ms: u64,
+}
+
+/// Serves the next request of a connection, of which there are the first bytes; or the one of a stream, whose head is in `exchange` already.
+pub(crate) async fn serve(
+    worker: &Worker,
+    slot: &Slot,
+    downstream: &mut Downstream,
+    mut exchange: Box<Exchange>,
+) -> Next {
+    let mut listener = slot.view();
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
+    let peer = downstream.peer.clone();
+    let scene = Scene { worker, slot, listener: &listener, http, peer: &peer, requests_before: downstream.requests };
+    let watch = downstream.timer.watch();
+    let upstream = watch.over("an exchange", run(&scene, downstream, &mut exchange)).await;
+    if let Some(upstream) = upstream {
+        // It may last for days, and nobody is routed any more: the table is let go of.
+        exchange.record.leave_listener(worker, &listener);
+        drop(listener);
+        let watch = downstream.timer.watch();
+        watch.over("a tunnel", Box::pin(relay_tunnel(slot, downstream, upstream, &mut exchange))).await;
+        listener = slot.view();
+    }
+    send_copies(worker, &mut exchange);
+    if exchange.is_begun() {
+        worker.log_http(&listener, peer.who.client, &exchange);
+    }
+    downstream.requests += u64::from(exchange.record.has_head);
+    downstream.quiet_since_ms = exchange.ended_ms(clock::now_ms);
+    let Action::Done(next) = exchange.action() else { return Next::Close };
+    if let (Next::Reset(code), Some(handle)) = (next, downstream.stream.h2()) {
+        handle.reset(code);
+    }
+    worker.storage.give_back(exchange);
+    next
+}
+
+/// What is around an exchange.
+struct Scene<'s> {
+    worker: &'s Worker,
+    slot: &'s Slot,
+    listener: &'s Rc<ListenerView>,
+    http: &'s HttpListener,
+    peer: &'s Peer,
+    requests_before: u64,
+}
+
+impl Scene<'_> {
+    fn env(&self, now_us: u64) -> Env<'_> {
+        let Self { worker, slot, listener, http, peer, requests_before } = *self;
+        Env {
+            now_us,
+            listener,
+            http,
+            peer,
+            storage: &worker.storage,
+            mirrors: &worker.mirrors,
+            requests_before,
+            is_ending: slot.is_ending(worker),
+            is_cut: worker.is_cut(),
+            is_memory_full: is_memory_full(),
+        }
+    }
+
+    fn now(&self) -> Env<'_> {
+        self.env(clock::now_us())
+    }
+}
+
+/// Runs an exchange to its end, or to its tunnel: then gives the connection to the endpoint.
+async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
+    let arrived = scene.env(arrived_us(&downstream.stream));
+    match &downstream.stream {
+        Stream::H2(handle) => exchange.handle_request(&arrived, handle.is_too_large()),
+        _ => exchange.handle_head_bytes(&arrived, &mut downstream.input),
+    }
+    let mut upstream = None;
+    loop {
+        let action = exchange.action();
+        match (action, &mut upstream) {
+            (Action::Done(_), _) => return None,
+            (Action::Tunnel, _) => return upstream,
+            (Action::ReadHead, _) => read_head(scene, downstream, exchange).await,
+            (Action::Wait, _) => wait(scene, downstream, exchange).await,
+            // In boxes, here and below: who does not wait does not pay for the room that it takes.
+            (Action::WaitForLease, _) => Box::pin(wait_for_lease(scene, downstream, exchange)).await,
+            (Action::Connect, upstream) => *upstream = connect(scene, downstream, exchange).await,
+            (Action::Await, Some(upstream)) => {
+                let mut watch = ClientWatch::default();
+                let mut armed = None;
+                poll_fn(|cx| poll_await(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)).await;
+            }
+            (Action::Relay, Some(upstream)) => {
+                let mut watch = ClientWatch::default();
+                let mut armed = None;
+                poll_fn(|cx| poll_relay(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)).await;
+            }
+            (Action::Respond, _) => respond(scene, downstream, exchange).await,
+            (Action::Await | Action::Relay, None) => {
+                exchange.fail(&scene.now(), Error::internal(Reason::Internal));
+            }
+        }
+        if !exchange.holds_connection()
+            && let Some(upstream) = upstream.take()
+        {
+            give_back(upstream, exchange.take_reuse());
+        }
+        send_copies(scene.worker, exchange);
+    }
+}
+
+async fn read_head(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    timer.set(exchange.deadline_ms().unwrap_or_default());
+    let read = timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await;
+    let env = scene.now();
+    match read {
+        Ok(Ok(0)) => exchange.handle_client_gone(&env, Error::downstream(Reason::ClientEof)),
+        Ok(Ok(_)) => exchange.handle_head_bytes(&env, input),
+        Ok(Err(error)) => exchange.handle_client_gone(&env, Error::client_io(error)),
+        Err(_) => exchange.handle_timeout(&env, input, &Buffer::none()),
+    }
+}
+
+/// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
+async fn wait(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    timer.set(exchange.deadline_ms().unwrap_or_default());
+    let mut watch = ClientWatch::default();
+    let waited = poll_fn(|cx| {
+        watch.check(cx, stream, true)?;
+        timer.poll_elapsed(cx).map(Ok)
+    });
+    match waited.await {
+        Ok(()) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
+        Err(error) => exchange.handle_client_gone(&scene.now(), error),
+    }
+}
+
+async fn wait_for_lease(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Some(routed) = exchange.routed() else { return };
+    let Downstream { stream, timer, .. } = downstream;
+    let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), stream, timer).await;
+    exchange.handle_lease(&scene.now(), leased);
+}
+
+async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
+    let (routed, lease, deadline_ms, fresh_since_us) = exchange.wanted()?;
+    let Downstream { stream, input, timer, .. } = downstream;
+    if input.is_empty() {
+        // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
+        *input = Buffer::none();
+    }
+    let at_us = exchange.record.begun_us().unwrap_or_default().max(lease.at_ms.saturating_mul(1000));
+    let wanted = Wanted {
+        who: &scene.peer.who,
+        client: Some(stream),
+        begun_us: exchange.record.begun_us().unwrap_or_default(),
+        fresh_since_us,
+        now_ms: lease.at_ms,
+        deadline_ms,
+    };
+    match connect::checkout(&routed.cluster, &lease.endpoint, &wanted, timer).await {
+        Ok(upstream) => {
+            let is_reused = upstream.is_reused;
+            // Asked only where it can matter: a new connection is not stale.
+            let is_doubtful = is_reused && exchange.wants_progress();
+            let progress = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
+            let env = scene.env(if is_reused { at_us } else { clock::now_us() });
+            exchange.handle_connected(&env, Connected { is_reused, progress });
+            Some(upstream)
+        }
+        Err(error) => {
+            exchange.handle_connect_failure(&scene.now(), error);
+            None
+        }
+    }
+}
+
+/// Sends what there is of the request while it waits for the head of a response.
+fn poll_await(
+    cx: &mut Context<'_>,
+    scene: &Scene<'_>,
+    downstream: &mut Downstream,
+    upstream: &mut Upstream,
+    exchange: &mut Exchange,
+    watch: &mut ClientWatch,
+    armed: &mut Option<u64>,
+) -> Poll<()> {
+    let Downstream { stream, input, timer, .. } = downstream;
+    if let Some(upload) = exchange.upload()
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
+    {
+        exchange.handle_upload_failure(&scene.now(), failure);
+        if exchange.action() != Action::Await {
+            return Poll::Ready(());
+        }
+    }
+    match poll_response(cx, scene, upstream, exchange) {
+        Poll::Ready(Ok(early)) => {
+            exchange.handle_response(&scene.env(arrived_us(&upstream.stream)), early);
+            return Poll::Ready(());
+        }
+        Poll::Ready(Err(error)) => {
+            let lost = lost(upstream, error);
+            exchange.handle_lost(&scene.now(), lost);
+            return Poll::Ready(());
+        }
+        Poll::Pending => {}
+    }
+    if let Err(error) = watch.check(cx, stream, exchange.upload().is_none()) {
+        exchange.handle_client_gone(&scene.now(), error);
+        return Poll::Ready(());
+    }
+    exchange.handle_moved(&scene.now(), input, &upstream.input, false);
+    arm(timer, exchange, armed);
+    ready!(timer.poll_elapsed(cx));
+    exchange.handle_timeout(&scene.now(), input, &upstream.input);
+    Poll::Ready(())
+}
+
+/// Moves both bodies.
+fn poll_relay(
+    cx: &mut Context<'_>,
+    scene: &Scene<'_>,
+    downstream: &mut Downstream,
+    upstream: &mut Upstream,
+    exchange: &mut Exchange,
+    watch: &mut ClientWatch,
+    armed: &mut Option<u64>,
+) -> Poll<()> {
+    let Downstream { stream, input, timer, .. } = downstream;
+    let is_overdue = armed.is_some() && timer.is_elapsed();
+    if let Some(upload) = exchange.upload()
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
+    {
+        exchange.handle_upload_failure(&scene.now(), failure);
+    }
+    if let Some(download) = exchange.download()
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream)
+    {
+        exchange.handle_download_failure(&scene.now(), failure);
+        return Poll::Ready(());
+    }
+    exchange.handle_moved(&scene.now(), input, &upstream.input, is_overdue);
+    if exchange.action() != Action::Relay {
+        return Poll::Ready(());
+    }
+    if let Err(error) = watch.check(cx, stream, exchange.upload().is_none()) {
+        exchange.handle_client_gone(&scene.now(), error);
+        return Poll::Ready(());
+    }
+    arm(timer, exchange, armed);
+    ready!(timer.poll_elapsed(cx));
+    exchange.handle_timeout(&scene.now(), input, &upstream.input);
+    Poll::Ready(())
+}
+
+async fn respond(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    timer.set(exchange.deadline_ms().unwrap_or_default());
+    let sent = timer
+        .guard(poll_fn(|cx| match exchange.download() {
+            Some(download) => pump::poll_write(cx, download, stream),
+            None => Poll::Ready(Ok(())),
+        }))
+        .await;
+    match sent {
+        Ok(sent) => exchange.handle_responded(&scene.now(), sent),
+        Err(_) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
+    }
+}
+
+/// Sets the timer to the exchange's deadline, where that has changed.
+fn arm(timer: &Timer, exchange: &Exchange, armed: &mut Option<u64>) {
+    let deadline_ms = exchange.deadline_ms();
+    if *armed != deadline_ms
+        && let Some(deadline_ms) = deadline_ms
+    {
+        timer.set(deadline_ms);
+        *armed = Some(deadline_ms);
+    }
+}
+
+/// Takes in the head of a response. Gives the status of a call whose trailers came right behind it.
+fn poll_response(
+    cx: &mut Context<'_>,
+    scene: &Scene<'_>,
+    upstream: &mut Upstream,
+    exchange: &mut Exchange,
+) -> Poll<Result<Option<grpc::Status>, Error>> {
+    let Upstream { stream, input, .. } = upstream;
+    let storage: &Storage = &scene.worker.storage;
+    match stream {
+        Stream::H2(handle) => {
+            ready!(handle.poll_response_ready(cx))?;
+            let Response { head, bytes, .. } = exchange.response_room(storage);
+            handle.take_response(head, bytes);
+            Poll::Ready(Ok(handle.early_status()))
+        }
+        stream => {
+            ready!(poll_h1_head(cx, stream, input, |input| exchange.take_response_head(storage, input)))?;
+            Poll::Ready(Ok(None))
+        }
+    }
+}
+
+/// Reads the head of a response, be it an interim one, into `response`. `scanned`: 0 for each head.
+///
+/// # Errors
+/// Of the upstream side. [`Reason::UpstreamReset`] and [`Reason::UpstreamEof`] while the input is empty mean that no byte of a response came.
+pub(crate) fn poll_response_head(
+    cx: &mut Context<'_>,
+    upstream: &mut Upstream,
+    response: &mut Response,
+    scanned: &mut usize,
+    method: Method,
+) -> Poll<Result<(), Error>> {
+    let Upstream { stream, input, .. } = upstream;
+    match stream {
+        Stream::H2(handle) => {
+            ready!(handle.poll_response_ready(cx))?;
+            handle.take_response(&mut response.head, &mut response.bytes);
+            Poll::Ready(Ok(()))
+        }
+        stream => poll_h1_head(cx, stream, input, |input| receive::response_head(response, input, scanned, method)),
+    }
+}
+
+/// Reads until `take` has taken a head from the input.
+fn poll_h1_head(
+    cx: &mut Context<'_>,
+    stream: &mut Stream,
+    input: &mut Buffer,
+    mut take: impl FnMut(&mut Buffer) -> Result<bool, Error>,
+) -> Poll<Result<(), Error>> {
+    loop {
+        if !input.is_empty() && take(input)? {
+            return Poll::Ready(Ok(()));
+        }
+        if input.capacity() == 0 {
+            // Asked first, so that a request that waits for its endpoint holds no buffer for the answer.
+            ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
+        }
+        if input.is_full() {
+            input.grow((input.capacity() * 2).max(buffer::piece_bytes()));
+        }
+        let read = input.poll_fill(cx, stream);
+        if read.is_pending() && input.is_empty() {
+            // The runtime takes a new socket for readable until it is tried.
+            *input = Buffer::none();
+        }
+        match ready!(read) {
+            Ok(0) => return Poll::Ready(Err(Error::upstream(Reason::UpstreamEof))),
+            Ok(_) => {}
+            Err(error) => return Poll::Ready(Err(Error::endpoint_io(error))),
+        }
+    }
+}
+
+/// What is known of an upstream connection that gives no response.
+pub(crate) fn lost(upstream: &Upstream, error: Error) -> Lost {
+    let connection = match &upstream.stream {
+        Stream::H2(handle) => Connection::Stream { is_ending: handle.is_connection_ending() },
+        stream => Connection::Tcp(stream.tcp().and_then(net::socket::progress)),
+    };
+    Lost { error, has_input: !upstream.input.is_empty(), connection }
+}
+
+/// Keeps an upstream connection for the next request, or lets go of it.
+pub(crate) fn give_back(upstream: Upstream, reuse: Option<Reuse>) {
+    let Some(Reuse { endpoint, expires_ms, is_doubtful, idle_max }) = reuse else { return };
+    if is_doubtful {
+        endpoint.pool.put_doubtful(upstream.stream, expires_ms, idle_max);
+    } else {
+        endpoint.pool.put(upstream.stream, expires_ms, idle_max);
+    }
+}
+
+fn send_copies(worker: &Worker, exchange: &mut Exchange) {
+    if let Some((copies, body)) = exchange.take_copies() {
+        copies.send(body, &worker.timers);
+    }
+}
+
+/// Bytes both ways, beginning with those that came with the heads.
+async fn relay_tunnel(slot: &Slot, downstream: &mut Downstream, mut upstream: Upstream, exchange: &mut Exchange) {
+    let mut moved = Moved::default();
+    let from_client = std::mem::replace(&mut downstream.input, Buffer::none());
+    let ends = (
+        End { stream: &mut downstream.stream, input: from_client },
+        End { stream: &mut upstream.stream, input: upstream.input },
+    );
+    let idle_ms = exchange.tunnel_idle_ms();
+    let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, || ()).await;
+    let reason = outcome.err().map(|error| error.reason);
+    if let Some(reason) = reason {
+        slot.view().count(reason);
+        upstream.stream.reset_on_close();
+    }
+    exchange.handle_tunnel_end(moved.upstream, moved.downstream, reason);
+}
+
+/// When what came over `stream` was there, in microseconds. A turn of a connection of HTTP/2 asks the clock before it reads, and each
+/// exchange when it has sent something: what was read for many is not asked for once more each.
+fn arrived_us(stream: &Stream) -> u64 {
+    if stream.h2().is_some() { clock::last_us() } else { clock::now_us() }
+}
+
+/// Watches a client that waits for its answer: one that resets its connection is not served to the end.
+///
+/// One that only ends its side (a half-close) is, and one that sends its next request already is not to be disturbed: either is seen
+/// once and then left alone.
+///
+/// While the request is still on its way, whoever reads it hears of the end of a connection; but a body that waits for its endpoint is not
+/// read, and a stream of HTTP/2 can tell of its end without being read. So that is asked all along.
+#[derive(Default)]
+struct ClientWatch {
+    is_over: bool,
+}
+
+impl ClientWatch {
+    /// Costs no system call while the client is silent. `is_unread`: nobody else reads from it now.
+    ///
+    /// # Errors
+    /// The client is gone.
+    fn check(&mut self, cx: &mut Context<'_>, stream: &Stream, is_unread: bool) -> Result<(), Error> {
+        if self.is_over {
+            return Ok(());
+        }
+        let Some(tcp) = stream.tcp() else {
+            let gone = stream.h2().map_or(Poll::Pending, |handle| handle.poll_cut(cx));
+            return if let Poll::Ready(error) = gone { Err(Error::client_io(error)) } else { Ok(()) };
+        };
+        if !is_unread {
+            return Ok(());
+        }
+        let mut byte = [0];
+        match tcp.poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(_)) => {
+                self.is_over = true;
+                Ok(())
+            }
+            Poll::Ready(Err(error)) => Err(Error::client_io(error)),
+        }
+    }
+}

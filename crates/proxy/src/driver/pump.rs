@@ -1,0 +1,342 @@
+//! Moves a [`Transfer`] between two connections: reads, writes, and reports what became of it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use net::buffer::{self, Buffer, LARGE_BYTES, SMALL_BYTES};
+use net::clock;
+use net::memory::{self, Pressure};
+use tokio::io::AsyncWrite;
+
+use crate::exchange::TransferError;
+use crate::exchange::transfer::{Next, Transfer};
+use crate::stream::Stream;
+
+/// Bytes that one poll moves before other connections of the worker get their turn.
+const TURN_BYTES_MAX: usize = 1024 * 1024;
+
+/// Large buffers that a worker has at once for bodies: 1 MiB. While as many wait for slow receivers, all bodies are read in small pieces.
+const LARGE_IN_USE_MAX: usize = 4;
+
+/// A large piece is read if the receiver's send buffer has at least this much room. The kernel counts what it queues with its own overhead, which
+/// can be as much again.
+const BULK_ROOM_BYTES: usize = 2 * LARGE_BYTES;
+
+/// Moves what can be moved. `input` belongs to the reader and may hold bytes of the body, and behind them bytes of the next message.
+///
+/// # Errors
+/// The message does not get through.
+pub(super) fn poll(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    writer: &mut Stream,
+) -> Poll<Result<(), TransferError>> {
+    let polled = poll_turn(cx, transfer, reader, input, writer);
+    if polled.is_pending() {
+        // Either side may take its time now.
+        input.fit();
+        transfer.rest();
+    }
+    polled
+}
+
+fn poll_turn(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    writer: &mut Stream,
+) -> Poll<Result<(), TransferError>> {
+    let mut turn = 0;
+    note_stream_end(transfer, reader);
+    loop {
+        let Poll::Ready(moved) = poll_step(cx, transfer, input, writer)? else {
+            release(transfer, reader);
+            return Poll::Pending;
+        };
+        turn += release(transfer, reader);
+        match moved {
+            Moved::Written => {}
+            Moved::Done => return Poll::Ready(Ok(())),
+            Moved::Starved if turn >= TURN_BYTES_MAX => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Moved::Starved => ready!(poll_read(cx, transfer, reader, input, writer))?,
+        }
+    }
+}
+
+/// Writes what there is to be written of a message that is read already.
+///
+/// # Errors
+/// The receiver's connection failed.
+pub(super) fn poll_write(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    writer: &mut Stream,
+) -> Poll<Result<(), TransferError>> {
+    let mut input = Buffer::none();
+    while ready!(poll_step(cx, transfer, &mut input, writer))? != Moved::Done {}
+    Poll::Ready(Ok(()))
+}
+
+#[derive(PartialEq, Eq)]
+enum Moved {
+    /// Something was written.
+    Written,
+    /// All that was read is written.
+    Starved,
+    /// All is read and written.
+    Done,
+}
+
+fn poll_step(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    input: &mut Buffer,
+    writer: &mut Stream,
+) -> Poll<Result<Moved, TransferError>> {
+    let failed = TransferError::Write;
+    match transfer.next(input)? {
+        Next::Write { bytes, ends } => {
+            let is_end_alone = bytes.is_empty();
+            let count = ready!(write(cx, writer, bytes, ends)).map_err(failed)?;
+            if count == 0 && !is_end_alone {
+                return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
+            }
+            transfer.handle_written(count, writer.is_buffering(), clock::now_us);
+        }
+        Next::Forward { count, ends } => {
+            let piece = input.filled().get(..count).unwrap_or_default();
+            let written = ready!(write(cx, writer, piece, ends)).map_err(failed)?;
+            if written == 0 {
+                return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
+            }
+            transfer.handle_forwarded(written, (count, ends), writer.is_buffering(), input)?;
+        }
+        Next::SendHead { head, ends } => {
+            let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
+            ready!(handle.poll_send_head(cx, head, ends)).map_err(failed)?;
+            transfer.handle_head_sent(ends, clock::now_us);
+        }
+        Next::SendTrailers(trailers) => {
+            let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
+            ready!(handle.poll_send_trailers(cx, trailers)).map_err(failed)?;
+            transfer.handle_trailers_sent();
+        }
+        Next::Flush => {
+            ready!(Pin::new(writer).poll_flush(cx)).map_err(failed)?;
+            transfer.handle_flushed();
+        }
+        Next::Read => return Poll::Ready(Ok(Moved::Starved)),
+        Next::Done => return Poll::Ready(Ok(Moved::Done)),
+    }
+    Poll::Ready(Ok(Moved::Written))
+}
+
+fn write(cx: &mut Context<'_>, writer: &mut Stream, bytes: &[u8], ends: bool) -> Poll<io::Result<usize>> {
+    match writer {
+        // END_STREAM on the last of the body spares a frame of its own.
+        Stream::H2(handle) => handle.poll_send(cx, bytes, ends),
+        writer => Pin::new(writer).poll_write(cx, bytes),
+    }
+}
+
+/// Reads into `input`, which is empty.
+fn poll_read(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+    writer: &Stream,
+) -> Poll<Result<(), TransferError>> {
+    if let Stream::H2(handle) = reader {
+        if ready!(handle.poll_data(cx, input)).map_err(TransferError::Read)? {
+            transfer.handle_read(input.len(), false);
+        }
+        note_stream_end(transfer, reader);
+        return Poll::Ready(Ok(()));
+    }
+    let bytes = read_bytes(transfer, writer);
+    if input.capacity() != bytes {
+        *input = Buffer::of_bytes(bytes);
+    }
+    let count = ready!(input.poll_fill(cx, reader)).map_err(TransferError::Read)?;
+    if count == 0 {
+        return Poll::Ready(transfer.handle_closed().map_err(TransferError::Body));
+    }
+    transfer.handle_read(count, input.is_full());
+    Poll::Ready(Ok(()))
+}
+
+/// Tells the transfer that its sender's stream has ended behind what is in the input.
+fn note_stream_end(transfer: &mut Transfer, reader: &Stream) {
+    if !transfer.awaits_stream_end() {
+        return;
+    }
+    if let Stream::H2(handle) = reader
+        && handle.has_ended()
+        && let Some((fields, bytes)) = transfer.handle_stream_end(handle.has_trailers())
+    {
+        handle.take_trailers(fields, bytes);
+    }
+}
+
+/// Lets the sender send as much as was taken of what it sent. Gives how much that was.
+fn release(transfer: &mut Transfer, reader: &Stream) -> usize {
+    let count = transfer.take_consumed();
+    if count > 0 {
+        reader.release(count);
+    }
+    count
+}
+
+/// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
+/// buffer for as long as the body lasts. So a large piece is read only for a receiver that can take all of it now. Some is left over all the
+/// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
+/// While the process is short of memory, pieces are small.
+fn read_bytes(transfer: &Transfer, writer: &Stream) -> usize {
+    let is_short = memory::pressure() > Pressure::Low;
+    if !transfer.is_bulk() || buffer::large_in_use() >= LARGE_IN_USE_MAX || is_short {
+        return buffer::piece_bytes();
+    }
+    let takes_all = match writer {
+        Stream::H2(handle) => handle.send_window() >= LARGE_BYTES,
+        writer => writer.tcp().and_then(net::socket::send_room).is_some_and(|room| room >= BULK_ROOM_BYTES),
+    };
+    if takes_all { LARGE_BYTES } else { SMALL_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use wire::message::Body;
+
+    use super::*;
+    use crate::exchange::transfer::{Framing, Head};
+    use crate::grpc::{self, Call, Translation};
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    }
+
+    /// Sends `bytes` through a pump behind the head `H`: what the receiver gets, or how it failed, and what is left unread.
+    async fn pump(body: Body, framing: Body, max: Option<u64>, bytes: &[u8]) -> (Result<Vec<u8>, String>, Vec<u8>) {
+        let (got, left, _) = pump_call(body, framing, max, None, bytes).await;
+        (got, left)
+    }
+
+    /// The same, where the message may be one of a call; and the status of the call.
+    async fn pump_call(
+        body: Body,
+        framing: Body,
+        max: Option<u64>,
+        call: Option<Translation>,
+        bytes: &[u8],
+    ) -> (Result<Vec<u8>, String>, Vec<u8>, Option<grpc::Status>) {
+        let ((mut sender, from), (to, mut receiver)) = (pair().await, pair().await);
+        let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
+        sender.write_all(bytes).await.unwrap();
+        sender.shutdown().await.unwrap();
+        let mut transfer = Transfer::default();
+        let Head::H1(head) = transfer.start(Framing::H1(body), Framing::H1(framing), max) else {
+            unreachable!("not HTTP/1")
+        };
+        head.push(b'H');
+        if call.is_some() {
+            transfer.set_call(call);
+        }
+        let mut input = Buffer::small();
+        let outcome = poll_fn(|cx| poll(cx, &mut transfer, &mut from, &mut input, &mut to)).await;
+        drop(to);
+        let mut got = Vec::new();
+        receiver.read_to_end(&mut got).await.unwrap();
+        let left = input.filled().to_vec();
+        (outcome.map(|()| got).map_err(|failure| format!("{failure:?}")), left, transfer.grpc_status())
+    }
+
+    #[track_caller]
+    fn check(body: Body, framing: Body, bytes: &str, expect: Result<&str, &str>, left: &str) {
+        check_max(body, framing, None, bytes, expect, left);
+    }
+
+    #[track_caller]
+    fn check_max(body: Body, framing: Body, max: Option<u64>, bytes: &str, expect: Result<&str, &str>, left: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (got, got_left) = runtime.block_on(pump(body, framing, max, bytes.as_bytes()));
+        let got = got.map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(got.as_deref().map_err(String::as_str), expect, "{body:?} as {framing:?}: {bytes}");
+        assert_eq!(String::from_utf8(got_left).unwrap(), left);
+    }
+
+    #[test]
+    fn every_framing_becomes_the_one_asked_for() {
+        check(Body::None, Body::None, "next", Ok("H"), "");
+        check(Body::Length(5), Body::Length(5), "hellonext", Ok("Hhello"), "next");
+        check(Body::UntilClose, Body::UntilClose, "hello", Ok("Hhello"), "");
+        check(Body::UntilClose, Body::Chunked, "hello", Ok("H5\r\nhello\r\n0\r\n\r\n"), "");
+        check(Body::UntilClose, Body::Chunked, "", Ok("H0\r\n\r\n"), "");
+        let chunks = "2;x=y\r\nhe\r\n03\r\nllo\r\n0\r\nA: b\r\nHost: c\r\n\r\nnext";
+        check(Body::Chunked, Body::Chunked, chunks, Ok("H2\r\nhe\r\n3\r\nllo\r\n0\r\nA: b\r\n\r\n"), "next");
+        check(Body::Chunked, Body::UntilClose, chunks, Ok("Hhello"), "next");
+    }
+
+    #[test]
+    fn a_body_that_does_not_end_well_fails() {
+        check(Body::Length(6), Body::Length(6), "hello", Err("Body(Truncated)"), "");
+        check(Body::Chunked, Body::Chunked, "5\r\nhel", Err("Body(Truncated)"), "");
+        check(Body::Chunked, Body::Chunked, "5\r\nhelloX", Err("Body(Framing)"), "5\r\nhelloX");
+        check(Body::Chunked, Body::Chunked, "0\r\nA b\r\n\r\n", Err("Body(Framing)"), "");
+        check_max(
+            Body::Chunked,
+            Body::Chunked,
+            Some(4),
+            "5\r\nhello\r\n0\r\n\r\n",
+            Err("Body(TooLarge)"),
+            "5\r\nhello\r\n0\r\n\r\n",
+        );
+        check_max(Body::Chunked, Body::Chunked, Some(5), "5\r\nhello\r\n0\r\n\r\n", Ok("H5\r\nhello\r\n0\r\n\r\n"), "");
+    }
+
+    #[test]
+    fn bodies_of_calls_are_translated() {
+        let check = |call: Option<Translation>, body, bytes: &str, expect: Result<&str, &str>, status| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let (got, _, told) = runtime.block_on(pump_call(body, Body::Chunked, None, call, bytes.as_bytes()));
+            let got = got.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            assert_eq!(got.as_deref().map_err(String::as_str), expect, "{bytes}");
+            assert_eq!(told, status, "{bytes}");
+        };
+        let web = |is_text| Call::Web { is_text };
+        let decode = || Translation::of_request(web(true));
+        check(decode(), Body::Length(12), "Zm9vYg==Zm9v", Ok("H7\r\nfoobfoo\r\n0\r\n\r\n"), None);
+        check(decode(), Body::Chunked, "3\r\nZm9\r\n5\r\nvYg==\r\n0\r\n\r\n", Ok("H4\r\nfoob\r\n0\r\n\r\n"), None);
+        check(decode(), Body::Length(4), "Zm9-", Err("Body(Framing)"), None);
+        check(decode(), Body::Length(3), "Zm9", Err("Body(Framing)"), None);
+        let encode = |is_text| Translation::of_response(web(is_text));
+        let ended = "2\r\nhi\r\n0\r\nGrpc-Status: 5\r\n\r\n";
+        let frame = "14\r\n\u{FFFD}\0\0\0\u{f}grpc-status:5\r\n\r\n0\r\n\r\n";
+        let expect = format!("H2\r\nhi\r\n{frame}");
+        check(encode(false), Body::Chunked, ended, Ok(&expect), Some(grpc::Status::NotFound));
+        let expect = "H20\r\naGk=gAAAAA9ncnBjLXN0YXR1czo1DQo=\r\n0\r\n\r\n";
+        check(encode(true), Body::Chunked, ended, Ok(expect), Some(grpc::Status::NotFound));
+    }
+
+    #[test]
+    fn large_bodies_arrive_whole() {
+        let text = "0123456789abcdef".repeat(100_000);
+        let expect = format!("H{text}");
+        check(Body::Length(text.len() as u64), Body::Length(1), &text, Ok(&expect), "");
+        check(Body::UntilClose, Body::UntilClose, &text, Ok(&expect), "");
+    }
+}

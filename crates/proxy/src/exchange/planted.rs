@@ -1,0 +1,78 @@
+//! Faults planted by hand, to see that the simulation finds them. Outside of its tests there are none, and nothing of this is compiled.
+
+/// A fault. Each was made once, here or by others, or is easily made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A reset counts as proof that the endpoint has not seen the request, as an end does.
+    ResetIsProof,
+    /// Whatever ends a connection from the pool counts as if the request had not been seen.
+    ReusedIsStale,
+    /// A request that is not idempotent is sent again after a reset.
+    RetriesPost,
+    /// A lease is not given back where no connection could be made.
+    LeaksLease,
+    /// A relay whose deadline has moved does not set its timer.
+    WaitsForEver,
+    /// A body with a length is over when its connection is.
+    EndsTruncated,
+    /// What was written in part counts as written.
+    LosesBytes,
+    /// A body of which some is gone is sent again.
+    RewindsForgotten,
+    /// Retries are not counted.
+    RetriesForEver,
+    /// A response of ours follows half a response of the endpoint's.
+    AnswersTwice,
+    /// A connection is used again on which something is outstanding.
+    ReusesBusy,
+    /// Interim responses are not counted.
+    PassesAllInterims,
+}
+
+/// Whether this fault is there.
+#[cfg(test)]
+pub(crate) fn is(fault: Fault) -> bool {
+    test::is_planted(fault)
+}
+
+/// It is not.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) const fn is(_fault: Fault) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) mod test {
+    use std::cell::Cell;
+
+    use super::Fault;
+
+    pub(crate) const ALL: [Fault; 12] = [
+        Fault::ResetIsProof,
+        Fault::ReusedIsStale,
+        Fault::RetriesPost,
+        Fault::LeaksLease,
+        Fault::WaitsForEver,
+        Fault::EndsTruncated,
+        Fault::LosesBytes,
+        Fault::RewindsForgotten,
+        Fault::RetriesForEver,
+        Fault::AnswersTwice,
+        Fault::ReusesBusy,
+        Fault::PassesAllInterims,
+    ];
+
+    thread_local! {
+        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    /// On this thread, from now on.
+    pub(crate) fn plant(fault: Option<Fault>) {
+        PLANTED.set(fault);
+    }
+
+    pub(super) fn is_planted(fault: Fault) -> bool {
+        PLANTED.get() == Some(fault)
+    }
+}

@@ -1,0 +1,97 @@
+//! What is kept of an exchange or a TCP connection until it ends, and then counted and logged (`log`).
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use telemetry::{Reason, RouteCounters};
+
+use crate::cluster::{Cluster, Endpoint};
+use crate::worker::{ListenerView, Worker};
+
+/// One line of the access log in the making.
+#[derive(Default)]
+pub(crate) struct AccessRecord {
+    /// When the request's head was whole, or the connection accepted, in microseconds; `None`: it is not begun.
+    begun_us: Option<u64>,
+    /// When there was an upstream connection, in microseconds.
+    connected_us: Option<u64>,
+    /// A request's head was whole.
+    pub(crate) has_head: bool,
+    /// The route's place in its listener.
+    pub(crate) route: Option<usize>,
+    /// What is needed of the snapshot, where that is not held for so long.
+    pub(crate) apart: Option<Box<Apart>>,
+    pub(crate) cluster: Option<Rc<Cluster>>,
+    pub(crate) endpoint: Option<Rc<Endpoint>>,
+    /// What the client was sent; `None`: nothing.
+    pub(crate) status: Option<u16>,
+    pub(crate) attempts: u32,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    /// The time that this hop added.
+    pub(crate) added_us: u64,
+    /// From the request's head sent to the response's head received.
+    pub(crate) upstream_us: Option<u64>,
+    pub(crate) reason: Option<Reason>,
+}
+
+pub(crate) struct Apart {
+    /// The route's name and counters.
+    pub(crate) route: Option<(String, Arc<RouteCounters>)>,
+    /// The cluster's name.
+    pub(crate) cluster: String,
+}
+
+impl AccessRecord {
+    pub(crate) fn tcp(begun_us: u64) -> Self {
+        Self { begun_us: Some(begun_us), ..Self::default() }
+    }
+
+    /// There is a request. The first call counts.
+    pub(crate) fn begin(&mut self, now_us: u64) {
+        self.begun_us.get_or_insert(now_us);
+    }
+
+    pub(crate) fn begun_us(&self) -> Option<u64> {
+        self.begun_us
+    }
+
+    pub(crate) fn connected_us(&self) -> Option<u64> {
+        self.connected_us
+    }
+
+    /// It is tried at this endpoint.
+    pub(crate) fn handle_attempt(&mut self, endpoint: &Rc<Endpoint>) {
+        self.attempts += 1;
+        self.endpoint = Some(endpoint.clone());
+    }
+
+    /// There is an upstream connection.
+    pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
+        // What a new connection took is the network's time and the endpoint's, not ours.
+        self.connected_us = if is_reused && self.attempts == 1 { self.begun_us } else { Some(now_us) };
+    }
+
+    /// A tunnel begins: from now on nothing of the listener's table is needed, and another may take its place.
+    pub(crate) fn leave_listener(&mut self, worker: &Worker, listener: &ListenerView) {
+        let route = self.route.and_then(|route| {
+            let name = listener.route_name(route)?;
+            Some((name.to_owned(), listener.route_counters(worker, route, name)?.clone()))
+        });
+        let cluster = self.cluster.take().map_or_else(String::new, |cluster| cluster.plan.policy.name.clone());
+        self.apart = Some(Box::new(Apart { route, cluster }));
+    }
+
+    /// The response's head is on its way: what of the time was ours, and what the endpoint's. `sent_us`: when the request's head left;
+    /// `responded_us`: when the response's did.
+    ///
+    /// Ours is from the request's head to its leaving, without the making of a connection; and from the response's head to its leaving.
+    pub(crate) fn finish(&mut self, sent_us: Option<u64>, answered_us: u64, responded_us: Option<u64>) {
+        let begun_us = self.begun_us.unwrap_or(answered_us);
+        let connected_us = self.connected_us.unwrap_or(begun_us);
+        let sent_us = sent_us.unwrap_or(answered_us).max(connected_us);
+        let request_us = sent_us.saturating_sub(connected_us.max(begun_us));
+        self.added_us = request_us + responded_us.map_or(0, |us| us.saturating_sub(answered_us));
+        self.upstream_us = Some(answered_us.saturating_sub(sent_us));
+    }
+}

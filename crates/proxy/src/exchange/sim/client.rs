@@ -1,0 +1,322 @@
+//! A client's connection of HTTP/1, or its stream of HTTP/2.
+
+use std::collections::VecDeque;
+
+use net::buffer::Buffer;
+use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
+use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
+
+use super::drive::{Connecting, Upstream};
+use super::{Answered, Asked, Event, World, content};
+use crate::exchange::{Exchange, Next};
+
+/// Bytes that the way to a client takes.
+const ROOM_BYTES: usize = 8 * 1024;
+
+/// What a client does.
+pub(super) enum Act {
+    Bytes(Vec<u8>),
+    /// It ends its side, or its stream.
+    End,
+    Reset,
+}
+
+pub(super) struct Client {
+    pub(super) is_h2: bool,
+    /// What it does and when, in order.
+    pub(super) acts: VecDeque<(u64, Act)>,
+    /// What has come of it and was not read.
+    pub(super) arrived: Vec<u8>,
+    pub(super) has_ended: bool,
+    pub(super) was_reset: bool,
+    /// Numbers of its requests, in order.
+    pub(super) requests: Vec<usize>,
+    /// The head of its request over HTTP/2.
+    pub(super) head: Option<(RequestHead, Vec<u8>)>,
+    /// What it takes now.
+    pub(super) room: usize,
+    /// What it reads in a hundred milliseconds.
+    rate: usize,
+    next_read_us: u64,
+    reads_at_us: Option<u64>,
+    pub(super) received: Vec<u8>,
+    /// Over HTTP/2: the status of the final response, and the end of the stream.
+    pub(super) status: Option<u16>,
+    pub(super) number: Option<usize>,
+    pub(super) is_complete: bool,
+    /// The connection has ended; how.
+    pub(super) gone: Option<Next>,
+    // The proxy's side.
+    pub(super) exchange: Option<Box<Exchange>>,
+    pub(super) input: Buffer,
+    pub(super) upstream: Option<Upstream>,
+    pub(super) connecting: Option<Connecting>,
+    /// When it stops waiting for room at an endpoint.
+    pub(super) waits_until_us: Option<u64>,
+    pub(super) served: u64,
+    pub(super) armed_ms: Option<u64>,
+}
+
+impl World {
+    pub(super) fn add_client(&mut self) {
+        let index = self.clients.len();
+        let is_h2 = self.rng.one_in(2);
+        let rate = self.rng.pick(&[0, 100, 5_000, 1_000_000, 1_000_000, 1_000_000]);
+        let mut client = Client {
+            is_h2,
+            acts: VecDeque::new(),
+            arrived: Vec::new(),
+            has_ended: false,
+            was_reset: false,
+            requests: Vec::new(),
+            head: None,
+            room: ROOM_BYTES,
+            rate,
+            next_read_us: self.now_us,
+            reads_at_us: None,
+            received: Vec::new(),
+            status: None,
+            number: None,
+            is_complete: false,
+            gone: None,
+            exchange: None,
+            input: Buffer::none(),
+            upstream: None,
+            connecting: None,
+            waits_until_us: None,
+            served: 0,
+            armed_ms: None,
+        };
+        let mut at_us = self.now_us + self.rng.below(200_000);
+        let count = if is_h2 { 1 } else { 1 + self.rng.below(3) };
+        for _ in 0..count {
+            at_us = self.add_request(&mut client, at_us);
+            at_us += if self.rng.one_in(3) { 0 } else { self.rng.below(2_000_000) };
+        }
+        match self.rng.below(10) {
+            0 => client.acts.push_back((at_us, Act::Reset)),
+            1 => {
+                // In the middle of something.
+                let cut = self.rng.below(client.acts.len() as u64 + 1) as usize;
+                client.acts.truncate(cut);
+                let at_us = client.acts.back().map_or(at_us, |(at_us, _)| *at_us + self.rng.below(3_000));
+                client.acts.push_back((at_us, Act::Reset));
+            }
+            2 => {
+                let cut = self.rng.below(client.acts.len() as u64 + 1) as usize;
+                client.acts.truncate(cut);
+            }
+            3 if !is_h2 => client.acts.push_back((at_us, Act::End)),
+            _ => {}
+        }
+        for (at_us, _) in &client.acts {
+            let at_us = *at_us;
+            self.numbers += 1;
+            self.events.push(std::cmp::Reverse((at_us, self.numbers, Event::Client(index))));
+        }
+        self.clients.push(client);
+    }
+
+    fn add_request(&mut self, client: &mut Client, mut at_us: u64) -> u64 {
+        let number = self.asked.len();
+        let method = self.rng.pick(&["GET", "GET", "POST", "POST", "PUT", "HEAD"]);
+        let has_body = matches!(method, "POST" | "PUT");
+        let length = if has_body { self.rng.pick(&[0, 1, 500, 3_000, 20_000, 70_000]) } else { 0 };
+        let body = content(number, length);
+        let is_chunked = has_body && self.rng.one_in(2);
+        let mut text = format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n");
+        if has_body && !client.is_h2 {
+            text += &if is_chunked {
+                "Transfer-Encoding: chunked\r\n".into()
+            } else {
+                format!("Content-Length: {length}\r\n")
+            };
+        }
+        text += "\r\n";
+        let mut pieces: Vec<Vec<u8>> = Vec::new();
+        if client.is_h2 {
+            let mut head = RequestHead::default();
+            assert_eq!(h1::parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+            head.version = Version::Http2;
+            head.body = match has_body {
+                false => Body::None,
+                true if is_chunked => Body::Chunked,
+                true => Body::Length(length as u64),
+            };
+            client.head = Some((head, text.into_bytes()));
+            pieces.push(Vec::new());
+        } else {
+            let cut = if self.rng.one_in(6) { self.rng.below(text.len() as u64) as usize } else { 0 };
+            pieces.push(text.as_bytes()[..cut].to_vec());
+            pieces.push(text.as_bytes()[cut..].to_vec());
+        }
+        let step = self.rng.pick(&[100.max(length / 16), 4_000, 100_000]);
+        for piece in body.chunks(step) {
+            let mut bytes = Vec::new();
+            if is_chunked && !client.is_h2 {
+                h1::chunk_start(&mut bytes, piece.len());
+                bytes.extend_from_slice(piece);
+                h1::chunk_end(&mut bytes);
+            } else {
+                bytes.extend_from_slice(piece);
+            }
+            pieces.push(bytes);
+        }
+        if is_chunked && !client.is_h2 {
+            pieces.push(h1::LAST_CHUNK.to_vec());
+        }
+        for piece in pieces {
+            if self.rng.one_in(4) {
+                at_us += self.rng.below(30_000);
+            }
+            client.acts.push_back((at_us, Act::Bytes(piece)));
+        }
+        if client.is_h2 && has_body {
+            client.acts.push_back((at_us, Act::End));
+        }
+        client.requests.push(number);
+        let is_idempotent = method != "POST";
+        self.asked.push(Asked { is_idempotent, is_head: method == "HEAD", body, executions: 0, tries: 0 });
+        at_us
+    }
+
+    /// Something of a client is due.
+    pub(super) fn client_turn(&mut self, index: usize) {
+        let now_us = self.now_us;
+        let client = &mut self.clients[index];
+        while client.acts.front().is_some_and(|(at_us, _)| *at_us <= now_us) {
+            match client.acts.pop_front() {
+                Some((_, Act::Bytes(bytes))) => client.arrived.extend_from_slice(&bytes),
+                Some((_, Act::End)) => client.has_ended = true,
+                Some((_, Act::Reset)) => {
+                    client.was_reset = true;
+                    client.arrived.clear();
+                    client.acts.clear();
+                }
+                None => {}
+            }
+        }
+        if client.room < ROOM_BYTES && client.rate > 0 && now_us >= client.next_read_us {
+            client.room = (client.room + client.rate).min(ROOM_BYTES);
+            client.next_read_us = now_us + 100_000;
+        }
+        let is_reading = client.rate > 0;
+        self.drive(index);
+        let client = &self.clients[index];
+        if client.room < ROOM_BYTES && is_reading && client.exchange.is_some() {
+            let at_us = client.next_read_us.max(now_us + 1);
+            if client.reads_at_us != Some(at_us) {
+                self.clients[index].reads_at_us = Some(at_us);
+                self.at(at_us, Event::Client(index));
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Writes to it; gives how much it took.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.was_reset {
+            return Err(std::io::ErrorKind::ConnectionReset.into());
+        }
+        let count = bytes.len().min(self.room);
+        self.room -= count;
+        self.received.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    /// What it got is what an endpoint sent for it, or a response made by the proxy; and what is incomplete is seen to be.
+    pub(super) fn check(&self, seed: u64, asked: &[Asked], answered: &[Answered]) {
+        if self.is_h2 {
+            let Some(request) = self.requests.first() else { return };
+            if let Some(number) = self.number {
+                self.check_body(
+                    seed,
+                    (*request, &asked[*request]),
+                    &answered[number],
+                    &self.received,
+                    self.is_complete,
+                );
+            }
+            return;
+        }
+        let mut rest = &self.received[..];
+        for request in self.requests.iter().take(self.served as usize) {
+            let asked = &asked[*request];
+            let method = if asked.is_head { Method::Head } else { Method::Get };
+            let mut head = ResponseHead::default();
+            let mut interims = 0;
+            let head_bytes = loop {
+                match h1::parse_response(rest, 100, method, &mut head) {
+                    Ok(Parsed::Complete(length)) if matches!(head.status, 100..=199) => {
+                        rest = &rest[length..];
+                        interims += 1;
+                        assert!(interims <= 16, "seed {seed}: an endless row of interim responses");
+                    }
+                    Ok(Parsed::Complete(length)) => break length,
+                    _ if self.gone.is_some() || self.was_reset => return,
+                    other => panic!("seed {seed}: request {request} has no response: {other:?}, {:?}", self.gone),
+                }
+            };
+            let number = head.fields.iter().find(|field| field.name.get(rest).eq_ignore_ascii_case(b"x-number"));
+            let number: Option<usize> = number
+                .map(|field| std::str::from_utf8(field.value.get(rest)).expect("text").parse().expect("a number"));
+            let is_reset = matches!(self.gone, Some(Next::Reset(_))) || self.was_reset;
+            let (body, used, is_complete) = body(&head, &rest[head_bytes..], self.gone.is_some() && !is_reset);
+            if let Some(number) = number {
+                self.check_body(seed, (*request, asked), &answered[number], &body, is_complete);
+            } else {
+                assert!(is_complete || is_reset || self.gone.is_none(), "seed {seed}: half an answer for {request}");
+            }
+            if !is_complete {
+                return;
+            }
+            rest = &rest[head_bytes + used..];
+        }
+    }
+
+    fn check_body(
+        &self,
+        seed: u64,
+        (number, asked): (usize, &Asked),
+        answered: &Answered,
+        got: &[u8],
+        is_complete: bool,
+    ) {
+        assert_eq!(answered.asked, number, "seed {seed}: the response to another request");
+        let expect: &[u8] = if asked.is_head { &[] } else { &answered.body };
+        assert!(expect.starts_with(got), "seed {seed}: {} bytes that were never sent", got.len());
+        if is_complete {
+            assert!(got.len() == expect.len(), "seed {seed}: {} of {} bytes look complete", got.len(), expect.len());
+            assert!(
+                answered.is_whole || asked.is_head || expect.is_empty(),
+                "seed {seed}: a response that broke off looks complete"
+            );
+        }
+    }
+}
+
+/// The body behind a head, how many bytes it takes, and whether it is complete.
+fn body(head: &ResponseHead, bytes: &[u8], has_ended: bool) -> (Vec<u8>, usize, bool) {
+    match head.body {
+        Body::None => (Vec::new(), 0, true),
+        Body::Length(length) => {
+            let length = (length as usize).min(bytes.len());
+            (bytes[..length].to_vec(), length, Some(length as u64) == head.content_length)
+        }
+        Body::UntilClose => (bytes.to_vec(), bytes.len(), has_ended),
+        Body::Chunked => {
+            let (mut decoder, mut at, mut body) = (ChunkedDecoder::default(), 0, Vec::new());
+            loop {
+                match decoder.decode(bytes, at).expect("good chunks") {
+                    Decoded::More => return (body, bytes.len(), false),
+                    Decoded::Data(range) => {
+                        at = range.end;
+                        body.extend_from_slice(&bytes[range]);
+                    }
+                    Decoded::End(end) => return (body, end, true),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,687 @@
+//! The driver of an exchange, as `driver` is for sockets.
+
+use net::buffer::Buffer;
+use telemetry::Reason;
+use wire::h1::{self, Parsed};
+use wire::message::{Body, Method, ResponseHead, Version};
+
+use super::client::Client;
+use super::link::{Link, Sent};
+use super::{Event, TRANSIT_US, World};
+use crate::connect::OnBehalfOf;
+use crate::error::Error;
+use crate::exchange::transfer::{self, Transfer};
+use crate::exchange::{Action, Connected, Env, Exchange, Next, Peer, Reuse, TransferError};
+use crate::h2::Cut;
+
+/// Bytes that an exchange may hold, besides what it has read and not written.
+const HELD_BYTES_MAX: usize = 160 * 1024;
+
+/// What the proxy has of a link.
+pub(super) struct Upstream {
+    link: usize,
+    input: Buffer,
+}
+
+/// A connection that is being made.
+pub(super) struct Connecting {
+    at_us: u64,
+    outcome: Result<(), Reason>,
+}
+
+/// A side of an exchange.
+#[derive(Clone, Copy)]
+enum Side {
+    Client(usize),
+    Link(usize),
+}
+
+/// What reading gave.
+enum Read {
+    Bytes(usize),
+    /// The end: of the connection, or of the stream.
+    End,
+    Nothing,
+}
+
+fn reset() -> std::io::Error {
+    std::io::ErrorKind::ConnectionReset.into()
+}
+
+impl World {
+    fn peer() -> Peer {
+        let address = ([10, 0, 0, 9], 4711).into();
+        let who = OnBehalfOf { client: address, local: address };
+        Peer { who, ip_text: b"10.0.0.9"[..].into(), secured: None }
+    }
+
+    /// Lets the exchange of a client go on as far as it goes.
+    pub(super) fn drive(&mut self, index: usize) {
+        let peer = Self::peer();
+        loop {
+            let client = &mut self.clients[index];
+            if client.gone.is_some() {
+                return;
+            }
+            let mut exchange = match client.exchange.take() {
+                Some(exchange) => exchange,
+                None => match self.begin(index, &peer) {
+                    Some(exchange) => exchange,
+                    None => return,
+                },
+            };
+            while self.step(index, &mut exchange, &peer) {
+                self.check_step(index, &exchange);
+            }
+            self.release(index, &mut exchange);
+            let Action::Done(next) = exchange.action() else {
+                self.rest(index, &mut exchange);
+                self.clients[index].exchange = Some(exchange);
+                return;
+            };
+            self.finish(index, exchange, next);
+        }
+    }
+
+    fn begin(&mut self, index: usize, peer: &Peer) -> Option<Box<Exchange>> {
+        let (view, worker) = (self.view.clone(), self.worker.clone());
+        let client = &mut self.clients[index];
+        if client.is_h2 {
+            let (head, bytes) = client.head.take()?;
+            if client.was_reset {
+                client.gone = Some(Next::Close);
+                return None;
+            }
+            let mut exchange = worker.storage.exchange();
+            (exchange.request.head, exchange.request.bytes) = (head, bytes);
+            let env = env(self, &view, &worker, peer, index);
+            exchange.handle_request(&env, false);
+            return Some(exchange);
+        }
+        if client.was_reset || (client.arrived.is_empty() && client.input.is_empty()) {
+            let is_over = client.was_reset || (client.has_ended && client.acts.is_empty());
+            if is_over || (self.is_draining && client.served > 0) {
+                client.gone = Some(Next::Close);
+            }
+            return None;
+        }
+        let mut exchange = worker.storage.exchange();
+        if client.input.is_empty() {
+            read_client(client);
+        }
+        let env = env(self, &view, &worker, peer, index);
+        let mut input = std::mem::take(&mut self.clients[index].input);
+        exchange.handle_head_bytes(&env, &mut input);
+        self.clients[index].input = input;
+        Some(exchange)
+    }
+
+    /// One thing that the exchange asks for; false: it has to wait.
+    fn step(&mut self, index: usize, exchange: &mut Box<Exchange>, peer: &Peer) -> bool {
+        let (view, worker) = (self.view.clone(), self.worker.clone());
+        let action = exchange.action();
+        self.say(|| format!("client {index}: {action:?}"));
+        self.release(index, exchange);
+        let now_us = self.now_us;
+        let is_due = exchange.deadline_ms().is_some_and(|deadline_ms| self.is_cut || now_us / 1000 >= deadline_ms);
+        let mut client_input = std::mem::take(&mut self.clients[index].input);
+        let mut upstream = self.clients[index].upstream.take();
+        let was_reset = self.clients[index].was_reset;
+        let env = env(self, &view, &worker, peer, index);
+        let gone = || {
+            Error::client_io(if self.clients[index].is_h2 {
+                std::io::Error::other(Cut::Reset(wire::h2::ErrorCode::CANCEL))
+            } else {
+                reset()
+            })
+        };
+        let goes_on = match action {
+            Action::Done(_) | Action::Tunnel => false,
+            Action::ReadHead if was_reset => {
+                exchange.handle_client_gone(&env, gone());
+                true
+            }
+            Action::ReadHead => self.read_head(index, exchange, &env, &mut client_input, is_due),
+            Action::Wait | Action::WaitForLease | Action::Connect if was_reset => {
+                exchange.handle_client_gone(&env, gone());
+                true
+            }
+            Action::Wait if is_due => {
+                exchange.handle_timeout(&env, &client_input, &Buffer::none());
+                true
+            }
+            Action::Wait => false,
+            Action::WaitForLease => self.wait_for_lease(index, exchange, &env),
+            Action::Connect => {
+                let (connected, goes_on) = self.connect(index, exchange, &env);
+                upstream = connected;
+                goes_on
+            }
+            Action::Respond => self.send_response(index, exchange, &env, &client_input, is_due),
+            Action::Await | Action::Relay => {
+                let upstream = upstream.as_mut().expect("a connection in use");
+                self.relay(index, exchange, &env, &mut client_input, upstream, is_due)
+            }
+        };
+        let client = &mut self.clients[index];
+        client.input = client_input;
+        client.upstream = upstream;
+        goes_on
+    }
+
+    fn read_head(
+        &mut self,
+        index: usize,
+        exchange: &mut Exchange,
+        env: &Env<'_>,
+        input: &mut Buffer,
+        is_due: bool,
+    ) -> bool {
+        let client = &mut self.clients[index];
+        std::mem::swap(&mut client.input, input);
+        let read = read_client(client);
+        std::mem::swap(&mut client.input, input);
+        match read {
+            Read::Bytes(_) => exchange.handle_head_bytes(env, input),
+            Read::End => exchange.handle_client_gone(env, Error::downstream(Reason::ClientEof)),
+            Read::Nothing if is_due => exchange.handle_timeout(env, input, &Buffer::none()),
+            Read::Nothing => return false,
+        }
+        true
+    }
+
+    fn send_response(
+        &mut self,
+        index: usize,
+        exchange: &mut Exchange,
+        env: &Env<'_>,
+        client_input: &Buffer,
+        is_due: bool,
+    ) -> bool {
+        match self.write(index, exchange.download(), &mut Buffer::none(), Side::Client(index)) {
+            Ok(true) => exchange.handle_responded(env, Ok(())),
+            Ok(false) if is_due => exchange.handle_timeout(env, client_input, &Buffer::none()),
+            Ok(false) => return false,
+            Err(error) => exchange.handle_responded(env, Err(error)),
+        }
+        true
+    }
+
+    fn wait_for_lease(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> bool {
+        let now_us = self.now_us;
+        let limits = self.cluster.plan.policy.limits.clone();
+        let Some(until_us) = self.clients[index].waits_until_us else {
+            if self.queue.len() >= limits.pending_max {
+                exchange.handle_lease(env, Err(Error::internal(Reason::PendingFull)));
+                return true;
+            }
+            let until_us = now_us + limits.pending_timeout.as_micros() as u64;
+            self.clients[index].waits_until_us = Some(until_us);
+            self.queue.push_back(index);
+            self.at(until_us, Event::Client(index));
+            return false;
+        };
+        let leased = exchange.routed().map(|routed| routed.cluster.lease(now_us / 1000, &routed.demand()));
+        let leased = match leased {
+            Some(Ok(lease)) if self.queue.front() == Some(&index) => Ok(lease),
+            Some(Err(crate::cluster::Full::NoEndpoint)) => Err(Error::internal(Reason::NoEndpoint)),
+            _ if now_us >= until_us || self.is_cut => Err(Error::internal(Reason::PendingTimeout)),
+            _ => return false,
+        };
+        self.leave_queue(index);
+        exchange.handle_lease(env, leased);
+        true
+    }
+
+    fn leave_queue(&mut self, index: usize) {
+        self.clients[index].waits_until_us = None;
+        self.queue.retain(|waiting| *waiting != index);
+    }
+
+    /// Lets those that wait for room look whether there is some.
+    pub(super) fn serve_queue(&mut self) {
+        for _ in 0..self.queue.len() {
+            let Some(first) = self.queue.front().copied() else { return };
+            self.drive(first);
+            if self.queue.front() == Some(&first) {
+                return;
+            }
+        }
+    }
+
+    fn connect(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> (Option<Upstream>, bool) {
+        let now_us = self.now_us;
+        let Some((routed, lease, deadline_ms, fresh_since_us)) = exchange.wanted() else { return (None, false) };
+        let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
+        let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
+        let (link, is_reused) = match self.clients[index].connecting.take() {
+            Some(connecting) if now_us < connecting.at_us && !self.is_cut => {
+                self.clients[index].connecting = Some(connecting);
+                return (None, false);
+            }
+            Some(Connecting { outcome: Ok(()), .. }) => (self.open_link(is_h2, index), false),
+            Some(Connecting { outcome: Err(reason), .. }) => {
+                exchange.handle_connect_failure(env, Error::upstream(reason));
+                return (None, true);
+            }
+            None => {
+                let mut idle = None;
+                while fresh_since_us.is_none() {
+                    let Some(link) = self.idle[endpoint].pop() else { break };
+                    if self.links[link].is_silent() {
+                        idle = Some(link);
+                        break;
+                    }
+                    self.close_link(link);
+                }
+                match idle {
+                    Some(link) => (link, true),
+                    // A stream of a connection that others use, too.
+                    None if is_h2 && fresh_since_us.is_none() && self.rng.one_in(2) => {
+                        (self.open_link(true, index), true)
+                    }
+                    None => {
+                        let until_us = (now_us / 1000 + connect_ms).min(deadline_ms).saturating_mul(1000);
+                        let (after_us, outcome) = match self.rng.below(12) {
+                            0 => (2 * TRANSIT_US, Err(Reason::ConnectRefused)),
+                            1 if until_us >= deadline_ms.saturating_mul(1000) => {
+                                (until_us - now_us, Err(Reason::RequestTimeout))
+                            }
+                            1 => (until_us.saturating_sub(now_us), Err(Reason::ConnectTimeout)),
+                            _ => (2 * TRANSIT_US + self.rng.below(1000), Ok(())),
+                        };
+                        let at_us = now_us + after_us;
+                        self.clients[index].connecting = Some(Connecting { at_us, outcome });
+                        self.at(at_us, Event::Client(index));
+                        return (None, false);
+                    }
+                }
+            }
+        };
+        self.links[link].owner = Some(index);
+        let progress = self.links[link].asked_progress().filter(|_| is_reused && exchange.wants_progress());
+        let request = *self.clients[index].requests.get(self.clients[index].served as usize).expect("a request");
+        self.asked[request].tries += 1;
+        exchange.handle_connected(env, Connected { is_reused, progress });
+        (Some(Upstream { link, input: Buffer::none() }), true)
+    }
+
+    fn relay(
+        &mut self,
+        index: usize,
+        exchange: &mut Box<Exchange>,
+        env: &Env<'_>,
+        client_input: &mut Buffer,
+        upstream: &mut Upstream,
+        is_due: bool,
+    ) -> bool {
+        let action = exchange.action();
+        let link = upstream.link;
+        match self.pump(index, exchange.upload(), client_input, Side::Client(index), Side::Link(link)) {
+            Ok(_) => {}
+            Err(error) => {
+                exchange.handle_upload_failure(env, error);
+                if exchange.action() != action {
+                    return true;
+                }
+            }
+        }
+        if action == Action::Await {
+            match self.read_response(exchange, env, upstream) {
+                Ok(true) => {
+                    let early = None;
+                    exchange.handle_response(env, early);
+                    return true;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    let lost = self.links[link].lost(error, !upstream.input.is_empty());
+                    self.say(|| format!("client {index}: {lost:?}"));
+                    exchange.handle_lost(env, lost);
+                    return true;
+                }
+            }
+        } else if let Err(error) =
+            self.pump(index, exchange.download(), &mut upstream.input, Side::Link(link), Side::Client(index))
+        {
+            exchange.handle_download_failure(env, error);
+            return true;
+        }
+        exchange.handle_moved(env, client_input, &upstream.input, is_due);
+        if exchange.action() != action {
+            return true;
+        }
+        // Whoever reads hears of a reset; else it is looked for.
+        let client = &self.clients[index];
+        if client.was_reset && (exchange.upload().is_none() || client.is_h2) {
+            let error = if client.is_h2 { std::io::Error::other(Cut::Gone) } else { reset() };
+            exchange.handle_client_gone(env, Error::client_io(error));
+            return true;
+        }
+        if exchange.deadline_ms().is_some_and(|deadline_ms| self.is_cut || self.now_us / 1000 >= deadline_ms) {
+            exchange.handle_timeout(env, client_input, &upstream.input);
+            return true;
+        }
+        false
+    }
+
+    /// Takes in the head of a response, if it has come.
+    fn read_response(
+        &mut self,
+        exchange: &mut Exchange,
+        env: &Env<'_>,
+        upstream: &mut Upstream,
+    ) -> Result<bool, Error> {
+        let link = &mut self.links[upstream.link];
+        if link.is_h2 {
+            return match link.arrived.pop_front() {
+                Some(Sent::Head(text, ends)) => {
+                    let response = exchange.response_room(env.storage);
+                    parse_h2(&text, ends, &mut response.head);
+                    response.bytes = text;
+                    Ok(true)
+                }
+                Some(Sent::Cut(cut, _)) => {
+                    link.arrived.push_front(Sent::Cut(cut, true));
+                    Err(Error::endpoint_io(std::io::Error::other(cut)))
+                }
+                Some(other) => {
+                    link.arrived.push_front(other);
+                    Ok(false)
+                }
+                None => Ok(false),
+            };
+        }
+        loop {
+            if !upstream.input.is_empty() && exchange.take_response_head(env.storage, &mut upstream.input)? {
+                return Ok(true);
+            }
+            match read_link(&mut self.links[upstream.link], &mut upstream.input).map_err(Error::endpoint_io)? {
+                Read::Bytes(_) => {}
+                Read::End => return Err(Link::eof()),
+                Read::Nothing => return Ok(false),
+            }
+        }
+    }
+
+    /// Moves a message as far as it goes.
+    fn pump(
+        &mut self,
+        index: usize,
+        transfer: Option<&mut Transfer>,
+        input: &mut Buffer,
+        from: Side,
+        to: Side,
+    ) -> Result<bool, TransferError> {
+        let Some(transfer) = transfer else { return Ok(true) };
+        loop {
+            self.note_stream_end(transfer, from);
+            if self.write(index, Some(transfer), input, to)? {
+                return Ok(true);
+            }
+            if !matches!(transfer.next(input)?, transfer::Next::Read) {
+                transfer.rest();
+                return Ok(false);
+            }
+            let read = match from {
+                Side::Client(index) if self.clients[index].was_reset => Err(reset()),
+                Side::Client(index) => {
+                    let client = &mut self.clients[index];
+                    std::mem::swap(&mut client.input, input);
+                    let read = read_client(client);
+                    std::mem::swap(&mut client.input, input);
+                    Ok(read)
+                }
+                Side::Link(index) => read_link(&mut self.links[index], input),
+            };
+            match read.map_err(TransferError::Read)? {
+                Read::Bytes(count) => transfer.handle_read(count, false),
+                Read::End if self.is_h2(from) => self.note_stream_end(transfer, from),
+                Read::End => transfer.handle_closed()?,
+                Read::Nothing => {
+                    transfer.rest();
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    fn is_h2(&self, side: Side) -> bool {
+        match side {
+            Side::Client(index) => self.clients[index].is_h2,
+            Side::Link(index) => self.links[index].is_h2,
+        }
+    }
+
+    fn note_stream_end(&mut self, transfer: &mut Transfer, from: Side) {
+        if !transfer.awaits_stream_end() {
+            return;
+        }
+        let has_ended = match from {
+            Side::Client(index) => {
+                let client = &self.clients[index];
+                client.has_ended && client.arrived.is_empty()
+            }
+            Side::Link(index) => {
+                matches!(self.links[index].arrived.front(), Some(Sent::Data(bytes, true)) if bytes.is_empty())
+            }
+        };
+        if has_ended {
+            transfer.handle_stream_end(false);
+        }
+    }
+
+    /// Writes what there is; true: all is read and written.
+    fn write(
+        &mut self,
+        index: usize,
+        transfer: Option<&mut Transfer>,
+        input: &mut Buffer,
+        to: Side,
+    ) -> Result<bool, TransferError> {
+        let Some(transfer) = transfer else { return Ok(true) };
+        let now_us = self.now_us;
+        loop {
+            match transfer.next(input)? {
+                transfer::Next::Write { bytes, ends } => {
+                    let (is_end_alone, length) = (bytes.is_empty(), bytes.len());
+                    let count = self.write_bytes(to, bytes, ends).map_err(TransferError::Write)?;
+                    if count == 0 && !is_end_alone {
+                        return Ok(false);
+                    }
+                    transfer.handle_written(count, false, || now_us);
+                    if count < length {
+                        return Ok(false);
+                    }
+                }
+                transfer::Next::Forward { count, ends } => {
+                    let piece = &input.filled()[..count];
+                    let written = self.write_bytes(to, piece, ends).map_err(TransferError::Write)?;
+                    if written == 0 {
+                        return Ok(false);
+                    }
+                    transfer.handle_forwarded(written, (count, ends), false, input)?;
+                }
+                transfer::Next::SendHead { head, ends } => {
+                    match to {
+                        Side::Client(index) => {
+                            let client = &mut self.clients[index];
+                            if client.was_reset {
+                                return Err(TransferError::Write(reset()));
+                            }
+                            if head.status >= 200 {
+                                assert!(client.status.is_none(), "seed {}: a second response", self.seed);
+                                client.status = Some(head.status);
+                                client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
+                                client.is_complete = ends;
+                            }
+                        }
+                        Side::Link(index) => {
+                            let path = String::from_utf8(head.to().path.to_vec()).expect("text");
+                            let method = String::from_utf8(head.to().method.to_vec()).expect("text");
+                            let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+                            self.links[index].in_flight = 0;
+                            self.write_link(index, text.as_bytes(), ends).map_err(TransferError::Write)?;
+                        }
+                    }
+                    transfer.handle_head_sent(ends, || now_us);
+                }
+                transfer::Next::SendTrailers(_) => transfer.handle_trailers_sent(),
+                transfer::Next::Flush => transfer.handle_flushed(),
+                transfer::Next::Read => return Ok(false),
+                transfer::Next::Done => return Ok(true),
+            }
+            let held = transfer.held_bytes();
+            assert!(held <= HELD_BYTES_MAX, "seed {}: client {index} holds {held} bytes", self.seed);
+        }
+    }
+
+    fn write_bytes(&mut self, to: Side, bytes: &[u8], ends: bool) -> std::io::Result<usize> {
+        match to {
+            Side::Client(index) => {
+                let client = &mut self.clients[index];
+                let count = client.write(bytes)?;
+                client.is_complete |= client.is_h2 && ends && count == bytes.len();
+                Ok(count)
+            }
+            Side::Link(index) => self.write_link(index, bytes, ends),
+        }
+    }
+
+    /// What becomes of a connection that the exchange no longer uses.
+    fn release(&mut self, index: usize, exchange: &mut Exchange) {
+        if exchange.action() != Action::Connect {
+            self.clients[index].connecting = None;
+        }
+        if exchange.action() != Action::WaitForLease && self.clients[index].waits_until_us.is_some() {
+            self.leave_queue(index);
+        }
+        if exchange.holds_connection() {
+            return;
+        }
+        let Some(Upstream { link, .. }) = self.clients[index].upstream.take() else { return };
+        match exchange.take_reuse() {
+            Some(Reuse { endpoint, .. }) => {
+                self.links[link].owner = None;
+                self.idle[endpoint.index].push(link);
+            }
+            None => self.close_link(link),
+        }
+    }
+
+    /// Before it waits: there is something that will wake it.
+    fn rest(&mut self, index: usize, exchange: &mut Exchange) {
+        let seed = self.seed;
+        match exchange.action() {
+            Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: nobody connects"),
+            Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: nobody queues"),
+            action => {
+                let Some(deadline_ms) = exchange.deadline_ms() else {
+                    panic!("seed {seed}: client {index} waits without a deadline: {action:?}")
+                };
+                if self.clients[index].armed_ms != Some(deadline_ms) {
+                    self.clients[index].armed_ms = Some(deadline_ms);
+                    self.at(deadline_ms * 1000, Event::Client(index));
+                }
+            }
+        }
+    }
+
+    fn check_step(&self, index: usize, exchange: &Exchange) {
+        let has_link = self.clients[index].upstream.is_some();
+        assert!(has_link || !exchange.holds_connection(), "seed {}: no connection is there", self.seed);
+    }
+
+    fn finish(&mut self, index: usize, exchange: Box<Exchange>, next: Next) {
+        let seed = self.seed;
+        self.say(|| format!("client {index}: {next:?}, {:?}, {:?}", exchange.record.status, exchange.record.reason));
+        if exchange.is_begun() {
+            self.begun += 1;
+            let is_accounted = exchange.record.status.is_some() || exchange.record.reason.is_some();
+            self.ended += u64::from(is_accounted);
+        }
+        let client = &mut self.clients[index];
+        client.served += 1;
+        client.armed_ms = None;
+        assert!(client.upstream.is_none(), "seed {seed}: a connection is left behind");
+        if client.is_h2 || next != Next::KeepAlive {
+            client.gone = Some(next);
+        }
+        self.worker.storage.give_back(exchange);
+    }
+}
+
+fn env<'e>(
+    world: &World,
+    view: &'e std::rc::Rc<crate::worker::ListenerView>,
+    worker: &'e crate::worker::Worker,
+    peer: &'e Peer,
+    index: usize,
+) -> Env<'e> {
+    let model::Protocol::Http(http) = &view.plan.policy.protocol else { unreachable!("a listener of HTTP") };
+    Env {
+        now_us: world.now_us,
+        listener: view,
+        http,
+        peer,
+        storage: &worker.storage,
+        mirrors: &worker.mirrors,
+        requests_before: world.clients[index].served,
+        is_ending: world.is_draining,
+        is_cut: world.is_cut,
+        is_memory_full: false,
+    }
+}
+
+/// Reads what has come of a client into its input.
+fn read_client(client: &mut Client) -> Read {
+    if client.arrived.is_empty() {
+        return if client.has_ended { Read::End } else { Read::Nothing };
+    }
+    let count = client.arrived.len().min(16 * 1024);
+    let bytes: Vec<u8> = client.arrived.drain(..count).collect();
+    client.input.put(&bytes);
+    Read::Bytes(count)
+}
+
+fn read_link(link: &mut Link, input: &mut Buffer) -> std::io::Result<Read> {
+    match link.arrived.pop_front() {
+        None => Ok(Read::Nothing),
+        Some(Sent::Bytes(bytes)) => {
+            input.put(&bytes);
+            Ok(Read::Bytes(bytes.len()))
+        }
+        Some(Sent::Data(bytes, ends)) => {
+            let count = bytes.len();
+            input.put(&bytes);
+            if ends {
+                link.arrived.push_front(Sent::Data(Vec::new(), true));
+            }
+            Ok(if count == 0 { Read::End } else { Read::Bytes(count) })
+        }
+        Some(Sent::Fin) => {
+            link.arrived.push_front(Sent::Fin);
+            Ok(Read::End)
+        }
+        Some(Sent::Rst) => {
+            link.arrived.push_front(Sent::Rst);
+            Err(reset())
+        }
+        Some(Sent::Cut(cut, is_ending)) => {
+            link.arrived.push_front(Sent::Cut(cut, is_ending));
+            Err(std::io::Error::other(cut))
+        }
+        Some(Sent::Ack | Sent::Head(..)) => Ok(Read::Nothing),
+    }
+}
+
+/// A head as it comes over HTTP/2.
+fn parse_h2(text: &[u8], ends: bool, head: &mut ResponseHead) {
+    let parsed = h1::parse_response(text, 100, Method::Get, head);
+    assert_eq!(parsed, Ok(Parsed::Complete(text.len())));
+    head.version = Version::Http2;
+    head.keep_alive = true;
+    if ends {
+        head.body = Body::None;
+    }
+}

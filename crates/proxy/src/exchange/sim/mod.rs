@@ -1,0 +1,329 @@
+//! Exchanges in a world without sockets and clocks: clients and endpoints do what a seed says, faults included, and at every step it is checked
+//! that what must hold holds.
+//!
+//! | what | file |
+//! |---|---|
+//! | a client's connection or stream: what it sends, and what it got | `client` |
+//! | an endpoint's connection or stream: what it reads, and what it answers | `link` |
+//! | the driver of an exchange, with these in place of sockets | `drive` |
+
+mod client;
+mod drive;
+mod link;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{ClusterProtocol, Protocol, Retry, Snapshot};
+use telemetry::Registry;
+
+use self::client::Client;
+use self::link::Link;
+use super::planted;
+use crate::cluster::Cluster;
+use crate::share::Workers;
+use crate::snapshot::{Compiled, fixture};
+use crate::worker::{ListenerView, Worker};
+
+/// From one end to the other, in microseconds.
+const TRANSIT_US: u64 = 50;
+
+/// By when all must be over: every timeout of the configuration is far below.
+const END_US: u64 = 600_000_000;
+
+/// Random numbers of one seed (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+pub(super) struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// Once in so many times.
+    fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// Who is to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Client(usize),
+    Link(usize),
+    /// The worker begins to drain.
+    Drain,
+    /// The drain has taken too long.
+    Cut,
+}
+
+/// A request that some client sends.
+pub(super) struct Asked {
+    is_idempotent: bool,
+    is_head: bool,
+    body: Vec<u8>,
+    /// How often an endpoint has acted on it.
+    executions: u32,
+    /// On how many connections it was sent.
+    tries: u32,
+}
+
+/// A response that some endpoint begins.
+pub(super) struct Answered {
+    /// The request that it is for.
+    asked: usize,
+    body: Vec<u8>,
+    /// All of it was sent, with its end.
+    is_whole: bool,
+}
+
+pub(super) struct World {
+    seed: u64,
+    rng: Rng,
+    now_us: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    numbers: u64,
+    worker: Rc<Worker>,
+    view: Rc<ListenerView>,
+    cluster: Rc<Cluster>,
+    clients: Vec<Client>,
+    links: Vec<Link>,
+    /// Idle connections by endpoint.
+    idle: Vec<Vec<usize>>,
+    /// Clients that wait for room at an endpoint, the first first.
+    queue: VecDeque<usize>,
+    asked: Vec<Asked>,
+    answered: Vec<Answered>,
+    is_draining: bool,
+    is_cut: bool,
+    /// Exchanges that were begun, and how they ended: answered, refused or aborted.
+    begun: u64,
+    ended: u64,
+    /// Each turn of it is printed.
+    is_loud: bool,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let endpoints = 1 + rng.below(3) as usize;
+        let ports: Vec<u16> = (0..endpoints as u16).map(|port| 1000 + port).collect();
+        let snapshot = snapshot(&mut rng, &ports);
+        let compiled = Compiled::new(snapshot, &crate::Keys::default(), None, 0);
+        let worker = Rc::new(Worker::new(0, Arc::new(Workers::new(Vec::new())), Arc::new(Registry::default())));
+        let view = worker.view_of(&compiled, "web");
+        let cluster = view.clusters[0].clone();
+        let mut world = Self {
+            seed,
+            rng,
+            now_us: 1_000_000,
+            events: BinaryHeap::new(),
+            numbers: 0,
+            worker,
+            view,
+            cluster,
+            clients: Vec::new(),
+            links: Vec::new(),
+            idle: vec![Vec::new(); endpoints],
+            queue: VecDeque::new(),
+            asked: Vec::new(),
+            answered: Vec::new(),
+            is_draining: false,
+            is_cut: false,
+            begun: 0,
+            ended: 0,
+            is_loud: false,
+        };
+        for _ in 0..1 + world.rng.below(3) {
+            world.add_client();
+        }
+        if world.rng.one_in(10) {
+            let drain_us = world.now_us + world.rng.below(3_000_000);
+            world.at(drain_us, Event::Drain);
+            if world.rng.one_in(2) {
+                let cut_us = drain_us + world.rng.below(5_000_000);
+                world.at(cut_us, Event::Cut);
+            }
+        }
+        world
+    }
+
+    fn at(&mut self, at_us: u64, event: Event) {
+        self.numbers += 1;
+        self.events.push(Reverse((at_us.max(self.now_us), self.numbers, event)));
+    }
+
+    /// Runs it to its end, and checks what is left.
+    fn run(&mut self) {
+        let mut turns = 0;
+        while let Some(Reverse((at_us, _, event))) = self.events.pop() {
+            self.now_us = at_us;
+            turns += 1;
+            assert!(turns < 200_000, "seed {}: no end in sight at {event:?}", self.seed);
+            assert!(at_us < END_US, "seed {}: {event:?} at {at_us} us", self.seed);
+            match event {
+                Event::Client(index) => self.client_turn(index),
+                Event::Link(index) => self.link_turn(index),
+                Event::Drain => {
+                    self.is_draining = true;
+                    self.look_at_all();
+                }
+                Event::Cut => {
+                    self.is_cut = true;
+                    self.look_at_all();
+                }
+            }
+            self.serve_queue();
+        }
+        self.check_end();
+    }
+
+    fn look_at_all(&mut self) {
+        for index in 0..self.clients.len() {
+            self.client_turn(index);
+        }
+    }
+
+    /// Nothing is left of anything, and nothing is lost.
+    fn check_end(&self) {
+        let seed = self.seed;
+        for (index, client) in self.clients.iter().enumerate() {
+            assert!(client.exchange.is_none(), "seed {seed}: the exchange of client {index} lives on without a timer");
+        }
+        for endpoint in &self.cluster.endpoints {
+            let left = (endpoint.state.connections(), endpoint.state.in_flight());
+            assert_eq!(left, (0, 0), "seed {seed}: leases left at {}", endpoint.state.address());
+        }
+        assert_eq!(self.begun, self.ended, "seed {seed}: exchanges begun, and answered, refused or aborted");
+        assert!(self.queue.is_empty(), "seed {seed}: somebody waits still");
+        let held = self.links.iter().filter(|link| link.is_held).count();
+        let idle: usize = self.idle.iter().map(Vec::len).sum();
+        assert_eq!(held, idle, "seed {seed}: connections that are neither idle nor in use");
+        for (number, asked) in self.asked.iter().enumerate() {
+            assert!(
+                asked.is_idempotent || asked.executions <= 1,
+                "seed {seed}: request {number}, which is not idempotent, was executed {} times",
+                asked.executions
+            );
+            // The first, two retries, and one on a fresh connection in place of a stale one.
+            assert!(asked.tries <= 4, "seed {seed}: request {number} was tried {} times", asked.tries);
+        }
+        for client in &self.clients {
+            client.check(seed, &self.asked, &self.answered);
+        }
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.is_loud {
+            _ = writeln!(std::io::stdout(), "{:>9} {}", self.now_us - 1_000_000, what());
+        }
+    }
+}
+
+/// A listener in front of a cluster, with any limits and policies.
+fn snapshot(rng: &mut Rng, ports: &[u16]) -> Arc<Snapshot> {
+    let mut listener = fixture::http("web", 80);
+    let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
+    http.limits.stall_timeout = Duration::from_secs(20);
+    if rng.one_in(4) {
+        http.limits.requests_per_connection_max = Some(2);
+    }
+    if rng.one_in(8) {
+        http.limits.body_bytes_max = Some(1000);
+    }
+    let mut retry = Retry::default();
+    match rng.below(6) {
+        0 => retry.attempts = 0,
+        1 => retry.on_timeout = true,
+        2 => retry.on_statuses = vec![(500, 503)],
+        3 => retry.per_try_timeout = Some(Duration::from_secs(2)),
+        _ => {}
+    }
+    let mut routes = http.routes.to_vec();
+    for route in &mut routes {
+        route.policy.retry = retry.clone();
+        route.timeout = rng.one_in(4).then(|| Duration::from_secs(5));
+    }
+    http.routes = routes.into();
+    let mut snapshot =
+        fixture::snapshot(vec![listener], ports.iter().map(|port| fixture::endpoint(*port, 1)).collect());
+    let shared = Arc::get_mut(&mut snapshot).expect("just made");
+    let mut cluster = (*shared.clusters[0]).clone();
+    cluster.protocol = if rng.one_in(2) { ClusterProtocol::H1 } else { ClusterProtocol::H2 };
+    cluster.response_timeout = Duration::from_secs(10);
+    cluster.connect_timeout = Duration::from_secs(3);
+    cluster.limits.pending_timeout = Duration::from_secs(4);
+    if rng.one_in(3) {
+        cluster.limits.connections_max = Some(1 + rng.below(2) as usize);
+        cluster.limits.pending_max = rng.below(3) as usize;
+    }
+    shared.clusters[0] = Arc::new(cluster);
+    snapshot
+}
+
+/// Bytes of the body of request or response `number`.
+fn content(number: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| b'a' + ((number * 7 + at * 3 + at / 11) % 26) as u8).collect()
+}
+
+fn simulate(seed: u64, is_loud: bool) {
+    let mut world = World::new(seed);
+    world.is_loud = is_loud;
+    world.run();
+}
+
+/// Seeds that found a fault once.
+const FOUND: [u64; 0] = [];
+
+#[test]
+fn seeds_that_failed_once() {
+    FOUND.iter().for_each(|seed| simulate(*seed, false));
+}
+
+/// Seeds in which each planted fault is to be found.
+const SEEDS_EACH: u64 = 20_000;
+
+#[test]
+fn planted_faults_are_found() {
+    let hook = std::panic::take_hook();
+    for fault in planted::test::ALL {
+        planted::test::plant(Some(fault));
+        let finds = |seed: &u64| std::panic::catch_unwind(|| simulate(*seed, false)).is_err();
+        let found = (0..SEEDS_EACH).find(finds);
+        planted::test::plant(None);
+        _ = writeln!(std::io::stdout(), "{fault:?}: seed {found:?}");
+        assert!(found.is_some(), "{fault:?} was not found");
+    }
+    std::panic::set_hook(hook);
+}
+
+/// `SIM_SEEDS` (how many) and `SIM_SEED` (one, told step by step) are for `cargo xtask sim` and for people.
+#[test]
+fn whatever_happens_what_must_hold_holds() {
+    if let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        return simulate(seed, true);
+    }
+    let seeds = std::env::var("SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2_000);
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    std::thread::scope(|scope| {
+        for first in 0..threads {
+            scope.spawn(move || (first..seeds).step_by(threads as usize).for_each(|seed| simulate(seed, false)));
+        }
+    });
+}

@@ -1,0 +1,432 @@
+//! The stages of an exchange, in order.
+
+use super::*;
+
+impl Exchange {
+    /// Leaves nothing of the request to the next: now, since all of it is at hand, and not when the next comes. Gives its response, if there
+    /// is one.
+    pub(super) fn clear(&mut self) -> Option<Box<Response>> {
+        self.request.clear();
+        self.upload.clear();
+        self.phase = Phase::default();
+        self.deadline_ms = None;
+        self.record = AccessRecord::default();
+        self.call = None;
+        // What still waits waits for a body that will not be whole.
+        self.mirror = None;
+        self.reuse = None;
+        self.response.take()
+    }
+
+    /// The head is whole, and took so many bytes.
+    pub(super) fn begin(&mut self, env: &Env<'_>, head_bytes: usize) {
+        self.record.begin(env.now_us);
+        self.record.has_head = true;
+        self.record.bytes_in = head_bytes as u64;
+        self.call = Ongoing::of(&self.request.head, &self.request.bytes);
+        let is_h2 = self.is_h2();
+        // The connection goes on behind a request that goes nowhere, if it has no body to be skipped.
+        self.upload.leave(Framing::of(is_h2, self.request.head.body));
+        let (number, route, cluster) = match self.destination(env) {
+            Ok((number, route, Destination::Cluster(cluster))) => (number, route, cluster),
+            Ok((.., Destination::Redirect(status, location))) => {
+                let own = Own { status, word: Some("redirect"), field: Some(("location", &location)) };
+                return self.respond(env, &own, self.may_stay(env), ErrorCode::INTERNAL_ERROR);
+            }
+            Err(error) => return self.fail(env, error),
+        };
+        self.record.cluster = Some(cluster.clone());
+        cluster.counters.requests.inc();
+        let mut timeout = route.timeout;
+        if let Some(call) = &mut self.call {
+            call.route(env.listener.methods(number), self.request.target(), cluster.plan.policy.protocol);
+            timeout = timeout.into_iter().chain(call.timeout).min();
+        }
+        let timeout_ms = timeout.map(crate::millis);
+        let deadline_ms = timeout_ms.map_or(u64::MAX, |timeout_ms| env.now_ms().saturating_add(timeout_ms));
+        let prepared = match self.prepare(env, number, route, &cluster, timeout_ms) {
+            Ok(prepared) => prepared,
+            Err(error) => return self.fail(env, error),
+        };
+        let Prepared { key, preferred, is_https } = prepared;
+        cluster.budget.borrow_mut().on_request(env.now_ms());
+        let routed = Routed { number, cluster, key, preferred, is_https, deadline_ms, tries: Tries::default() };
+        self.phase = Phase::Upstream(routed, Step::Queue);
+        self.lease(env);
+    }
+
+    /// Where the request goes: the number of its route, the route, and what that does with it.
+    ///
+    /// # Errors
+    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of [`policy::destination`].
+    pub(super) fn destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
+        if env.is_memory_full {
+            return Err(Error::internal(Reason::MemoryFull));
+        }
+        let Request { head, bytes, normal_target, .. } = &mut self.request;
+        if let Some(secured) = &env.peer.secured
+            && !is_for(secured, head, bytes)
+        {
+            return Err(Error::internal(Reason::Misdirected));
+        }
+        *normal_target = route::normal_target(head.path.get(bytes), &env.http.paths)?;
+        let target = normal_target.as_deref().unwrap_or(head.path.get(bytes));
+        let number = env.listener.plan.router.route(head, bytes, target);
+        let (number, route) =
+            number.and_then(|number| Some((number, env.route(number)?))).ok_or(Error::internal(Reason::NoRoute))?;
+        self.record.route = Some(number);
+        let client = client(env);
+        let view = RequestView { head, buffer: bytes, target, paths: env.http.paths, client: &client };
+        Ok((number, route, policy::destination(env.listener, number, route, &view, env.now_us)?))
+    }
+
+    /// Writes the request as the endpoint gets it.
+    ///
+    /// # Errors
+    /// [`Reason::BodyTooLarge`]
+    fn prepare(
+        &mut self,
+        env: &Env<'_>,
+        number: usize,
+        route: &Route,
+        cluster: &Cluster,
+        timeout_ms: Option<u64>,
+    ) -> Result<Prepared, Error> {
+        let call = self.call.as_ref();
+        let Self { request, upload, mirror, .. } = self;
+        let Request { head, bytes: buffer, normal_target, upgrade } = request;
+        let client = Client { call: call.map(|call| call.outgoing(timeout_ms)), ..client(env) };
+        let from = Framing::of(head.version == Version::Http2, head.body);
+        let received = head.path.get(buffer);
+        let target = normal_target.as_deref().unwrap_or(received);
+        let view = RequestView { head, buffer, target, paths: env.http.paths, client: &client };
+        let prepared = Prepared {
+            key: cluster.hash_key().map_or(0, |key| crate::hash::key(key, head, buffer, &client)),
+            preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(head, buffer)),
+            is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
+        };
+        if let (Body::Length(length), Some(max)) = (head.body, env.http.limits.body_bytes_max)
+            && length > max
+        {
+            return Err(Error::downstream(Reason::BodyTooLarge));
+        }
+        let RoutePolicy { rewrite, request_headers, mirrors, .. } = &route.policy;
+        let rewritten = policy::rewrite::target(rewrite.path.as_ref(), &route.path, &view);
+        let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
+        let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
+        let translation = call.and_then(Ongoing::request_translation);
+        // What a call of gRPC-Web is translated to is not what would be copied.
+        if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
+            *mirror = Copies::begin(env.listener, mirrors, split, &view, &edits, env.peer.who, env.mirrors);
+        }
+        if translation.is_some() && head.body != Body::None {
+            head.body = Body::Chunked;
+        }
+        let protocol = cluster.plan.policy.protocol;
+        *upgrade = Upgrade::of(head, buffer, protocol == ClusterProtocol::H2);
+        if upgrade.is_none() {
+            head.upgrade = None;
+        }
+        let to = match (protocol, head.upgrade) {
+            (ClusterProtocol::H1, _) => Framing::H1(head.body),
+            (ClusterProtocol::H2, Some(_)) => Framing::HeadOnly,
+            (ClusterProtocol::H2, None) => Framing::H2(head.body),
+        };
+        let out = upload.start(from, to, env.http.limits.body_bytes_max);
+        headers::write_request(out, head, buffer, &client, cluster.scheme(), &edits);
+        if translation.is_some() {
+            upload.set_call(translation);
+        }
+        if mirror.is_some() {
+            upload.keep_copy(MIRROR_BODY_BYTES_MAX);
+        }
+        Ok(prepared)
+    }
+
+    /// Chooses an endpoint: one that the client comes back to, or wherever the cluster chooses.
+    pub(super) fn lease(&mut self, env: &Env<'_>) {
+        let Phase::Upstream(routed, step) = &mut self.phase else { return };
+        *step = Step::Queue;
+        self.deadline_ms = None;
+        loop {
+            match routed.try_lease(env.now_ms()) {
+                Ok(lease) => return self.connect(env, lease),
+                Err(Full::NoRoom) => return,
+                Err(Full::NoEndpoint) if routed.may_return(env) => {}
+                Err(Full::NoEndpoint) => {
+                    let nobody = Error::internal(routed.cluster.nobody());
+                    let error = routed.tries.take_failure().unwrap_or(nobody);
+                    return self.fail(env, error);
+                }
+            }
+        }
+    }
+
+    /// An endpoint was chosen.
+    pub(super) fn connect(&mut self, env: &Env<'_>, lease: Lease) {
+        let Phase::Upstream(routed, step) = &mut self.phase else { return };
+        let attempt = Attempt::new(env, routed, lease, self.call.is_some());
+        let Lease { endpoint, at_ms, .. } = &attempt.lease;
+        endpoint.counters.requests.inc();
+        let is_late = self.record.begun_us().is_some_and(|begun_us| *at_ms > begun_us / 1000);
+        if self.call.is_some() && is_late && routed.deadline_ms < u64::MAX {
+            self.upload.set_grpc_timeout(routed.deadline_ms.saturating_sub(*at_ms));
+        }
+        self.record.handle_attempt(endpoint);
+        *step = Step::Connect(attempt);
+        self.deadline_ms = None;
+    }
+
+    /// A try has failed, of which this is known.
+    pub(super) fn handle_failed_attempt(&mut self, env: &Env<'_>, awaiting: Awaiting, error: Error, ending: Ending) {
+        let Phase::Upstream(routed, _) = &mut self.phase else { return };
+        let error = routed.name(error, env.now_ms());
+        let setback = awaiting.setback_of_failure(&error, ending);
+        let begun_us = self.record.begun_us();
+        let was_stale = awaiting.is_reused && matches!(ending, Ending::Unseen | Ending::Crossed);
+        if was_stale && routed.again_fresh(env, setback, &self.request.head, &mut self.upload, begun_us) {
+            drop(awaiting);
+            return self.lease(env);
+        }
+        awaiting.attempt.judge_failure(&routed.cluster, &error, true, env.now_ms());
+        if awaiting.is_reused && awaiting.is_connection_over {
+            routed.tries.set_fresh_since(begun_us);
+        }
+        let Awaiting { attempt, is_reused, .. } = awaiting;
+        self.try_again(env, &attempt.lease, is_reused, setback, error);
+    }
+
+    /// Sends the request once more, where that is safe and wanted.
+    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: &Lease, was_reused: bool, setback: Setback, error: Error) {
+        let Phase::Upstream(routed, _) = &mut self.phase else { return };
+        let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
+        if !is_final && routed.again(env, &self.request.head, &mut self.upload, lease, was_reused, setback) {
+            routed.tries.failed(Some(error));
+            self.next_try(env);
+        } else {
+            self.fail(env, error);
+        }
+    }
+
+    /// The next try comes at once, or behind a pause in which nothing is held but the client's connection.
+    pub(super) fn next_try(&mut self, env: &Env<'_>) {
+        let Phase::Upstream(routed, step) = &mut self.phase else { return };
+        match routed.tries.take_wait_ms() {
+            0 => self.lease(env),
+            wait_ms => {
+                *step = Step::BackOff;
+                self.deadline_ms = Some(env.now_ms().saturating_add(wait_ms));
+            }
+        }
+    }
+
+    /// An endpoint has begun its final response, which goes to the client.
+    pub(super) fn answered(&mut self, env: &Env<'_>, awaiting: Awaiting) {
+        let may_stay = self.may_stay(env);
+        let Phase::Upstream(routed, step) = &mut self.phase else { return };
+        let Some(response) = &mut self.response else { return };
+        let is_tunnel = match response.head.status {
+            101 => true,
+            // By any success over HTTP/2 (RFC 8441 section 4).
+            200..=299 => self.request.head.upgrade.is_some() && routed.is_to_h2(),
+            _ => false,
+        };
+        let cookie = routed.cookie(&awaiting.attempt.lease.endpoint);
+        let edits = ResponseEdits { headers: &routed.policy(env).response_headers, cookie: cookie.as_deref() };
+        if is_tunnel {
+            let is_h2 = self.request.head.version == Version::Http2;
+            self.record.status = Some(if is_h2 { 200 } else { 101 });
+            start_interim(&self.request, response, &edits);
+            *step = Step::Interim(awaiting, Interim::Tunnel { answered_us: env.now_us });
+            self.deadline_ms = Some(env.stalls_at_ms());
+            return;
+        }
+        if let Some(call) = &mut self.call
+            && !call.take_head(&response.head, &response.bytes)
+        {
+            return self.fail(env, Error::upstream(Reason::UpstreamNotGrpc));
+        }
+        self.record.status = Some(response.head.status);
+        let is_to_h2 = routed.is_to_h2();
+        let terms = Terms { call: self.call.as_ref(), edits: &edits, is_from_h2: is_to_h2, may_stay };
+        let relay = Relay::begin(awaiting, env.now_us, &self.request, &self.upload, response, &terms);
+        *step = Step::Relay(relay);
+        self.deadline_ms = None;
+    }
+
+    /// The response is complete: what becomes of both connections.
+    pub(super) fn relayed(&mut self, env: &Env<'_>, upstream_input: &Buffer) {
+        let Phase::Upstream(routed, step) = &mut self.phase else { return };
+        let Step::Relay(relay) = std::mem::replace(step, Step::Between) else { return };
+        let Some(response) = &mut self.response else { return };
+        let download = &response.download;
+        self.record.finish(self.upload.head_sent_us(), relay.answered_us, download.head_sent_us());
+        if let Some(call) = &mut self.call {
+            call.status = download.grpc_status().or(call.status);
+        }
+        let ended_ms = download.head_sent_us().map_or(env.now_ms(), |sent_us| sent_us / 1000);
+        let method = self.request.head.method;
+        let is_uploaded = self.upload.is_done() && !relay.upload_failed;
+        if !upstream_input.is_empty() && relay::is_bodiless(method, response.head.status) {
+            relay.lease.endpoint.pool.distrust();
+        }
+        if (is_uploaded && upstream_input.is_empty()) || planted::is(Fault::ReusesBusy) {
+            self.reuse = Reuse::of(&routed.cluster, &relay.lease, method, &response.head, ended_ms);
+        }
+        let is_endpoints_fault = self.call.as_ref().is_some_and(Ongoing::is_endpoints_fault);
+        let is_5xx = response.head.status >= 500;
+        let endpoint = &relay.lease.endpoint;
+        if is_endpoints_fault {
+            routed.cluster.record(endpoint, env.now_ms(), Outcome::Failure5xx);
+        } else if !is_5xx {
+            // A 5xx was judged when it came, and is no success now.
+            routed.cluster.record(endpoint, ended_ms, Outcome::Success);
+            if relay.lease.was_ejected {
+                routed.cluster.readmit(endpoint, env.now_ms(), Proof::Served);
+            }
+        }
+        let next = match (relay.may_stay, is_uploaded) {
+            (true, true) => Next::KeepAlive,
+            // A client that meant to stay may be sending its next request.
+            (false, true) if !self.request.head.keep_alive => Next::Close,
+            _ => Next::Linger,
+        };
+        drop(relay);
+        self.done(next);
+    }
+
+    /// The response broke off.
+    pub(super) fn handle_relay_failure(&mut self, env: &Env<'_>, error: Error) {
+        if let Phase::Upstream(routed, Step::Relay(relay)) = &self.phase {
+            let is_endpoints_fault = self.call.as_ref().is_some_and(Ongoing::is_endpoints_fault);
+            if error.side == Side::Upstream && !is_endpoints_fault {
+                routed.cluster.record(&relay.lease.endpoint, env.now_ms(), connection_outcome(&error));
+            }
+        }
+        self.fail(env, error);
+    }
+
+    /// Tells the client, where there is something to tell and it can still be told.
+    pub(crate) fn fail(&mut self, env: &Env<'_>, error: Error) {
+        // Whatever it looks like: it ends because the drain has taken too long.
+        let error = if env.is_cut { Error::internal(Reason::Draining) } else { error };
+        // A request that never got a head was still one: someone sent bytes, and gets an answer.
+        self.record.begin(env.now_us);
+        self.record.reason = Some(error.reason);
+        env.listener.count(error.reason);
+        let (listener, client) = (&env.listener.plan.policy.name, env.peer.who.client);
+        tracing::debug!(listener, %client, %error, "request failed");
+        let status = respond::status(&error);
+        let endpoints = self.response.as_ref().map(|response| response.head.status);
+        let call = self.call.as_mut().map(|call| call.fail(error.reason, status, endpoints));
+        let code = h2::code(&error);
+        let sent = self.sent();
+        if let (Some(call), true) = (&call, sent > 0 && error.side != Side::Downstream) {
+            let is_cut_short = self.response.as_mut().is_some_and(|response| response.download.cut_short(call));
+            if is_cut_short {
+                return self.start_response(env, Next::Linger, code);
+            }
+            return self.done(Next::Reset(code));
+        }
+        if error.reason == Reason::NotHttp {
+            // Nothing that was said is cut off: it is only not answered.
+            return self.done(Next::Linger);
+        }
+        let Some(status) = status.filter(|_| sent == 0 || planted::is(Fault::AnswersTwice)) else {
+            return self.done(Next::Reset(code));
+        };
+        let may_stay = self.may_stay(env) && error.side != Side::Downstream;
+        if let Some(call) = call {
+            self.record.status = Some(200);
+            let keep_alive = self.keeps_alive(may_stay);
+            let is_h2 = self.is_h2();
+            let response = self.response.get_or_insert_with(|| env.storage.response());
+            respond::write_call(response.download.start_own(is_h2), &call, self.request.head.version, keep_alive);
+            response.download.send_once();
+            return self.start_response(env, if keep_alive { Next::KeepAlive } else { Next::Linger }, code);
+        }
+        let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
+        let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
+        let own = Own { status, word: respond::word(error.reason), field };
+        self.respond(env, &own, may_stay, code);
+    }
+
+    /// Begins a response that is made here.
+    pub(super) fn respond(&mut self, env: &Env<'_>, own: &Own<'_>, may_stay: bool, code: ErrorCode) {
+        self.record.status = Some(own.status);
+        let keep_alive = self.keeps_alive(may_stay);
+        let RequestHead { method, version, .. } = self.request.head;
+        let to = headers::Downstream { method, version, keep_alive, web: None };
+        let is_h2 = self.is_h2();
+        let response = self.response.get_or_insert_with(|| env.storage.response());
+        if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to) {
+            response.download.put_body(body.as_bytes());
+        }
+        response.download.send_once();
+        self.start_response(env, if keep_alive { Next::KeepAlive } else { Next::Linger }, code);
+    }
+
+    pub(super) fn start_response(&mut self, env: &Env<'_>, then: Next, code: ErrorCode) {
+        self.deadline_ms = Some(env.stalls_at_ms());
+        self.phase = Phase::Respond { then, code };
+    }
+
+    pub(super) fn done(&mut self, next: Next) {
+        self.deadline_ms = None;
+        self.phase = Phase::Done(next);
+    }
+
+    /// It came over HTTP/2.
+    pub(super) fn is_h2(&self) -> bool {
+        self.request.head.version == Version::Http2
+    }
+
+    /// Whether the connection may carry another request, as far as this side is concerned.
+    pub(super) fn may_stay(&self, env: &Env<'_>) -> bool {
+        let max = env.http.limits.requests_per_connection_max;
+        !env.is_ending && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
+    }
+
+    pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {
+        may_stay && self.upload.is_read() && self.request.head.keep_alive
+    }
+}
+
+/// What the choice of an endpoint and the response need of a request's head.
+struct Prepared {
+    key: u64,
+    preferred: Option<usize>,
+    is_https: bool,
+}
+
+/// Begins to pass on an interim response, or the 101 that opens a tunnel.
+pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &ResponseEdits<'_>) {
+    let Response { head, bytes, download, .. } = response;
+    let to = if request.head.version == Version::Http2 { Framing::HeadOnly } else { Framing::H1(Body::None) };
+    match download.start(Framing::H1(Body::None), to, None) {
+        Head::H1(out) => headers::write_interim(out, head, bytes, request.upgrade.as_deref(), edits),
+        Head::H2(out) => headers::write_h2_interim(out, head, bytes, edits),
+    }
+    download.send_once();
+}
+
+/// Whether the request may come over its connection. One that names no host can mean only the one that the connection was made for.
+fn is_for(secured: &Secured, request: &RequestHead, buffer: &[u8]) -> bool {
+    let authority = request.authority.get(buffer);
+    authority.is_empty() || secured.serves(HostText::new(authority).as_str())
+}
+
+/// What is known of the client.
+fn client<'e>(env: &Env<'e>) -> Client<'e> {
+    let Env { peer, http, .. } = *env;
+    Client {
+        address: peer.who.client,
+        ip_text: &peer.ip_text,
+        local: peer.who.local,
+        scheme: if peer.secured.is_some() { "https" } else { "http" },
+        forwarded: http.forwarded,
+        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&peer.who.client.ip())),
+        trusted_proxies: &http.trusted_proxies,
+        call: None,
+    }
+}

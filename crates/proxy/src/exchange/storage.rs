@@ -1,0 +1,176 @@
+//! What exchanges are kept in, which is used again when they are over.
+
+use std::cell::{Cell, RefCell};
+
+use net::memory;
+use net::spares::Spares;
+use wire::message::{RequestHead, ResponseHead};
+
+use super::Exchange;
+use super::transfer::Transfer;
+use crate::upgrade::Upgrade;
+
+/// A request's head.
+#[derive(Default)]
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    /// What the head points into.
+    pub(crate) bytes: Vec<u8>,
+    /// Path and query with the path in its normal form, where that is not what the client wrote.
+    pub(crate) normal_target: Option<Vec<u8>>,
+    /// What the client asks for in place of HTTP, as far as the endpoint is asked for it.
+    pub(crate) upgrade: Option<Box<Upgrade>>,
+}
+
+/// A response: its head, and the way of it to the client. Apart from [`Exchange`], and taken only when the response comes: requests wait by the
+/// hundred and responses pass one by one, so that few of these are in use, and those are in the nearest caches.
+#[derive(Default)]
+pub(crate) struct Response {
+    pub(crate) head: ResponseHead,
+    /// What the head points into.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) download: Transfer,
+    /// Taken by [`Storage::response`].
+    is_awaited: bool,
+}
+
+impl Request {
+    /// Path and query as routes see them.
+    pub(crate) fn target(&self) -> &[u8] {
+        self.normal_target.as_deref().unwrap_or(self.head.path.get(&self.bytes))
+    }
+
+    /// A 101 switches to what the client asked for.
+    pub(crate) fn agrees_to(&self, response: &Response) -> bool {
+        self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_agreed(&response.head, &response.bytes))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.normal_target = None;
+        self.upgrade = None;
+        shrink(&mut self.bytes);
+    }
+}
+
+/// Bytes of a head for which room is kept.
+const HEAD_BYTES_KEPT_MAX: usize = 4096;
+
+fn shrink(bytes: &mut Vec<u8>) {
+    bytes.clear();
+    if bytes.capacity() > HEAD_BYTES_KEPT_MAX {
+        *bytes = Vec::new();
+    }
+}
+
+/// The exchanges and responses of one worker that are not in use.
+#[derive(Default)]
+pub(crate) struct Storage {
+    exchanges: RefCell<Spares<Exchange>>,
+    responses: RefCell<Spares<Response>>,
+    /// Exchanges without a response that [`memory::note_promised`] has not heard of: `-WAITING_UNTOLD_MAX < waiting < WAITING_UNTOLD_MAX`.
+    waiting: Cell<i64>,
+}
+
+/// What the response to a request takes at least: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits, 12.7 KiB
+/// for one whose client does not read while memory is full.
+const RESPONSE_BYTES: i64 = 8 * 1024;
+
+/// Not each exchange is told, since all workers write to the same place.
+const WAITING_UNTOLD_MAX: i64 = 16;
+
+/// Spares kept of each: as many as are in use at once, up to this. Those that were not needed for a while are given back; what the allocator gives
+/// back of them to the system is another matter: of four times as many a burst left 2 MiB resident.
+const SPARES_MAX: usize = 256;
+
+impl Storage {
+    pub(crate) fn exchange(&self) -> Box<Exchange> {
+        self.wait(1);
+        self.exchanges.borrow_mut().take_or(Box::default)
+    }
+
+    /// For the response of an endpoint, which has come.
+    pub(crate) fn response(&self) -> Box<Response> {
+        self.wait(-1);
+        let mut response = self.responses.borrow_mut().take_or(Box::default);
+        response.is_awaited = true;
+        response
+    }
+
+    /// A response that did not come, or is over.
+    pub(crate) fn give_back_response(&self, response: Box<Response>) {
+        if response.is_awaited {
+            self.wait(1);
+        }
+        self.put_response(response);
+    }
+
+    fn put_response(&self, mut response: Box<Response>) {
+        response.is_awaited = false;
+        shrink(&mut response.bytes);
+        self.responses.borrow_mut().put(response, SPARES_MAX);
+    }
+
+    /// So many exchanges more wait for their response.
+    fn wait(&self, more: i64) {
+        let waiting = self.waiting.get() + more;
+        let is_told = waiting.abs() >= WAITING_UNTOLD_MAX;
+        self.waiting.set(if is_told { 0 } else { waiting });
+        if is_told {
+            memory::note_promised(waiting * RESPONSE_BYTES);
+        }
+    }
+
+    /// An exchange is over.
+    pub(crate) fn give_back(&self, mut exchange: Box<Exchange>) {
+        let response = exchange.clear();
+        if !response.as_ref().is_some_and(|response| response.is_awaited) {
+            self.wait(-1);
+        }
+        if let Some(mut response) = response {
+            response.download.clear();
+            self.put_response(response);
+        }
+        self.exchanges.borrow_mut().put(exchange, SPARES_MAX);
+    }
+
+    /// Drops spares that nobody needs ([`Spares::trim`]).
+    pub(crate) fn trim(&self) {
+        self.exchanges.borrow_mut().trim();
+        self.responses.borrow_mut().trim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchanges_wait_from_their_beginning_to_their_response_or_end() {
+        let storage = Storage::default();
+        let check = |expect| assert_eq!(storage.waiting.get(), expect);
+        let mut served = storage.exchange();
+        let (mut refused, unanswered) = (storage.exchange(), storage.exchange());
+        check(3);
+        // Asked for and not there, then there.
+        storage.give_back_response(storage.response());
+        check(3);
+        served.response = Some(storage.response());
+        check(2);
+        // A response of this side.
+        refused.response = Some(storage.response());
+        storage.give_back(refused);
+        check(1);
+        storage.give_back(unanswered);
+        check(0);
+        storage.give_back(served);
+        check(0);
+        // A response that is used again was not awaited before it is taken.
+        assert!(!storage.responses.borrow_mut().take_or(Box::default).is_awaited);
+        (1..WAITING_UNTOLD_MAX).for_each(|_| drop(storage.exchange()));
+        check(WAITING_UNTOLD_MAX - 1);
+        drop(storage.exchange());
+        check(0);
+        // What this test has taken and not given back.
+        memory::note_promised(-WAITING_UNTOLD_MAX * RESPONSE_BYTES);
+    }
+}

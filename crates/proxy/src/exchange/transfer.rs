@@ -1,0 +1,729 @@
+//! One message on its way from one side of an exchange to the other: a head, then a body framed anew.
+//!
+//! A state machine without I/O. [`Transfer::next`] says what is to be done next, the driver does it and reports back with
+//! [`Transfer::handle_written`] and the other `handle_*`. It asks for more only when all that was read before has been written: a slow
+//! receiver stops its sender, and memory stays at one small buffer each way whatever the size of the body.
+//!
+//! The file is long because reading, framing and writing share the state of the message.
+
+use net::buffer::{Buffer, SMALL_BYTES};
+use wire::h1::{self, ChunkedDecoder, Decoded};
+use wire::message::{Body, Field};
+
+use super::planted::{self, Fault};
+use crate::grpc::{self, Translation};
+use crate::h2::Block;
+use crate::headers::{self, Out};
+
+/// Body bytes up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that the request
+/// can be sent again.
+const COALESCE_BYTES_MAX: usize = SMALL_BYTES;
+
+/// Capacity of `out` that is kept while nothing in it is needed: a head, and chunks that come one by one. Messages that wait and those that are
+/// over keep no more.
+const OUT_KEPT_BYTES_MAX: usize = 4096;
+
+/// How one side of an exchange frames a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// As HTTP/1 does.
+    H1(Body),
+    /// As frames; [`Body::None`]: the head ends the message.
+    H2(Body),
+    /// To HTTP/2 only: a head that does not end the stream, and nothing behind it. An interim response, or the beginning of a tunnel.
+    HeadOnly,
+}
+
+impl Framing {
+    /// Of a body that is framed as the version of its side does it.
+    pub(crate) fn of(is_h2: bool, body: Body) -> Self {
+        if is_h2 { Self::H2(body) } else { Self::H1(body) }
+    }
+}
+
+/// Where the head of a message is written to.
+pub(crate) enum Head<'p> {
+    H1(&'p mut Vec<u8>),
+    H2(&'p mut Block),
+}
+
+/// What a transfer does next.
+pub(crate) enum Next<'t> {
+    /// Write these bytes, which were framed here. Over HTTP/2 they are DATA; `ends`: they end the stream.
+    Write { bytes: &'t [u8], ends: bool },
+    /// Write so many bytes of the input as they are. Over HTTP/2 they are DATA; `ends`: they end the stream.
+    Forward { count: usize, ends: bool },
+    /// Send this head over HTTP/2. `ends`: it ends the stream.
+    SendHead { head: &'t Block, ends: bool },
+    /// Send these trailers over HTTP/2, which end the stream.
+    SendTrailers(&'t Block),
+    /// See off what was written to a connection that buffers.
+    Flush,
+    /// Read more of the body into the input, which is empty.
+    Read,
+    /// Nothing: all is read and written.
+    Done,
+}
+
+/// One message from its sender to its receiver.
+///
+/// What is looked at each time stands in front and together: hundreds wait, and each cache line that is touched is waited for.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Transfer {
+    source: Source,
+    /// What is to be written before anything else: the head, and what was framed anew. `0 <= written <= out.len()`
+    out: Vec<u8>,
+    written: usize,
+    /// How the receiver gets the body.
+    sink: Sink,
+    /// Something of the message was written and is not in `out` any more: it cannot be sent again.
+    is_forgotten: bool,
+    /// Something was written that the receiver's connection may still hold.
+    is_unflushed: bool,
+    /// [`Transfer::next`] has come to the end: all is read and written.
+    is_over: bool,
+    /// The last read filled its room: the body comes faster than it is read.
+    is_bulk: bool,
+    /// Trailers for HTTP/2 are to be sent.
+    has_trailers: bool,
+    /// When the last of the head was written, in microseconds; `None`: it was not yet.
+    head_sent_us: Option<u64>,
+    /// Bytes of the body taken from the sender.
+    received: u64,
+    /// Bytes written, head and framing and all; of HTTP/2, heads as they are before HPACK.
+    sent: u64,
+    /// Bytes that were taken from the input since [`Transfer::take_consumed`] was asked last.
+    consumed: usize,
+    /// Bytes of the body, as framed by the sender, that may still come; one more is an error.
+    allowance: Option<u64>,
+    /// What of the body was taken, where somebody else wants it too.
+    copy: Option<Box<Copy>>,
+    /// For HTTP/2.
+    head: Block,
+    /// Trailers. In a box: most messages have none.
+    trailers: Option<Box<Trailers>>,
+    /// The message is one of a call.
+    call: Option<CallPart>,
+}
+
+/// Trailers of HTTP/2: as they came, and as they go.
+#[derive(Default)]
+struct Trailers {
+    fields: Vec<Field>,
+    bytes: Vec<u8>,
+    block: Block,
+}
+
+/// A body kept for another than its receiver: `data.len() <= bytes_max`.
+struct Copy {
+    data: Vec<u8>,
+    bytes_max: usize,
+    /// The body is longer.
+    is_over: bool,
+}
+
+/// What is done for a call of gRPC.
+#[derive(Default)]
+struct CallPart {
+    /// As the trailers told it.
+    status: Option<grpc::Status>,
+    translation: Option<Translation>,
+    /// A piece of the body as it was translated.
+    translated: Vec<u8>,
+}
+
+#[derive(Default)]
+enum Source {
+    #[default]
+    Done,
+    Length(u64),
+    Chunked(Box<ChunkedDecoder>),
+    UntilClose,
+    /// DATA, until the stream ends.
+    Frames,
+    /// The stream has ended: what is in the input is the last of the body, and trailers may follow it.
+    LastFrames,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sink {
+    H1 { is_chunked: bool },
+    H2 { step: Step, is_head_only: bool },
+}
+
+impl Default for Sink {
+    fn default() -> Self {
+        Self::H1 { is_chunked: false }
+    }
+}
+
+/// How far a message to HTTP/2 is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Nothing was sent.
+    Head,
+    Body,
+    /// END_STREAM was sent.
+    Ended,
+}
+
+/// What is wrong with a message that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyError {
+    /// The sender's connection ended before the body did.
+    Truncated,
+    /// The body is badly framed.
+    Framing,
+    /// The body is larger than allowed.
+    TooLarge,
+}
+
+impl Transfer {
+    /// Begins a message: `from` as the sender frames its body, `to` as the receiver shall get it. The head is to be put into what
+    /// this returns, and leaves with the first bytes of the body.
+    pub(crate) fn start(&mut self, from: Framing, to: Framing, body_bytes_max: Option<u64>) -> Head<'_> {
+        self.source = match from {
+            Framing::H1(Body::Length(length)) => Source::Length(length),
+            Framing::H1(Body::Chunked) => Source::Chunked(Box::default()),
+            Framing::H1(Body::UntilClose) => Source::UntilClose,
+            Framing::H2(Body::Length(_) | Body::Chunked | Body::UntilClose) => Source::Frames,
+            Framing::H1(Body::None) | Framing::H2(Body::None) | Framing::HeadOnly => Source::Done,
+        };
+        self.allowance = body_bytes_max;
+        self.received = 0;
+        self.sent = 0;
+        self.consumed = 0;
+        self.head_sent_us = None;
+        self.is_forgotten = false;
+        self.is_unflushed = false;
+        self.is_over = false;
+        self.is_bulk = false;
+        self.has_trailers = false;
+        self.call = None;
+        self.copy = None;
+        self.clear_out();
+        match to {
+            Framing::H1(body) => {
+                self.sink = Sink::H1 { is_chunked: body == Body::Chunked };
+                Head::H1(&mut self.out)
+            }
+            to @ (Framing::H2(_) | Framing::HeadOnly) => {
+                self.sink = Sink::H2 { step: Step::Head, is_head_only: to == Framing::HeadOnly };
+                self.head.clear();
+                Head::H2(&mut self.head)
+            }
+        }
+    }
+
+    /// Begins a message that is made here. The bytes of HTTP/1 are put into what this returns, head and body; of HTTP/2 the head, and the body
+    /// with [`Transfer::put_body`].
+    pub(crate) fn start_own(&mut self, to_h2: bool) -> Head<'_> {
+        self.start(Framing::H1(Body::None), Framing::of(to_h2, Body::None), None)
+    }
+
+    /// The body of a message that is made here, for HTTP/2.
+    pub(crate) fn put_body(&mut self, body: &[u8]) {
+        self.out.extend_from_slice(body);
+    }
+
+    /// The message that was begun is sent once at most: nothing is kept for another time.
+    pub(crate) fn send_once(&mut self) {
+        self.is_forgotten = true;
+    }
+
+    /// The message that was begun is one of a call, and its body is to be translated so.
+    pub(crate) fn set_call(&mut self, translation: Option<Translation>) {
+        self.call = Some(CallPart { translation, ..CallPart::default() });
+    }
+
+    /// A call is tried only now, or once more: so much is left of its time. Only towards HTTP/2, where calls are at home.
+    pub(crate) fn set_grpc_timeout(&mut self, left_ms: u64) {
+        self.head.replace(b"grpc-timeout", |out| grpc::write_timeout(out, left_ms));
+    }
+
+    /// The status of the call, as its trailers told it.
+    pub(crate) fn grpc_status(&self) -> Option<grpc::Status> {
+        self.call.as_ref().and_then(|call| call.status)
+    }
+
+    /// Ends the response of a call within its body: behind what is on its way comes `answer`. False: it cannot be ended so.
+    pub(crate) fn cut_short(&mut self, answer: &grpc::Answer) -> bool {
+        let translation = self.call.as_mut().and_then(|call| call.translation.take());
+        match (self.sink, translation) {
+            _ if self.is_read() => false,
+            (sink, Some(mut translation)) if sink != (Sink::H1 { is_chunked: false }) => {
+                let mut end = Vec::new();
+                // Only text that was to be decoded, a request's, can be wrong.
+                _ = translation.end(answer.trailers().into_iter(), &mut end);
+                self.put(&end).is_ok() && self.finish(&[], &[]).is_ok()
+            }
+            (Sink::H2 { step: Step::Body, is_head_only: false }, None) => {
+                self.source = Source::Done;
+                let trailers = self.trailers.get_or_insert_default();
+                trailers.block.clear();
+                for (name, value) in answer.trailers() {
+                    trailers.block.field(name, value, false);
+                }
+                self.has_trailers = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins nothing: a body of which so much is still to be read stays where it is.
+    pub(crate) fn leave(&mut self, from: Framing) {
+        self.start(from, Framing::H1(Body::None), None);
+    }
+
+    /// Leaves nothing of the message to the next.
+    pub(crate) fn clear(&mut self) {
+        self.leave(Framing::H1(Body::None));
+    }
+
+    /// Keeps the body, as the sender means it and without its framing, up to so many bytes. Asked before anything of it is taken.
+    pub(crate) fn keep_copy(&mut self, bytes_max: usize) {
+        self.copy = Some(Box::new(Copy { data: Vec::new(), bytes_max, is_over: false }));
+    }
+
+    /// The body that was to be kept; `None`: it is longer than that.
+    pub(crate) fn take_copy(&mut self) -> Option<Vec<u8>> {
+        match self.copy.take() {
+            Some(copy) if copy.is_over => None,
+            copy => Some(copy.map_or_else(Vec::new, |copy| copy.data)),
+        }
+    }
+
+    fn copy(&mut self, piece: &[u8]) {
+        let Some(copy) = &mut self.copy else { return };
+        if copy.is_over || copy.data.len() + piece.len() > copy.bytes_max {
+            copy.is_over = true;
+            copy.data = Vec::new();
+        } else {
+            copy.data.extend_from_slice(piece);
+        }
+    }
+
+    /// Bytes of the body taken from the sender.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Bytes written, head and framing and all.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// When the last of the head was written, in microseconds.
+    pub(crate) fn head_sent_us(&self) -> Option<u64> {
+        self.head_sent_us
+    }
+
+    /// Nothing is left to read from the sender.
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.source, Source::Done)
+    }
+
+    /// Nothing is left to read or to write.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_over || (self.is_read() && !self.is_pending())
+    }
+
+    /// Something of what was read is not written.
+    fn is_pending(&self) -> bool {
+        let is_unended = match self.sink {
+            Sink::H1 { .. } => false,
+            Sink::H2 { step: Step::Head, .. } => true,
+            Sink::H2 { step, is_head_only } => step == Step::Body && self.is_read() && !is_head_only,
+        };
+        is_unended || self.written < self.out.len() || self.is_unflushed
+    }
+
+    /// The receiver has all that was read: if the transfer waits, it waits for the sender.
+    pub(crate) fn waits_for_sender(&self, input: &Buffer) -> bool {
+        !self.is_pending() && input.is_empty()
+    }
+
+    /// The body comes faster than it is read, and leaves as it came: a large piece at a time costs less.
+    pub(crate) fn is_bulk(&self) -> bool {
+        // A chunk is copied for its framing.
+        self.is_bulk && self.sink != (Sink::H1 { is_chunked: true })
+    }
+
+    /// Whether all that was sent is still there to be sent again.
+    pub(crate) fn can_rewind(&self) -> bool {
+        !self.is_forgotten || planted::is(Fault::RewindsForgotten)
+    }
+
+    /// Makes the transfer send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
+    /// it comes.
+    pub(crate) fn rewind(&mut self) -> bool {
+        let possible = self.can_rewind();
+        if possible {
+            self.written = 0;
+            self.head_sent_us = None;
+            self.is_over = false;
+            self.is_unflushed = false;
+            if let Sink::H2 { step, .. } = &mut self.sink {
+                *step = Step::Head;
+            }
+        }
+        possible
+    }
+
+    /// What is to be done next. `input` belongs to the sender and may hold bytes of the body, and behind them bytes of the next message.
+    ///
+    /// # Errors
+    /// What was read is not a body as it should be.
+    pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<Next<'_>, BodyError> {
+        if !self.is_read() && !input.is_empty() {
+            if let Some((count, ends)) = self.take(input)? {
+                return Ok(Next::Forward { count, ends });
+            }
+        } else if matches!(self.source, Source::LastFrames) {
+            self.finish_frames()?;
+        }
+        if self.is_pending() {
+            return Ok(self.pending());
+        }
+        if self.is_read() {
+            self.is_over = true;
+            return Ok(Next::Done);
+        }
+        Ok(Next::Read)
+    }
+
+    /// What of that which was read is to be written next.
+    fn pending(&self) -> Next<'_> {
+        let rest = self.out.get(self.written..).unwrap_or_default();
+        let Sink::H2 { step, is_head_only } = self.sink else {
+            return if rest.is_empty() { Next::Flush } else { Next::Write { bytes: rest, ends: false } };
+        };
+        // END_STREAM stands on the last frame that there is anyway.
+        let is_last = self.is_read() && !self.has_trailers && !is_head_only;
+        match &self.trailers {
+            _ if step == Step::Head => Next::SendHead { head: &self.head, ends: is_last && self.out.is_empty() },
+            _ if !rest.is_empty() => Next::Write { bytes: rest, ends: is_last },
+            Some(trailers) if self.has_trailers => Next::SendTrailers(&trailers.block),
+            _ => Next::Write { bytes: &[], ends: true },
+        }
+    }
+
+    /// So many of the bytes of [`Next::Write`] were written. `clock_us` tells the time, in microseconds, where it is needed; `is_buffered`:
+    /// the connection may still hold them.
+    pub(crate) fn handle_written(&mut self, count: usize, is_buffered: bool, clock_us: impl FnOnce() -> u64) {
+        let is_last = self.is_read() && !self.has_trailers;
+        self.written += count;
+        self.sent += count as u64;
+        self.is_unflushed |= is_buffered;
+        if self.written < self.out.len() {
+            return;
+        }
+        if let Sink::H2 { step: step @ Step::Body, is_head_only: false } = &mut self.sink
+            && is_last
+        {
+            *step = Step::Ended;
+        }
+        self.note_head_sent(clock_us);
+    }
+
+    /// The head of [`Next::SendHead`] was taken.
+    pub(crate) fn handle_head_sent(&mut self, ends: bool, clock_us: impl FnOnce() -> u64) {
+        if let Sink::H2 { step, .. } = &mut self.sink {
+            *step = if ends { Step::Ended } else { Step::Body };
+        }
+        self.sent += self.head.len() as u64;
+        if self.written == self.out.len() {
+            self.note_head_sent(clock_us);
+        }
+    }
+
+    /// The trailers of [`Next::SendTrailers`] were taken.
+    pub(crate) fn handle_trailers_sent(&mut self) {
+        if let Sink::H2 { step, .. } = &mut self.sink {
+            *step = Step::Ended;
+        }
+        self.sent += self.trailers.as_ref().map_or(0, |trailers| trailers.block.len() as u64);
+    }
+
+    /// What was written has left.
+    pub(crate) fn handle_flushed(&mut self) {
+        self.is_unflushed = false;
+    }
+
+    /// So many of the bytes of [`Next::Forward`], which was for `count` of them, were written.
+    ///
+    /// # Errors
+    /// As [`Transfer::next`].
+    pub(crate) fn handle_forwarded(
+        &mut self,
+        written: usize,
+        (count, ends): (usize, bool),
+        is_buffered: bool,
+        input: &mut Buffer,
+    ) -> Result<(), BodyError> {
+        if let (true, Sink::H2 { step, .. }) = (ends && written == count, &mut self.sink) {
+            *step = Step::Ended;
+        }
+        self.sent += written as u64;
+        self.is_unflushed |= is_buffered;
+        self.consume(if planted::is(Fault::LosesBytes) { count } else { written }, input)
+    }
+
+    /// More of the body was read into the input; `filled`: as much as there was room for.
+    pub(crate) fn handle_read(&mut self, count: usize, filled: bool) {
+        self.is_bulk = filled || (self.is_bulk && count > SMALL_BYTES);
+    }
+
+    /// The sender's connection has ended: nothing more comes.
+    ///
+    /// # Errors
+    /// [`BodyError::Truncated`] where the body is not over.
+    pub(crate) fn handle_closed(&mut self) -> Result<(), BodyError> {
+        match self.source {
+            Source::UntilClose => self.finish(&[], &[]),
+            Source::Length(_) if planted::is(Fault::EndsTruncated) => self.finish(&[], &[]),
+            _ => Err(BodyError::Truncated),
+        }
+    }
+
+    /// It is not yet known that the stream of HTTP/2 that the body comes from has ended.
+    pub(crate) fn awaits_stream_end(&self) -> bool {
+        matches!(self.source, Source::Frames)
+    }
+
+    /// The stream of HTTP/2 that the body comes from has ended: what is in the input is the last of it. Where it has trailers, they are to be
+    /// put into what this gives: a list of fields, and the bytes that they point into.
+    pub(crate) fn handle_stream_end(&mut self, has_trailers: bool) -> Option<(&mut Vec<Field>, &mut Vec<u8>)> {
+        self.source = Source::LastFrames;
+        if !has_trailers {
+            if let Some(trailers) = &mut self.trailers {
+                trailers.fields.clear();
+            }
+            return None;
+        }
+        let trailers = self.trailers.get_or_insert_default();
+        trailers.fields.clear();
+        trailers.bytes.clear();
+        Some((&mut trailers.fields, &mut trailers.bytes))
+    }
+
+    /// Bytes that were taken from the input since this was asked last: so many the sender may send anew.
+    pub(crate) fn take_consumed(&mut self) -> usize {
+        std::mem::take(&mut self.consumed)
+    }
+
+    /// Bytes that it holds.
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.out.capacity() + self.head.len()
+    }
+
+    /// Either side may take its time now: gives back what is not needed for waiting.
+    pub(crate) fn rest(&mut self) {
+        if self.is_forgotten && self.written == self.out.len() {
+            self.clear_out();
+        }
+    }
+
+    /// Takes what `input` has of the body. Where it needs no framing and no head goes before it, it is to be forwarded: gives how much, and
+    /// whether that ends the stream. Else it is put into `out`.
+    fn take(&mut self, input: &mut Buffer) -> Result<Option<(usize, bool)>, BodyError> {
+        let limit = match &self.source {
+            Source::Length(remaining) => usize::try_from(*remaining).unwrap_or(usize::MAX),
+            Source::UntilClose | Source::Frames | Source::LastFrames => usize::MAX,
+            Source::Chunked(_) | Source::Done => return self.take_chunks(input).map(|()| None),
+        };
+        let piece = input.filled();
+        let piece = piece.get(..limit.min(piece.len())).unwrap_or(piece);
+        // Judged before anything of it is passed on.
+        if self.allowance.is_some_and(|allowance| (piece.len() as u64) > allowance) {
+            return Err(BodyError::TooLarge);
+        }
+        let has_pending = self.written < self.out.len()
+            || matches!(self.sink, Sink::H2 { step: Step::Head, .. })
+            || self.is_kept(piece.len());
+        let is_chunked = self.sink == Sink::H1 { is_chunked: true };
+        let is_translated = self.call.as_ref().is_some_and(|call| call.translation.is_some());
+        let count = piece.len();
+        if is_chunked || is_translated || (has_pending && count <= COALESCE_BYTES_MAX) {
+            self.put(piece)?;
+            return self.consume(count, input).map(|()| None);
+        }
+        let is_behind_head = !matches!(self.sink, Sink::H2 { step: Step::Head, .. });
+        if self.written < self.out.len() || !is_behind_head {
+            // What goes before it first.
+            return Ok(None);
+        }
+        self.is_forgotten = true;
+        let ends = match &self.source {
+            Source::Length(remaining) => *remaining == count as u64,
+            Source::LastFrames => self.trailers.as_ref().is_none_or(|trailers| trailers.fields.is_empty()),
+            _ => false,
+        };
+        Ok(Some((count, ends)))
+    }
+
+    /// So many bytes of the input are taken.
+    fn consume(&mut self, count: usize, input: &mut Buffer) -> Result<(), BodyError> {
+        self.copy(input.filled().get(..count).unwrap_or_default());
+        input.consume(count);
+        self.consumed += count;
+        self.count(count)?;
+        match &mut self.source {
+            Source::Length(remaining) => {
+                *remaining -= count as u64;
+                if *remaining == 0 { self.finish(&[], &[]) } else { Ok(()) }
+            }
+            // Seen here, and not when it is asked for more, so that the end leaves with the last bytes.
+            Source::LastFrames if input.is_empty() => self.finish_frames(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decodes chunks, and frames the data for the receiver.
+    fn take_chunks(&mut self, input: &mut Buffer) -> Result<(), BodyError> {
+        self.forget_written(input.len());
+        let is_chunked = self.sink == Sink::H1 { is_chunked: true };
+        let bytes = input.filled();
+        let mut at = 0;
+        let ended = loop {
+            let Source::Chunked(decoder) = &mut self.source else { return Ok(()) };
+            match decoder.decode(bytes, at).map_err(|_| BodyError::Framing)? {
+                Decoded::More => break None,
+                Decoded::Data(range) => {
+                    at = range.end;
+                    let data = bytes.get(range).unwrap_or_default();
+                    put(&mut self.out, is_chunked, translated(&mut self.call, data)?);
+                    self.copy(data);
+                    self.count(data.len())?;
+                }
+                Decoded::End(end) => break Some(end),
+            }
+        };
+        let consumed = ended.unwrap_or(bytes.len());
+        input.consume(consumed);
+        self.consumed += consumed;
+        if ended.is_some()
+            && let Source::Chunked(decoder) = std::mem::take(&mut self.source)
+        {
+            let mut fields = Vec::new();
+            h1::parse_trailers(decoder.trailers(), &mut fields).map_err(|_| BodyError::Framing)?;
+            self.finish(&fields, decoder.trailers())?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, piece: &[u8]) -> Result<(), BodyError> {
+        self.forget_written(piece.len());
+        put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, translated(&mut self.call, piece)?);
+        Ok(())
+    }
+
+    /// So many bytes more are put behind what was written already, so that all can be sent again. Of HTTP/2 alone: there a small body nearly
+    /// always comes behind its head, and endpoints say that they did not look at a request.
+    fn is_kept(&self, more: usize) -> bool {
+        matches!(self.sink, Sink::H2 { .. }) && !self.is_forgotten && self.out.len() + more <= COALESCE_BYTES_MAX
+    }
+
+    /// Makes room in `out` once all of it is written, unless it is kept with as many bytes more.
+    fn forget_written(&mut self, more: usize) {
+        if self.written == self.out.len() && self.written > 0 && !self.is_kept(more) {
+            self.is_forgotten = true;
+            self.out.clear();
+            self.written = 0;
+        }
+    }
+
+    /// Empties `out`, and frees it if it is large.
+    fn clear_out(&mut self) {
+        if self.out.capacity() > OUT_KEPT_BYTES_MAX {
+            self.out = Vec::new();
+        } else {
+            self.out.clear();
+        }
+        self.written = 0;
+    }
+
+    fn note_head_sent(&mut self, clock_us: impl FnOnce() -> u64) {
+        if self.head_sent_us.is_none() {
+            self.head_sent_us = Some(clock_us());
+        }
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), BodyError> {
+        self.received += bytes as u64;
+        if let Some(allowance) = &mut self.allowance {
+            *allowance = allowance.checked_sub(bytes as u64).ok_or(BodyError::TooLarge)?;
+        }
+        Ok(())
+    }
+
+    /// All of a body in frames was taken: its trailers may be sent.
+    fn finish_frames(&mut self) -> Result<(), BodyError> {
+        let Some(mut trailers) = self.trailers.take() else { return self.finish(&[], &[]) };
+        let (fields, bytes) = (std::mem::take(&mut trailers.fields), std::mem::take(&mut trailers.bytes));
+        self.trailers = Some(trailers);
+        let finished = self.finish(&fields, &bytes);
+        if let Some(trailers) = &mut self.trailers {
+            (trailers.fields, trailers.bytes) = (fields, bytes);
+        }
+        finished
+    }
+
+    fn finish(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
+        self.source = Source::Done;
+        let fields = if self.finish_call(fields, section)? { &[] } else { fields };
+        match self.sink {
+            Sink::H1 { is_chunked: true } => {
+                self.forget_written(0);
+                self.out.extend_from_slice(b"0\r\n");
+                headers::write_trailers(&mut self.out, fields, section);
+                self.out.extend_from_slice(b"\r\n");
+            }
+            Sink::H1 { is_chunked: false } => {}
+            Sink::H2 { .. } if fields.is_empty() => {}
+            Sink::H2 { .. } => {
+                let trailers = self.trailers.get_or_insert_default();
+                trailers.block.clear();
+                headers::write_trailers(&mut trailers.block, fields, section);
+                self.has_trailers = !trailers.block.is_empty();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in how a call has ended, and ends a body that is translated. True: the trailers are in it.
+    fn finish_call(&mut self, fields: &[Field], section: &[u8]) -> Result<bool, BodyError> {
+        let Some(call) = &mut self.call else { return Ok(false) };
+        call.status = grpc::find(fields, section, b"grpc-status").map(grpc::Status::parse);
+        let Some(mut translation) = call.translation.take() else { return Ok(false) };
+        let mut end = Vec::new();
+        let has_trailers =
+            translation.end(grpc::trailers(fields, section), &mut end).map_err(|_| BodyError::Framing)?;
+        self.put(&end)?;
+        Ok(has_trailers)
+    }
+}
+
+/// A piece of a body as it goes on.
+fn translated<'p>(call: &'p mut Option<CallPart>, piece: &'p [u8]) -> Result<&'p [u8], BodyError> {
+    let Some(CallPart { translation: Some(translation), translated, .. }) = call else { return Ok(piece) };
+    translated.clear();
+    translation.piece(piece, translated).map_err(|_| BodyError::Framing)?;
+    Ok(translated)
+}
+
+fn put(out: &mut Vec<u8>, is_chunked: bool, piece: &[u8]) {
+    if piece.is_empty() {
+        return;
+    }
+    if is_chunked {
+        h1::chunk_start(out, piece.len());
+        out.extend_from_slice(piece);
+        h1::chunk_end(out);
+    } else {
+        out.extend_from_slice(piece);
+    }
+}
