@@ -101,6 +101,8 @@ keys! {
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
         /// How the paths of requests are compared with those of routes, and passed on.
         optional paths: RawPaths, default "as below", only "http";
+        /// A client of HTTP/1 that ends its side of the connection (FIN) before its response is complete has left: its request leaves the queue, or the connection to the endpoint is closed. With `false` it still gets its response, because a FIN cannot tell a client that has left from one that has nothing more to send. A reset ends the request in either case.
+        optional abort_on_half_close: Flag, default "false", only "http";
         /// From the first byte of a request, or from accept, to the end of its headers; then 408. Also the longest that a TLS handshake takes.
         optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
         /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed). Where `min_rate` gives it less, that counts.

@@ -102,6 +102,9 @@ pub struct ListenerLimits {
     pub header_count_max: usize,
     /// Bytes of a request body, as framed; more is answered 413. `None`: no limit.
     pub body_bytes_max: Option<u64>,
+    /// A client of HTTP/1 that ends its side before its response is complete has left: its request is given up. Otherwise it still gets its
+    /// response.
+    pub abort_on_half_close: bool,
     /// From the first byte of a request, or from accept, to the end of its headers; then 408.
     pub header_timeout: Duration,
     /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed).
@@ -129,6 +132,7 @@ impl Default for ListenerLimits {
             header_count_max: 100,
             body_bytes_max: None,
             header_timeout: Duration::from_secs(10),
+            abort_on_half_close: false,
             stall_timeout: Duration::from_secs(60),
             min_rate: Some(MinRate::default()),
             ping: Some(Ping::default()),

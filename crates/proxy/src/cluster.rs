@@ -1,7 +1,6 @@
 //! One worker's view of a cluster: which endpoint gets the next request, and whether it may have one at all.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -11,13 +10,12 @@ use model::HashKey;
 use net::clock;
 use net::timer::Timer;
 use telemetry::{ClusterCounters, EndpointCounters, Gauge, Reason};
-use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::error::Error;
 use crate::pool::Pool;
 use crate::snapshot::ClusterPlan;
-use crate::stream::Stream;
+use crate::watch::Watched;
 
 /// Of every picker of the process: the same for all its workers, or their round robins would not add up. Any number will do.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -118,7 +116,7 @@ impl Cluster {
         &self,
         now_ms: u64,
         demand: &Demand<'_>,
-        client: &Stream,
+        client: Watched<'_>,
         timer: &Timer,
     ) -> Result<Lease, Error> {
         match self.lease(now_ms, demand) {
@@ -248,7 +246,7 @@ impl Cluster {
         &self,
         now_ms: u64,
         demand: &Demand<'_>,
-        client: &Stream,
+        client: Watched<'_>,
         timer: &Timer,
     ) -> Result<Lease, Error> {
         let deadline_ms = demand.deadline_ms;
@@ -258,7 +256,7 @@ impl Cluster {
         timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
         tokio::select! {
             biased;
-            error = gone(client) => Err(error),
+            error = client.gone() => Err(error),
             outcome = self.queue(pending.is_first, demand, timer) => outcome.map_err(|reason| match reason {
                 Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
                 reason => Error::internal(reason),
@@ -326,21 +324,6 @@ impl Cluster {
             let (cluster, endpoint) = (&self.plan.policy.name, replaced.state.address());
             tracing::info!(cluster, %endpoint, "ejection ended early: no other endpoint takes connections");
         }
-    }
-}
-
-/// Waits until the client has left: its connection was reset or lost, or its stream was. One that has ended its side still waits for its answer,
-/// and is waited for, whatever it sends meanwhile.
-pub(crate) async fn gone(client: &Stream) -> Error {
-    match (client.tcp(), client.h2()) {
-        // Not by reading: what the client has sent and nobody has read would hide the end. The kernel tells of errors alone (EPOLLERR).
-        (Some(tcp), _) => {
-            let ready = tcp.ready(Interest::ERROR).await;
-            let error = ready.and_then(|_| tcp.take_error()).unwrap_or_else(Some);
-            Error::client_io(error.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()))
-        }
-        (None, Some(handle)) => Error::client_io(poll_fn(|cx| handle.poll_cut(cx)).await),
-        (None, None) => std::future::pending().await,
     }
 }
 
@@ -421,6 +404,7 @@ mod tests {
     use net::timer::Timers;
 
     use super::*;
+    use crate::stream::Stream;
 
     /// Endpoints that take one connection each.
     fn cluster(addresses: &[&str], is_missing: bool) -> Cluster {
@@ -457,6 +441,10 @@ mod tests {
         (Stream::Plain(listener.accept().await.unwrap().0), far)
     }
 
+    fn watched(stream: &Stream) -> Watched<'_> {
+        Watched { stream, leaves_by_fin: false }
+    }
+
     #[tokio::test]
     async fn nobody_yet_is_not_nobody_ever() {
         let (client, _far) = client().await;
@@ -465,7 +453,7 @@ mod tests {
             let timers = Timers::default();
             let timer = Timer::new(&timers);
             let anything = demand(&[], false);
-            let mut lease = Box::pin(cluster.lease_or_wait(0, &anything, &client, &timer));
+            let mut lease = Box::pin(cluster.lease_or_wait(0, &anything, watched(&client), &timer));
             let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
                 panic!("nothing to wait for")
             };
@@ -528,10 +516,10 @@ mod tests {
         // Nobody reads what it sends while it waits.
         far.write_all(b"the body of a request").await.unwrap();
         let demand = demand(&[], false);
-        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, &client, &timer));
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, watched(&client), &timer));
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         far.shutdown().await.unwrap();
-        client.tcp().unwrap().ready(Interest::READABLE).await.unwrap();
+        client.tcp().unwrap().ready(tokio::io::Interest::READABLE).await.unwrap();
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "half-closed: it is there");
         net::socket::reset_on_close(&far);
         drop(far);
@@ -548,7 +536,7 @@ mod tests {
         let _room = cluster.take(0, 0).unwrap();
         let (client, _far) = client().await;
         let demand = demand(&[], false);
-        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, &client, &timer));
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, watched(&client), &timer));
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (1, 1));
         drop(lease);
@@ -565,8 +553,8 @@ mod tests {
         let (first, second) = (lease(0), lease(1));
         let mut cx = Context::from_waker(Waker::noop());
         let (again, anew) = (demand(&[0], false), demand(&[], false));
-        let mut retry = Box::pin(cluster.lease_or_wait(0, &again, &client, &retry_timer));
-        let mut other = Box::pin(cluster.lease_or_wait(0, &anew, &client, &other_timer));
+        let mut retry = Box::pin(cluster.lease_or_wait(0, &again, watched(&client), &retry_timer));
+        let mut other = Box::pin(cluster.lease_or_wait(0, &anew, watched(&client), &other_timer));
         assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
 
         // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.

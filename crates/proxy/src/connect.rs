@@ -11,11 +11,12 @@ use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use wire::proxy_protocol;
 
-use crate::cluster::{self, Cluster, Endpoint};
+use crate::cluster::{Cluster, Endpoint};
 use crate::error::{Error, Side};
 use crate::snapshot::ClusterPlan;
 use crate::stream::Stream;
 use crate::tls;
+use crate::watch::Watched;
 
 /// A connection to an endpoint, in use.
 pub(crate) struct Upstream {
@@ -38,7 +39,7 @@ pub(crate) struct OnBehalfOf {
 pub(crate) struct Wanted<'w> {
     pub(crate) who: &'w OnBehalfOf,
     /// The client whose leaving ends the wait for a connection; `None`: nobody's does.
-    pub(crate) client: Option<&'w Stream>,
+    pub(crate) client: Option<Watched<'w>>,
     /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
     pub(crate) begun_us: u64,
     /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
@@ -90,7 +91,7 @@ pub(crate) async fn unless_gone<T>(
     let Some(client) = wanted.client else { return made.await };
     tokio::select! {
         biased;
-        error = cluster::gone(client) => Err(error),
+        error = client.gone() => Err(error),
         made = made => made,
     }
 }

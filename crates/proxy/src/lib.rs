@@ -55,6 +55,7 @@ mod stream;
 mod tcp;
 mod tls;
 mod upgrade;
+mod watch;
 mod worker;
 
 use std::time::Duration;

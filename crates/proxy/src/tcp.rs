@@ -20,6 +20,7 @@ use crate::error::{Error, Side};
 use crate::exchange::record::AccessRecord;
 use crate::relay::{self, End, Moved};
 use crate::stream::Stream;
+use crate::watch::Watched;
 use crate::worker::{Connection, ListenerView, Worker};
 
 /// Endpoints that are tried for one connection, not counting those that could not be reached, as far as [`Redispatch`] goes. Nothing is sent
@@ -138,6 +139,8 @@ async fn open(
     timer: &Timer,
     record: &mut AccessRecord,
 ) -> Result<(Lease, Upstream), Error> {
+    // A FIN is passed on to the endpoint: the other direction may go on.
+    let client = Watched { stream: client, leaves_by_fin: false };
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
     let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
     let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);

@@ -127,6 +127,7 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
     if let Some(ping) = &raw.ping {
         limits.ping = super::ping(&ping.value);
     }
+    limits.abort_on_half_close = raw.abort_on_half_close.as_ref().is_some_and(|flag| flag.value.0);
     limits.header_timeout = positive(&raw.header_timeout, limits.header_timeout);
     limits.stall_timeout = positive(&raw.stall_timeout, limits.stall_timeout);
     limits.idle_timeout = positive(&raw.idle_timeout, limits.idle_timeout);

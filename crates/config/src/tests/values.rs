@@ -27,6 +27,7 @@ listeners:
     trusted_proxies: [10.1.2.3/8, "::1"]
     forwarded: both
     paths: {merge_slashes: false, forward: normal, refuse_ambiguous: true}
+    abort_on_half_close: true
     header_timeout: 1s
     stall_timeout: 2s
     idle_timeout: 3s
@@ -82,6 +83,7 @@ fn every_key_of_the_file_and_the_listener() {
     let paths = PathRules { merge_slashes: false, forward: ForwardPath::Normal, refuse_ambiguous: true };
     assert_eq!(http.paths, paths);
     let limits = &http.limits;
+    assert!(limits.abort_on_half_close);
     let timeouts = [limits.header_timeout, limits.stall_timeout, limits.idle_timeout, limits.tunnel_idle_timeout];
     assert_eq!(timeouts, [1, 2, 3, 4].map(Duration::from_secs));
     assert_eq!((limits.header_bytes_max, limits.header_count_max), (64 * 1024, 50));

@@ -11,7 +11,6 @@ use net::buffer::{self, Buffer};
 use net::clock;
 use net::timer::Timer;
 use telemetry::Reason;
-use tokio::io::ReadBuf;
 use wire::message::Method;
 
 use crate::connect::{self, Upstream, Wanted};
@@ -23,6 +22,7 @@ use crate::listener::{Slot, is_memory_full};
 use crate::receive;
 use crate::relay::{self, End, Moved};
 use crate::stream::Stream;
+use crate::watch::{ClientWatch, Watched};
 use crate::worker::{ListenerView, Worker};
 
 /// A downstream HTTP connection; of HTTP/2, one stream of it.
@@ -103,6 +103,10 @@ impl Scene<'_> {
     fn now(&self) -> Env<'_> {
         self.env(clock::now_us())
     }
+
+    fn watched<'w>(&self, stream: &'w Stream) -> Watched<'w> {
+        Watched { stream, leaves_by_fin: self.http.limits.abort_on_half_close }
+    }
 }
 
 /// Runs an exchange to its end, or to its tunnel: then gives the connection to the endpoint.
@@ -119,19 +123,12 @@ async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exch
             (Action::Done(_), _) => return None,
             (Action::Tunnel, _) => return upstream,
             (Action::ReadHead, _) => read_head(scene, downstream, exchange).await,
-            (Action::Wait, _) => wait(scene, downstream, exchange).await,
             // In boxes, here and below: who does not wait does not pay for the room that it takes.
+            (Action::Wait, _) => Box::pin(wait(scene, downstream, exchange)).await,
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(scene, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(scene, downstream, exchange).await,
-            (Action::Await, Some(upstream)) => {
-                let mut watch = ClientWatch::default();
-                let mut armed = None;
-                poll_fn(|cx| poll_await(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)).await;
-            }
-            (Action::Relay, Some(upstream)) => {
-                let mut watch = ClientWatch::default();
-                let mut armed = None;
-                poll_fn(|cx| poll_relay(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)).await;
+            (Action::Await | Action::Relay, Some(upstream)) => {
+                pass(scene, downstream, upstream, exchange, action == Action::Await).await;
             }
             (Action::Respond, _) => respond(scene, downstream, exchange).await,
             (Action::Await | Action::Relay, None) => {
@@ -164,12 +161,12 @@ async fn read_head(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mu
 async fn wait(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     timer.set(exchange.deadline_ms().unwrap_or_default());
-    let mut watch = ClientWatch::default();
-    let waited = poll_fn(|cx| {
-        watch.check(cx, stream, true)?;
-        timer.poll_elapsed(cx).map(Ok)
-    });
-    match waited.await {
+    let waited = tokio::select! {
+        biased;
+        error = scene.watched(stream).gone() => Err(error),
+        () = poll_fn(|cx| timer.poll_elapsed(cx)) => Ok(()),
+    };
+    match waited {
         Ok(()) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
         Err(error) => exchange.handle_client_gone(&scene.now(), error),
     }
@@ -178,7 +175,7 @@ async fn wait(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exc
 async fn wait_for_lease(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Some(routed) = exchange.routed() else { return };
     let Downstream { stream, timer, .. } = downstream;
-    let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), stream, timer).await;
+    let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), scene.watched(stream), timer).await;
     exchange.handle_lease(&scene.now(), leased);
 }
 
@@ -192,7 +189,7 @@ async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
     let at_us = exchange.record.begun_us().unwrap_or_default().max(lease.at_ms.saturating_mul(1000));
     let wanted = Wanted {
         who: &scene.peer.who,
-        client: Some(stream),
+        client: Some(scene.watched(stream)),
         begun_us: exchange.record.begun_us().unwrap_or_default(),
         fresh_since_us,
         now_ms: lease.at_ms,
@@ -211,6 +208,39 @@ async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
         Err(error) => {
             exchange.handle_connect_failure(&scene.now(), error);
             None
+        }
+    }
+}
+
+/// Moves both messages until the exchange asks for something else, or the client has left.
+async fn pass(
+    scene: &Scene<'_>,
+    downstream: &mut Downstream,
+    upstream: &mut Upstream,
+    exchange: &mut Exchange,
+    is_awaiting: bool,
+) {
+    let mut watch = ClientWatch::default();
+    let mut armed = None;
+    loop {
+        let is_over = poll_fn(|cx| {
+            let polled = if is_awaiting {
+                poll_await(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)
+            } else {
+                poll_relay(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)
+            };
+            match polled {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending if watch.needs_gone() => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        if is_over.await {
+            return;
+        }
+        // Only here, between two polls, can the connection be borrowed for as long as that takes.
+        if let Some(error) = Box::pin(scene.watched(&downstream.stream).gone_before_wake()).await {
+            return exchange.handle_client_gone(&scene.now(), error);
         }
     }
 }
@@ -246,7 +276,7 @@ fn poll_await(
         }
         Poll::Pending => {}
     }
-    if let Err(error) = watch.check(cx, stream, exchange.upload().is_none()) {
+    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
         exchange.handle_client_gone(&scene.now(), error);
         return Poll::Ready(());
     }
@@ -284,7 +314,7 @@ fn poll_relay(
     if exchange.action() != Action::Relay {
         return Poll::Ready(());
     }
-    if let Err(error) = watch.check(cx, stream, exchange.upload().is_none()) {
+    if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
         exchange.handle_client_gone(&scene.now(), error);
         return Poll::Ready(());
     }
@@ -307,6 +337,11 @@ async fn respond(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
         Ok(sent) => exchange.handle_responded(&scene.now(), sent),
         Err(_) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
     }
+}
+
+/// Nobody reads from the client now: the request is through, or what came of it waits for the endpoint.
+fn is_unread(exchange: &mut Exchange, input: &Buffer) -> bool {
+    exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
 }
 
 /// Sets the timer to the exchange's deadline, where that has changed.
@@ -443,44 +478,4 @@ async fn relay_tunnel(slot: &Slot, downstream: &mut Downstream, mut upstream: Up
 /// exchange when it has sent something: what was read for many is not asked for once more each.
 fn arrived_us(stream: &Stream) -> u64 {
     if stream.h2().is_some() { clock::last_us() } else { clock::now_us() }
-}
-
-/// Watches a client that waits for its answer: one that resets its connection is not served to the end.
-///
-/// One that only ends its side (a half-close) is, and one that sends its next request already is not to be disturbed: either is seen
-/// once and then left alone.
-///
-/// While the request is still on its way, whoever reads it hears of the end of a connection; but a body that waits for its endpoint is not
-/// read, and a stream of HTTP/2 can tell of its end without being read. So that is asked all along.
-#[derive(Default)]
-struct ClientWatch {
-    is_over: bool,
-}
-
-impl ClientWatch {
-    /// Costs no system call while the client is silent. `is_unread`: nobody else reads from it now.
-    ///
-    /// # Errors
-    /// The client is gone.
-    fn check(&mut self, cx: &mut Context<'_>, stream: &Stream, is_unread: bool) -> Result<(), Error> {
-        if self.is_over {
-            return Ok(());
-        }
-        let Some(tcp) = stream.tcp() else {
-            let gone = stream.h2().map_or(Poll::Pending, |handle| handle.poll_cut(cx));
-            return if let Poll::Ready(error) = gone { Err(Error::client_io(error)) } else { Ok(()) };
-        };
-        if !is_unread {
-            return Ok(());
-        }
-        let mut byte = [0];
-        match tcp.poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(_)) => {
-                self.is_over = true;
-                Ok(())
-            }
-            Poll::Ready(Err(error)) => Err(Error::client_io(error)),
-        }
-    }
 }
