@@ -118,6 +118,7 @@ async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exch
     }
     let mut upstream = None;
     loop {
+        send_copies(scene.worker, exchange);
         let action = exchange.action();
         match (action, &mut upstream) {
             (Action::Done(_), _) => return None,
@@ -140,7 +141,6 @@ async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exch
         {
             give_back(upstream, exchange.take_reuse());
         }
-        send_copies(scene.worker, exchange);
     }
 }
 
@@ -174,7 +174,8 @@ async fn wait(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exc
 
 async fn wait_for_lease(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Some(routed) = exchange.routed() else { return };
-    let Downstream { stream, timer, .. } = downstream;
+    let Downstream { stream, input, timer, .. } = downstream;
+    release_empty(input);
     let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), scene.watched(stream), timer).await;
     exchange.handle_lease(&scene.now(), leased);
 }
@@ -182,10 +183,7 @@ async fn wait_for_lease(scene: &Scene<'_>, downstream: &mut Downstream, exchange
 async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
     let (routed, lease, deadline_ms, fresh_since_us) = exchange.wanted()?;
     let Downstream { stream, input, timer, .. } = downstream;
-    if input.is_empty() {
-        // A client that waits for its answer holds no buffer: many may wait for one slow endpoint.
-        *input = Buffer::none();
-    }
+    release_empty(input);
     let at_us = exchange.record.begun_us().unwrap_or_default().max(lease.at_ms.saturating_mul(1000));
     let wanted = Wanted {
         who: &scene.peer.who,
@@ -245,6 +243,13 @@ async fn pass(
     }
 }
 
+/// A client that waits for its response holds no buffer: many may wait for one slow endpoint.
+fn release_empty(input: &mut Buffer) {
+    if input.is_empty() {
+        *input = Buffer::none();
+    }
+}
+
 /// Sends what there is of the request while it waits for the head of a response.
 fn poll_await(
     cx: &mut Context<'_>,
@@ -281,6 +286,9 @@ fn poll_await(
         return Poll::Ready(());
     }
     exchange.handle_moved(&scene.now(), input, &upstream.input, false);
+    if exchange.action() != Action::Await {
+        return Poll::Ready(());
+    }
     arm(timer, exchange, armed);
     ready!(timer.poll_elapsed(cx));
     exchange.handle_timeout(&scene.now(), input, &upstream.input);

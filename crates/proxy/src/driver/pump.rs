@@ -53,12 +53,9 @@ fn poll_turn(
     let mut turn = 0;
     note_stream_end(transfer, reader);
     loop {
-        let Poll::Ready(moved) = poll_step(cx, transfer, input, writer)? else {
-            release(transfer, reader);
-            return Poll::Pending;
-        };
+        let moved = poll_step(cx, transfer, input, writer);
         turn += release(transfer, reader);
-        match moved {
+        match ready!(moved)? {
             Moved::Written => {}
             Moved::Done => return Poll::Ready(Ok(())),
             Moved::Starved if turn >= TURN_BYTES_MAX => {
