@@ -208,7 +208,8 @@ impl Awaiting {
         let rate = limits.min_rate.filter(|_| !self.attempt.may_pause);
         let response_timeout = routed.cluster.plan.policy.response_timeout;
         let wait_ms = self.pace.wait_ms(limits, rate, response_timeout, now_ms, upload.received(), waits_for_client);
-        Some(now_ms.saturating_add(wait_ms).min(self.attempt.deadline_ms))
+        let ends_ms = if planted::is(Fault::ForgetsDeadline) { u64::MAX } else { self.attempt.deadline_ms };
+        Some(now_ms.saturating_add(wait_ms).min(ends_ms))
     }
 
     fn waits_for_client(&self, request: &RequestHead, upload: &Transfer, client_input: &Buffer) -> bool {

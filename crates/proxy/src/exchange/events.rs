@@ -59,12 +59,14 @@ impl Exchange {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Step::Connect(attempt) = std::mem::replace(step, Step::Between) else { return };
         let error = routed.name(error, env.now_ms());
-        attempt.judge_failure(&routed.cluster, &error, false, env.now_ms());
-        let setback = attempt::connect_setback(&error);
-        self.try_again(env, &attempt.lease, false, setback, error);
-        if planted::is(Fault::LeaksLease) {
-            std::mem::forget(attempt.lease);
+        if !planted::is(Fault::ForgetsToJudge) {
+            attempt.judge_failure(&routed.cluster, &error, false, env.now_ms());
         }
+        let setback = attempt::connect_setback(&error);
+        if planted::is(Fault::LeaksLease) {
+            attempt.lease.endpoint.state.open_connection();
+        }
+        self.try_again(env, attempt.lease, false, setback, error);
     }
 
     /// The request's body could not be moved on.
@@ -123,7 +125,7 @@ impl Exchange {
         if is_interim {
             awaiting.was_heard = true;
             awaiting.was_continued |= status == 100;
-            if self.request.head.version == Version::Http10 {
+            if self.request.head.version == Version::Http10 && !planted::is(Fault::InterimsToHttp10) {
                 // It does not know them (RFC 9110 section 15.2).
                 awaiting.handle_interim(self.upload.received());
                 *step = Step::Await(awaiting);
@@ -192,6 +194,10 @@ impl Exchange {
     ) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match step {
+            // Before a deadline is moved: all of them have come, and do not come again.
+            Step::Await(_) if env.is_cut && !planted::is(Fault::SurvivesCut) => {
+                self.fail(env, Error::internal(Reason::Draining))
+            }
             Step::Await(awaiting) => {
                 if let Some(deadline_ms) =
                     awaiting.handle_moved(env, routed, &self.request.head, &self.upload, client_input)
@@ -204,6 +210,9 @@ impl Exchange {
                 let (upload, download) = (&self.upload, &response.download);
                 if relay.is_over(upload, download) {
                     return self.relayed(env, upstream_input);
+                }
+                if env.is_cut && !planted::is(Fault::SurvivesCut) {
+                    return self.fail(env, Error::internal(Reason::Draining));
                 }
                 match relay.handle_moved(env, routed, upload, download, upstream_input, is_overdue) {
                     Ok(Some(_)) if planted::is(Fault::WaitsForEver) => {}
@@ -265,8 +274,10 @@ impl Exchange {
                 let Step::Interim(mut awaiting, follows) = std::mem::replace(step, Step::Between) else { return };
                 if let Some(response) = &mut self.response {
                     self.record.bytes_out += response.download.sent();
-                    // It counts no longer as something of the response.
-                    response.download.leave(Framing::H1(Body::None));
+                    if !planted::is(Fault::CountsInterimTwice) {
+                        // It counts no longer as something of the response.
+                        response.download.leave(Framing::H1(Body::None));
+                    }
                 }
                 self.deadline_ms = None;
                 match follows {

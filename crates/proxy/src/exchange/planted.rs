@@ -27,6 +27,30 @@ pub(crate) enum Fault {
     ReusesBusy,
     /// Interim responses are not counted.
     PassesAllInterims,
+    /// A connection carries more requests than the listener allows.
+    ForgetsMax,
+    /// A connection is kept alive though its listener is gone, or the worker drains.
+    StaysWhenEnding,
+    /// A client of HTTP/1.0 is sent interim responses.
+    InterimsToHttp10,
+    /// The head of a response is waited for beyond the route's timeout, and that of the try.
+    ForgetsDeadline,
+    /// A response is relayed beyond the route's timeout.
+    RelaysForEver,
+    /// An endpoint that cannot be reached is not told to its cluster.
+    ForgetsToJudge,
+    /// Only the first try is counted.
+    CountsFirstTry,
+    /// An interim response counts as a part of the final one.
+    CountsInterimTwice,
+    /// Progress moves a deadline that had come for all.
+    SurvivesCut,
+    /// Trailers get lost.
+    DropsTrailers,
+    /// A response that did not come counts as one that did.
+    LeaksResponse,
+    /// The next exchange finds a deadline of the last.
+    KeepsDeadline,
 }
 
 /// Whether this fault is there.
@@ -48,7 +72,7 @@ pub(crate) mod test {
 
     use super::Fault;
 
-    pub(crate) const ALL: [Fault; 12] = [
+    pub(crate) const ALL: [Fault; 24] = [
         Fault::ResetIsProof,
         Fault::ReusedIsStale,
         Fault::RetriesPost,
@@ -61,6 +85,18 @@ pub(crate) mod test {
         Fault::AnswersTwice,
         Fault::ReusesBusy,
         Fault::PassesAllInterims,
+        Fault::ForgetsMax,
+        Fault::StaysWhenEnding,
+        Fault::InterimsToHttp10,
+        Fault::ForgetsDeadline,
+        Fault::RelaysForEver,
+        Fault::ForgetsToJudge,
+        Fault::CountsFirstTry,
+        Fault::CountsInterimTwice,
+        Fault::SurvivesCut,
+        Fault::DropsTrailers,
+        Fault::LeaksResponse,
+        Fault::KeepsDeadline,
     ];
 
     thread_local! {

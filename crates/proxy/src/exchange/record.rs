@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use telemetry::{Reason, RouteCounters};
 
+use super::planted::{self, Fault};
 use crate::cluster::{Cluster, Endpoint};
 use crate::worker::{ListenerView, Worker};
 
@@ -62,7 +63,7 @@ impl AccessRecord {
 
     /// It is tried at this endpoint.
     pub(crate) fn handle_attempt(&mut self, endpoint: &Rc<Endpoint>) {
-        self.attempts += 1;
+        self.attempts += u32::from(self.attempts == 0 || !planted::is(Fault::CountsFirstTry));
         self.endpoint = Some(endpoint.clone());
     }
 
@@ -89,9 +90,29 @@ impl AccessRecord {
     pub(crate) fn finish(&mut self, sent_us: Option<u64>, answered_us: u64, responded_us: Option<u64>) {
         let begun_us = self.begun_us.unwrap_or(answered_us);
         let connected_us = self.connected_us.unwrap_or(begun_us);
-        let sent_us = sent_us.unwrap_or(answered_us).max(connected_us);
+        // A request that was answered before all of it was sent has waited for its endpoint since it had a connection.
+        let sent_us = sent_us.map_or(connected_us, |sent_us| sent_us.max(connected_us));
         let request_us = sent_us.saturating_sub(connected_us.max(begun_us));
         self.added_us = request_us + responded_us.map_or(0, |us| us.saturating_sub(answered_us));
         self.upstream_us = Some(answered_us.saturating_sub(sent_us));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_that_answers_early_is_what_was_waited_for() {
+        let check = |sent_us, expect| {
+            let mut record = AccessRecord::default();
+            record.begin(1_000);
+            record.handle_connected(false, 2_000);
+            record.finish(sent_us, 9_000, Some(9_100));
+            assert_eq!((record.added_us, record.upstream_us), expect, "sent at {sent_us:?}");
+        };
+        check(Some(2_300), (400, Some(6_700)));
+        // The head has not left, or not all of the body that goes with it.
+        check(None, (100, Some(7_000)));
     }
 }

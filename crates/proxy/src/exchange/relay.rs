@@ -8,6 +8,7 @@ use wire::message::{Body, Method, ResponseHead, Version};
 
 use super::attempt::Awaiting;
 use super::pace::Pace;
+use super::planted::{self, Fault};
 use super::transfer::{Framing, Transfer};
 use super::{Env, Request, Response, Routed};
 use crate::cluster::{Cluster, Endpoint, Lease};
@@ -100,7 +101,8 @@ impl Relay {
         let (limits, moved) = (&env.http.limits, upload.received() + download.sent());
         let response_timeout = routed.cluster.plan.policy.response_timeout;
         let wait_ms = self.pace.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
-        Ok(Some(now_ms.saturating_add(wait_ms).min(routed.deadline_ms)))
+        let ends_ms = if planted::is(Fault::RelaysForEver) { u64::MAX } else { routed.deadline_ms };
+        Ok(Some(now_ms.saturating_add(wait_ms).min(ends_ms)))
     }
 
     /// What has taken too long in the middle of a response.

@@ -9,7 +9,7 @@ impl Exchange {
         self.request.clear();
         self.upload.clear();
         self.phase = Phase::default();
-        self.deadline_ms = None;
+        self.deadline_ms = self.deadline_ms.filter(|_| planted::is(Fault::KeepsDeadline));
         self.record = AccessRecord::default();
         self.call = None;
         // What still waits waits for a body that will not be whole.
@@ -145,6 +145,9 @@ impl Exchange {
 
     /// Chooses an endpoint: one that the client comes back to, or wherever the cluster chooses.
     pub(super) fn lease(&mut self, env: &Env<'_>) {
+        if env.is_cut {
+            return self.fail(env, Error::internal(Reason::Draining));
+        }
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         *step = Step::Queue;
         self.deadline_ms = None;
@@ -193,14 +196,16 @@ impl Exchange {
             routed.tries.set_fresh_since(begun_us);
         }
         let Awaiting { attempt, is_reused, .. } = awaiting;
-        self.try_again(env, &attempt.lease, is_reused, setback, error);
+        self.try_again(env, attempt.lease, is_reused, setback, error);
     }
 
     /// Sends the request once more, where that is safe and wanted.
-    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: &Lease, was_reused: bool, setback: Setback, error: Error) {
+    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, setback: Setback, error: Error) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
-        if !is_final && routed.again(env, &self.request.head, &mut self.upload, lease, was_reused, setback) {
+        if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, setback) {
+            // Its room is there for the next try.
+            drop(lease);
             routed.tries.failed(Some(error));
             self.next_try(env);
         } else {
@@ -212,6 +217,7 @@ impl Exchange {
     pub(super) fn next_try(&mut self, env: &Env<'_>) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match routed.tries.take_wait_ms() {
+            _ if env.is_cut => self.lease(env),
             0 => self.lease(env),
             wait_ms => {
                 *step = Step::BackOff;
@@ -297,11 +303,10 @@ impl Exchange {
 
     /// The response broke off.
     pub(super) fn handle_relay_failure(&mut self, env: &Env<'_>, error: Error) {
-        if let Phase::Upstream(routed, Step::Relay(relay)) = &self.phase {
-            let is_endpoints_fault = self.call.as_ref().is_some_and(Ongoing::is_endpoints_fault);
-            if error.side == Side::Upstream && !is_endpoints_fault {
-                routed.cluster.record(&relay.lease.endpoint, env.now_ms(), connection_outcome(&error));
-            }
+        if let Phase::Upstream(routed, Step::Relay(relay)) = &self.phase
+            && error.side == Side::Upstream
+        {
+            routed.cluster.record(&relay.lease.endpoint, env.now_ms(), connection_outcome(&error));
         }
         self.fail(env, error);
     }
@@ -372,7 +377,7 @@ impl Exchange {
     }
 
     pub(super) fn done(&mut self, next: Next) {
-        self.deadline_ms = None;
+        self.deadline_ms = self.deadline_ms.filter(|_| planted::is(Fault::KeepsDeadline));
         self.phase = Phase::Done(next);
     }
 
@@ -384,7 +389,9 @@ impl Exchange {
     /// Whether the connection may carry another request, as far as this side is concerned.
     pub(super) fn may_stay(&self, env: &Env<'_>) -> bool {
         let max = env.http.limits.requests_per_connection_max;
-        !env.is_ending && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
+        let is_ending = env.is_ending && !planted::is(Fault::StaysWhenEnding);
+        let max = max.filter(|_| !planted::is(Fault::ForgetsMax));
+        !is_ending && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
     }
 
     pub(super) fn keeps_alive(&self, may_stay: bool) -> bool {

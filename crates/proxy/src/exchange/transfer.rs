@@ -674,6 +674,7 @@ impl Transfer {
 
     fn finish(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
         self.source = Source::Done;
+        let fields = if planted::is(Fault::DropsTrailers) { &[] } else { fields };
         let fields = if self.finish_call(fields, section)? { &[] } else { fields };
         match self.sink {
             Sink::H1 { is_chunked: true } => {

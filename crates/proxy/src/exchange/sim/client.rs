@@ -1,6 +1,7 @@
 //! A client's connection of HTTP/1, or its stream of HTTP/2.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use net::buffer::Buffer;
 use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
@@ -9,9 +10,14 @@ use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 use super::drive::{Connecting, Upstream};
 use super::{Answered, Asked, Event, World, content};
 use crate::exchange::{Exchange, Next};
+use crate::worker::ListenerView;
 
 /// Bytes that the way to a client takes.
 const ROOM_BYTES: usize = 8 * 1024;
+
+/// Trailers, and the last chunk with them.
+pub(super) const TRAILERS: &[u8] = b"T: u\r\n\r\n";
+pub(super) const LAST_CHUNK: &[u8] = b"0\r\nT: u\r\n\r\n";
 
 /// What a client does.
 pub(super) enum Act {
@@ -33,6 +39,8 @@ pub(super) struct Client {
     pub(super) requests: Vec<usize>,
     /// The head of its request over HTTP/2.
     pub(super) head: Option<(RequestHead, Vec<u8>)>,
+    /// The trailers of its request over HTTP/2.
+    pub(super) trailers: Option<Vec<u8>>,
     /// What it takes now.
     pub(super) room: usize,
     /// What it reads in a hundred milliseconds.
@@ -44,10 +52,20 @@ pub(super) struct Client {
     pub(super) status: Option<u16>,
     pub(super) number: Option<usize>,
     pub(super) is_complete: bool,
+    pub(super) got_trailers: bool,
     /// The connection has ended; how.
     pub(super) gone: Option<Next>,
     // The proxy's side.
     pub(super) exchange: Option<Box<Exchange>>,
+    /// The listener as it was when the exchange began.
+    pub(super) view: Option<Rc<ListenerView>>,
+    /// What it had received then, and whether its connection was to end already.
+    pub(super) received_before: usize,
+    pub(super) was_ending: bool,
+    /// When the last try began, in milliseconds.
+    pub(super) try_ms: u64,
+    /// All deadlines have come.
+    pub(super) has_elapsed: bool,
     pub(super) input: Buffer,
     pub(super) upstream: Option<Upstream>,
     pub(super) connecting: Option<Connecting>,
@@ -70,6 +88,7 @@ impl World {
             was_reset: false,
             requests: Vec::new(),
             head: None,
+            trailers: None,
             room: ROOM_BYTES,
             rate,
             next_read_us: self.now_us,
@@ -78,8 +97,14 @@ impl World {
             status: None,
             number: None,
             is_complete: false,
+            got_trailers: false,
             gone: None,
             exchange: None,
+            view: None,
+            received_before: 0,
+            was_ending: false,
+            try_ms: 0,
+            has_elapsed: false,
             input: Buffer::none(),
             upstream: None,
             connecting: None,
@@ -124,7 +149,13 @@ impl World {
         let length = if has_body { self.rng.pick(&[0, 1, 500, 3_000, 20_000, 70_000]) } else { 0 };
         let body = content(number, length);
         let is_chunked = has_body && self.rng.one_in(2);
-        let mut text = format!("{method} /{number} HTTP/1.1\r\nHost: a\r\n");
+        let is_http10 = !is_chunked && !client.is_h2 && self.rng.one_in(8);
+        let has_trailers = is_chunked && self.rng.one_in(3);
+        let version = if is_http10 { "1.0" } else { "1.1" };
+        let mut text = format!("{method} /{number} HTTP/{version}\r\nHost: a\r\n");
+        if is_http10 && self.rng.one_in(2) {
+            text += "Connection: keep-alive\r\n";
+        }
         if has_body && !client.is_h2 {
             text += &if is_chunked {
                 "Transfer-Encoding: chunked\r\n".into()
@@ -133,6 +164,7 @@ impl World {
             };
         }
         text += "\r\n";
+        let bytes = (text.len() + length) as u64;
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         if client.is_h2 {
             let mut head = RequestHead::default();
@@ -163,8 +195,9 @@ impl World {
             pieces.push(bytes);
         }
         if is_chunked && !client.is_h2 {
-            pieces.push(h1::LAST_CHUNK.to_vec());
+            pieces.push(if has_trailers { LAST_CHUNK.to_vec() } else { h1::LAST_CHUNK.to_vec() });
         }
+        client.trailers = (has_trailers && client.is_h2).then(|| TRAILERS.to_vec());
         for piece in pieces {
             if self.rng.one_in(4) {
                 at_us += self.rng.below(30_000);
@@ -176,7 +209,9 @@ impl World {
         }
         client.requests.push(number);
         let is_idempotent = method != "POST";
-        self.asked.push(Asked { is_idempotent, is_head: method == "HEAD", body, executions: 0, tries: 0 });
+        let is_head = method == "HEAD";
+        let (executions, tries) = (0, 0);
+        self.asked.push(Asked { is_idempotent, is_head, is_http10, body, has_trailers, bytes, executions, tries });
         at_us
     }
 
@@ -237,6 +272,11 @@ impl Client {
                     &self.received,
                     self.is_complete,
                 );
+                let has_trailers = answered[number].has_trailers;
+                assert!(
+                    !self.is_complete || self.got_trailers == has_trailers,
+                    "seed {seed}: trailers: {has_trailers}"
+                );
             }
             return;
         }
@@ -252,6 +292,7 @@ impl Client {
                         rest = &rest[length..];
                         interims += 1;
                         assert!(interims <= 16, "seed {seed}: an endless row of interim responses");
+                        assert!(!asked.is_http10, "seed {seed}: an interim response for HTTP/1.0");
                     }
                     Ok(Parsed::Complete(length)) => break length,
                     _ if self.gone.is_some() || self.was_reset => return,
@@ -264,6 +305,10 @@ impl Client {
             let is_reset = matches!(self.gone, Some(Next::Reset(_))) || self.was_reset;
             let (body, used, is_complete) = body(&head, &rest[head_bytes..], self.gone.is_some() && !is_reset);
             if let Some(number) = number {
+                if is_complete && head.body == Body::Chunked && answered[number].is_whole {
+                    let got_trailers = rest[head_bytes..head_bytes + used].ends_with(LAST_CHUNK);
+                    assert_eq!(got_trailers, answered[number].has_trailers, "seed {seed}: trailers");
+                }
                 self.check_body(seed, (*request, asked), &answered[number], &body, is_complete);
             } else {
                 assert!(is_complete || is_reset || self.gone.is_none(), "seed {seed}: half an answer for {request}");

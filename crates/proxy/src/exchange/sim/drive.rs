@@ -1,5 +1,7 @@
 //! The driver of an exchange, as `driver` is for sockets.
 
+use std::rc::Rc;
+
 use net::buffer::Buffer;
 use telemetry::Reason;
 use wire::h1::{self, Parsed};
@@ -11,7 +13,7 @@ use super::{Event, TRANSIT_US, World};
 use crate::connect::OnBehalfOf;
 use crate::error::Error;
 use crate::exchange::transfer::{self, Transfer};
-use crate::exchange::{Action, Connected, Env, Exchange, Next, Peer, Reuse, TransferError};
+use crate::exchange::{Action, Connected, Env, Exchange, Next, Peer, Reuse, Routed, TransferError};
 use crate::h2::Cut;
 
 /// Bytes that an exchange may hold, besides what it has read and not written.
@@ -84,8 +86,10 @@ impl World {
     }
 
     fn begin(&mut self, index: usize, peer: &Peer) -> Option<Box<Exchange>> {
-        let (view, worker) = (self.view.clone(), self.worker.clone());
+        let (view, worker, is_draining) = (self.view.clone(), self.worker.clone(), self.is_draining);
         let client = &mut self.clients[index];
+        client.view = Some(view.clone());
+        (client.received_before, client.was_ending) = (client.received.len(), is_draining);
         if client.is_h2 {
             let (head, bytes) = client.head.take()?;
             if client.was_reset {
@@ -93,6 +97,7 @@ impl World {
                 return None;
             }
             let mut exchange = worker.storage.exchange();
+            self.check_blank(&exchange);
             (exchange.request.head, exchange.request.bytes) = (head, bytes);
             let env = env(self, &view, &worker, peer, index);
             exchange.handle_request(&env, false);
@@ -109,6 +114,7 @@ impl World {
         if client.input.is_empty() {
             read_client(client);
         }
+        self.check_blank(&exchange);
         let env = env(self, &view, &worker, peer, index);
         let mut input = std::mem::take(&mut self.clients[index].input);
         exchange.handle_head_bytes(&env, &mut input);
@@ -118,7 +124,8 @@ impl World {
 
     /// One thing that the exchange asks for; false: it has to wait.
     fn step(&mut self, index: usize, exchange: &mut Box<Exchange>, peer: &Peer) -> bool {
-        let (view, worker) = (self.view.clone(), self.worker.clone());
+        let view = self.clients[index].view.clone().expect("an exchange has begun");
+        let worker = self.worker.clone();
         let action = exchange.action();
         self.say(|| format!("client {index}: {action:?}"));
         self.release(index, exchange);
@@ -211,11 +218,18 @@ impl World {
         let now_us = self.now_us;
         let limits = self.cluster.plan.policy.limits.clone();
         let Some(until_us) = self.clients[index].waits_until_us else {
+            let is_first = self.queue.is_empty();
+            let has_room = |routed: &Routed| routed.cluster.lease(now_us / 1000, &routed.demand()).is_ok();
+            let waits_in_vain = is_first && exchange.routed().is_some_and(has_room);
+            assert!(!waits_in_vain, "seed {}: client {index} queues though there is room", self.seed);
             if self.queue.len() >= limits.pending_max {
                 exchange.handle_lease(env, Err(Error::internal(Reason::PendingFull)));
                 return true;
             }
+            // No longer than the request's own time lasts.
+            let deadline_ms = exchange.routed().map_or(u64::MAX, |routed| routed.demand().deadline_ms);
             let until_us = now_us + limits.pending_timeout.as_micros() as u64;
+            let until_us = until_us.min(deadline_ms.saturating_mul(1000)).max(now_us);
             self.clients[index].waits_until_us = Some(until_us);
             self.queue.push_back(index);
             self.at(until_us, Event::Client(index));
@@ -253,6 +267,11 @@ impl World {
         let now_us = self.now_us;
         let Some((routed, lease, deadline_ms, fresh_since_us)) = exchange.wanted() else { return (None, false) };
         let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
+        // An old snapshot does not hear of it: what it publishes of its endpoints stays as it is.
+        let is_told = Rc::ptr_eq(&routed.cluster, &self.cluster);
+        let is_drained = is_told && self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
+        assert!(!is_drained, "seed {}: endpoint {endpoint} drains and gets new work", self.seed);
+        self.clients[index].try_ms = lease.at_ms;
         let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
         let (link, is_reused) = match self.clients[index].connecting.take() {
             Some(connecting) if now_us < connecting.at_us && !self.is_cut => {
@@ -261,6 +280,7 @@ impl World {
             }
             Some(Connecting { outcome: Ok(()), .. }) => (self.open_link(is_h2, index), false),
             Some(Connecting { outcome: Err(reason), .. }) => {
+                self.unreachable += u64::from(reason != Reason::RequestTimeout);
                 exchange.handle_connect_failure(env, Error::upstream(reason));
                 return (None, true);
             }
@@ -285,7 +305,7 @@ impl World {
                         let (after_us, outcome) = match self.rng.below(12) {
                             0 => (2 * TRANSIT_US, Err(Reason::ConnectRefused)),
                             1 if until_us >= deadline_ms.saturating_mul(1000) => {
-                                (until_us - now_us, Err(Reason::RequestTimeout))
+                                (until_us.saturating_sub(now_us), Err(Reason::RequestTimeout))
                             }
                             1 => (until_us.saturating_sub(now_us), Err(Reason::ConnectTimeout)),
                             _ => (2 * TRANSIT_US + self.rng.below(1000), Ok(())),
@@ -347,10 +367,13 @@ impl World {
             exchange.handle_download_failure(env, error);
             return true;
         }
+        let deadline_ms = exchange.deadline_ms();
         exchange.handle_moved(env, client_input, &upstream.input, is_due);
         if exchange.action() != action {
             return true;
         }
+        // A timer that is set anew has not elapsed.
+        self.clients[index].has_elapsed &= exchange.deadline_ms() == deadline_ms;
         // Whoever reads hears of a reset; else it is looked for.
         let client = &self.clients[index];
         if client.was_reset && (exchange.upload().is_none() || client.is_h2) {
@@ -358,7 +381,8 @@ impl World {
             exchange.handle_client_gone(env, Error::client_io(error));
             return true;
         }
-        if exchange.deadline_ms().is_some_and(|deadline_ms| self.is_cut || self.now_us / 1000 >= deadline_ms) {
+        let has_elapsed = self.clients[index].has_elapsed;
+        if exchange.deadline_ms().is_some_and(|deadline_ms| has_elapsed || self.now_us / 1000 >= deadline_ms) {
             exchange.handle_timeout(env, client_input, &upstream.input);
             return true;
         }
@@ -466,8 +490,16 @@ impl World {
                 matches!(self.links[index].arrived.front(), Some(Sent::Data(bytes, true)) if bytes.is_empty())
             }
         };
-        if has_ended {
-            transfer.handle_stream_end(false);
+        if !has_ended {
+            return;
+        }
+        let trailers = match from {
+            Side::Client(index) => self.clients[index].trailers.take(),
+            Side::Link(index) => self.links[index].trailers.take(),
+        };
+        if let (Some(text), Some((fields, bytes))) = (&trailers, transfer.handle_stream_end(trailers.is_some())) {
+            bytes.extend_from_slice(text);
+            h1::parse_trailers(bytes, fields).expect("good trailers");
         }
     }
 
@@ -526,7 +558,20 @@ impl World {
                     }
                     transfer.handle_head_sent(ends, || now_us);
                 }
-                transfer::Next::SendTrailers(_) => transfer.handle_trailers_sent(),
+                transfer::Next::SendTrailers(trailers) => {
+                    let is_there = trailers.find(b"t").is_some();
+                    match to {
+                        Side::Client(index) => {
+                            self.clients[index].got_trailers = is_there;
+                            self.clients[index].is_complete = true;
+                        }
+                        Side::Link(index) => {
+                            self.links[index].got_trailers = is_there;
+                            self.write_link(index, b"", true).map_err(TransferError::Write)?;
+                        }
+                    }
+                    transfer.handle_trailers_sent();
+                }
                 transfer::Next::Flush => transfer.handle_flushed(),
                 transfer::Next::Read => return Ok(false),
                 transfer::Next::Done => return Ok(true),
@@ -579,6 +624,7 @@ impl World {
                 let Some(deadline_ms) = exchange.deadline_ms() else {
                     panic!("seed {seed}: client {index} waits without a deadline: {action:?}")
                 };
+                self.check_deadline(index, exchange, deadline_ms);
                 if self.clients[index].armed_ms != Some(deadline_ms) {
                     self.clients[index].armed_ms = Some(deadline_ms);
                     self.at(deadline_ms * 1000, Event::Client(index));
@@ -592,8 +638,60 @@ impl World {
         assert!(has_link || !exchange.holds_connection(), "seed {}: no connection is there", self.seed);
     }
 
+    /// What is told of bytes in the end.
+    fn check_counts(&self, index: usize, exchange: &Exchange, next: Next) {
+        let (seed, client) = (self.seed, &self.clients[index]);
+        let attempts = client.view.as_ref().map_or(0, |view| match &view.plan.policy.protocol {
+            model::Protocol::Http(http) => http.routes[0].policy.retry.attempts,
+            _ => 0,
+        });
+        if let Some(request) = client.requests.get(client.served as usize) {
+            // The first, the retries, and one on a fresh connection in place of a stale one.
+            let tries = self.asked[*request].tries;
+            assert!(tries <= attempts + 2, "seed {seed}: request {request} was tried {tries} times");
+        }
+        if client.is_h2 {
+            return;
+        }
+        let received = (client.received.len() - client.received_before) as u64;
+        assert_eq!(exchange.bytes_out(), received, "seed {seed}: bytes to client {index}");
+        if let (Next::KeepAlive, Some(request)) = (next, client.requests.get(client.served as usize)) {
+            assert_eq!(exchange.bytes_in(), self.asked[*request].bytes, "seed {seed}: bytes of client {index}");
+        }
+    }
+
+    /// An exchange that is about to be used knows nothing of the one before.
+    fn check_blank(&self, exchange: &Exchange) {
+        let has_rest = exchange.deadline_ms().is_some() || exchange.is_begun() || exchange.bytes_in() > 0;
+        assert!(!has_rest && exchange.action() == Action::ReadHead, "seed {}: something is left over", self.seed);
+    }
+
+    /// Nothing is waited for beyond the timeouts that stand in the configuration.
+    fn check_deadline(&self, index: usize, exchange: &Exchange, deadline_ms: u64) {
+        let (seed, client, action) = (self.seed, &self.clients[index], exchange.action());
+        assert!(!self.is_cut || action == Action::Respond, "seed {seed}: client {index} outlives the cut: {action:?}");
+        let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {
+            return;
+        };
+        let route = &http.routes[0];
+        let mut ends_ms = self.now_us / 1000 + crate::millis(http.limits.stall_timeout);
+        if let (Some(timeout), Some(begun_us), true) = (route.timeout, exchange.record.begun_us(), is_upstream(action))
+        {
+            ends_ms = ends_ms.min(begun_us / 1000 + crate::millis(timeout));
+        }
+        if let (Some(timeout), Action::Await) = (route.policy.retry.per_try_timeout, action) {
+            ends_ms = ends_ms.min(client.try_ms + crate::millis(timeout));
+        }
+        assert!(
+            deadline_ms <= ends_ms,
+            "seed {seed}: client {index} waits until {deadline_ms}, not {ends_ms}: {action:?}"
+        );
+    }
+
     fn finish(&mut self, index: usize, exchange: Box<Exchange>, next: Next) {
         let seed = self.seed;
+        self.attempts += u64::from(exchange.record.attempts);
+        self.check_counts(index, &exchange, next);
         self.say(|| format!("client {index}: {next:?}, {:?}, {:?}", exchange.record.status, exchange.record.reason));
         if exchange.is_begun() {
             self.begun += 1;
@@ -603,12 +701,25 @@ impl World {
         let client = &mut self.clients[index];
         client.served += 1;
         client.armed_ms = None;
+        if next == Next::KeepAlive {
+            assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that is to end");
+            let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {
+                return;
+            };
+            let max = http.limits.requests_per_connection_max;
+            assert!(max.is_none_or(|max| client.served < max), "seed {seed}: client {index} has asked too often");
+        }
         assert!(client.upstream.is_none(), "seed {seed}: a connection is left behind");
         if client.is_h2 || next != Next::KeepAlive {
             client.gone = Some(next);
         }
         self.worker.storage.give_back(exchange);
     }
+}
+
+/// The endpoint is waited for, or another try at one.
+fn is_upstream(action: Action) -> bool {
+    matches!(action, Action::Wait | Action::Await | Action::Relay)
 }
 
 fn env<'e>(

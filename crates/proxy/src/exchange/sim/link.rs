@@ -8,6 +8,7 @@ use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
 use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead};
 
+use super::client::{LAST_CHUNK, TRAILERS};
 use super::{Answered, Event, TRANSIT_US, World, content};
 use crate::error::Error;
 use crate::exchange::{Connection, Lost};
@@ -55,6 +56,9 @@ pub(super) struct Link {
     unread: Vec<u8>,
     /// Of HTTP/2: the request has ended.
     pub(super) end_sent: bool,
+    /// Trailers that came, and those of its response, over HTTP/2.
+    pub(super) got_trailers: bool,
+    pub(super) trailers: Option<Vec<u8>>,
     /// The request that is being read: its number, its body so far, and how the rest is framed.
     reading: Option<Reading>,
     /// Nothing more is done with what comes.
@@ -88,6 +92,8 @@ enum Plan {
     Answer,
     /// Before the request is whole.
     AnswerEarly,
+    /// With an error: the rest of the request is not waited for.
+    RefuseEarly,
     Interims(usize),
     Unavailable,
     NoContent,
@@ -103,7 +109,7 @@ enum Plan {
     Refuse(bool),
 }
 
-const PLANS: [Plan; 24] = [
+const PLANS: [Plan; 25] = [
     Plan::Answer,
     Plan::Answer,
     Plan::Answer,
@@ -112,6 +118,7 @@ const PLANS: [Plan; 24] = [
     Plan::Answer,
     Plan::Answer,
     Plan::AnswerEarly,
+    Plan::RefuseEarly,
     Plan::Interims(1),
     Plan::Interims(3),
     Plan::Interims(20),
@@ -148,6 +155,8 @@ impl World {
             deaf_until_us: self.now_us + deaf,
             unread: Vec::new(),
             end_sent: false,
+            got_trailers: false,
+            trailers: None,
             reading: None,
             is_over: false,
             coming: VecDeque::new(),
@@ -276,6 +285,7 @@ impl World {
                 };
                 link.unread.drain(..length);
                 link.closes_us = None;
+                link.got_trailers &= link.is_h2;
                 let plan = self.rng.pick(&PLANS);
                 let plan =
                     if matches!(plan, Plan::Refuse(_)) && !self.links[index].is_h2 { Plan::Answer } else { plan };
@@ -314,6 +324,7 @@ impl World {
                         }
                         Decoded::End(end) => {
                             link.unread = bytes[end..].to_vec();
+                            link.got_trailers = decoder.trailers() != b"\r\n";
                             reading.framing = Framing::Done;
                             break;
                         }
@@ -329,7 +340,7 @@ impl World {
             Framing::Done => {}
         }
         let is_whole = matches!(reading.framing, Framing::Done);
-        let is_due = is_whole || matches!(reading.plan, Plan::AnswerEarly | Plan::Refuse(_));
+        let is_due = is_whole || matches!(reading.plan, Plan::AnswerEarly | Plan::RefuseEarly | Plan::Refuse(_));
         if is_due && !reading.is_answered {
             reading.is_answered = true;
             self.act(index, &reading, is_whole);
@@ -351,9 +362,12 @@ impl World {
             let seed = self.seed;
             assert!(asked.body.starts_with(&reading.body), "seed {seed}: request {number} has another body");
             assert!(!is_whole || asked.body.len() == reading.body.len(), "seed {seed}: request {number} looks whole");
+            let has_trailers = asked.has_trailers;
+            assert!(!is_whole || self.links[index].got_trailers == has_trailers, "seed {seed}: trailers of {number}");
         }
         match plan {
             Plan::Answer | Plan::AnswerEarly => self.respond(index, number, delay_us, 200, None),
+            Plan::RefuseEarly => self.respond(index, number, delay_us, 413, None),
             Plan::Interims(count) => {
                 for _ in 0..count {
                     let head = b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec();
@@ -412,6 +426,8 @@ impl World {
         }
         head += "\r\n";
         let sends_body = !is_head && status != 204;
+        let has_trailers =
+            sends_body && broken.is_none() && framing == 1 && (!is_h2 || length > 0) && self.rng.one_in(3);
         let sent = if broken.is_some() { length / 2 } else { length };
         let is_whole = broken.is_none() || !sends_body;
         // What ends with its connection is whole wherever that ends in peace.
@@ -420,10 +436,12 @@ impl World {
         self.answered.push(Answered {
             asked,
             body: if sends_body { told } else { Vec::new() },
+            has_trailers,
             is_whole: is_whole || ends_anywhere,
         });
         if is_h2 {
             let body = if sends_body { &body[..] } else { &[] };
+            self.links[index].trailers = has_trailers.then(|| TRAILERS.to_vec());
             return self.respond_h2(index, delay_us, head.into_bytes(), body, sent, broken);
         }
         let mut bytes = head.into_bytes();
@@ -444,7 +462,7 @@ impl World {
                 }
             }
             if framing == 1 && broken.is_none() {
-                bytes.extend_from_slice(h1::LAST_CHUNK);
+                bytes.extend_from_slice(if has_trailers { LAST_CHUNK } else { h1::LAST_CHUNK });
             }
         }
         self.answer(index, delay_us, Sent::Bytes(bytes));
