@@ -1,22 +1,28 @@
 //! What connections and bodies cost in memory, by the kernel's account.
 #![forbid(unsafe_code)]
 
+#[path = "support/bodies.rs"]
+mod bodies;
 #[path = "support/frames.rs"]
 mod frames;
 #[path = "support/stalled.rs"]
 mod stalled;
 mod support;
+#[path = "support/tls.rs"]
+mod tls;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use lab::load::{HttpLoad, Target, Until, run_http};
 use lab::procfs::resident_bytes;
 use stalled::{anonymous, deaf, is_writable, may_open, send, settled, uploads};
-use support::{Origin, Steelyard, local, port, skip};
+use support::{Origin, Scratch, Steelyard, local, port, skip};
 use testkit::{PATIENCE, until};
+use tls::Pki;
 
 const MIB: u64 = 1 << 20;
 
@@ -45,6 +51,11 @@ const STALLED_STREAM_BYTES_MAX: u64 = 26 * 1024;
 /// full, and its exchanges.
 const STALLED_UPLOADS_BYTES_MAX: u64 = 4 * MIB;
 
+/// A stream of HTTP/2 whose client takes nothing of a response from an HTTP/2 endpoint: it holds the window of its stream there, 128 KiB, in a buffer
+/// that is at most half as large again, beside the state of an exchange.
+const STALLED_H2_STREAM_BYTES_MIN: u64 = 128 * 1024;
+const STALLED_H2_STREAM_BYTES_MAX: u64 = 192 * 1024 + STALLED_STREAM_BYTES_MAX;
+
 /// What a download over HTTP/1 may cost whose client does not read: a small buffer, the state of an exchange, and its share of the large buffers
 /// that a worker has for all of them.
 const STALLED_DOWNLOAD_BYTES_MAX: u64 = 32 * 1024;
@@ -58,16 +69,27 @@ fn balancer_to(endpoint: std::net::SocketAddr) -> (Steelyard, std::net::SocketAd
 
 /// `limits`: of the cluster.
 fn balancer_with(endpoint: std::net::SocketAddr, limits: &str) -> (Steelyard, std::net::SocketAddr) {
+    balancer_of(&format!("endpoints: ['{endpoint}'], limits: {limits}"))
+}
+
+/// `cluster`: what stands in it. The windows of streams to endpoints depend on `memory_max`, so it is not left to the size of the host.
+fn balancer_of(cluster: &str) -> (Steelyard, std::net::SocketAddr) {
     let listen = local(port());
     let config = format!(
         "admin: {{admin}}
+memory_max: 2GiB
 listeners:
   web: {{bind: '{listen}', protocol: http, to: all}}
 clusters:
-  all: {{endpoints: ['{endpoint}'], limits: {limits}}}
+  all: {{{cluster}}}
 "
     );
     (Steelyard::serve(&config, 1), listen)
+}
+
+/// All reasons together.
+fn refused(balancer: &Steelyard) -> f64 {
+    balancer.metric("steelyard_refused_total", &[])
 }
 
 fn resident(balancer: &Steelyard) -> u64 {
@@ -189,18 +211,61 @@ fn downloads_over_http2_that_nobody_takes() {
 }
 
 #[test]
+fn downloads_from_an_http2_endpoint_that_nobody_takes() {
+    const STREAMS: usize = 100;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let scratch = Scratch::new();
+    let pki = Pki::new(scratch.path());
+    pki.issue("server", &["localhost"]);
+    let origin = bodies::Origin::start(bodies::Endpoint::H2, &pki.server("server"));
+    let (balancer, listen) = balancer_of(&format!("protocol: h2c, endpoints: ['{}']", origin.address));
+    let before = anonymous(&balancer);
+    // A stream takes its head and no DATA.
+    let mut client = frames::Client::connect(listen, &[(frames::setting::INITIAL_WINDOW_SIZE, 0)]);
+    let path = format!("/length/{MIB}");
+    let get =
+        [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path.as_bytes())];
+    for _ in 0..STREAMS {
+        client.open(&frames::block(&get), true);
+    }
+    let client = std::thread::spawn(move || client.end());
+    let served = until(PATIENCE, || (balancer.status()["clusters"][0]["requests"] == STREAMS).then_some(()));
+    assert!(served.is_some(), "{}", balancer.status()["clusters"]);
+    // It counts whole pieces, and two of them fit into a window.
+    let sent = || origin.written.load(Relaxed);
+    let is_full = until(PATIENCE, || (sent() >= (STREAMS * 2 * bodies::PIECE_BYTES) as u64).then_some(()));
+    assert!(is_full.is_some(), "the endpoint has sent {} bytes", sent());
+    let each = settled(&balancer).saturating_sub(before) / STREAMS as u64;
+    assert!(!client.is_finished(), "the connection was closed");
+    assert!(refused(&balancer) == 0.0, "{} were refused", refused(&balancer));
+    eprintln!("streams of an HTTP/2 endpoint that stall: {each} bytes each");
+    let expected = STALLED_H2_STREAM_BYTES_MIN..=STALLED_H2_STREAM_BYTES_MAX;
+    assert!(expected.contains(&each), "{each} bytes for each stream");
+}
+
+#[test]
 fn uploads_over_http2_that_nobody_reads() {
     const CONNECTIONS: u64 = 3;
+    const STREAMS: u32 = 100;
+    // A byte more than fits a small buffer.
+    const EACH_BYTES: usize = 16 * 1024 + 1;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // All but one wait for room at the endpoint, and nothing takes what they have sent.
     let (balancer, listen) = balancer_with(deaf(), "{connections: 1, pending_timeout: 60s}");
     let before = anonymous(&balancer);
-    // A byte more than fits a small buffer.
-    let words = uploads(100, 16 * 1024 + 1);
+    let words = uploads(STREAMS, EACH_BYTES);
     let clients: Vec<_> = (0..CONNECTIONS).map(|_| send(listen, &words)).collect();
-    let each = settled(&balancer).saturating_sub(before) / CONNECTIONS;
-    eprintln!("connections with 100 uploads that stall: {} each", kib(each));
+    let waiting = CONNECTIONS * u64::from(STREAMS) - 1;
+    let all_wait =
+        until(PATIENCE, || (balancer.metric("steelyard_cluster_pending", &[]) == waiting as f64).then_some(()));
+    assert!(all_wait.is_some(), "{} wait", balancer.metric("steelyard_cluster_pending", &[]));
+    let held = settled(&balancer).saturating_sub(before);
+    let each = held / CONNECTIONS;
+    assert!(refused(&balancer) == 0.0, "{} were refused", refused(&balancer));
+    eprintln!("connections with {STREAMS} uploads that stall: {} each", kib(each));
     drop(clients);
+    // The bodies were taken in, and nothing but the one that does not wait could go on to the endpoint.
+    assert!(held >= waiting * EACH_BYTES as u64, "{} for all connections", kib(held));
     assert!(each <= STALLED_UPLOADS_BYTES_MAX, "{} for each connection", kib(each));
 }
 

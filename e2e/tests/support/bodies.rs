@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 pub const BYTES_MAX: usize = 20 * 1024 * 1024;
 
 /// Bodies are written in pieces of this size, which divides none of the sizes under test.
-const PIECE_BYTES: usize = 60_000;
+pub const PIECE_BYTES: usize = 60_000;
 
 /// Bytes in which a piece that is lost, repeated or misplaced shows.
 pub fn pattern(length: usize) -> &'static [u8] {
