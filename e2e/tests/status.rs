@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod support;
+#[path = "support/tls.rs"]
+mod tls;
 
 use std::process::Command;
 
@@ -96,6 +98,40 @@ fn a_file_that_is_gone() {
     is_wrong(&steelyard, &["steelyard.yaml is missing: generation 1 stays in use, but a restart would fail"]);
     steelyard.write(&text);
     is_good(&steelyard);
+}
+
+#[test]
+fn a_certificate_that_has_expired() {
+    let listen = port();
+    let scratch = Scratch::new();
+    let pki = tls::Pki::new(scratch.path());
+    pki.issue_expired("old", &["localhost"]);
+    let text = config(listen, "'127.0.0.1:9'").replace(
+        "protocol: http,",
+        &format!(
+            "protocol: https, tls: {{certificates: [{{cert: '{}', key: '{}'}}]}},",
+            pki.path("old.pem").display(),
+            pki.path("old.key").display()
+        ),
+    );
+    let mut steelyard = Steelyard::serve(&text, 2);
+    let curl = || {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "10", "--cacert"]).arg(pki.path("ca.pem"));
+        let out = curl.arg(format!("https://localhost:{listen}/")).output().expect("curl");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    for _ in 0..5 {
+        let heard = curl();
+        assert!(heard.contains("expired"), "{heard}");
+    }
+    steelyard.until("judged", |status| kinds(status) == ["listener_handshakes"]);
+    is_wrong(
+        &steelyard,
+        &[
+            "5 of 5 connections to web failed in the TLS handshake in the last minute, and no request came: 5 tls_handshake;",
+        ],
+    );
 }
 
 #[test]

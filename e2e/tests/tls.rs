@@ -347,6 +347,9 @@ fn what_is_no_handshake_ends_and_is_counted() {
     // Other bytes get an alert.
     assert_eq!(talk(b"\x01\x02\x03\x04\x05\x06").first(), Some(&21));
     edge.until_refused("tls_handshake", 1.0);
+    // A client that connects and closes, as probes do.
+    drop(TcpStream::connect(edge.address).unwrap());
+    edge.until_refused("client_eof", 1.0);
     talk(b"");
     talk(&[22, 3, 1, 0, 200, 1]);
     edge.until_refused("tls_handshake_timeout", 2.0);

@@ -22,6 +22,8 @@ const FAILURES_MIN: u64 = 5;
 const FEW_PERCENT: u64 = 20;
 /// The share of refused requests from which an operator should know, in percent.
 const REFUSED_PERCENT: u64 = 50;
+/// Nearly all, in percent: the rest may be under way.
+const NEARLY_ALL_PERCENT: u64 = 90;
 /// The share of a table or a limit from which it needs a look, in percent.
 const FULL_PERCENT: u64 = 80;
 /// The same of file descriptors, which run out at once.
@@ -200,17 +202,49 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
         );
         found.wrong("listener_failures", name, text);
     }
-    let refusals = only(&recent.refused, is_refusal);
-    let refused: u64 = refusals.values().sum();
-    let requests = recent.requests.max(refused);
-    if is_worth_a_look(refused, requests) && is_percent(refused, requests, REFUSED_PERCENT) {
-        let text = format!(
-            "{name} refused {refused} of {} in the last minute: {}; docs/reasons.md explains each",
-            counted(requests, "request"),
-            by_reason(&refusals)
-        );
-        found.notice("listener_refusals", name, text);
+    let has_no_handshake = of_handshakes(listener, found);
+    let refusals = |is_wanted: fn(Reason) -> bool, all: u64, what: &str, found: &mut Found| {
+        let refusals = only(&recent.refused, is_wanted);
+        let refused: u64 = refusals.values().sum();
+        let all = all.max(refused);
+        if is_worth_a_look(refused, all) && is_percent(refused, all, REFUSED_PERCENT) {
+            let text = format!(
+                "{name} refused {refused} of {} in the last minute: {}; docs/reasons.md explains each",
+                counted(all, what),
+                by_reason(&refusals)
+            );
+            found.notice("listener_refusals", name, text);
+        }
+    };
+    if !has_no_handshake {
+        refusals(is_refusal_of_connection, recent.connections, "connection", found);
     }
+    refusals(is_refusal_of_request, recent.requests, "request", found);
+}
+
+/// Handshakes of TLS that failed. Scanners make some of them fail; but where not a single client gets through, it is not the clients' doing. True: so it is.
+fn of_handshakes(listener: &ListenerStatus, found: &mut Found) -> bool {
+    let failing = first_span([&listener.recent, &listener.latest], |of| {
+        let failures = only(&of.refused, |reason| matches!(reason, Reason::TlsHandshake | Reason::TlsHandshakeTimeout));
+        let failed: u64 = failures.values().sum();
+        // A connection over which nothing came is a probe's. A handshake may be under way.
+        let probes = of.refused.get(Reason::ClientEof.name()).copied().unwrap_or_default();
+        let connections = of.connections.saturating_sub(probes).max(failed);
+        let has_none =
+            failed >= FAILURES_MIN && of.requests == 0 && is_percent(failed, connections, NEARLY_ALL_PERCENT);
+        has_none.then_some((failures, failed, connections))
+    });
+    let Some(((failures, failed, connections), span)) = failing else { return false };
+    let text = format!(
+        "{failed} of {} to {} failed in the TLS handshake in the {span}, and no request came: {}; find out whether its \
+         certificate has expired and whether clients believe it (`openssl s_client -connect`); `--log proxy=debug` tells \
+         why each failed",
+        counted(connections, "connection"),
+        listener.name,
+        by_reason(&failures)
+    );
+    found.wrong("listener_handshakes", &listener.name, text);
+    true
 }
 
 /// What is found in the last minute, else in the last seconds, and the name of the span in which it was found.
@@ -236,9 +270,24 @@ fn is_failure(reason: Reason) -> bool {
     }
 }
 
+/// A connection that ended before a request could come over it.
+fn is_refusal_of_connection(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::TlsHandshake
+            | Reason::TlsHandshakeTimeout
+            | Reason::BadProxyProtocol
+            | Reason::ProxyProtocolTimeout
+            | Reason::PlainHttp
+            | Reason::NotHttp
+            | Reason::H2Preface
+    )
+}
+
 /// The client's doing, or that of the configuration; but not that a client went away.
-fn is_refusal(reason: Reason) -> bool {
+fn is_refusal_of_request(reason: Reason) -> bool {
     match reason {
+        reason if is_refusal_of_connection(reason) => false,
         Reason::ClientReset | Reason::ClientEof | Reason::IdleTimeout | Reason::ConnectionsFull => false,
         reason => matches!(reason.place(), Place::Downstream | Place::Routing),
     }

@@ -249,7 +249,8 @@ async fn tls_handshake(
     let timeout = |_| Error::downstream(Reason::TlsHandshakeTimeout);
     // What TLS would read first is looked at before: it would answer a request in the clear with an alert, which nobody can read.
     if input.is_empty() && !timer.guard(session::first_bytes(&mut stream, &mut input)).await.map_err(timeout)? {
-        return Err(Error::downstream(Reason::TlsHandshake));
+        // A probe, or a browser that connects in advance: no handshake has failed.
+        return Err(Error::downstream(Reason::ClientEof));
     }
     if is_request(input.filled()) {
         let error = Error::downstream(Reason::PlainHttp);

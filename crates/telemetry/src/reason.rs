@@ -49,7 +49,7 @@ reasons! {
     10 BodyTimeout "body_timeout" Downstream "The client fell silent within the request's body.";
     11 SlowRead "slow_read" Downstream "The client did not read its response for too long.";
     12 ClientReset "client_reset" Downstream "The client's connection was reset, or its stream of HTTP/2, or it could not be written to.";
-    13 ClientEof "client_eof" Downstream "The client ended its side in the middle of a request; with `abort_on_half_close`, also before its response was complete.";
+    13 ClientEof "client_eof" Downstream "The client ended its side in the middle of a request, or before the first byte of a TLS handshake, as probes do; with `abort_on_half_close`, also before its response was complete.";
     14 ConnectionsFull "connections_full" Downstream "The listener has as many connections open as it may.";
     15 BadProxyProtocol "bad_proxy_protocol" Downstream "The connection did not begin with a valid PROXY protocol header where the listener asks for one.";
     16 ProxyProtocolTimeout "proxy_protocol_timeout" Downstream "The PROXY protocol header was not complete in time.";

@@ -198,6 +198,33 @@ fn connections_and_requests_that_are_refused() {
 }
 
 #[test]
+fn handshakes_that_fail() {
+    let with = |requests, connections, refused: &[(&str, u64)]| {
+        let mut status = status();
+        let recent = &mut status.listeners[0].recent;
+        (recent.requests, recent.connections, recent.refused) = (requests, connections, counts(refused));
+        status
+    };
+    let text = "18 of 18 connections to web failed in the TLS handshake in the last minute, and no request came: 17 \
+                tls_handshake, 1 tls_handshake_timeout; find out whether its certificate has expired and whether clients \
+                believe it (`openssl s_client -connect`); `--log proxy=debug` tells why each failed";
+    // Probes send nothing.
+    let refused = [("tls_handshake", 17), ("tls_handshake_timeout", 1), ("client_eof", 12)];
+    check(&with(0, 30, &refused), &[("listener_handshakes", Wrong, text)]);
+    // One client gets through: the others are to blame.
+    let text = "web refused 18 of 19 connections in the last minute: 17 tls_handshake, 1 tls_handshake_timeout; \
+                docs/reasons.md explains each";
+    check(&with(1, 19, &refused[..2]), &[("listener_refusals", Notice, text)]);
+    // A few say nothing, nor do those that connect and send nothing.
+    check(&with(0, 400, &[("tls_handshake", 4)]), &[]);
+    check(&with(0, 400, &[("client_eof", 400)]), &[]);
+    let mut latest = with(1_000, 1_000, &[("tls_handshake", 5)]);
+    latest.listeners[0].latest = with(0, 5, &[("tls_handshake", 5)]).listeners[0].recent.clone();
+    let found = findings(&latest);
+    assert!(found.len() == 1 && found[0].text.contains("in the last seconds"), "{found:?}");
+}
+
+#[test]
 fn endpoints_that_fail() {
     let mut status = status();
     let endpoints = &mut status.clusters[0].endpoints;
