@@ -105,6 +105,8 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
 
 /// A key that another mode knows would be ignored in silence, and the operator would believe in it.
 fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report) {
+    // One that is wrong is there, too.
+    let has_health_check = raw.written().iter().any(|written| written.key == "health_check");
     for written in raw.written() {
         let wrong = match (written.key, mode) {
             ("address" | "interfaces" | "mode", _) => continue,
@@ -119,6 +121,14 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
             {
                 Wrong::new("`on_unhealthy: reset` cannot work in mode dsr")
                     .hint("endpoints answer clients directly, so connections cannot be reset from here; remove the key")
+            }
+            ("on_unhealthy", _)
+                if !has_health_check
+                    && raw.on_unhealthy.as_ref().is_some_and(|it| it.value.0 == OnUnhealthy::Reset) =>
+            {
+                Wrong::new("`on_unhealthy: reset` needs a `health_check`").hint(
+                    "without one, no endpoint is ever found unhealthy; add one, such as `health_check: {tcp: true}`",
+                )
             }
             _ => continue,
         };

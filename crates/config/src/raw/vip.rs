@@ -140,7 +140,11 @@ impl Choice for ModeName {
 impl Choice for OnUnhealthy {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("keep", Self::Keep, "they go on, since an endpoint that fails a probe may still serve them"),
-        ("reset", Self::Reset, "they are reset, so that clients connect again at once; not with `mode: dsr`"),
+        (
+            "reset",
+            Self::Reset,
+            "they are reset, so that clients connect again at once; needs a `health_check`, and not with `mode: dsr`",
+        ),
     ];
 }
 

@@ -76,6 +76,10 @@ fn endpoints_and_modes_of_a_vip() {
         "1:87: `on_unhealthy: reset` cannot work in mode dsr; endpoints answer clients directly, so connections cannot be reset from here; remove the key",
     );
     with(
+        "endpoints: [10.0.0.2], on_unhealthy: reset",
+        "1:76: `on_unhealthy: reset` needs a `health_check`; without one, no endpoint is ever found unhealthy; add one, such as `health_check: {tcp: true}`",
+    );
+    with(
         "endpoints: [10.0.0.2], on_unhealthy: drop",
         r#"1:90: `on_unhealthy`: "drop" is not known; it is keep or reset"#,
     );

@@ -297,6 +297,7 @@ vips:
     endpoints: [10.0.0.2:8443]
     mode: full_nat
     sources: [10.0.0.8, 10.0.0.9]
+    health_check: {tcp: true}
     on_unhealthy: reset
     new_connections_per_source: 20/s
   here:
