@@ -104,6 +104,8 @@ struct Mark {
     inode: u64,
     size: u64,
     modified: (i64, i64),
+    /// When the kernel noted the last change. A program can set the time of modification back (`cp -p`, `rsync`, `tar`), but not this one.
+    changed: (i64, i64),
 }
 
 impl Watch {
@@ -194,6 +196,7 @@ fn mark(path: &Path) -> Option<Mark> {
         inode: metadata.ino(),
         size: metadata.size(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
     })
 }
 
@@ -275,6 +278,25 @@ mod tests {
         assert!(!is_seen(&mut watch, 4).await);
         file.write("the third, longer still");
         assert!(is_seen(&mut watch, 3).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rewrite_of_the_same_size_and_time_is_seen() {
+        let file = File::new("same");
+        let mut watch = Watch::new(Some(file.0.clone()));
+        let before = fs::metadata(&file.0).unwrap();
+        let changed = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
+        // The clock of the file system moves in steps of some milliseconds.
+        while changed(&fs::metadata(&file.0).unwrap()) == changed(&before) {
+            // In place: the inode stays.
+            fs::write(&file.0, "other").unwrap();
+        }
+        fs::File::options().write(true).open(&file.0).unwrap().set_modified(before.modified().unwrap()).unwrap();
+        let after = fs::metadata(&file.0).unwrap();
+        assert_eq!((after.len(), after.ino()), (before.len(), before.ino()));
+        assert_eq!(after.modified().unwrap(), before.modified().unwrap());
+        assert!(is_seen(&mut watch, 3).await);
+        assert!(!is_seen(&mut watch, 3).await);
     }
 
     #[test]
