@@ -226,6 +226,8 @@ impl KernelPlane {
             Err(error) => tracing::error!(%error, "the counters of the kernel plane cannot be read"),
         }
         self.follow_verdicts();
+        // The host may have got an address since, or lost one.
+        self.find_endpoints_here();
         false
     }
 
