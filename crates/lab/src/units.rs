@@ -3,20 +3,32 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Parses `200ms`, `1.5s`, `2m`, `250us`: a number and a unit, for clap.
+/// Parses `200ms`, `1.5s`, `2m`, `250us`: a number and a unit; or several, from the larger unit to the smaller, as in `1m30s`. For clap.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = split(text);
-    let seconds_per_unit = match unit {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        "" => return Err(format!("a duration needs a unit, as in {text}s or {text}ms")),
-        _ => return Err(format!("unknown unit {unit:?}; us, ms, s, m and h are known")),
-    };
-    let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
-    Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|error| error.to_string())
+    let (mut rest, mut seconds, mut unit_before) = (text, 0.0, f64::INFINITY);
+    loop {
+        let (number, behind) = split(rest);
+        let unit_ends = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(unit_ends);
+        let seconds_per_unit = match unit {
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "" => return Err(format!("a duration needs a unit, as in {text}s or {text}ms")),
+            _ => return Err(format!("unknown unit {unit:?}; us, ms, s, m and h are known")),
+        };
+        if seconds_per_unit >= unit_before {
+            return Err(format!("{text:?} is not a duration; write the larger unit before the smaller, as in 1m30s"));
+        }
+        let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
+        seconds += number * seconds_per_unit;
+        if behind.is_empty() {
+            return Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string());
+        }
+        (rest, unit_before) = (behind, seconds_per_unit);
+    }
 }
 
 /// Parses `18`, `64KiB`, `1.5GiB`, `10kB` to a number of bytes, for clap.
@@ -69,7 +81,23 @@ mod tests {
         check(duration, "1.5s", Some(Duration::from_millis(1500)));
         check(duration, "250us", Some(Duration::from_micros(250)));
         check(duration, "2m", Some(Duration::from_secs(120)));
-        for bad in ["", "5", "s", "5 s", "-1s", "1.2.3s", "5days", "1e9s", "99999999999999999999999h"] {
+        check(duration, "1m30s", Some(Duration::from_secs(90)));
+        check(duration, "1h0.5m10s", Some(Duration::from_secs(3640)));
+        for bad in [
+            "",
+            "5",
+            "s",
+            "5 s",
+            "-1s",
+            "1.2.3s",
+            "5days",
+            "1e9s",
+            "30s1m",
+            "1s1s",
+            "1m30",
+            "1m30x",
+            "99999999999999999999999h",
+        ] {
             check(duration, bad, None);
         }
     }

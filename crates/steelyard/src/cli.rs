@@ -1,5 +1,6 @@
 //! The command line. Completions and man pages are made from these definitions.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
@@ -53,7 +54,7 @@ pub(crate) enum Command {
     /// Test back ends
     #[command(subcommand)]
     Origin(lab::origin::OriginCommand),
-    /// Put load on a server and measure it
+    /// Put load on a server and measure it; `load URL` is short for `load http URL`
     ///
     /// Ctrl-C prints what was met until then. The exit code is 0 when at least one operation succeeded, and 1 when none did: no connection could
     /// be made, no answer came, or every answer was a failure (HTTP: a status outside of 200 to 299; gRPC: a status other than 0).
@@ -369,9 +370,39 @@ pub(crate) struct TraceArgs {
     pub(crate) ask: AskArgs,
 }
 
+/// `load URL` means `load http URL`.
+pub(crate) fn with_kind_of_load(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let text = |at: usize| arguments.get(at).and_then(|argument| argument.to_str()).unwrap_or_default();
+    let is_url = |argument: &str| argument.starts_with("http://");
+    // Behind options there may be one, too. A kind of load stands before all of them.
+    let begins = is_url(text(2)) || (text(2).starts_with('-') && (3..arguments.len()).any(|at| is_url(text(at))));
+    if text(1) == "load" && begins {
+        arguments.insert(2, "http".into());
+    }
+    arguments
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
+
+    #[test]
+    fn a_load_of_a_url_is_one_of_http() {
+        let check = |words: &str, expect: &str| {
+            let arguments = words.split(' ').map(OsString::from).collect();
+            assert_eq!(with_kind_of_load(arguments).join(OsStr::new(" ")), OsStr::new(expect));
+        };
+        check("steelyard load http://a:80/ -c 1", "steelyard load http http://a:80/ -c 1");
+        check("steelyard load -c 1 http://a:80/", "steelyard load http -c 1 http://a:80/");
+        check("steelyard load grpc http://a:80/b.C/D", "steelyard load grpc http://a:80/b.C/D");
+        check("steelyard load http http://a:80/", "steelyard load http http://a:80/");
+        check("steelyard load --help", "steelyard load --help");
+        check("steelyard load tcp-rr a:80", "steelyard load tcp-rr a:80");
+        check("steelyard check http://a", "steelyard check http://a");
+        check("steelyard", "steelyard");
+    }
 
     #[test]
     fn admin_addresses() {

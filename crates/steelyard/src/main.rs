@@ -28,7 +28,7 @@ use cli::{Cli, Command};
 use exit::Exit;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(cli::with_kind_of_load(std::env::args_os().collect()));
     match cli.command {
         Command::Demo(args) => demo(&args),
         Command::Proxy(args) => run::proxy(args),

@@ -54,7 +54,7 @@ pub struct CommonArgs {
     pub threads: u16,
 
     /// How long, as in 10s, or 10 for seconds; what follows ramp and warm-up
-    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "10s", value_parser = seconds_or_duration)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "10s", value_parser = measured_time)]
     pub duration: Duration,
 
     /// Make the connections one after the other over so long, instead of all at once
@@ -90,7 +90,7 @@ pub struct CommonArgs {
 #[derive(Clone, Debug, Args)]
 pub struct OperationArgs {
     /// How many operations, whatever time they take
-    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration")]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
 
     /// Open loop: operations a second over all connections; latency then counts from when one was due
@@ -371,6 +371,14 @@ impl StreamArgs {
 fn seconds_or_duration(text: &str) -> Result<Duration, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if is_number { units::duration(&format!("{text}s")) } else { units::duration(text) }
+}
+
+/// Nothing would be measured in no time.
+fn measured_time(text: &str) -> Result<Duration, String> {
+    match seconds_or_duration(text)? {
+        Duration::ZERO => Err("more than zero, please".to_owned()),
+        duration => Ok(duration),
+    }
 }
 
 fn version(text: &str) -> Result<Version, String> {
