@@ -13,17 +13,44 @@ const LEVEL_DEFAULT: &str = "info";
 /// The words for how much.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
+/// The modules that a filter may name: the crates of this program. What its dependencies log can be asked for, too, by their own names.
+const MODULES: [&str; 13] = [
+    "admin",
+    "balance",
+    "config",
+    "controller",
+    "health",
+    "l4",
+    "lab",
+    "model",
+    "net",
+    "proxy",
+    "steelyard",
+    "telemetry",
+    "wire",
+];
+
 /// Logs from now on.
 ///
 /// # Errors
 /// What is wrong with the filter, and what would be right.
 pub(crate) fn begin(filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::builder().parse(complete(filter)?).map_err(|error| error.to_string())?;
+    let complete = complete(filter)?;
+    let filter = EnvFilter::builder().parse(&complete).map_err(|error| error.to_string())?;
     let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let fields = debug_fn(|to, field, value| write_field(to, field.name(), value)).delimited(" ");
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
     log.fmt_fields(fields).init();
+    for module in unknown(&complete) {
+        tracing::warn!("--log names {module}, which is no module of steelyard; these are: {}", MODULES.join(", "));
+    }
     Ok(())
+}
+
+/// The modules in a filter that are not of this program: mistyped, or of a dependency.
+fn unknown(filter: &str) -> impl Iterator<Item = &str> {
+    let modules = filter.split(',').filter_map(|part| Some(part.rsplit_once('=')?.0));
+    modules.filter(|module| module.split("::").next().is_none_or(|first| !MODULES.contains(&first)))
 }
 
 /// The filter with a level for everything that it does not name.
@@ -98,6 +125,24 @@ mod tests {
             &format!("\"=debug\" is not a module and its level; write one as in proxy=debug, with {levels}"),
         );
         assert!(EnvFilter::builder().parse("info,proxy=debug,l4=trace").is_ok());
+    }
+
+    #[test]
+    fn modules_that_nothing_has() {
+        let check = |filter: &str, expect: &[&str]| assert_eq!(unknown(filter).collect::<Vec<_>>(), expect, "{filter}");
+        check("info", &[]);
+        check("info,proxy=debug,l4::plane=trace", &[]);
+        check("info,nosuch=debug,proxi::h2=debug,net=warn", &["nosuch", "proxi::h2"]);
+    }
+
+    #[test]
+    fn modules_are_the_crates() {
+        let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let names = std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // One is for tests.
+        let mut names: Vec<_> = names.filter(|name| name != "testkit").collect();
+        names.sort();
+        assert_eq!(names, MODULES);
     }
 
     #[test]
