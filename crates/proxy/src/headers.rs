@@ -181,8 +181,12 @@ fn write_request_fields(
             FieldId::Claim if !client.is_trusted => {}
             FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
-                if (named.is_empty() || !is_named(&named, name)) && !drops(edits.headers, name) {
-                    out.field(name, field.value.get(buffer), field.never_indexed);
+                if (!named.is_empty() && is_named(&named, name)) || drops(edits.headers, name) {
+                    continue;
+                }
+                match field.id {
+                    FieldId::Trailer => write_announced(out, field, buffer),
+                    _ => out.field(name, field.value.get(buffer), field.never_indexed),
                 }
             }
             FieldId::ContentLength if head.body == Body::None => out.field(b"content-length", b"0", false),
@@ -458,6 +462,7 @@ fn write_response_fields(
                 web.write_content_type(value, out.value(name));
                 out.end(false);
             }
+            _ if field.id == FieldId::Trailer => write_announced(out, field, buffer),
             _ => out.field(name, value, field.never_indexed),
         }
     }
@@ -467,17 +472,36 @@ fn write_response_fields(
     }
 }
 
-/// Writes a trailer section without the fields that must not stand in one (RFC 9110 section 6.5.1): those that frame, route or
-/// authenticate, which a hop that merges trailers into headers would believe.
+/// Writes a trailer section without the fields that must not stand in one.
 pub(crate) fn write_trailers(out: &mut impl Out, fields: &[Field], section: &[u8]) {
-    const FORBIDDEN: [&[u8]; 6] =
-        [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
-    for field in fields.iter().filter(|field| matches!(field.id, FieldId::Other | FieldId::Date)) {
+    for field in fields {
         let name = field.name.get(section);
-        if !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden)) {
+        if may_be_trailer(field.id, name) {
             out.field(name, field.value.get(section), field.never_indexed);
         }
     }
+}
+
+/// Writes a `Trailer` field without the names that [`write_trailers`] drops: the receiver would wait for them in vain.
+fn write_announced(out: &mut impl Out, field: &Field, buffer: &[u8]) {
+    let value = field.value.get(buffer);
+    let is_kept = |name: &&[u8]| may_be_trailer(FieldId::of(name), name);
+    if list(value).all(|name| is_kept(&name)) {
+        return out.field(field.name.get(buffer), value, field.never_indexed);
+    }
+    let kept: SmallVec<[&[u8]; 4]> = list(value).filter(is_kept).collect();
+    if !kept.is_empty() {
+        out.field(field.name.get(buffer), &kept.join(&b", "[..]), field.never_indexed);
+    }
+}
+
+/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1). Fields that frame, route or authenticate may not: a hop that merges
+/// trailers into headers would believe them.
+fn may_be_trailer(id: FieldId, name: &[u8]) -> bool {
+    const FORBIDDEN: [&[u8]; 6] =
+        [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
+    matches!(id, FieldId::Other | FieldId::Date)
+        && !FORBIDDEN.iter().any(|forbidden| name.eq_ignore_ascii_case(forbidden))
 }
 
 #[cfg(test)]
@@ -759,6 +783,11 @@ mod tests {
         check_request(lines, false, OFF, expect);
         let named = format!("{lines}Connection: trailer\r\n");
         check_request(&named, false, OFF, &expect.replace("Trailer: X-Sum\r\n", ""));
+        // Trailers of these names are dropped.
+        let some = lines.replace("X-Sum", "authorization,X-Sum ,Content-Length, X-Real-IP,X-More");
+        check_request(&some, false, OFF, &expect.replace("X-Sum", "X-Sum, X-More"));
+        let none = lines.replace("X-Sum", "authorization");
+        check_request(&none, false, OFF, &expect.replace("Trailer: X-Sum\r\n", ""));
     }
 
     #[test]
