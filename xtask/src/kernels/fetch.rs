@@ -1,6 +1,7 @@
 //! A kernel from Debian's archive: its newest in a suite, unpacked into a folder of ours.
 //!
-//! apt is given lists of its own, so that nothing is added to this host's sources, and the host's mirror. What is there is not fetched again.
+//! apt is given lists of its own, so that nothing is added to this host's sources. It asks the host's mirror, and then Debian's archive of suites
+//! that mirrors no longer have. What is there is not fetched again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,9 @@ use crate::command::{capture, command, run as run_command};
 
 /// Signs every suite.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where a suite goes when it leaves the mirrors, some years after its release.
+const ARCHIVE: &str = "http://archive.debian.org/debian";
 
 /// A kernel on this host's disk.
 pub struct Unpacked {
@@ -29,15 +33,7 @@ pub fn fetch(suite: &str, folder: &Path) -> Result<Unpacked, String> {
     for part in ["lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(apt.join(part)).map_err(failed)?;
     }
-    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?);
-    fs::write(apt.join("sources.list"), source).map_err(failed)?;
-    let options = options(&apt);
-    run_command(command("apt-get", &[]).args(&options).args(["--quiet", "--quiet", "update"]))?;
-    let depends = capture(command("apt-cache", &[]).args(&options).args(["depends", "linux-image-amd64"]))?;
-    let package = image_package(&depends).ok_or_else(|| format!("{suite} has no linux-image-amd64"))?;
-    run_command(
-        command("apt-get", &[]).args(&options).args(["--quiet", "--quiet", "download", package]).current_dir(&apt),
-    )?;
+    let package = download_from(&[&mirror()?, ARCHIVE], suite, &apt)?;
     let fetched = files(&apt).into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
     let fetched = fetched.ok_or_else(|| format!("apt-get has not left {package} in {}", apt.display()))?;
     // Under another name until it is whole.
@@ -48,6 +44,34 @@ pub fn fetch(suite: &str, folder: &Path) -> Result<Unpacked, String> {
     find(&root).ok_or_else(|| format!("{package} has no kernel"))
 }
 
+/// Downloads the package of the newest kernel from the first of these sources that has it, and returns its name.
+fn download_from(sources: &[&str], suite: &str, apt: &Path) -> Result<String, String> {
+    let mut errors = Vec::new();
+    for source in sources {
+        match download(source, suite, apt) {
+            Ok(package) => return Ok(package),
+            Err(error) => errors.push(format!("{source}:\n{}", error.trim_end())),
+        }
+    }
+    Err(format!(
+        "no source has the kernel of Debian's suite {suite}. Either this host cannot reach them, or Debian has removed the suite: then change \
+         KERNELS in xtask/src/kernels/mod.rs, which names the suites, or ARCHIVE in xtask/src/kernels/fetch.rs. What apt says:\n{}",
+        errors.join("\n")
+    ))
+}
+
+fn download(source: &str, suite: &str, apt: &Path) -> Result<String, String> {
+    let list = format!("deb [signed-by={KEYRING}] {source} {suite} main\n");
+    fs::write(apt.join("sources.list"), list).map_err(|error| format!("{}: {error}", apt.display()))?;
+    let options = options(apt);
+    capture(command("apt-get", &[]).args(&options).args(["--quiet", "--quiet", "--error-on=any", "update"]))?;
+    let depends = capture(command("apt-cache", &[]).args(&options).args(["depends", "linux-image-amd64"]))?;
+    let package = image_package(&depends).ok_or_else(|| format!("{suite} has no linux-image-amd64"))?;
+    let download = ["--quiet", "--quiet", "download", package];
+    capture(command("apt-get", &[]).args(&options).args(download).current_dir(apt))?;
+    Ok(package.to_owned())
+}
+
 fn options(apt: &Path) -> Vec<String> {
     let apt = apt.display();
     [
@@ -55,6 +79,8 @@ fn options(apt: &Path) -> Vec<String> {
         "Dir::Etc::sourceparts=-".to_owned(),
         format!("Dir::State::lists={apt}/lists"),
         format!("Dir::Cache={apt}/cache"),
+        // Nobody renews the lists of an archived suite.
+        "Acquire::Check-Valid-Until=false".to_owned(),
         // It may not read the folders of whoever builds here.
         "APT::Sandbox::User=root".to_owned(),
     ]
@@ -100,5 +126,20 @@ mod tests {
         let depends = "linux-image-amd64\n  Depends: linux-image-6.1.0-50-amd64\n  Conflicts: x\n";
         assert_eq!(image_package(depends), Some("linux-image-6.1.0-50-amd64"));
         assert_eq!(image_package("linux-image-amd64\n"), None);
+    }
+
+    #[test]
+    fn a_suite_that_is_nowhere_is_told_of() {
+        let apt = std::env::temp_dir().join(format!("steelyard-kernels-{}", std::process::id()));
+        for part in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(apt.join(part)).unwrap();
+        }
+        // Nothing listens there.
+        let (first, second) = ("http://127.0.0.1:9/debian", "http://127.0.0.1:9/archive");
+        let error = download_from(&[first, second], "bullseye", &apt).unwrap_err();
+        fs::remove_dir_all(&apt).unwrap();
+        for words in ["suite bullseye", "xtask/src/kernels/mod.rs", &format!("{first}:\n"), &format!("{second}:\n")] {
+            assert!(error.contains(words), "{words:?} is not in {error}");
+        }
     }
 }
