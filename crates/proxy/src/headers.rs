@@ -2,6 +2,8 @@
 //!
 //! Nothing a client or an endpoint sends decides how the next hop frames a message, and nothing in `Connection` can take away what
 //! this hop sets (RFC 9110 section 7.6.1 lets it name any field; naming `x-forwarded-for` there is an old way to lose it).
+//!
+//! Half of its length is tests: requests, responses and trailers share their rules, and are held to them together.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -184,9 +186,10 @@ fn write_request_fields(
                 if (!named.is_empty() && is_named(&named, name)) || drops(edits.headers, name) {
                     continue;
                 }
-                match field.id {
-                    FieldId::Trailer => write_announced(out, field, buffer),
-                    _ => out.field(name, field.value.get(buffer), field.never_indexed),
+                if field.id == FieldId::Trailer {
+                    write_announced(out, field, buffer);
+                } else {
+                    out.field(name, field.value.get(buffer), field.never_indexed);
                 }
             }
             FieldId::ContentLength if head.body == Body::None => out.field(b"content-length", b"0", false),

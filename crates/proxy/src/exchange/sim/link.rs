@@ -429,16 +429,12 @@ impl World {
         let has_trailers =
             sends_body && broken.is_none() && framing == 1 && (!is_h2 || length > 0) && self.rng.one_in(3);
         let sent = if broken.is_some() { length / 2 } else { length };
-        let is_whole = broken.is_none() || !sends_body;
         // What ends with its connection is whole wherever that ends in peace.
         let ends_anywhere = framing == 2 && !is_h2 && broken == Some(false);
+        let is_whole = broken.is_none() || !sends_body || ends_anywhere;
         let told = if ends_anywhere { content(number + 1_000, sent) } else { body.clone() };
-        self.answered.push(Answered {
-            asked,
-            body: if sends_body { told } else { Vec::new() },
-            has_trailers,
-            is_whole: is_whole || ends_anywhere,
-        });
+        let told = if sends_body { told } else { Vec::new() };
+        self.answered.push(Answered { asked, body: told, has_trailers, is_whole });
         if is_h2 {
             let body = if sends_body { &body[..] } else { &[] };
             self.links[index].trailers = has_trailers.then(|| TRAILERS.to_vec());
