@@ -101,7 +101,7 @@ fn pressure_of(used: u64, bytes_max: u64) -> Pressure {
     }
 }
 
-/// Reads how much memory the process uses, if nobody has for [`LOOK_EVERY_MS`]. Every worker calls it about as often, so that one that is busy
+/// Reads how much memory the process uses, if nobody has for `LOOK_EVERY_MS`. Every worker calls it about as often, so that one that is busy
 /// does not keep it from being read. It takes some microseconds, and no lock that a page fault holds.
 pub fn look() {
     let (now_ms, before_ms) = (clock::now_ms(), LOOKED_MS.load(Relaxed));

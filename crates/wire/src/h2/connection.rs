@@ -202,7 +202,7 @@ impl Connection {
     }
 
     /// Announces another window for each stream (RFC 9113 section 6.9.2), which the other side uses once it has heard of it: for streams that are
-    /// opened from now on, from the first byte. Nothing happens while [`WINDOWS_ANNOUNCED_MAX`] wait for their acknowledgement.
+    /// opened from now on, from the first byte. Nothing happens while `WINDOWS_ANNOUNCED_MAX` wait for their acknowledgement.
     pub fn set_stream_window(&mut self, bytes: u32) {
         let bytes = bytes.clamp(1, STREAM_ID_MAX);
         if bytes == self.stream_window()
