@@ -1,6 +1,7 @@
 //! The interfaces of this network namespace, asked by netlink: sysfs shows another namespace's to a process that was moved.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -101,6 +102,19 @@ fn peer(socket: &Socket, there: Elsewhere) -> io::Result<Option<[u8; 6]>> {
 
 /// The messages of one datagram. True: the last was among them.
 fn read(datagram: &[u8], found: &mut Vec<LinkMessage>) -> io::Result<bool> {
+    for_each(datagram, |message| {
+        if let RouteNetlinkMessage::NewLink(link) = message {
+            found.push(link);
+        }
+        ControlFlow::Continue(())
+    })
+}
+
+/// Gives the messages of one datagram to `take`, until that has had enough. True: it has, or the last was among them.
+pub(crate) fn for_each(
+    datagram: &[u8],
+    mut take: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+) -> io::Result<bool> {
     let mut rest = datagram;
     while !rest.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
@@ -108,7 +122,11 @@ fn read(datagram: &[u8], found: &mut Vec<LinkMessage>) -> io::Result<bool> {
         match message.payload {
             NetlinkPayload::Done(_) => return Ok(true),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => found.push(link),
+            NetlinkPayload::InnerMessage(message) => {
+                if take(message).is_break() {
+                    return Ok(true);
+                }
+            }
             _ => {}
         }
         // Messages begin at multiples of four (netlink(7)).

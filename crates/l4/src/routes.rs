@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteType};
@@ -71,27 +72,16 @@ pub(crate) fn by_default(ipv6: bool) -> io::Result<BTreeSet<u32>> {
 
 /// True: no default route comes after this datagram.
 fn read_defaults(datagram: &[u8], found: &mut BTreeSet<u32>) -> io::Result<bool> {
-    let mut rest = datagram;
-    while !rest.is_empty() {
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-        let length = message.header.length as usize;
-        match message.payload {
-            NetlinkPayload::Done(_) => return Ok(true),
-            NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
-                if route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast {
-                    found.extend(by(&route));
-                } else if is_behind_defaults(&route) {
-                    return Ok(true);
-                }
+    interfaces::for_each(datagram, |message| {
+        if let RouteNetlinkMessage::NewRoute(route) = message {
+            if route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast {
+                found.extend(by(&route));
+            } else if is_behind_defaults(&route) {
+                return ControlFlow::Break(());
             }
-            _ => {}
         }
-        // Messages begin at multiples of four (netlink(7)).
-        let Some(after) = rest.get(length.next_multiple_of(4).max(4)..) else { break };
-        rest = after;
-    }
-    Ok(false)
+        ControlFlow::Continue(())
+    })
 }
 
 /// The kernel tells routes of IPv4 in the order of their addresses, so that a table of a million need not be read. Those of IPv6 come in no such order.

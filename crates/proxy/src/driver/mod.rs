@@ -289,8 +289,7 @@ fn poll_await(
     if exchange.action() != Action::Await {
         return Poll::Ready(());
     }
-    arm(timer, exchange, armed);
-    ready!(timer.poll_elapsed(cx));
+    ready!(poll_deadline(cx, timer, exchange, armed));
     exchange.handle_timeout(&scene.now(), input, &upstream.input);
     Poll::Ready(())
 }
@@ -326,8 +325,7 @@ fn poll_relay(
         exchange.handle_client_gone(&scene.now(), error);
         return Poll::Ready(());
     }
-    arm(timer, exchange, armed);
-    ready!(timer.poll_elapsed(cx));
+    ready!(poll_deadline(cx, timer, exchange, armed));
     exchange.handle_timeout(&scene.now(), input, &upstream.input);
     Poll::Ready(())
 }
@@ -352,8 +350,8 @@ fn is_unread(exchange: &mut Exchange, input: &Buffer) -> bool {
     exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
 }
 
-/// Sets the timer to the exchange's deadline, where that has changed.
-fn arm(timer: &Timer, exchange: &Exchange, armed: &mut Option<u64>) {
+/// Ready when the exchange's deadline has come, to which the timer is set where that has changed.
+fn poll_deadline(cx: &mut Context<'_>, timer: &Timer, exchange: &Exchange, armed: &mut Option<u64>) -> Poll<()> {
     let deadline_ms = exchange.deadline_ms();
     if *armed != deadline_ms
         && let Some(deadline_ms) = deadline_ms
@@ -361,6 +359,7 @@ fn arm(timer: &Timer, exchange: &Exchange, armed: &mut Option<u64>) {
         timer.set(deadline_ms);
         *armed = Some(deadline_ms);
     }
+    timer.poll_elapsed(cx)
 }
 
 /// Takes in the head of a response. Gives the status of a call whose trailers came right behind it.
@@ -377,7 +376,8 @@ fn poll_response(
             ready!(handle.poll_response_ready(cx))?;
             let Response { head, bytes, .. } = exchange.response_room(storage);
             handle.take_response(head, bytes);
-            Poll::Ready(Ok(handle.early_status()))
+            // Of calls alone: nothing else ends with trailers that say how.
+            Poll::Ready(Ok(if exchange.call().is_some() { handle.early_status() } else { None }))
         }
         stream => {
             ready!(poll_h1_head(cx, stream, input, |input| exchange.take_response_head(storage, input)))?;

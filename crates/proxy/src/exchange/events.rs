@@ -7,7 +7,7 @@ impl Exchange {
     /// A request that came whole, as over HTTP/2, and stands in [`Exchange::request`]; or one that is beyond the limits.
     pub(crate) fn handle_request(&mut self, env: &Env<'_>, is_too_large: bool) {
         match receive::h2_request(&mut self.request, is_too_large) {
-            Ok(()) => self.begin(env, self.request.bytes.len()),
+            Ok(()) => self.begin(env),
             Err(error) => self.fail(env, error),
         }
     }
@@ -17,7 +17,7 @@ impl Exchange {
         let Phase::ReadHead { scanned } = &mut self.phase else { return };
         let is_first = env.requests_before == 0;
         match receive::request_head(&mut self.request, input, scanned, &env.http.limits, is_first) {
-            Ok(true) => self.begin(env, self.request.bytes.len()),
+            Ok(true) => self.begin(env),
             Ok(false) if self.deadline_ms.is_none() => {
                 let header_ms = crate::millis(env.http.limits.header_timeout);
                 self.deadline_ms = Some(env.now_ms().saturating_add(header_ms));

@@ -18,11 +18,11 @@ impl Exchange {
         self.response.take()
     }
 
-    /// The head is whole, and took so many bytes.
-    pub(super) fn begin(&mut self, env: &Env<'_>, head_bytes: usize) {
+    /// The head is whole.
+    pub(super) fn begin(&mut self, env: &Env<'_>) {
         self.record.begin(env.now_us);
         self.record.has_head = true;
-        self.record.bytes_in = head_bytes as u64;
+        self.record.bytes_in = self.request.bytes.len() as u64;
         self.call = Ongoing::of(&self.request.head, &self.request.bytes);
         let is_h2 = self.is_h2();
         // The connection goes on behind a request that goes nowhere, if it has no body to be skipped.
