@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use model::{Generation, Protocol, Snapshot, Target};
+use model::{Generation, Protocol, Snapshot, RouteAction};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -31,8 +31,8 @@ fn check(snapshot: &Snapshot) {
                 for route in http.routes.iter() {
                     let mirrors = route.policy.mirrors.iter().map(|mirror| mirror.to);
                     let targets = match &route.to {
-                        Target::Clusters(shares) => shares.iter().map(|share| share.cluster).collect(),
-                        Target::Redirect(_) => Vec::new(),
+                        RouteAction::Clusters(shares) => shares.iter().map(|share| share.cluster).collect(),
+                        RouteAction::Redirect(_) => Vec::new(),
                     };
                     assert!(targets.into_iter().chain(mirrors).all(|cluster| cluster.0 < snapshot.clusters.len()));
                 }

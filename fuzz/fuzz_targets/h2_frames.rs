@@ -12,7 +12,7 @@ use fuzz::{assert_same_fields, write_fields};
 use libfuzzer_sys::fuzz_target;
 use testkit::strict;
 use wire::h1;
-use wire::h2::{Connection, Event, Limits, PREFACE, Reason, ResetBy, Role, StreamKey, Target};
+use wire::h2::{Connection, Event, Limits, PREFACE, Reason, ResetBy, Role, StreamKey, PseudoHeaders};
 use wire::message::{Body, RequestHead, ResponseHead};
 
 /// Small, so that the edges are near.
@@ -45,7 +45,7 @@ fn established(role: Role) -> Connection {
     if role == Role::Client {
         for (method, end) in [("GET", true), ("HEAD", true), ("POST", false)] {
             let (method, authority) = (method.as_bytes(), b"a".as_slice());
-            let target = Target { method, scheme: b"http", authority, path: b"/", protocol: None };
+            let target = PseudoHeaders { method, scheme: b"http", authority, path: b"/", protocol: None };
             let key = connection.send_request(&target, end, |_| {}).expect("nothing is in the way");
             if !end {
                 // More than there is room for: it waits.

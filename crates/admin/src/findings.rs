@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use telemetry::{Place, Reason};
+use telemetry::{Reason, ReasonGroup};
 
 use crate::show::{duration, shortened, state_name};
 use crate::status::{
@@ -266,7 +266,7 @@ fn is_failure(reason: Reason) -> bool {
         Reason::Draining | Reason::TunnelIdle => false,
         // Of copies, which no client waits for.
         Reason::MirrorTooLarge | Reason::MirrorFull | Reason::MirrorFailed => false,
-        reason => !matches!(reason.place(), Place::Downstream | Place::Routing),
+        reason => !matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing),
     }
 }
 
@@ -289,7 +289,7 @@ fn is_refusal_of_request(reason: Reason) -> bool {
     match reason {
         reason if is_refusal_of_connection(reason) => false,
         Reason::ClientReset | Reason::ClientEof | Reason::IdleTimeout | Reason::ConnectionsFull => false,
-        reason => matches!(reason.place(), Place::Downstream | Place::Routing),
+        reason => matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing),
     }
 }
 

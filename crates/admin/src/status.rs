@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Algorithm, Protocol, Snapshot, Target, WeightedCluster};
+use model::{Algorithm, Protocol, RouteAction, Snapshot, WeightedCluster};
 use serde::{Deserialize, Serialize};
 use telemetry::{
     Distribution, EndpointOutcomes, ListenerTotals, MethodKey, MethodTotals, Outcomes, ReasonTotals, RouteOutcomes,
@@ -385,10 +385,10 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
     statuses
 }
 
-fn target(snapshot: &Snapshot, to: &Target) -> String {
+fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
     match to {
-        Target::Redirect(_) => "redirect".to_owned(),
-        Target::Clusters(clusters) => match clusters.as_slice() {
+        RouteAction::Redirect(_) => "redirect".to_owned(),
+        RouteAction::Clusters(clusters) => match clusters.as_slice() {
             [only] => snapshot.cluster(only.cluster).name.clone(),
             many => {
                 let share =
@@ -532,8 +532,8 @@ mod tests {
         let check = |to, expect: &str| assert_eq!(target(&snapshot(), &to), expect);
         check(ClusterId(1).into(), "one");
         let share = |cluster, weight| WeightedCluster { cluster: ClusterId(cluster), weight };
-        check(Target::Clusters(vec![share(1, 95), share(0, 5)]), "one 95, zero 5");
+        check(RouteAction::Clusters(vec![share(1, 95), share(0, 5)]), "one 95, zero 5");
         let redirect = Redirect { scheme: None, host: None, port: Some(81), path: None, status: 302 };
-        check(Target::Redirect(redirect), "redirect");
+        check(RouteAction::Redirect(redirect), "redirect");
     }
 }

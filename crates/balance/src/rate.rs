@@ -2,7 +2,7 @@
 //!
 //! The generic cell rate algorithm (ITU-T I.371, annex A): of each client one number is kept, the moment at which its allowance is whole
 //! again. A request moves that moment on by the interval between two requests, and is refused where it would come to lie further ahead
-//! than a whole allowance takes. A client whose moment has passed is as good as one that was never seen, so its place can be given away
+//! than a whole allowance takes. A client whose moment has passed is as good as one that was never seen, so its bucket can be given away
 //! without anything being forgotten.
 //!
 //! One table for all limits of the process, so that its size is known whatever is configured. A client that is in the table is judged
@@ -43,18 +43,18 @@ impl Rate {
 #[derive(Debug)]
 pub struct RateTable {
     sets: Box<[Set]>,
-    /// Held while a place changes hands.
+    /// Held while a bucket passes to another client.
     claims: Box<[Mutex<()>]>,
-    /// Clients that lost their place before their allowance was whole again.
+    /// Clients that lost their bucket before their allowance was whole again.
     forgotten: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Set([Place; WAYS]);
+struct Set([Bucket; WAYS]);
 
 #[derive(Debug, Default)]
-struct Place {
+struct Bucket {
     /// 0: free.
     key: AtomicU64,
     /// When the allowance is whole again.
@@ -75,7 +75,7 @@ impl RateTable {
     /// Counts one request of a client, or refuses it.
     ///
     /// `key` stands for the client and the limit together, and for no other pair: a hash that clients cannot foresee, or some could be made to
-    /// share a place. `now_ns` is of one monotonic clock of the caller's.
+    /// share a bucket. `now_ns` is of one monotonic clock of the caller's.
     ///
     /// # Errors
     /// The limit is met; the nanoseconds until one more request is granted.
@@ -97,23 +97,23 @@ impl RateTable {
         verdict
     }
 
-    /// Gives the client a free place, or that of the one whose allowance is whole first. Called with the lock held.
+    /// Gives the client a free bucket, or that of the one whose allowance is whole first. Called with the lock held.
     fn claim(&self, set: &Set, key: u64, whole_at_ns: u64, now_ns: u64) {
-        let first = set.0.iter().min_by_key(|place| match place.key.load(Relaxed) {
+        let first = set.0.iter().min_by_key(|bucket| match bucket.key.load(Relaxed) {
             0 => 0,
-            _ => place.whole_at_ns.load(Relaxed),
+            _ => bucket.whole_at_ns.load(Relaxed),
         });
-        let Some(place) = first else { return };
-        if place.key.load(Relaxed) != 0 && place.whole_at_ns.load(Relaxed) > now_ns {
+        let Some(bucket) = first else { return };
+        if bucket.key.load(Relaxed) != 0 && bucket.whole_at_ns.load(Relaxed) > now_ns {
             self.forgotten.fetch_add(1, Relaxed);
         }
         // Nobody's while it changes hands. Whoever still counts for the client before finds another moment than it looked at.
-        place.key.store(0, Relaxed);
-        place.whole_at_ns.store(whole_at_ns, Release);
-        place.key.store(key, Release);
+        bucket.key.store(0, Relaxed);
+        bucket.whole_at_ns.store(whole_at_ns, Release);
+        bucket.key.store(key, Release);
     }
 
-    /// Clients that lost their place to others before their allowance was whole again, and so have a new one: more clients are busy at
+    /// Clients that lost their bucket to others before their allowance was whole again, and so have a new one: more clients are busy at
     /// once than [`RATE_KEYS_MAX`].
     pub fn forgotten(&self) -> u64 {
         self.forgotten.load(Relaxed)
@@ -121,18 +121,18 @@ impl RateTable {
 }
 
 impl Set {
-    /// `None`: the client has no place here.
+    /// `None`: the client has no bucket here.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
-        self.0.iter().find(|place| place.key.load(Relaxed) == key)?.admit(key, rate, now_ns)
+        self.0.iter().find(|bucket| bucket.key.load(Relaxed) == key)?.admit(key, rate, now_ns)
     }
 }
 
-impl Place {
-    /// `None`: the place went to another client in the meantime.
+impl Bucket {
+    /// `None`: the bucket went to another client in the meantime.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
         loop {
             let whole_at_ns = self.whole_at_ns.load(Acquire);
-            // Looked at after the moment: should the place go to another client from here on, the exchange below fails.
+            // Looked at after the moment: should the bucket go to another client from here on, the exchange below fails.
             if self.key.load(Acquire) != key {
                 return None;
             }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn clients_do_not_share() {
         let (table, rate) = (RateTable::default(), rate(1, 1000, 1));
-        // All of one set, and more than it has places: who is forgotten is the one whose allowance is whole first.
+        // All of one set, and more than it has buckets: who is forgotten is the one whose allowance is whole first.
         let keys: Vec<u64> = (1..=WAYS as u64 + 1).map(|n| n * SETS as u64 + 5).collect();
         for (at, key) in keys.iter().enumerate() {
             assert_eq!(table.admit(*key, rate, at as u64), Ok(()));

@@ -168,7 +168,7 @@ pub fn paragraph(lines: &[&str]) -> String {
 /// }
 /// ```
 ///
-/// Every field is `Option<Placed<Type>>`: `None` where the key was not written, or was wrong and the report says so.
+/// Every field is `Option<Located<Type>>`: `None` where the key was not written, or was wrong and the report says so.
 macro_rules! keys {
     (
         $(#[doc = $about:literal])*
@@ -183,7 +183,7 @@ macro_rules! keys {
         #[derive(Debug)]
         $vis struct $raw {
             written: Vec<$crate::read::Written>,
-            $($(#[doc = $doc])* pub $key: Option<$crate::read::Placed<$type>>,)*
+            $($(#[doc = $doc])* pub $key: Option<$crate::read::Located<$type>>,)*
         }
 
         impl $crate::read::Keyed for $raw {

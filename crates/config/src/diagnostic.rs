@@ -11,14 +11,14 @@ const EXCERPT_CHARS_MAX: usize = 160;
 /// Characters of the operator's own text that a message repeats.
 const QUOTE_CHARS_MAX: usize = 60;
 
-/// Where something stands in the file. Both numbers begin at 1; columns count characters.
+/// The location of something in the file. Both numbers begin at 1; columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Location {
     pub line: usize,
     pub column: usize,
 }
 
-impl Place {
+impl Location {
     /// Where a file begins: the place of what is not there at all.
     pub const START: Self = Self { line: 1, column: 1 };
 }
@@ -85,8 +85,8 @@ impl fmt::Display for Errors {
 impl std::error::Error for Errors {}
 
 impl Excerpt {
-    fn of(line: &str, place: Place) -> Self {
-        let before = place.column - 1;
+    fn of(line: &str, location: Location) -> Self {
+        let before = location.column - 1;
         let skipped = before.saturating_sub(EXCERPT_CHARS_MAX / 2);
         let shown = line.chars().skip(skipped).take(EXCERPT_CHARS_MAX);
         let text: String = shown.map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
@@ -132,15 +132,15 @@ impl fmt::Display for Wrong {
 /// Where the readers leave what they find wrong.
 #[derive(Debug, Default)]
 pub struct Report {
-    found: Vec<(Place, Wrong)>,
+    found: Vec<(Location, Wrong)>,
     /// Those beyond `DIAGNOSTICS_MAX`.
     dropped: usize,
 }
 
 impl Report {
-    pub fn add(&mut self, place: Place, wrong: Wrong) {
+    pub fn add(&mut self, location: Location, wrong: Wrong) {
         if self.found.len() < DIAGNOSTICS_MAX {
-            self.found.push((place, wrong));
+            self.found.push((location, wrong));
         } else {
             self.dropped += 1;
         }
@@ -162,22 +162,22 @@ impl Report {
         // YAML ends a line at a lone CR too (YAML 1.2 section 5.4).
         let mut lines = text.lines().flat_map(|line| line.split('\r')).enumerate();
         let mut current: Option<(usize, &str)> = None;
-        let diagnostics = self.found.into_iter().map(|(place, wrong)| {
+        let diagnostics = self.found.into_iter().map(|(location, wrong)| {
             // The places are sorted: one walk over the lines serves all of them.
-            while current.is_none_or(|(index, _)| index + 1 < place.line) {
+            while current.is_none_or(|(index, _)| index + 1 < location.line) {
                 match lines.next() {
                     Some(next) => current = Some(next),
                     None => break,
                 }
             }
-            let line = current.filter(|(index, _)| index + 1 == place.line);
+            let line = current.filter(|(index, _)| index + 1 == location.line);
             Diagnostic {
                 file: file.to_owned(),
-                line: place.line,
-                column: place.column,
+                line: location.line,
+                column: location.column,
                 message: wrong.message,
                 hint: wrong.hint,
-                excerpt: line.map(|(_, line)| Excerpt::of(line, place)),
+                excerpt: line.map(|(_, line)| Excerpt::of(line, location)),
             }
         });
         Errors(diagnostics.collect())
@@ -218,8 +218,8 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
 mod tests {
     use super::*;
 
-    fn at(line: usize, column: usize) -> Place {
-        Place { line, column }
+    fn at(line: usize, column: usize) -> Location {
+        Location { line, column }
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use reference::reference;
 pub use schema::schema;
 pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address};
 
-use diagnostic::{Place, Report, Wrong};
+use diagnostic::{Location, Report, Wrong};
 use raw::RawFile;
 use read::Read;
 
@@ -54,9 +54,9 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
     let file =
         yaml::load(text, &mut report).and_then(|root| RawFile::read(&root, "the file", &mut report)).and_then(|raw| {
             let watch = raw.watch.as_ref().map_or(defaults::WATCH, |watch| watch.value.0);
-            let places = lower::tls_places(&raw, base);
+            let locations = lower::tls_places(&raw, base);
             let snapshot = lower::snapshot(raw, base, generation, &mut report)?;
-            let written = Written { name: file_name.to_owned(), text: text.to_owned(), places };
+            let written = Written { name: file_name.to_owned(), text: text.to_owned(), locations };
             Some(File { snapshot, watch, written })
         });
     match file {
@@ -88,7 +88,7 @@ pub struct Written {
     name: String,
     text: String,
     /// By who names a file, as in "listener web", and which; `None`: its TLS as a whole.
-    places: HashMap<(String, Option<PathBuf>), Place>,
+    locations: HashMap<(String, Option<PathBuf>), Location>,
 }
 
 /// One thing that is wrong with a file that the configuration names.
@@ -114,9 +114,9 @@ impl Written {
         }
         let mut report = Report::default();
         for WrongFile { owner, file, message, hint } in wrong {
-            let place = |file: Option<PathBuf>| self.places.get(&(owner.clone(), file)).copied();
-            let place = place(file).or_else(|| place(None)).unwrap_or(Place::START);
-            report.add(place, Wrong { message: format!("{owner}: {message}"), hint });
+            let location = |file: Option<PathBuf>| self.locations.get(&(owner.clone(), file)).copied();
+            let location = location(file).or_else(|| location(None)).unwrap_or(Location::START);
+            report.add(location, Wrong { message: format!("{owner}: {message}"), hint });
         }
         report.into_errors(&self.name, &self.text).to_string()
     }

@@ -431,13 +431,13 @@ macro_rules! text_or_object {
                         Err(wrong) => {
                             let other = || format!("it can also be {}", <$object as Read>::kind().expected());
                             let message = format!("{subject}: {}", wrong.message);
-                            report.add(node.place, Wrong::new(message).hint(wrong.hint.unwrap_or_else(other)));
+                            report.add(node.location, Wrong::new(message).hint(wrong.hint.unwrap_or_else(other)));
                             None
                         }
                     },
                     Value::Map(_) => <$object as Read>::read(node, subject, report).map(Self::Object),
                     other => {
-                        report.add(node.place, unexpected(subject, &Self::kind(), other));
+                        report.add(node.location, unexpected(subject, &Self::kind(), other));
                         None
                     }
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::define::{Form, Kind, Object, Word, keys_of};
-use crate::diagnostic::{Place, Report, Wrong, nearest, quoted, ticked};
+use crate::diagnostic::{Location, Report, Wrong, nearest, quoted, ticked};
 use crate::raw::{meant_by, owner_of};
 use crate::yaml::{Node, Value};
 
@@ -47,8 +47,8 @@ pub trait Keyed {
 
 /// A value and where it begins.
 #[derive(Clone, Debug)]
-pub struct Placed<T> {
-    pub place: Place,
+pub struct Located<T> {
+    pub location: Location,
     pub value: T,
 }
 
@@ -56,7 +56,7 @@ pub struct Placed<T> {
 #[derive(Clone, Debug)]
 pub struct Written {
     pub key: &'static str,
-    pub place: Place,
+    pub location: Location,
 }
 
 impl<T: Formed> Scalar for T {
@@ -76,13 +76,13 @@ impl<T: Scalar> Read for T {
 
     fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self> {
         let Value::Scalar { text, .. } = &node.value else {
-            report.add(node.place, unexpected(subject, &<T as Scalar>::kind(), &node.value));
+            report.add(node.location, unexpected(subject, &<T as Scalar>::kind(), &node.value));
             return None;
         };
         match T::parse(text) {
             Ok(value) => Some(value),
             Err(wrong) => {
-                report.add(node.place, Wrong { message: format!("{subject}: {}", wrong.message), ..wrong });
+                report.add(node.location, Wrong { message: format!("{subject}: {}", wrong.message), ..wrong });
                 None
             }
         }
@@ -118,9 +118,9 @@ impl Read for Flag {
                     "false" | "no" | "off" => Some("write false, without quotes"),
                     _ => None,
                 };
-                report.add(node.place, meant.into_iter().fold(wrong, Wrong::hint));
+                report.add(node.location, meant.into_iter().fold(wrong, Wrong::hint));
             }
-            other => report.add(node.place, unexpected(subject, &Kind::Boolean, other)),
+            other => report.add(node.location, unexpected(subject, &Kind::Boolean, other)),
         }
         None
     }
@@ -140,7 +140,7 @@ impl Read for True {
             Flag(true) => Some(Self),
             Flag(false) => {
                 report.add(
-                    node.place,
+                    node.location,
                     Wrong::new(format!("{subject} can only be true")).hint("leave the key out otherwise"),
                 );
                 None
@@ -189,7 +189,7 @@ impl<T: Choice> Scalar for OneOf<T> {
 
 /// A list of at least one `T`. An empty one would hold for everything in the model, and for nothing to whoever wrote it.
 #[derive(Debug)]
-pub struct Many<T>(pub Vec<Placed<T>>);
+pub struct Many<T>(pub Vec<Located<T>>);
 
 impl<T: Read> Read for Many<T> {
     fn kind() -> Kind {
@@ -198,23 +198,24 @@ impl<T: Read> Read for Many<T> {
 
     fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self> {
         let Value::List(items) = &node.value else {
-            report.add(node.place, unexpected(subject, &<Self as Read>::kind(), &node.value));
+            report.add(node.location, unexpected(subject, &<Self as Read>::kind(), &node.value));
             return None;
         };
         if items.is_empty() {
-            report.add(node.place, Wrong::new(format!("{subject} is empty")).hint("give at least one entry"));
+            report.add(node.location, Wrong::new(format!("{subject} is empty")).hint("give at least one entry"));
             return None;
         }
         let subject = format!("an entry of {subject}");
-        let read =
-            |item: &std::rc::Rc<Node>| T::read(item, &subject, report).map(|value| Placed { place: item.place, value });
+        let read = |item: &std::rc::Rc<Node>| {
+            T::read(item, &subject, report).map(|value| Located { location: item.location, value })
+        };
         Some(Self(items.iter().filter_map(read).collect()))
     }
 }
 
 /// A list of `T`, or a single one without the brackets.
 #[derive(Debug)]
-pub struct OneOrMany<T>(pub Vec<Placed<T>>);
+pub struct OneOrMany<T>(pub Vec<Located<T>>);
 
 impl<T: Read> Read for OneOrMany<T> {
     fn kind() -> Kind {
@@ -226,17 +227,17 @@ impl<T: Read> Read for OneOrMany<T> {
             return Many::read(node, subject, report).map(|many| Self(many.0));
         }
         let value = T::read(node, subject, report)?;
-        Some(Self(vec![Placed { place: node.place, value }]))
+        Some(Self(vec![Located { location: node.location, value }]))
     }
 }
 
 /// Names that the operator gives, in the order of the file, each with a `V`. The names are of the form `K`.
 #[derive(Debug)]
-pub struct Named<K, V>(pub Vec<Entry<K, V>>);
+pub struct Named<K, V>(pub Vec<NamedEntry<K, V>>);
 
 /// A name and what it stands for.
 #[derive(Debug)]
-pub struct Entry<K, V> {
+pub struct NamedEntry<K, V> {
     pub name: K,
     /// `None`: the report says why.
     pub value: Option<V>,
@@ -249,27 +250,29 @@ impl<K: Formed, V: Read> Read for Named<K, V> {
 
     fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self> {
         let Value::Map(pairs) = &node.value else {
-            report.add(node.place, unexpected(subject, &<Self as Read>::kind(), &node.value));
+            report.add(node.location, unexpected(subject, &<Self as Read>::kind(), &node.value));
             return None;
         };
-        let mut first: HashMap<&str, Place> = HashMap::with_capacity(pairs.len());
+        let mut first: HashMap<&str, Location> = HashMap::with_capacity(pairs.len());
         let mut entries = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             let Some(text) = key_text(key, report) else { continue };
-            if let Some(first) = first.insert(text, key.place) {
-                report.add(key.place, twice(text, subject, first));
+            if let Some(first) = first.insert(text, key.location) {
+                report.add(key.location, twice(text, subject, first));
                 continue;
             }
             let name = match K::parse(text) {
                 Ok(name) => name,
                 Err(wrong) => {
-                    report
-                        .add(key.place, Wrong { message: format!("a name in {subject}: {}", wrong.message), ..wrong });
+                    report.add(
+                        key.location,
+                        Wrong { message: format!("a name in {subject}: {}", wrong.message), ..wrong },
+                    );
                     continue;
                 }
             };
             let value = V::read(value, &ticked(text), report);
-            entries.push(Entry { name, value });
+            entries.push(NamedEntry { name, value });
         }
         Some(Self(entries))
     }
@@ -284,38 +287,38 @@ impl<'a> Fields<'a> {
     /// `None` where the node is no mapping. Unknown, repeated and missing keys are reported, and the rest is read on.
     pub fn of(node: &'a Node, object: &'static Object, subject: &str, report: &mut Report) -> Option<Self> {
         let Value::Map(pairs) = &node.value else {
-            report.add(node.place, unexpected(subject, &Kind::Object(object), &node.value));
+            report.add(node.location, unexpected(subject, &Kind::Object(object), &node.value));
             return None;
         };
         let mut entries: Vec<(Written, &Node)> = Vec::with_capacity(pairs.len().min(object.keys.len()));
         for (key, value) in pairs {
             let Some(text) = key_text(key, report) else { continue };
             let Some(known) = object.key(text) else {
-                report.add(key.place, unknown(text, object));
+                report.add(key.location, unknown(text, object));
                 continue;
             };
             if let Some((first, _)) = entries.iter().find(|(written, _)| written.key == known.name) {
-                report.add(key.place, twice(text, object.noun, first.place));
+                report.add(key.location, twice(text, object.noun, first.location));
                 continue;
             }
-            entries.push((Written { key: known.name, place: key.place }, value));
+            entries.push((Written { key: known.name, location: key.location }, value));
         }
         for key in object.keys.iter().filter(|key| key.required) {
             if !entries.iter().any(|(written, _)| written.key == key.name) {
                 let hint = format!("it must be {}", key.kind.expected());
-                report.add(node.place, Wrong::new(format!("{} needs `{}`", object.noun, key.name)).hint(hint));
+                report.add(node.location, Wrong::new(format!("{} needs `{}`", object.noun, key.name)).hint(hint));
             }
         }
         let one: Vec<&Written> = entries.iter().map(|(w, _)| w).filter(|w| object.one_of.contains(&w.key)).collect();
         match one.as_slice() {
             [] if !object.one_of.is_empty() => {
                 let keys = keys_of(object.one_of.iter().copied());
-                report.add(node.place, Wrong::new(format!("{} needs {keys}", object.noun)));
+                report.add(node.location, Wrong::new(format!("{} needs {keys}", object.noun)));
             }
             [first, others @ ..] => {
                 for other in others {
                     let message = format!("{} has `{}` beside `{}`", object.noun, other.key, first.key);
-                    report.add(other.place, Wrong::new(message).hint("write one of them"));
+                    report.add(other.location, Wrong::new(message).hint("write one of them"));
                 }
             }
             [] => {}
@@ -323,10 +326,10 @@ impl<'a> Fields<'a> {
         Some(Self { entries })
     }
 
-    pub fn read<T: Read>(&self, key: &str, report: &mut Report) -> Option<Placed<T>> {
+    pub fn read<T: Read>(&self, key: &str, report: &mut Report) -> Option<Located<T>> {
         let (_, node) = self.entries.iter().find(|(written, _)| written.key == key)?;
         let value = T::read(node, &ticked(key), report)?;
-        Some(Placed { place: node.place, value })
+        Some(Located { location: node.location, value })
     }
 
     pub fn written(self) -> Vec<Written> {
@@ -338,13 +341,13 @@ fn key_text<'a>(key: &'a Node, report: &mut Report) -> Option<&'a str> {
     match &key.value {
         Value::Scalar { text, .. } => Some(text),
         other => {
-            report.add(key.place, Wrong::new(format!("a key must be text, not {}", other.noun())));
+            report.add(key.location, Wrong::new(format!("a key must be text, not {}", other.noun())));
             None
         }
     }
 }
 
-fn twice(key: &str, within: &str, first: Place) -> Wrong {
+fn twice(key: &str, within: &str, first: Location) -> Wrong {
     Wrong::new(format!("{} is given twice in {within}", ticked(key)))
         .hint(format!("the first is at line {}", first.line))
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use crate::diagnostic::{Place, Report, Wrong};
+use crate::diagnostic::{Location, Report, Wrong};
 
 /// Bytes of a file. The largest that we have heard of (generated, 10,000 routes) are a tenth of it.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -28,7 +28,7 @@ pub const NODES_MAX: u32 = 1_000_000;
 /// One value and where it begins. An alias shares the node of its anchor, and so its place.
 #[derive(Debug)]
 pub struct Node {
-    pub place: Place,
+    pub location: Location,
     pub value: Value,
     /// 1 for a scalar; one more than its highest child for the others. `height <= DEPTH_MAX`.
     height: u32,
@@ -67,33 +67,33 @@ impl Value {
 pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
-        report.add(Place::START, Wrong::new(message));
+        report.add(Location::START, Wrong::new(message));
         return None;
     }
     // The parser takes a NUL for the end, and what comes after it would not be read.
     if let Some((line, column)) =
         text.lines().zip(1..).find_map(|(line, number)| Some((number, line.chars().position(|c| c == '\0')?)))
     {
-        report.add(Place { line, column: column + 1 }, Wrong::new("the file has a NUL character"));
+        report.add(Location { line, column: column + 1 }, Wrong::new("the file has a NUL character"));
         return None;
     }
     match build(text, report) {
         Ok(Some(root)) if !matches!(root.value, Value::Null) => Some(root),
         Ok(_) => {
-            report.add(Place::START, Wrong::new("the file is empty").hint("it needs `listeners` and `clusters`"));
+            report.add(Location::START, Wrong::new("the file is empty").hint("it needs `listeners` and `clusters`"));
             None
         }
-        Err((place, wrong)) => {
-            report.add(place, wrong);
+        Err((location, wrong)) => {
+            report.add(location, wrong);
             None
         }
     }
 }
 
-fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Place, Wrong)> {
+fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location, Wrong)> {
     let mut tree = Tree::default();
     let mut documents = 0;
-    let mut last = Place::START;
+    let mut last = Location::START;
     let ahead = Cell::new(0);
     // Past the limit the parser meets the end of the file, for good: the count stays where it is.
     let chars = text.chars().take_while(|_| {
@@ -110,29 +110,29 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Place, Wr
         }
         ahead.set(0);
         let (event, span) = event.map_err(|error| syntax(&error, text))?;
-        last = self::place(span.start);
-        let place = place(span.start);
+        last = self::location(span.start);
+        let location = location(span.start);
         match event {
             Event::DocumentStart(_) => {
                 documents += 1;
                 if documents > 1 {
-                    return Err((place, Wrong::new("a second document begins here").hint("a file holds one")));
+                    return Err((location, Wrong::new("a second document begins here").hint("a file holds one")));
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), place, report);
-                tree.scalar(text.into_owned(), style == ScalarStyle::Plain, tag.is_some(), anchor, place)?;
+                refuse_own_tag(tag.as_deref(), location, report);
+                tree.scalar(text.into_owned(), style == ScalarStyle::Plain, tag.is_some(), anchor, location)?;
             }
             Event::SequenceStart(anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), place, report);
-                tree.open(Open { place, anchor, map: false, children: Vec::new() })?;
+                refuse_own_tag(tag.as_deref(), location, report);
+                tree.open(Open { location, anchor, map: false, children: Vec::new() })?;
             }
             Event::MappingStart(anchor, tag) => {
-                refuse_own_tag(tag.as_deref(), place, report);
-                tree.open(Open { place, anchor, map: true, children: Vec::new() })?;
+                refuse_own_tag(tag.as_deref(), location, report);
+                tree.open(Open { location, anchor, map: true, children: Vec::new() })?;
             }
             Event::SequenceEnd | Event::MappingEnd => tree.close()?,
-            Event::Alias(anchor) => tree.alias(anchor, place)?,
+            Event::Alias(anchor) => tree.alias(anchor, location)?,
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
         }
     }
@@ -140,15 +140,15 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Place, Wr
 }
 
 /// The parser counts lines from 1 and columns from 0.
-fn place(marker: Marker) -> Place {
-    Place { line: marker.line().max(1), column: marker.col() + 1 }
+fn location(marker: Marker) -> Location {
+    Location { line: marker.line().max(1), column: marker.col() + 1 }
 }
 
 /// The parser's words, and what to do about the mistakes that operators make most.
-fn syntax(error: &ScanError, text: &str) -> (Place, Wrong) {
-    let place = place(*error.marker());
+fn syntax(error: &ScanError, text: &str) -> (Location, Wrong) {
+    let location = location(*error.marker());
     let info = error.info();
-    let line = text.lines().nth(place.line - 1).unwrap_or_default();
+    let line = text.lines().nth(location.line - 1).unwrap_or_default();
     let hint = if info.contains("tabs") {
         Some("indent with spaces")
     } else if info.contains("block sequence entries") {
@@ -159,14 +159,14 @@ fn syntax(error: &ScanError, text: &str) -> (Place, Wrong) {
         None
     };
     let wrong = Wrong::new(format!("this is not YAML: {info}"));
-    (place, hint.into_iter().fold(wrong, Wrong::hint))
+    (location, hint.into_iter().fold(wrong, Wrong::hint))
 }
 
 /// `!!str` and its like say what we find out anyway; any other tag asks for something that this file does not have.
-fn refuse_own_tag(tag: Option<&Tag>, place: Place, report: &mut Report) {
+fn refuse_own_tag(tag: Option<&Tag>, location: Location, report: &mut Report) {
     if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
         report.add(
-            place,
+            location,
             Wrong::new("a tag (`!…`) has no meaning in this file").hint("put text that begins with `!` in quotes"),
         );
     }
@@ -174,7 +174,7 @@ fn refuse_own_tag(tag: Option<&Tag>, place: Place, report: &mut Report) {
 
 /// A list or mapping whose end has not come yet.
 struct Open {
-    place: Place,
+    location: Location,
     /// 0: none.
     anchor: usize,
     map: bool,
@@ -200,25 +200,25 @@ impl Tree {
         plain: bool,
         tagged: bool,
         anchor: usize,
-        place: Place,
-    ) -> Result<(), (Place, Wrong)> {
+        location: Location,
+    ) -> Result<(), (Location, Wrong)> {
         let null = plain && !tagged && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL");
         let value = if null { Value::Null } else { Value::Scalar { text, plain: plain && !tagged } };
-        self.count(1, place)?;
-        self.add(Node { place, value, height: 1, nodes: 1 }, anchor)
+        self.count(1, location)?;
+        self.add(Node { location, value, height: 1, nodes: 1 }, anchor)
     }
 
-    fn open(&mut self, open: Open) -> Result<(), (Place, Wrong)> {
-        self.count(1, open.place)?;
+    fn open(&mut self, open: Open) -> Result<(), (Location, Wrong)> {
+        self.count(1, open.location)?;
         if self.open.len() as u32 + 1 >= DEPTH_MAX {
-            return Err((open.place, too_deep()));
+            return Err((open.location, too_deep()));
         }
         self.open.push(open);
         Ok(())
     }
 
-    fn close(&mut self) -> Result<(), (Place, Wrong)> {
-        let Some(Open { place, anchor, map, children }) = self.open.pop() else { return Ok(()) };
+    fn close(&mut self) -> Result<(), (Location, Wrong)> {
+        let Some(Open { location, anchor, map, children }) = self.open.pop() else { return Ok(()) };
         let height = 1 + children.iter().map(|child| child.height).max().unwrap_or(0);
         let nodes = children.iter().fold(1u32, |sum, child| sum.saturating_add(child.nodes));
         let value = if map {
@@ -231,23 +231,23 @@ impl Tree {
         } else {
             Value::List(children)
         };
-        self.add(Node { place, value, height, nodes }, anchor)
+        self.add(Node { location, value, height, nodes }, anchor)
     }
 
-    fn alias(&mut self, anchor: usize, place: Place) -> Result<(), (Place, Wrong)> {
+    fn alias(&mut self, anchor: usize, location: Location) -> Result<(), (Location, Wrong)> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
-            return Err((place, Wrong::new("an alias stands inside the value that it names")));
+            return Err((location, Wrong::new("an alias stands inside the value that it names")));
         };
         // The way down to this place, and what hangs below the anchor: only both together say how deep a reader would go.
         if self.open.len() as u32 + node.height > DEPTH_MAX {
-            return Err((place, too_deep()));
+            return Err((location, too_deep()));
         }
-        self.count(node.nodes, place)?;
+        self.count(node.nodes, location)?;
         self.hang(node);
         Ok(())
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), (Place, Wrong)> {
+    fn add(&mut self, node: Node, anchor: usize) -> Result<(), (Location, Wrong)> {
         let node = Rc::new(node);
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
@@ -263,10 +263,13 @@ impl Tree {
         }
     }
 
-    fn count(&mut self, nodes: u32, place: Place) -> Result<(), (Place, Wrong)> {
+    fn count(&mut self, nodes: u32, location: Location) -> Result<(), (Location, Wrong)> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > NODES_MAX {
-            return Err((place, Wrong::new(format!("the file holds more than {NODES_MAX} values, aliases followed"))));
+            return Err((
+                location,
+                Wrong::new(format!("the file holds more than {NODES_MAX} values, aliases followed")),
+            ));
         }
         Ok(())
     }
@@ -290,7 +293,7 @@ mod tests {
     }
 
     fn shown(node: &Node) -> String {
-        let Place { line, column } = node.place;
+        let Location { line, column } = node.location;
         match &node.value {
             Value::Null => format!("null@{line}:{column}"),
             Value::Scalar { text, plain } => format!("{}{text}@{line}:{column}", if *plain { "" } else { "'" }),

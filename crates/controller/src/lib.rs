@@ -11,17 +11,17 @@
 mod index;
 mod lease;
 mod objects;
+mod reconciler;
 mod settings;
 mod start;
 mod translate;
 mod watch;
-mod work;
 mod write;
 
+pub use reconciler::{Outcome, Refusal, Update};
 pub use settings::{INGRESS_CONTROLLER, Pool, Published, Settings};
 pub use start::{Handle, Options, start};
 pub use translate::{DRAIN_TIMEOUT, FLOWS_MAX};
-pub use work::{Outcome, Refusal, Update};
 
 #[cfg(test)]
 mod tests;

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::lease::Claim;
+use crate::reconciler::{Reconciler, Update};
 use crate::settings::Settings;
 use crate::watch::{self as watches, News, Watching};
-use crate::work::{Update, Work};
 
 /// News that wait for the loop. Watches wait when it is full: the API server keeps the rest for them. Few, since each is an object as it came,
 /// several times as large as what is kept of it.
@@ -114,7 +114,7 @@ fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: St
         watches::begin(&watching, &mut tasks);
         drop(watching);
         let lease = tokio::spawn(claim.hold(held));
-        Work::new(options.settings, expected, updates, client).run(news_receiver, leads).await;
+        Reconciler::new(options.settings, expected, updates, client).run(news_receiver, leads).await;
         // Its receiver is gone, so that it ends by itself; unless the API server does not answer.
         let _ = tokio::time::timeout(RELEASE_TIMEOUT, lease).await;
         tasks.abort_all();

@@ -16,9 +16,9 @@ use crate::index::{Kind, Name, RouteKind, Watched};
 use crate::objects::{
     BackendTLSPolicy, GRPCRoute, Gateway, GatewayClass, HTTPRoute, ListenerSet, TCPRoute, TLSRoute, UDPRoute,
 };
+use crate::reconciler::WriteOutcome;
 use crate::settings::Settings;
 use crate::translate::{Notice, Write};
-use crate::work::WriteOutcome;
 
 /// One write that takes longer is given up, and tried again later.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
 use crate::probe::{Failure, probe};
-use crate::way::Way;
+use crate::transport::ProbeTransport;
 
 /// Probes under way at once, over all clusters: bounds the sockets. Others wait; their timeout begins when they do.
 pub const PROBES_AT_ONCE_MAX: usize = 512;
 
 /// An endpoint that is to be probed.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct ProbeTarget {
     /// Who is told.
     pub cluster: Arc<ClusterState>,
     /// The endpoint, as an index into the cluster.
@@ -29,8 +29,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// What is asked, and how often.
     pub check: HealthCheck,
-    /// What goes before the question. Not to another port than the endpoint's own, which need not speak as the endpoint does.
-    pub way: Way,
+    /// How the probe talks to the endpoint. Not used for another port than the endpoint's own, which may speak another protocol.
+    pub transport: ProbeTransport,
 }
 
 /// Why an endpoint is unhealthy, or why its last probe failed though it is not unhealthy yet.
@@ -64,7 +64,7 @@ struct Common {
 /// One probe and its task.
 struct Running {
     check: HealthCheck,
-    way: Way,
+    transport: ProbeTransport,
     state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
 }
@@ -75,7 +75,7 @@ struct State {
     proven: bool,
     /// The last failure, and when it was; `None` once a probe has succeeded and the verdict is healthy.
     failure: Option<(Failure, u64)>,
-    targets: Vec<Target>,
+    targets: Vec<ProbeTarget>,
 }
 
 impl Checker {
@@ -93,13 +93,13 @@ impl Checker {
     ///
     /// A probe whose address and check stay keeps its count of results and its schedule, and tells the new cluster states its verdict at
     /// once. An endpoint that is probed no longer is taken as healthy again: nothing would ever say so.
-    pub fn apply(&mut self, targets: Vec<Target>) {
+    pub fn apply(&mut self, targets: Vec<ProbeTarget>) {
         let still_probed: HashSet<_> = targets.iter().filter_map(endpoint_of).collect();
         let mut groups = group(targets);
         for (address, running) in &mut self.running {
             let groups = groups.entry(*address).or_default();
             running.retain(|probe| {
-                let same = |group: &[Target]| group.first().is_some_and(|target| probe.serves(target));
+                let same = |group: &[ProbeTarget]| group.first().is_some_and(|target| probe.serves(target));
                 let targets = groups.iter().position(|group| same(group)).map(|place| groups.swap_remove(place));
                 let stays = targets.is_some();
                 let now_ms = (self.common.now_ms)();
@@ -118,16 +118,16 @@ impl Checker {
         self.running.retain(|_, running| !running.is_empty());
     }
 
-    fn start(&mut self, address: SocketAddr, targets: Vec<Target>) -> Option<Running> {
+    fn start(&mut self, address: SocketAddr, targets: Vec<ProbeTarget>) -> Option<Running> {
         let first = targets.first()?;
-        let (check, way) = (first.check.clone(), first.way());
+        let (check, transport) = (first.check.clone(), first.transport());
         // What is known to be dead, since an earlier process or another check found it so, stays dead until probes say otherwise.
         let healthy = !targets.iter().any(|target| target.cluster.probes_fail(target.index));
         let machine = HealthMachine::new(&check, healthy);
         let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
         let rng = Rng::new(self.rng.next_u64());
-        let run = run(address, check.clone(), way.clone(), Arc::clone(&state), Arc::clone(&self.common), rng);
-        Some(Running { check, way, state, task: tokio::spawn(run) })
+        let run = run(address, check.clone(), transport.clone(), Arc::clone(&state), Arc::clone(&self.common), rng);
+        Some(Running { check, transport, state, task: tokio::spawn(run) })
     }
 
     /// The last failure of each endpoint that is unhealthy or has failed its last probe, sorted by cluster and address.
@@ -166,12 +166,12 @@ impl Checker {
 }
 
 /// By address, those together that one probe can serve.
-fn group(targets: Vec<Target>) -> HashMap<SocketAddr, Vec<Vec<Target>>> {
-    let mut groups: HashMap<SocketAddr, Vec<Vec<Target>>> = HashMap::new();
+fn group(targets: Vec<ProbeTarget>) -> HashMap<SocketAddr, Vec<Vec<ProbeTarget>>> {
+    let mut groups: HashMap<SocketAddr, Vec<Vec<ProbeTarget>>> = HashMap::new();
     for target in targets {
         let groups = groups.entry(target.probed()).or_default();
-        let same = |group: &&mut Vec<Target>| {
-            group.first().is_some_and(|other| (&other.check, other.way()) == (&target.check, target.way()))
+        let same = |group: &&mut Vec<ProbeTarget>| {
+            group.first().is_some_and(|other| (&other.check, other.transport()) == (&target.check, target.transport()))
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(target),
@@ -182,7 +182,7 @@ fn group(targets: Vec<Target>) -> HashMap<SocketAddr, Vec<Vec<Target>>> {
 }
 
 /// Tells endpoint states apart, which outlive the cluster states.
-fn endpoint_of(target: &Target) -> Option<*const balance::EndpointState> {
+fn endpoint_of(target: &ProbeTarget) -> Option<*const balance::EndpointState> {
     target.cluster.endpoints().get(target.index).map(Arc::as_ptr)
 }
 
@@ -191,20 +191,20 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Target {
+impl ProbeTarget {
     fn probed(&self) -> SocketAddr {
         SocketAddr::new(self.address.ip(), self.check.port.unwrap_or(self.address.port()))
     }
 
     /// What goes before the question of the probe.
-    fn way(&self) -> Way {
-        if self.probed() == self.address { self.way.clone() } else { Way::default() }
+    fn transport(&self) -> ProbeTransport {
+        if self.probed() == self.address { self.transport.clone() } else { ProbeTransport::default() }
     }
 }
 
 impl Running {
-    fn serves(&self, target: &Target) -> bool {
-        self.check == target.check && self.way == target.way()
+    fn serves(&self, target: &ProbeTarget) -> bool {
+        self.check == target.check && self.transport == target.transport()
     }
 }
 
@@ -218,7 +218,7 @@ impl Drop for Running {
 async fn run(
     address: SocketAddr,
     check: HealthCheck,
-    way: Way,
+    transport: ProbeTransport,
     state: Arc<Mutex<State>>,
     common: Arc<Common>,
     mut rng: Rng,
@@ -230,7 +230,7 @@ async fn run(
         let next = sleep(Duration::from_millis(next_probe_delay_ms(interval_ms, &mut rng)));
         // The semaphore is never closed.
         let permit = common.permits.acquire().await.ok();
-        let result = probe(address, &check, &way).await;
+        let result = probe(address, &check, &transport).await;
         drop(permit);
         lock(&state).conclude(result, (common.now_ms)());
         common.results.send_modify(|results| *results += 1);
@@ -240,7 +240,7 @@ async fn run(
 
 impl State {
     /// Serves other targets from now on. Returns those before.
-    fn take_over(&mut self, targets: Vec<Target>, now_ms: u64) -> Vec<Target> {
+    fn take_over(&mut self, targets: Vec<ProbeTarget>, now_ms: u64) -> Vec<ProbeTarget> {
         let before = std::mem::replace(&mut self.targets, targets);
         if self.proven {
             self.tell(now_ms);
@@ -318,14 +318,14 @@ mod tests {
         Arc::new(ClusterState::new(&model::Cluster::new("c", Vec::new()), vec![(endpoint, 1)]))
     }
 
-    fn target(cluster: &Arc<ClusterState>, name: &str) -> Target {
-        Target {
+    fn target(cluster: &Arc<ClusterState>, name: &str) -> ProbeTarget {
+        ProbeTarget {
             cluster: Arc::clone(cluster),
             index: 0,
             cluster_name: name.to_owned(),
             address: cluster.endpoints()[0].address(),
             check: check(),
-            way: Way::default(),
+            transport: ProbeTransport::default(),
         }
     }
 
@@ -537,8 +537,8 @@ mod tests {
         let cluster = cluster(address);
         let mut target = target(&cluster, "web");
         target.check.port = Some(healthy.port());
-        target.way.proxy_protocol = Some(model::ProxyProtocol::V1);
-        assert_eq!(target.way(), Way::default());
+        target.transport.proxy_protocol = Some(model::ProxyProtocol::V1);
+        assert_eq!(target.transport(), ProbeTransport::default());
         let mut checker = checker();
         checker.apply(vec![target]);
         probes(&checker, 2).await;

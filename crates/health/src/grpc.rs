@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use wire::h2::Target;
+use wire::h2::PseudoHeaders;
 
 use crate::h2::{Answer, Request, ask};
 use crate::probe::{Failure, USER_AGENT};
-use crate::way::Stream;
+use crate::transport::Stream;
 
 const CHECK: &[u8] = b"/grpc.health.v1.Health/Check";
 
@@ -27,7 +27,7 @@ pub(crate) async fn check(
     let body = framed(&health_check_request(service));
     let timeout = format!("{}m", timeout.as_millis().min(TIMEOUT_MAX));
     let request = Request {
-        target: Target {
+        target: PseudoHeaders {
             method: b"POST",
             scheme: scheme.as_bytes(),
             authority: authority.as_bytes(),

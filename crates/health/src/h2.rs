@@ -1,11 +1,11 @@
 //! One request over HTTP/2, and its answer: the client's side of [`wire::h2`] on a connection that is used once.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use wire::h2::{Connection, Event, Handled, Limits, ResetBy, Role, Target};
+use wire::h2::{Connection, Event, Handled, Limits, PseudoHeaders, ResetBy, Role};
 use wire::message::{Field, ResponseHead};
 
 use crate::probe::{Failure, broken};
-use crate::way::Stream;
+use crate::transport::Stream;
 
 /// Bytes of an answer's body; a health check has some ten.
 pub(crate) const BODY_BYTES_MAX: usize = 16 * 1024;
@@ -15,7 +15,7 @@ const READ_BYTES: usize = 4 * 1024;
 
 /// What is asked.
 pub(crate) struct Request<'r> {
-    pub(crate) target: Target<'r>,
+    pub(crate) target: PseudoHeaders<'r>,
     /// Names in lower case.
     pub(crate) fields: &'r [(&'r [u8], &'r [u8])],
     /// At most 16 KiB, which every window takes at once.
@@ -43,7 +43,7 @@ impl Answer {
 /// Asks, by prior knowledge.
 pub(crate) async fn ask(stream: &mut (impl Stream + ?Sized), request: &Request<'_>) -> Result<Answer, Failure> {
     let limits = Limits { extended_connect: false, ..Limits::default() };
-    let mut asking = Asking {
+    let mut asking = ProbeExchange {
         connection: Connection::new(Role::Client, limits),
         answer: Answer::default(),
         wants_body: request.wants_body,
@@ -65,13 +65,13 @@ pub(crate) async fn ask(stream: &mut (impl Stream + ?Sized), request: &Request<'
     }
 }
 
-struct Asking {
+struct ProbeExchange {
     connection: Connection,
     answer: Answer,
     wants_body: bool,
 }
 
-impl Asking {
+impl ProbeExchange {
     fn send(&mut self, request: &Request<'_>) -> Result<(), Failure> {
         // A connection that nobody has answered on has room for one stream, and its windows for the body.
         let not_sent = |_| Failure::Http2("no room for a request".to_owned());

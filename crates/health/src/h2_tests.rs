@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::probe::probe;
-use crate::{Handshake, Handshaking, Stream, Way};
+use crate::{Handshake, Handshaking, ProbeTransport, Stream};
 
 /// What the endpoint does with the request.
 enum Then {
@@ -24,7 +24,7 @@ enum Then {
 }
 
 /// What the endpoint was asked.
-struct Asked {
+struct ReceivedRequest {
     request: Request<()>,
     body: Vec<u8>,
     trailers: Option<HeaderMap>,
@@ -37,7 +37,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// Serves the first request of one connection.
-async fn serve(listener: TcpListener, then: Then) -> Asked {
+async fn serve(listener: TcpListener, then: Then) -> ReceivedRequest {
     let (stream, _) = listener.accept().await.unwrap();
     let mut connection = server::handshake(stream).await.unwrap();
     let (request, mut respond) = connection.accept().await.unwrap().unwrap();
@@ -71,7 +71,7 @@ async fn serve(listener: TcpListener, then: Then) -> Asked {
     }
     // Ends when the probe closes.
     driver.await.unwrap();
-    Asked { request: Request::from_parts(head, ()), body, trailers }
+    ReceivedRequest { request: Request::from_parts(head, ()), body, trailers }
 }
 
 fn grpc(service: &str, host: Option<&str>) -> HealthCheck {
@@ -82,9 +82,9 @@ fn grpc(service: &str, host: Option<&str>) -> HealthCheck {
 }
 
 /// Empty for success, else the reason.
-async fn ask(check: &HealthCheck, way: &Way, then: Then) -> (Asked, String) {
+async fn ask(check: &HealthCheck, transport: &ProbeTransport, then: Then) -> (ReceivedRequest, String) {
     let (listener, address) = listen().await;
-    let (asked, result) = tokio::join!(serve(listener, then), probe(address, check, way));
+    let (asked, result) = tokio::join!(serve(listener, then), probe(address, check, transport));
     (asked, result.err().map_or(String::new(), |failure| failure.to_string()))
 }
 
@@ -93,7 +93,7 @@ const OK: &[(&str, &str)] = &[("grpc-status", "0")];
 #[tokio::test]
 async fn only_serving_is_well() {
     let check = |then, expect: &'static str| async move {
-        let (_, got) = ask(&grpc("a.B", None), &Way::default(), then).await;
+        let (_, got) = ask(&grpc("a.B", None), &ProbeTransport::default(), then).await;
         assert_eq!(got, expect);
     };
     check(Then::Answer(200, &[b"\0\0\0\0\x02\x08\x01"], OK), "").await;
@@ -113,8 +113,8 @@ async fn only_serving_is_well() {
 
 #[tokio::test]
 async fn what_is_asked() {
-    let (asked, _) = ask(&grpc("a.B", None), &Way::default(), Then::HeadAlone(200, OK)).await;
-    let Asked { request, body, trailers } = asked;
+    let (asked, _) = ask(&grpc("a.B", None), &ProbeTransport::default(), Then::HeadAlone(200, OK)).await;
+    let ReceivedRequest { request, body, trailers } = asked;
     assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/grpc.health.v1.Health/Check"));
     assert_eq!(request.uri().scheme_str(), Some("http"));
     assert!(request.uri().authority().unwrap().as_str().starts_with("127.0.0.1:"));
@@ -125,7 +125,8 @@ async fn what_is_asked() {
     assert_eq!(field("user-agent").as_deref(), Some(concat!("steelyard-health/", env!("CARGO_PKG_VERSION"))));
     assert_eq!((body.as_slice(), trailers), (&b"\0\0\0\0\x05\x0a\x03a.B"[..], None));
 
-    let (asked, _) = ask(&grpc("", Some("greeter.example")), &Way::default(), Then::HeadAlone(200, OK)).await;
+    let (asked, _) =
+        ask(&grpc("", Some("greeter.example")), &ProbeTransport::default(), Then::HeadAlone(200, OK)).await;
     assert_eq!(asked.request.uri().authority().unwrap().as_str(), "greeter.example");
     assert_eq!(asked.body, b"\0\0\0\0\0");
 }
@@ -145,8 +146,8 @@ impl Handshake for NoHandshake {
 
 #[tokio::test]
 async fn within_tls_the_scheme_is_https() {
-    let way = Way { tls: Some(Arc::new(NoHandshake)), ..Way::default() };
-    let (asked, got) = ask(&grpc("a.B", None), &way, Then::Answer(200, &[b"\0\0\0\0\x02\x08\x01"], OK)).await;
+    let transport = ProbeTransport { tls: Some(Arc::new(NoHandshake)), ..ProbeTransport::default() };
+    let (asked, got) = ask(&grpc("a.B", None), &transport, Then::Answer(200, &[b"\0\0\0\0\x02\x08\x01"], OK)).await;
     assert_eq!((asked.request.uri().scheme_str(), got.as_str()), (Some("https"), ""));
 }
 
@@ -154,11 +155,11 @@ async fn within_tls_the_scheme_is_https() {
 async fn http_is_asked_in_the_protocol_of_the_cluster() {
     let mut check = grpc("", None);
     check.probe = Probe::Http { path: "/healthz?deep=1".to_owned(), host: None, expect: (200, 399) };
-    let way = Way { protocol: ClusterProtocol::H2, ..Way::default() };
-    let (asked, got) = ask(&check, &way, Then::HeadAlone(204, &[])).await;
+    let transport = ProbeTransport { protocol: ClusterProtocol::H2, ..ProbeTransport::default() };
+    let (asked, got) = ask(&check, &transport, Then::HeadAlone(204, &[])).await;
     assert_eq!((asked.request.method().as_str(), asked.request.uri().path()), ("GET", "/healthz"));
     assert_eq!((asked.request.uri().query(), got.as_str()), (Some("deep=1"), ""));
-    let (_, got) = ask(&check, &way, Then::Answer(503, &[b"sorry"], OK)).await;
+    let (_, got) = ask(&check, &transport, Then::Answer(503, &[b"sorry"], OK)).await;
     assert_eq!(got, "status 503, expected 200-399");
 }
 
@@ -177,8 +178,8 @@ async fn an_endpoint_that_does_not_speak_http2() {
             _ = stream.read_to_end(&mut Vec::new()).await;
         };
         let check = grpc("", None);
-        let way = Way::default();
-        let ((), result) = tokio::join!(serve, probe(address, &check, &way));
+        let transport = ProbeTransport::default();
+        let ((), result) = tokio::join!(serve, probe(address, &check, &transport));
         assert_eq!(result.unwrap_err().to_string(), expect);
     };
     check(b"", "HTTP/2: closed before the end of the answer").await;

@@ -15,8 +15,8 @@ mod h2;
 #[cfg(test)]
 mod h2_tests;
 mod probe;
-mod way;
+mod transport;
 
-pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, Target};
+pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, ProbeTarget};
 pub use probe::RESPONSE_BYTES_MAX;
-pub use way::{Handshake, Handshaking, Stream, Way};
+pub use transport::{Handshake, Handshaking, ProbeTransport, Stream};

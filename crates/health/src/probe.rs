@@ -10,10 +10,10 @@ use model::{ClusterProtocol, HealthCheck, Probe, ProxyProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
-use wire::h2::Target;
+use wire::h2::PseudoHeaders;
 use wire::proxy_protocol;
 
-use crate::way::{Stream, Way};
+use crate::transport::{ProbeTransport, Stream};
 use crate::{grpc, h2};
 
 /// Bytes read of an answer in search of the end of its status line.
@@ -98,28 +98,28 @@ impl fmt::Display for Seconds {
 }
 
 /// Probes `address` once. Takes no longer than the check's timeout.
-pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, way: &Way) -> Result<(), Failure> {
+pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &ProbeTransport) -> Result<(), Failure> {
     let mut deadline = pin!(sleep(check.timeout));
     let connected = before(deadline.as_mut(), TcpStream::connect(address)).await;
     let mut tcp = connected.ok_or(Failure::ConnectTimeout(check.timeout))?.map_err(broken)?;
     let exchange = async {
-        let header = header(&tcp, address, way.proxy_protocol).map_err(broken)?;
+        let header = header(&tcp, address, transport.proxy_protocol).map_err(broken)?;
         tcp.write_all(&header).await.map_err(broken)?;
         let host = match &check.probe {
             Probe::Tcp => return Ok(()),
             Probe::Http { host, .. } | Probe::Grpc { host, .. } => host,
         };
         let authority = host.clone().unwrap_or_else(|| address.to_string());
-        let scheme = if way.tls.is_some() { "https" } else { "http" };
-        let mut stream: Box<dyn Stream> = match &way.tls {
+        let scheme = if transport.tls.is_some() { "https" } else { "http" };
+        let mut stream: Box<dyn Stream> = match &transport.tls {
             None => Box::new(tcp),
-            Some(tls) => tls.handshake(tcp, address, way.host.as_deref()).await.map_err(Failure::tls)?,
+            Some(tls) => tls.handshake(tcp, address, transport.host.as_deref()).await.map_err(Failure::tls)?,
         };
         match &check.probe {
             Probe::Tcp => Ok(()),
             Probe::Grpc { service, .. } => grpc::check(&mut stream, service, &authority, scheme, check.timeout).await,
             Probe::Http { path, expect, .. } => {
-                let got = match way.protocol {
+                let got = match transport.protocol {
                     ClusterProtocol::H1 => status(&mut stream, path, &authority).await?,
                     ClusterProtocol::H2 => status_over_h2(&mut stream, path, &authority, scheme).await?,
                 };
@@ -154,7 +154,7 @@ async fn status_over_h2(
     authority: &str,
     scheme: &str,
 ) -> Result<u16, Failure> {
-    let target = Target {
+    let target = PseudoHeaders {
         method: b"GET",
         scheme: scheme.as_bytes(),
         authority: authority.as_bytes(),
@@ -251,8 +251,8 @@ mod tests {
             _ = stream.write_all(answer).await;
             head
         };
-        let way = Way { proxy_protocol: header, ..Way::default() };
-        let probed = probe(address, check, &way);
+        let transport = ProbeTransport { proxy_protocol: header, ..ProbeTransport::default() };
+        let probed = probe(address, check, &transport);
         tokio::join!(serve, probed)
     }
 
@@ -327,7 +327,7 @@ mod tests {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
-        assert_eq!(probe(address, &http((200, 200)), &Way::default()).await, Err(Failure::Refused));
+        assert_eq!(probe(address, &http((200, 200)), &ProbeTransport::default()).await, Err(Failure::Refused));
     }
 
     #[tokio::test]
@@ -336,7 +336,7 @@ mod tests {
         let (_listener, address) = listen().await;
         let mut check = http((200, 200));
         check.timeout = Duration::from_millis(20);
-        let failure = probe(address, &check, &Way::default()).await.unwrap_err();
+        let failure = probe(address, &check, &ProbeTransport::default()).await.unwrap_err();
         assert_eq!(failure.to_string(), "no answer within 20 ms");
     }
 

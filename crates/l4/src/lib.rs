@@ -33,8 +33,6 @@ mod absent;
 #[cfg(kernel_plane)]
 mod abi;
 #[cfg(kernel_plane)]
-mod along;
-#[cfg(kernel_plane)]
 mod attach;
 #[cfg(kernel_plane)]
 mod collect;
@@ -70,6 +68,8 @@ mod sync;
 mod table;
 #[cfg(kernel_plane)]
 mod trace;
+#[cfg(kernel_plane)]
+mod vip_routes;
 
 #[cfg(not(kernel_plane))]
 pub use absent::{Plane, addresses_of_host, built, detach, pinned};

@@ -76,8 +76,8 @@ pub(crate) struct Plan {
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) identity: Identity,
-    /// It names no interfaces: they are found along the routes.
-    pub(crate) along: bool,
+    /// It names no interfaces: they are found by the routes to its endpoints.
+    pub(crate) is_routed: bool,
     /// As configured, with the index.
     pub(crate) endpoints: BTreeMap<SocketAddr, u32>,
     /// What its table was made of.
@@ -141,8 +141,8 @@ pub(crate) fn plan(
         let known = previous.vips.get(&id).filter(|named| named.basis == basis).and_then(|_| held.tables.get(&id));
         let table = known.cloned().unwrap_or_else(|| basis.table());
         plan.add(vip, id, table, sources);
-        let (name, along) = (vip.name.clone(), vip.interfaces.is_empty());
-        plan.vips.insert(id, Named { name, identity, along, endpoints, basis });
+        let (name, is_routed) = (vip.name.clone(), vip.interfaces.is_empty());
+        plan.vips.insert(id, Named { name, identity, is_routed, endpoints, basis });
     }
     for (id, endpoint) in &held.endpoints {
         if !plan.content.endpoints.contains_key(id) {
@@ -187,14 +187,14 @@ impl Plan {
     }
 
     /// Addresses of endpoints, those that are leaving among them, of vips whose interfaces are found along the routes. `held`: what the maps hold.
-    pub(crate) fn along(&self, held: &Content) -> BTreeSet<IpAddr> {
-        let is_along = |endpoint: &&lb_endpoint| self.vips.get(&endpoint.vip).is_some_and(|named| named.along);
-        held.endpoints.values().filter(is_along).map(|endpoint| address_of(endpoint.addr)).collect()
+    pub(crate) fn routed_endpoints(&self, held: &Content) -> BTreeSet<IpAddr> {
+        let is_of_routed = |endpoint: &&lb_endpoint| self.vips.get(&endpoint.vip).is_some_and(|named| named.is_routed);
+        held.endpoints.values().filter(is_of_routed).map(|endpoint| address_of(endpoint.addr)).collect()
     }
 
     /// Whether there are such vips of IPv4, and of IPv6.
     pub(crate) fn families_along(&self) -> [bool; 2] {
-        let has = |ipv6| self.vips.values().any(|named| named.along && named.identity.address.is_ipv6() == ipv6);
+        let has = |ipv6| self.vips.values().any(|named| named.is_routed && named.identity.address.is_ipv6() == ipv6);
         [has(false), has(true)]
     }
 

@@ -12,7 +12,6 @@ use model::{Endpoint, EndpointAddress, Vip};
 use telemetry::Sample;
 
 use crate::abi::*;
-use crate::along::Along;
 use crate::attach::{Attachments, detach_everywhere};
 use crate::collect::{Walk, Walked};
 use crate::content::Content;
@@ -24,6 +23,7 @@ use crate::pins::{Held, Pins, remove_folder, sweep};
 use crate::plan::{self, Plan, Unreachable};
 use crate::reset::Prodder;
 use crate::sync::{Maps, get, set};
+use crate::vip_routes::VipRoutes;
 use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
 use reach::{check_interfaces, sources};
 
@@ -43,7 +43,7 @@ pub struct Plane {
     attachments: Attachments,
     /// The interfaces that the programs are to be at, by index.
     pub(crate) attached: BTreeMap<u32, String>,
-    along: Along,
+    vip_routes: VipRoutes,
     unreachable: Unreachable,
     /// Endpoints towards which this host had no source address.
     sourceless: BTreeSet<SocketAddr>,
@@ -127,7 +127,7 @@ impl Plane {
         let mut plane = Self {
             attachments: Attachments::new(&pins, options.force_tc),
             attached: BTreeMap::new(),
-            along: Along::default(),
+            vip_routes: VipRoutes::default(),
             unreachable: Unreachable::default(),
             sourceless: BTreeSet::new(),
             reach_differs: false,

@@ -53,8 +53,8 @@ pub use listener::{
 };
 pub use matcher::{GRPC_STATUS_NAMES, GrpcMatcher, HostMatcher, PathMatcher, TextMatcher, ValueMatcher};
 pub use policy::{
-    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RoutePolicy, Scheme, Sticky,
-    Target, WeightedCluster,
+    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, RouteAction, RoutePolicy, Scheme,
+    Sticky, WeightedCluster,
 };
 pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};

@@ -8,7 +8,7 @@ use crate::ClusterId;
 
 /// What becomes of the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RouteAction {
     /// One of these serves it, each as often as its weight says. At least one.
     Clusters(Vec<WeightedCluster>),
     /// The client is sent elsewhere.
@@ -24,7 +24,7 @@ pub struct WeightedCluster {
     pub weight: u32,
 }
 
-impl Target {
+impl RouteAction {
     /// The clusters, in their order; none of a redirect.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> + '_ {
         let clusters = match self {
@@ -36,7 +36,7 @@ impl Target {
 }
 
 /// One cluster serves all.
-impl From<ClusterId> for Target {
+impl From<ClusterId> for RouteAction {
     fn from(cluster: ClusterId) -> Self {
         Self::Clusters(vec![WeightedCluster { cluster, weight: 1 }])
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{GrpcMatcher, HostMatcher, PathMatcher, RoutePolicy, Target, ValueMatcher};
+use crate::{GrpcMatcher, HostMatcher, PathMatcher, RouteAction, RoutePolicy, ValueMatcher};
 
 /// One entry of a listener's routing table. All conditions must hold; an empty list of a kind always does.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub struct Route {
     /// A call of gRPC: its content type says so. `path` and `methods` are then those of the service or method.
     pub grpc: Option<GrpcMatcher>,
     /// Who serves it.
-    pub to: Target,
+    pub to: RouteAction,
     /// From the end of the request's headers to the end of the response's; then 504. `None`: no limit.
     pub timeout: Option<Duration>,
     /// What else is done.
@@ -33,7 +33,7 @@ pub struct Route {
 
 impl Route {
     /// The route that takes every request, and does nothing to it.
-    pub fn to_all(name: impl Into<String>, to: Target) -> Self {
+    pub fn to_all(name: impl Into<String>, to: RouteAction) -> Self {
         Self {
             name: name.into(),
             hosts: Vec::new(),

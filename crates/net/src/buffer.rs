@@ -7,24 +7,24 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::free_list::FreeList;
 use crate::memory::{self, Pressure};
-use crate::spares::Spares;
 
-/// Room of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in rooms of 16 KiB, each of which
+/// Size of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in buffers of 16 KiB, each of which
 /// begins a page, what they hold would lie in a few sets of the caches.
 const TINY_BYTES: usize = 1024;
 
-/// Room of a little buffer, for one read while the process has used up its memory: about as much as the rest of an exchange costs.
+/// Size of a little buffer, for one read while the process has used up its memory: about as much as the rest of an exchange costs.
 const LITTLE_BYTES: usize = 4 * 1024;
 
-/// Room of a small buffer: a head of the default limit needs two, all else fits one.
+/// Size of a small buffer: a head of the default limit needs two, all else fits one.
 pub const SMALL_BYTES: usize = 16 * 1024;
 
-/// Room of a large buffer, for bodies and streams that have shown themselves to be bulk. Measured over loopback: a recv of 256 KiB
+/// Size of a large buffer, for bodies and streams that have shown themselves to be bulk. Measured over loopback: a recv of 256 KiB
 /// costs a third less CPU a byte than one of 16 KiB, and more than that gains nothing.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// The sizes of buffers that are used again, and how many spare ones of each a thread keeps: 0.25 MiB of tiny and of little ones, 4 MiB of small
+/// The sizes of buffers that are used again, and how many free ones of each size a thread keeps: 0.25 MiB of tiny and of little ones, 4 MiB of small
 /// and of large ones, at most 0.5 MiB of each size between. The sizes lie so close together that a buffer, once it is larger than a small one, is at most half
 /// as large again as what it has to hold: a client decides how much a stream holds. DATA of one stream reaches 128 KiB.
 const KINDS: [(usize, usize); 11] = [
@@ -42,11 +42,11 @@ const KINDS: [(usize, usize); 11] = [
 ];
 
 thread_local! {
-    /// Rooms of [`LARGE_BYTES`] that this thread has given out.
+    /// Buffers of [`LARGE_BYTES`] that this thread has in use.
     static LARGE_IN_USE: Cell<usize> = const { Cell::new(0) };
 
-    /// Spare rooms of this thread, by size as in [`KINDS`].
-    static ROOMS: RefCell<[Spares<[u8]>; KINDS.len()]> = const { RefCell::new([const { Spares::new() }; KINDS.len()]) };
+    /// The buffer pool of this thread: a free list for each size of [`KINDS`].
+    static POOL: RefCell<[FreeList<[u8]>; KINDS.len()]> = const { RefCell::new([const { FreeList::new() }; KINDS.len()]) };
 }
 
 /// Large buffers of this thread that are in use.
@@ -54,21 +54,21 @@ pub fn large_in_use() -> usize {
     LARGE_IN_USE.get()
 }
 
-/// Room for one read: [`SMALL_BYTES`], and less while memory is full.
+/// Size of a buffer for one read: [`SMALL_BYTES`], and less while memory is full.
 pub fn piece_bytes() -> usize {
     if memory::pressure() == Pressure::Full { LITTLE_BYTES } else { SMALL_BYTES }
 }
 
-/// Drops spare rooms of this thread that nobody needs ([`Spares::trim`]).
+/// Frees storage in this thread's pool that is not needed ([`FreeList::trim`]).
 pub fn trim() {
-    ROOMS.with_borrow_mut(|rooms| rooms.iter_mut().for_each(Spares::trim));
+    POOL.with_borrow_mut(|lists| lists.iter_mut().for_each(FreeList::trim));
 }
 
-/// Bytes that were read and not yet used. Its room goes back to the thread when it is dropped.
+/// Bytes that were read and not yet used. When it is dropped, its storage goes back to the thread's pool.
 ///
-/// `0 <= start <= end <= room.len()`
+/// `0 <= start <= end <= storage.len()`
 pub struct Buffer {
-    room: Box<[u8]>,
+    storage: Box<[u8]>,
     start: usize,
     end: usize,
 }
@@ -91,25 +91,25 @@ impl Buffer {
         }
         let make = || vec![0; bytes].into_boxed_slice();
         let kind = KINDS.iter().position(|(size, _)| *size == bytes);
-        let room = ROOMS.with_borrow_mut(|rooms| Some(rooms.get_mut(kind?)?.take_or(make)));
-        Self::of(room.unwrap_or_else(|| {
+        let storage = POOL.with_borrow_mut(|lists| Some(lists.get_mut(kind?)?.take_or(make)));
+        Self::of(storage.unwrap_or_else(|| {
             memory::note_allocated(bytes);
             make()
         }))
     }
 
-    /// An empty buffer without room: nothing can be read into it.
+    /// An empty buffer without storage: nothing can be read into it.
     pub fn none() -> Self {
         Self::of(Box::default())
     }
 
-    fn of(room: Box<[u8]>) -> Self {
-        Self { room, start: 0, end: 0 }
+    fn of(storage: Box<[u8]>) -> Self {
+        Self { storage, start: 0, end: 0 }
     }
 
     /// What was read and not consumed.
     pub fn filled(&self) -> &[u8] {
-        self.room.get(self.start..self.end).unwrap_or_default()
+        self.storage.get(self.start..self.end).unwrap_or_default()
     }
 
     /// Bytes in it.
@@ -124,12 +124,12 @@ impl Buffer {
 
     /// Bytes it can hold in all.
     pub fn capacity(&self) -> usize {
-        self.room.len()
+        self.storage.len()
     }
 
     /// Whether a read has no room left, even after moving what is in it to the front.
     pub fn is_full(&self) -> bool {
-        self.len() == self.room.len()
+        self.len() == self.storage.len()
     }
 
     /// Drops `count` bytes from the front; all, if there are fewer.
@@ -143,15 +143,15 @@ impl Buffer {
 
     /// Moves what is in it into a buffer that holds at least `capacity` bytes.
     pub fn grow(&mut self, capacity: usize) {
-        if capacity <= self.room.len() {
+        if capacity <= self.storage.len() {
             return;
         }
         // No more than was asked for, from small ones on: a client decides when the buffer of its head grows.
         let is_kind = [TINY_BYTES, LITTLE_BYTES].contains(&capacity);
         let mut larger = Self::of_bytes(if is_kind { capacity } else { capacity.max(SMALL_BYTES) });
         let length = self.len();
-        if let Some(room) = larger.room.get_mut(..length) {
-            room.copy_from_slice(self.filled());
+        if let Some(storage) = larger.storage.get_mut(..length) {
+            storage.copy_from_slice(self.filled());
             larger.end = length;
         }
         *self = larger;
@@ -164,30 +164,30 @@ impl Buffer {
             *self = Self::none();
             return;
         }
-        let bytes = if self.room.len() == LARGE_BYTES && self.len() > SMALL_BYTES {
+        let bytes = if self.storage.len() == LARGE_BYTES && self.len() > SMALL_BYTES {
             LARGE_BYTES
         } else {
             bytes_for(self.len().max(SMALL_BYTES))
         };
-        if bytes < self.room.len() {
+        if bytes < self.storage.len() {
             let mut smaller = Self::of_bytes(bytes);
             smaller.put(self.filled());
             *self = smaller;
         }
     }
 
-    /// Appends bytes, in a larger room where this one is too small.
+    /// Appends bytes; moves to larger storage when this is too small.
     pub fn put(&mut self, bytes: &[u8]) {
         let wanted = self.len() + bytes.len();
-        if wanted > self.room.len() {
+        if wanted > self.storage.len() {
             self.grow(bytes_for(wanted));
-        } else if self.end + bytes.len() > self.room.len() {
-            self.room.copy_within(self.start..self.end, 0);
+        } else if self.end + bytes.len() > self.storage.len() {
+            self.storage.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        if let Some(room) = self.room.get_mut(self.end..self.end + bytes.len()) {
-            room.copy_from_slice(bytes);
+        if let Some(storage) = self.storage.get_mut(self.end..self.end + bytes.len()) {
+            storage.copy_from_slice(bytes);
             self.end += bytes.len();
         }
     }
@@ -202,15 +202,15 @@ impl Buffer {
         cx: &mut Context<'_>,
         stream: &mut (impl AsyncRead + Unpin),
     ) -> Poll<io::Result<usize>> {
-        if self.end == self.room.len() && self.start > 0 {
-            self.room.copy_within(self.start..self.end, 0);
+        if self.end == self.storage.len() && self.start > 0 {
+            self.storage.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        let Some(room) = self.room.get_mut(self.end..).filter(|room| !room.is_empty()) else {
+        let Some(storage) = self.storage.get_mut(self.end..).filter(|storage| !storage.is_empty()) else {
             return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
         };
-        let mut space = ReadBuf::new(room);
+        let mut space = ReadBuf::new(storage);
         ready!(Pin::new(stream).poll_read(cx, &mut space))?;
         let count = space.filled().len();
         self.end += count;
@@ -232,20 +232,20 @@ impl Default for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.room.is_empty() {
+        if self.storage.is_empty() {
             return;
         }
-        let room = std::mem::take(&mut self.room);
-        if room.len() == LARGE_BYTES {
+        let storage = std::mem::take(&mut self.storage);
+        if storage.len() == LARGE_BYTES {
             LARGE_IN_USE.set(LARGE_IN_USE.get().saturating_sub(1));
         }
-        // Fails only while the thread ends; the room is then freed.
-        let _ = ROOMS.try_with(|rooms| {
-            let mut rooms = rooms.borrow_mut();
-            let kind = rooms.iter_mut().zip(KINDS).find(|(_, (size, _))| *size == room.len());
+        // Fails only while the thread ends; the storage is then freed.
+        let _ = POOL.try_with(|lists| {
+            let mut lists = lists.borrow_mut();
+            let kind = lists.iter_mut().zip(KINDS).find(|(_, (size, _))| *size == storage.len());
             match kind {
-                Some((spares, (_, spares_max))) => spares.put(room, spares_max),
-                None => memory::note_freed(room.len()),
+                Some((list, (_, items_max))) => list.put(storage, items_max),
+                None => memory::note_freed(storage.len()),
             }
         });
     }
@@ -333,24 +333,24 @@ mod tests {
     }
 
     #[test]
-    fn room_is_used_again() {
-        let first = Buffer::small().room.as_ptr();
-        assert_eq!(Buffer::small().room.as_ptr(), first);
+    fn storage_is_used_again() {
+        let first = Buffer::small().storage.as_ptr();
+        assert_eq!(Buffer::small().storage.as_ptr(), first);
     }
 
     #[test]
-    fn rooms_that_nobody_needs_are_dropped_by_halves() {
-        let spares = || ROOMS.with_borrow(|rooms| rooms[2].len());
+    fn storage_that_nobody_needs_is_dropped_by_halves() {
+        let list = || POOL.with_borrow(|lists| lists[2].len());
         let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
         drop(burst);
-        assert_eq!(spares(), 100);
+        assert_eq!(list(), 100);
         // All were needed since the last time, if there was one.
         trim();
         let in_use: Vec<Buffer> = (0..20).map(|_| Buffer::small()).collect();
         drop(in_use);
         trim();
-        assert_eq!(spares(), 60);
+        assert_eq!(list(), 60);
         (0..10).for_each(|_| trim());
-        assert_eq!(spares(), 0);
+        assert_eq!(list(), 0);
     }
 }

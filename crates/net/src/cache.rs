@@ -1,26 +1,26 @@
-//! Telling the processor what will be looked at soon.
+//! Prefetching: telling the processor which memory will be used soon.
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Lines that are asked for at once: no processor fetches more at a time.
+/// Lines that are prefetched at once: no processor fetches more at a time.
 const LINES_MAX: usize = 24;
 
-/// A place in memory that is only pointed to, and never read.
+/// The cache lines of a value. They are only pointed to, and never read.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct CacheLines {
     start: *const u8,
     bytes: usize,
 }
 
-impl Place {
-    /// Where `value` lies now.
+impl CacheLines {
+    /// The lines that `value` occupies now.
     pub fn of<T>(value: &T) -> Self {
         Self { start: std::ptr::from_ref(value).cast(), bytes: size_of::<T>() }
     }
 
-    /// Has it fetched into the nearest cache while something else is done, its first lines at least. What lay there may be gone by now; that
-    /// costs a little time and nothing else. Does nothing where the language offers no way to ask (other than x86-64).
+    /// Prefetches the lines, or at least the first of them, into the nearest cache. The value may have moved or been freed by now: that costs a little
+    /// time and nothing else. Does nothing on architectures other than x86-64, where stable Rust has no prefetch.
     pub fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
         for line in 0..self.bytes.div_ceil(LINE_BYTES).min(LINES_MAX) {
@@ -40,18 +40,18 @@ mod tests {
     #[test]
     fn a_place_is_where_and_as_large_as_what_lies_there() {
         let value = [0_u8; 10_000];
-        let place = Place::of(&value);
-        assert_eq!((place.start, place.bytes), (value.as_ptr(), 10_000));
-        assert_eq!(Place::of(&()).bytes, 0);
+        let lines = CacheLines::of(&value);
+        assert_eq!((lines.start, lines.bytes), (value.as_ptr(), 10_000));
+        assert_eq!(CacheLines::of(&()).bytes, 0);
     }
 
     /// A load from such an address would end the process; a hint must not.
     #[test]
     fn a_place_that_is_not_mapped_may_be_asked_for() {
         let page = std::ptr::without_provenance::<u8>(4096);
-        Place { start: page, bytes: 1 << 20 }.prefetch();
+        CacheLines { start: page, bytes: 1 << 20 }.prefetch();
         let mut value = [1_u64; 100];
-        Place::of(&value).prefetch();
+        CacheLines::of(&value).prefetch();
         value[99] += 1;
         assert_eq!((value[0], value[99]), (1, 2), "what was asked for is not changed");
     }

@@ -9,10 +9,10 @@
 pub mod buffer;
 pub mod cache;
 pub mod clock;
+pub mod free_list;
 pub mod inherit;
 pub mod memory;
 pub mod socket;
-pub mod spares;
 pub mod splice;
 pub mod timer;
 pub mod unix;

@@ -19,7 +19,7 @@ const LOOK_EVERY_MS: u64 = 100;
 /// Less than this is not worth looking for.
 const WORTH_BYTES: usize = 1024 * 1024;
 
-/// Bytes of rooms that were freed since memory was given back.
+/// Bytes of buffers that were freed since memory was given back.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 
 /// What the process may use, in bytes; 0: without limit.

@@ -49,19 +49,19 @@ pub struct Elapsed;
 
 #[derive(Default)]
 struct Inner {
-    slots: Vec<Slot>,
+    entries: Vec<TimerEntry>,
     /// Those that no timer has. They stay in the queue.
     free: Vec<usize>,
-    /// When to look at which slot: `(time in ms, key)`. May name slots that are free or were moved on; looking does no harm.
+    /// When to look at which timer: `(time in ms, key)`. May name timers that are free or have a later deadline now; looking does no harm.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     driver: Option<Waker>,
     /// When the driver will wake by itself.
     driver_wakes_at: u64,
 }
 
-struct Slot {
+struct TimerEntry {
     deadline: u64,
-    /// The earliest entry of the queue for this slot; [`NEVER`] if there is none.
+    /// The earliest time in the queue for this timer; [`NEVER`] if there is none.
     queued_at: u64,
     elapsed: bool,
     /// See [`Timers::interrupt`].
@@ -99,8 +99,8 @@ impl Timers {
 
     /// Lets every timer elapse now, whatever its deadline.
     pub fn elapse_all(&self) {
-        for slot in &mut self.0.borrow_mut().slots {
-            slot.fire();
+        for entry in &mut self.0.borrow_mut().entries {
+            entry.fire();
         }
     }
 
@@ -108,18 +108,18 @@ impl Timers {
     #[cfg(debug_assertions)]
     fn is_armed(&self, key: usize, task: &Waker) -> bool {
         let inner = self.0.borrow();
-        let Some(slot) = inner.slots.get(key) else { return false };
+        let Some(entry) = inner.entries.get(key) else { return false };
         // Not `will_wake`: where a table of functions is in the program twice, that takes a clone for another.
-        let is_asked = slot.waker.as_ref().is_some_and(|waker| waker.data() == task.data());
+        let is_asked = entry.waker.as_ref().is_some_and(|waker| waker.data() == task.data());
         // Queued at its deadline or before, or it has been met and the task was woken.
-        is_asked && (slot.elapsed || (slot.deadline < NEVER && slot.queued_at <= slot.deadline))
+        is_asked && (entry.elapsed || (entry.deadline < NEVER && entry.queued_at <= entry.deadline))
     }
 
     /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
     pub fn interrupt(&self) {
-        for slot in &mut self.0.borrow_mut().slots {
-            if slot.interruptible {
-                slot.fire();
+        for entry in &mut self.0.borrow_mut().entries {
+            if entry.interruptible {
+                entry.fire();
             }
         }
     }
@@ -129,33 +129,33 @@ impl Inner {
     fn fire(&mut self, now: u64) {
         while let Some(Reverse((at, key))) = self.queue.peek().copied().filter(|Reverse((at, _))| *at <= now) {
             self.queue.pop();
-            let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.queued_at == at) else { continue };
-            slot.queued_at = NEVER;
-            if slot.deadline <= now {
-                slot.fire();
+            let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.queued_at == at) else { continue };
+            entry.queued_at = NEVER;
+            if entry.deadline <= now {
+                entry.fire();
             } else {
                 self.enqueue(key);
             }
         }
     }
 
-    /// Drops entries of slots that were moved on, once they are most of the queue.
+    /// Drops what is stale in the queue, once that is most of it.
     fn forget(&mut self) {
-        if self.queue.len() <= 2 * self.slots.len() + FORGOTTEN_MIN {
+        if self.queue.len() <= 2 * self.entries.len() + FORGOTTEN_MIN {
             return;
         }
-        let slots = &self.slots;
-        self.queue.retain(|Reverse((at, key))| slots.get(*key).is_some_and(|slot| slot.queued_at == *at));
+        let entries = &self.entries;
+        self.queue.retain(|Reverse((at, key))| entries.get(*key).is_some_and(|entry| entry.queued_at == *at));
     }
 
     fn enqueue(&mut self, key: usize) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
-        if slot.deadline >= slot.queued_at {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if entry.deadline >= entry.queued_at {
             return;
         }
-        slot.queued_at = slot.deadline;
-        self.queue.push(Reverse((slot.deadline, key)));
-        if slot.deadline < self.driver_wakes_at
+        entry.queued_at = entry.deadline;
+        self.queue.push(Reverse((entry.deadline, key)));
+        if entry.deadline < self.driver_wakes_at
             && let Some(driver) = &self.driver
         {
             driver.wake_by_ref();
@@ -163,13 +163,13 @@ impl Inner {
     }
 }
 
-impl Default for Slot {
+impl Default for TimerEntry {
     fn default() -> Self {
         Self { deadline: NEVER, queued_at: NEVER, elapsed: false, interruptible: false, waker: None }
     }
 }
 
-impl Slot {
+impl TimerEntry {
     fn fire(&mut self) {
         self.elapsed = true;
         if let Some(waker) = &self.waker {
@@ -183,8 +183,8 @@ impl Timer {
     pub fn new(timers: &Timers) -> Self {
         let mut inner = timers.0.borrow_mut();
         let key = inner.free.pop().unwrap_or_else(|| {
-            inner.slots.push(Slot::default());
-            inner.slots.len() - 1
+            inner.entries.push(TimerEntry::default());
+            inner.entries.len() - 1
         });
         drop(inner);
         Self { timers: timers.clone(), key }
@@ -212,11 +212,11 @@ impl Timer {
 
     fn arm(&self, deadline_ms: u64, interruptible: bool) {
         let mut inner = self.timers.0.borrow_mut();
-        let Some(slot) = inner.slots.get_mut(self.key) else { return };
-        slot.deadline = deadline_ms;
-        slot.elapsed = false;
-        slot.interruptible = interruptible;
-        if deadline_ms < slot.queued_at {
+        let Some(entry) = inner.entries.get_mut(self.key) else { return };
+        entry.deadline = deadline_ms;
+        entry.elapsed = false;
+        entry.interruptible = interruptible;
+        if deadline_ms < entry.queued_at {
             inner.enqueue(self.key);
         }
     }
@@ -224,19 +224,19 @@ impl Timer {
     /// Whether the deadline was met; if not, `cx` is woken when it is.
     pub fn poll_elapsed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.timers.0.borrow_mut();
-        let Some(slot) = inner.slots.get_mut(self.key) else { return Poll::Pending };
-        if slot.elapsed {
+        let Some(entry) = inner.entries.get_mut(self.key) else { return Poll::Pending };
+        if entry.elapsed {
             return Poll::Ready(());
         }
-        if !slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            slot.waker = Some(cx.waker().clone());
+        if !entry.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            entry.waker = Some(cx.waker().clone());
         }
         Poll::Pending
     }
 
     /// Whether the deadline was met.
     pub fn is_elapsed(&self) -> bool {
-        self.timers.0.borrow().slots.get(self.key).is_some_and(|slot| slot.elapsed)
+        self.timers.0.borrow().entries.get(self.key).is_some_and(|entry| entry.elapsed)
     }
 
     /// Runs `work` until it is done or the deadline is met. `work` is looked at first.
@@ -292,8 +292,8 @@ impl Watch {
 impl Drop for Timer {
     fn drop(&mut self) {
         let mut inner = self.timers.0.borrow_mut();
-        if let Some(slot) = inner.slots.get_mut(self.key) {
-            *slot = Slot { queued_at: slot.queued_at, ..Slot::default() };
+        if let Some(entry) = inner.entries.get_mut(self.key) {
+            *entry = TimerEntry { queued_at: entry.queued_at, ..TimerEntry::default() };
             inner.free.push(self.key);
         }
         inner.forget();

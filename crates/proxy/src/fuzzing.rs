@@ -6,7 +6,7 @@ use model::ForwardedHeaders;
 use wire::message::{Field, RequestHead};
 
 use crate::exchange::transfer::Head;
-use crate::headers::{self, Client};
+use crate::http::headers::{self, Client};
 use crate::policy::headers::RequestEdits;
 
 /// Appends the head that the endpoint gets, of a client at 192.0.2.1 that nobody trusts.

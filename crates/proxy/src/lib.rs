@@ -1,34 +1,30 @@
 //! The proxy plane: HTTP/1, HTTP/2 and TCP, from the listener to the endpoint and back.
 //!
-//! A request has one way, and `exchange` names its stages in order; each stage is a file. A downstream connection and the upstream
-//! connections that it uses live on one worker, a thread with a runtime of its own: nothing on the way is shared with another thread
-//! but the atomics of an endpoint's state.
+//! `exchange` names the stages of a request in order. The folders follow the path of a request. A downstream connection and the upstream
+//! connections that it uses live on one worker, which is a thread with its own runtime. A request shares nothing with other threads
+//! except the atomics of an endpoint's state.
 //!
-//! | stage | file |
+//! | what | folder |
 //! |---|---|
-//! | accept, PROXY protocol | `listener`, `share` |
-//! | one downstream connection | `session` (HTTP/1), `h2`, `tcp` |
-//! | one request, head to trailers | `exchange` |
-//! | heads as they arrive | `receive` |
-//! | which route | `route` |
-//! | what its route does besides | `policy` |
-//! | heads as they leave | `headers` |
-//! | choose, connect, send, retry | `attempt`, `cluster`, `hash`, `connect`, `pool` |
-//! | bodies with backpressure, and who is too slow | `body`, `pace` |
-//! | bytes both ways | `relay` |
-//! | connections, in the clear or within TLS | `stream`, `tls` |
-//! | what replaces HTTP on a connection | `upgrade` |
-//! | failures | `error`, `respond` |
-//! | calls of gRPC: how they end, how long they may take, gRPC-Web | `grpc` |
-//! | access log and counters | `log` |
+//! | accept, PROXY protocol, HTTP/1 and HTTP/2 connections of clients | `downstream` |
+//! | one request, from its head to its trailers: a state machine without I/O | `exchange` |
+//! | the sockets of an exchange | `driver` |
+//! | which endpoint, connect, connection pools, HTTP/2 connections to endpoints | `upstream` |
+//! | HTTP/2 connections and streams, as both sides use them | `h2` |
+//! | heads, and responses of our own | `http` |
+//! | gRPC: how calls end, how long they may take, gRPC-Web | `grpc` |
+//! | what a route does besides choosing a cluster | `policy` |
+//! | TLS on both sides | `tls` |
+//! | TCP listeners, TLS passthrough, tunnels | `tcp` |
+//! | workers: snapshots, spreading connections, the access log | `worker` |
+//!
+//! Two files belong to all of them: `stream` (a connection in the clear, within TLS, or a stream of HTTP/2) and `error`.
 //!
 //! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod cluster;
-mod connect;
-mod cookie;
+mod downstream;
 mod driver;
 mod error;
 mod exchange;
@@ -36,33 +32,19 @@ mod exchange;
 pub mod fuzzing;
 mod grpc;
 mod h2;
-mod hash;
-mod headers;
-mod listener;
-mod log;
-mod passthrough;
-mod plane;
+mod http;
 mod policy;
-mod pool;
-mod receive;
-mod relay;
-mod respond;
-mod route;
-mod session;
-mod share;
-mod snapshot;
 mod stream;
 mod tcp;
 mod tls;
-mod upgrade;
-mod watch;
+mod upstream;
 mod worker;
 
 use std::time::Duration;
 
-pub use plane::{BindError, Plane};
-pub use snapshot::{ClusterPlan, Compiled, ListenerPlan};
 pub use tls::{ClientKeys, Fault, Keys};
+pub use worker::plane::{BindError, Plane};
+pub use worker::snapshot::{ClusterPlan, Compiled, ListenerPlan};
 
 fn millis(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1000).saturating_add(u64::from(duration.subsec_millis()))

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use admin::{Pages, Reload, VipChange};
-use health::{Handshake, Handshaking, Way};
+use health::{Handshake, Handshaking, ProbeTransport};
 use model::{AdminAddress, Generation};
 use net::clock;
 use net::inherit::Inherited;
@@ -292,16 +292,16 @@ fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn targets(plan: &Arc<ClusterPlan>) -> Vec<health::Target> {
+fn targets(plan: &Arc<ClusterPlan>) -> Vec<health::ProbeTarget> {
     let Some(check) = &plan.policy.health_check else { return Vec::new() };
     let tls = plan.tls().map(|keys| Arc::new(Probing(keys.clone())) as Arc<dyn Handshake>);
-    let target = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| health::Target {
+    let target = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| health::ProbeTarget {
         cluster: plan.state.clone(),
         index,
         cluster_name: plan.policy.name.clone(),
         address: endpoint.address(),
         check: check.clone(),
-        way: Way {
+        transport: ProbeTransport {
             proxy_protocol: plan.policy.send_proxy_protocol,
             protocol: plan.policy.protocol,
             tls: tls.clone(),

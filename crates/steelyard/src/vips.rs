@@ -60,15 +60,15 @@ fn cluster_name(vip: &Vip) -> String {
 
 impl VipPlan {
     /// What is to be probed.
-    pub(crate) fn targets(&self) -> Vec<health::Target> {
+    pub(crate) fn targets(&self) -> Vec<health::ProbeTarget> {
         let Some(check) = &self.vip.health_check else { return Vec::new() };
-        let target = |(index, endpoint): (usize, &Arc<EndpointState>)| health::Target {
+        let target = |(index, endpoint): (usize, &Arc<EndpointState>)| health::ProbeTarget {
             cluster: self.state.clone(),
             index,
             cluster_name: cluster_name(&self.vip),
             address: self.probed(endpoint.address()),
             check: check.clone(),
-            way: health::Way::default(),
+            transport: health::ProbeTransport::default(),
         };
         self.state.endpoints().iter().enumerate().map(target).collect()
     }

@@ -29,6 +29,6 @@ pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
 pub use histogram::{Distribution, Histogram};
 pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
-pub use reason::{Place, Reason};
+pub use reason::{Reason, ReasonGroup};
 pub use recent::{EndpointOutcomes, ListenerOutcomes, Outcomes, Recent, RouteOutcomes, Spans, Window};
 pub use registry::{Registry, Totals};

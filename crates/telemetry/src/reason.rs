@@ -5,7 +5,7 @@
 
 /// Makes the enum and all that is known about its variants from one table.
 macro_rules! reasons {
-    ($($number:literal $variant:ident $name:literal $place:ident $meaning:literal;)*) => {
+    ($($number:literal $variant:ident $name:literal $group:ident $meaning:literal;)*) => {
         /// Why something was refused, failed or was closed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
@@ -22,9 +22,9 @@ macro_rules! reasons {
                 match self { $(Reason::$variant => $name,)* }
             }
 
-            /// Where it happened.
-            pub const fn place(self) -> Place {
-                match self { $(Reason::$variant => Place::$place,)* }
+            /// Where it happened, by which reasons are grouped.
+            pub const fn group(self) -> ReasonGroup {
+                match self { $(Reason::$variant => ReasonGroup::$group,)* }
             }
 
             /// One sentence for people.
@@ -129,9 +129,9 @@ reasons! {
     90 MemoryFull "memory_full" Internal "The process uses as much of memory_max as new connections and requests may have.";
 }
 
-/// Where a [`Reason`] belongs.
+/// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ReasonGroup {
     /// The client, or a limit of the listener that it met.
     Downstream,
     /// The routing table.
@@ -159,9 +159,9 @@ impl Reason {
     /// The page `docs/reasons.md`.
     pub fn page() -> String {
         let mut page = PAGE_HEAD.to_owned();
-        for (place, title) in Place::TITLES {
+        for (group, title) in ReasonGroup::TITLES {
             page += &format!("\n## {title}\n\n| reason | number | meaning |\n|---|---|---|\n");
-            for reason in Self::ALL.iter().filter(|reason| reason.place() == *place) {
+            for reason in Self::ALL.iter().filter(|reason| reason.group() == *group) {
                 page += &format!("| `{}` | {} | {} |\n", reason.name(), reason.index(), reason.meaning());
             }
         }
@@ -169,13 +169,13 @@ impl Reason {
     }
 }
 
-impl Place {
-    const TITLES: &[(Place, &str)] = &[
-        (Place::Downstream, "Client and listener"),
-        (Place::Routing, "Routing"),
-        (Place::Cluster, "Cluster"),
-        (Place::Upstream, "Endpoint"),
-        (Place::Internal, "Steelyard itself"),
+impl ReasonGroup {
+    const TITLES: &[(ReasonGroup, &str)] = &[
+        (ReasonGroup::Downstream, "Client and listener"),
+        (ReasonGroup::Routing, "Routing"),
+        (ReasonGroup::Cluster, "Cluster"),
+        (ReasonGroup::Upstream, "Endpoint"),
+        (ReasonGroup::Internal, "Steelyard itself"),
     ];
 }
 

@@ -9,7 +9,7 @@
 
 use std::hint::black_box;
 
-use wire::h2::{Connection, Event, HeadWriter, Limits, Role, Target};
+use wire::h2::{Connection, Event, HeadWriter, Limits, PseudoHeaders, Role};
 use wire::message::{RequestHead, ResponseHead};
 
 const STREAMS: usize = 32;
@@ -73,7 +73,7 @@ impl Pair {
 
     fn open(&mut self, requests: &[Request]) {
         for request in requests {
-            let target = Target {
+            let target = PseudoHeaders {
                 method: b"GET",
                 scheme: b"http",
                 authority: b"127.0.0.1:8080",

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use rustix::time::{ClockId, clock_gettime};
-use wire::h2::{Connection, Event, HeadWriter, Limits, Role, Target};
+use wire::h2::{Connection, Event, HeadWriter, Limits, PseudoHeaders, Role};
 use wire::hpack::{Decoder, Encoder};
 use wire::message::{RequestHead, ResponseHead};
 
@@ -87,7 +87,7 @@ fn ours(streams: usize, calls: usize) {
     let mut server = Connection::new(Role::Server, Limits::default());
     let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
     let (mut fields, mut arena) = (Vec::new(), Vec::new());
-    let target = Target {
+    let target = PseudoHeaders {
         method: b"POST",
         scheme: b"http",
         authority: b"greeter.example:50051",

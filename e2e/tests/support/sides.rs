@@ -479,9 +479,9 @@ async fn read_all(stream: &mut H1, body: &mut H1Body, seen: &Seen) -> io::Result
     }
 }
 
-/// What a client got.
+/// The response that a client got.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reply {
+pub struct ClientResponse {
     pub status: u16,
     pub interims: Vec<u16>,
     pub fields: Vec<(String, String)>,
@@ -489,7 +489,7 @@ pub struct Reply {
     pub trailers: Vec<(String, String)>,
 }
 
-impl Reply {
+impl ClientResponse {
     pub fn trailer(&self, name: &str) -> Option<&str> {
         self.trailers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -538,7 +538,7 @@ impl Client {
     }
 
     /// Asks, and hears all of the answer, or how it failed.
-    pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<Reply, String> {
+    pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<ClientResponse, String> {
         let asked = async {
             match self {
                 Self::H1(reader, writer) => ask_h1(reader, writer, ask).await.map_err(|error| error.to_string()),
@@ -567,7 +567,7 @@ pub fn head_of(ask: &Ask<'_>) -> Request<()> {
     request.body(()).unwrap()
 }
 
-async fn ask_h2(send_request: SendRequest<Bytes>, ask: &Ask<'_>) -> Result<Reply, h2::Error> {
+async fn ask_h2(send_request: SendRequest<Bytes>, ask: &Ask<'_>) -> Result<ClientResponse, h2::Error> {
     let mut ready = send_request.ready().await?;
     let is_whole = ask.body.is_empty() && ask.trailers.is_empty();
     let (mut response, mut to) = ready.send_request(head_of(ask), is_whole)?;
@@ -585,7 +585,7 @@ async fn ask_h2(send_request: SendRequest<Bytes>, ask: &Ask<'_>) -> Result<Reply
         }
     };
     let hear = async {
-        let mut reply = Reply::default();
+        let mut reply = ClientResponse::default();
         while let Some(interim) = poll_fn(|cx| response.poll_informational(cx)).await {
             reply.interims.push(interim?.status().as_u16());
         }
@@ -609,7 +609,7 @@ async fn ask_h1(
     reader: &mut BufReader<OwnedReadHalf>,
     writer: &mut OwnedWriteHalf,
     ask: &Ask<'_>,
-) -> io::Result<Reply> {
+) -> io::Result<ClientResponse> {
     let mut head = format!("{} {} HTTP/1.1\r\nhost: example.com\r\n", ask.method, ask.path);
     for (name, value) in ask.fields {
         head += &format!("{name}: {value}\r\n");
@@ -638,8 +638,8 @@ async fn ask_h1(
     reply
 }
 
-async fn hear_h1(reader: &mut BufReader<OwnedReadHalf>, method: &str) -> io::Result<Reply> {
-    let mut reply = Reply::default();
+async fn hear_h1(reader: &mut BufReader<OwnedReadHalf>, method: &str) -> io::Result<ClientResponse> {
+    let mut reply = ClientResponse::default();
     let head = loop {
         let head = read_head(reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let status = head.line.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();

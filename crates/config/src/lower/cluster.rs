@@ -9,12 +9,12 @@ use model::{
 
 use super::{count, policy, positive, tls};
 use crate::defaults;
-use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
     RawBalance, RawCluster, RawClusterLimits, RawEndpoint, RawHashKey, RawHealthCheck, RawOutlier, RawOutlierObject,
     UpstreamName,
 };
-use crate::read::{Keyed, Many, Placed};
+use crate::read::{Keyed, Located, Many};
 
 /// `None` where it has no endpoints that could be read; the report says why.
 pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
@@ -65,11 +65,11 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
         match (name, &raw.tls) {
             (UpstreamName::H2c, Some(_)) => {
                 let wrong = Wrong::new("protocol h2c is HTTP/2 in the clear, and this cluster has `tls`");
-                report.add(written.place, wrong.hint("write `protocol: h2`, or remove `tls`"));
+                report.add(written.location, wrong.hint("write `protocol: h2`, or remove `tls`"));
             }
             (UpstreamName::H2, None) => {
                 let wrong = Wrong::new("protocol h2 is HTTP/2 within TLS, and this cluster has no `tls`");
-                report.add(written.place, wrong.hint("write `protocol: h2c`, or add `tls: {}`"));
+                report.add(written.location, wrong.hint("write `protocol: h2c`, or add `tls: {}`"));
             }
             _ => {}
         }
@@ -79,33 +79,33 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
         let wrong =
             Wrong::new("`proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many");
         let hint = "remove it: `X-Forwarded-For` tells the endpoint of each request's client";
-        report.add(proxy_protocol.place, wrong.hint(hint));
+        report.add(proxy_protocol.location, wrong.hint(hint));
     }
     if let (ClusterProtocol::H1, Some(ping)) = (protocol, &raw.ping) {
         let wrong = Wrong::new("PING is of HTTP/2, and this cluster speaks h1");
-        report.add(ping.place, wrong.hint("remove `ping`, or write `protocol: h2c`, or `h2` within TLS"));
+        report.add(ping.location, wrong.hint("remove `ping`, or write `protocol: h2c`, or `h2` within TLS"));
     }
     let asks_grpc = raw.health_check.as_ref().and_then(|check| check.value.grpc.as_ref());
     if let (Some(asked), Some(_), ClusterProtocol::H1) = (asks_grpc, &raw.tls, protocol) {
         let wrong = Wrong::new("a health check over gRPC is HTTP/2, and this cluster speaks h1 within TLS");
-        report.add(asked.place, wrong.hint("add `protocol: h2` to the cluster"));
+        report.add(asked.location, wrong.hint("add `protocol: h2` to the cluster"));
     }
     protocol
 }
 
-fn endpoints(raw: Placed<Many<RawEndpoint>>, name: &str, report: &mut Report) -> Vec<Endpoint> {
-    let whole = raw.place;
-    let mut first: HashMap<EndpointAddress, Place> = HashMap::new();
+fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -> Vec<Endpoint> {
+    let whole = raw.location;
+    let mut first: HashMap<EndpointAddress, Location> = HashMap::new();
     let mut endpoints = Vec::with_capacity(raw.value.0.len());
-    for Placed { place, value } in raw.value.0 {
+    for Located { location, value } in raw.value.0 {
         let (address, weight) = match value {
             RawEndpoint::Text(address) => (Some(address), None),
             RawEndpoint::Object(object) => (object.address.map(|address| address.value), object.weight),
         };
         let Some(address) = address.map(|address| address.0) else { continue };
-        if let Some(first) = first.insert(address.clone(), place) {
+        if let Some(first) = first.insert(address.clone(), location) {
             let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
-            report.add(place, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
+            report.add(location, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), host: None });
@@ -173,7 +173,7 @@ fn refuse_keys_of_other_checks(raw: &RawHealthCheck, report: &mut Report) {
             _ => continue,
         };
         let wrong = Wrong::new(format!("`{}` has no meaning in a health check over {over}", key.key));
-        report.add(key.place, wrong.hint(hint));
+        report.add(key.location, wrong.hint(hint));
     }
 }
 

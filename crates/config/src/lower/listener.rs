@@ -12,7 +12,7 @@ use super::{ClusterIds, count, positive, route, tls};
 use crate::defaults;
 use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths};
-use crate::read::{Flag, Keyed, OneOf, Placed, Written};
+use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
 /// `None` where something that it cannot do without is missing; the report says so.
 pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
@@ -21,11 +21,11 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     let protocol = raw.protocol.as_ref();
     let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), ids, report);
     let tls = raw.tls.as_ref().and_then(|tls| tls::listener(&tls.value, base));
-    let Placed { place, value: OneOf(protocol) } = protocol?;
+    let Located { location, value: OneOf(protocol) } = protocol?;
     refuse_keys(&raw, *protocol, report);
     if *protocol == ProtocolName::Https && raw.tls.is_none() {
         let hint = "add `tls: {certificates: [{cert: www.pem, key: www.key}]}`";
-        report.add(*place, Wrong::new("protocol https needs a certificate").hint(hint));
+        report.add(*location, Wrong::new("protocol https needs a certificate").hint(hint));
     }
     let bind = raw.bind.as_ref()?.value.0;
     let routes = match routes {
@@ -150,7 +150,7 @@ fn http(raw: &RawListener, routes: Vec<model::Route>) -> HttpListener {
 
 fn path_rules(raw: &RawPaths) -> PathRules {
     let default = PathRules::default();
-    let flag = |flag: &Option<Placed<Flag>>, default| flag.as_ref().map_or(default, |flag| flag.value.0);
+    let flag = |flag: &Option<Located<Flag>>, default| flag.as_ref().map_or(default, |flag| flag.value.0);
     PathRules {
         merge_slashes: flag(&raw.merge_slashes, default.merge_slashes),
         forward: raw.forward.as_ref().map_or(default.forward, |forward| forward.value.0),
@@ -186,7 +186,7 @@ fn refuse_keys(raw: &RawListener, protocol: ProtocolName, report: &mut Report) {
 
 fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut Report) {
     let name = protocol.name();
-    for Written { key, place } in raw.written() {
+    for Written { key, location } in raw.written() {
         if let Some(only) = T::object().key(key).and_then(|key| key.only)
             && !protocol.has(only)
         {
@@ -199,7 +199,7 @@ fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut
                 "tls" if protocol == ProtocolName::Http => "write `protocol: https`",
                 _ => "remove it",
             };
-            report.add(*place, wrong.hint(hint));
+            report.add(*location, wrong.hint(hint));
         }
     }
 }

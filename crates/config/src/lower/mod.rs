@@ -17,12 +17,12 @@ use std::time::Duration;
 use model::{AccessLog, AdminAddress, Cluster, ClusterId, Dns, Generation, Listener, Ping, Snapshot, Transport};
 
 use crate::defaults;
-use crate::diagnostic::{Place, Report, Wrong, nearest, ticked};
+use crate::diagnostic::{Location, Report, Wrong, nearest, ticked};
 use crate::raw::{RawAccessLog, RawCluster, RawDns, RawFile, RawListener, RawPing};
-use crate::read::{Entry, Keyed, Named, Placed};
+use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{Label, Positive, VipAddress, duration_text};
 
-pub use tls::places as tls_places;
+pub use tls::locations as tls_places;
 pub use vip::VIPS_MAX;
 
 /// The snapshot, as far as it can be told; it is of use only when the report is still empty. `base` is the folder from which the files that
@@ -30,18 +30,18 @@ pub use vip::VIPS_MAX;
 pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
     refuse_what_serves_nothing(&raw, report);
     let ids = ClusterIds::of(raw.clusters.as_ref());
-    let admin = raw.admin.map(|bind| Placed { place: bind.place, value: bind.value.0 });
-    let metrics = raw.metrics.map(|bind| Placed { place: bind.place, value: bind.value.0 });
+    let admin = raw.admin.map(|bind| Located { location: bind.location, value: bind.value.0 });
+    let metrics = raw.metrics.map(|bind| Located { location: bind.location, value: bind.value.0 });
     let mut binds = Binds::default();
-    if let Some(Placed { place, value: AdminAddress::Socket(address) }) = &admin {
-        binds.add(*address, *place, report);
+    if let Some(Located { location, value: AdminAddress::Socket(address) }) = &admin {
+        binds.add(*address, *location, report);
     }
     if let Some(metrics) = &metrics {
-        binds.add(metrics.value, metrics.place, report);
+        binds.add(metrics.value, metrics.location, report);
     }
     let listeners = raw.listeners.map(|listeners| self::listeners(listeners, base, &mut binds, &ids, report));
     let clusters = raw.clusters.map_or_else(Vec::new, |clusters| clusters.value.0);
-    let lowered = |entry: Entry<Label, RawCluster>, report: &mut Report| {
+    let lowered = |entry: NamedEntry<Label, RawCluster>, report: &mut Report| {
         cluster::cluster(&entry.name.0, entry.value?, base, report)
     };
     let clusters = clusters.into_iter().filter_map(|entry| lowered(entry, report)).collect();
@@ -64,12 +64,12 @@ fn refuse_what_serves_nothing(raw: &RawFile, report: &mut Report) {
     let wrote = |key| raw.written().iter().any(|written| written.key == key);
     if !wrote("listeners") && !wrote("vips") {
         let hint = "`listeners` are served by the proxy plane, `vips` by the kernel plane";
-        report.add(Place::START, Wrong::new("the file needs `listeners` or `vips`").hint(hint));
+        report.add(Location::START, Wrong::new("the file needs `listeners` or `vips`").hint(hint));
     }
     if wrote("listeners") && !wrote("clusters") {
         let wrong = Wrong::new("the file needs `clusters`");
         report.add(
-            Place::START,
+            Location::START,
             wrong.hint("it must be a mapping from a name to a cluster: who serves what listeners take"),
         );
     }
@@ -98,21 +98,23 @@ fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>
 }
 
 fn listeners(
-    raw: Placed<Named<Label, RawListener>>,
+    raw: Located<Named<Label, RawListener>>,
     base: &Path,
     binds: &mut Binds,
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Vec<Listener> {
     if raw.value.0.is_empty() {
-        report
-            .add(raw.place, Wrong::new("`listeners` is empty").hint("give at least one a name, `bind` and `protocol`"));
+        report.add(
+            raw.location,
+            Wrong::new("`listeners` is empty").hint("give at least one a name, `bind` and `protocol`"),
+        );
     }
     let mut listeners = Vec::with_capacity(raw.value.0.len());
     for entry in raw.value.0 {
         let Some(raw) = entry.value else { continue };
         if let Some(bind) = &raw.bind {
-            binds.add(bind.value.0, bind.place, report);
+            binds.add(bind.value.0, bind.location, report);
         }
         listeners.extend(listener::listener(&entry.name.0, raw, base, ids, report));
     }
@@ -122,13 +124,13 @@ fn listeners(
 /// The addresses that the file opens, each with its place.
 #[derive(Default)]
 struct Binds {
-    exact: HashMap<SocketAddr, Place>,
+    exact: HashMap<SocketAddr, Location>,
     /// The first on each port, of IPv4 and of IPv6.
-    first: HashMap<(u16, bool), (SocketAddr, Place)>,
+    first: HashMap<(u16, bool), (SocketAddr, Location)>,
 }
 
 impl Binds {
-    fn add(&mut self, bind: SocketAddr, place: Place, report: &mut Report) {
+    fn add(&mut self, bind: SocketAddr, location: Location, report: &mut Report) {
         // Port 0 is another one each time.
         if bind.port() == 0 {
             return;
@@ -138,17 +140,17 @@ impl Binds {
         if let Some((other, first)) = self.in_the_way(bind) {
             let there = if other == bind { "there".to_owned() } else { format!("on {other}") };
             let hint = format!("line {} listens {there} too; give one of them another port", first.line);
-            report.add(place, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+            report.add(location, Wrong::new(format!("{bind} is taken twice")).hint(hint));
         }
-        self.exact.entry(bind).or_insert(place);
-        self.first.entry((bind.port(), bind.is_ipv4())).or_insert((bind, place));
+        self.exact.entry(bind).or_insert(location);
+        self.first.entry((bind.port(), bind.is_ipv4())).or_insert((bind, location));
     }
 
     /// One that takes connections to the same address and port, so that only one of them could be opened. `[::]` accepts IPv4 too.
-    fn in_the_way(&self, bind: SocketAddr) -> Option<(SocketAddr, Place)> {
+    fn in_the_way(&self, bind: SocketAddr) -> Option<(SocketAddr, Location)> {
         let exact = |ip: IpAddr| {
             let address = SocketAddr::new(ip, bind.port());
-            self.exact.get(&address).map(|place| (address, *place))
+            self.exact.get(&address).map(|location| (address, *location))
         };
         let first = |is_ipv4: bool| self.first.get(&(bind.port(), is_ipv4)).copied();
         let every = Ipv6Addr::UNSPECIFIED.into();
@@ -158,11 +160,11 @@ impl Binds {
             ip @ IpAddr::V4(_) => [exact(ip), exact(every), exact(Ipv4Addr::UNSPECIFIED.into())],
             ip @ IpAddr::V6(_) => [exact(ip), exact(every), None],
         };
-        others.into_iter().flatten().min_by_key(|(_, place)| *place)
+        others.into_iter().flatten().min_by_key(|(_, location)| *location)
     }
 
     /// A listener on the very address of a vip would get no connection: the kernel plane takes them first.
-    fn refuse_vip(&self, name: &str, vip: &Placed<VipAddress>, report: &mut Report) {
+    fn refuse_vip(&self, name: &str, vip: &Located<VipAddress>, report: &mut Report) {
         let VipAddress { address, ports, transport } = vip.value;
         if transport != Transport::Tcp {
             return;
@@ -170,13 +172,13 @@ impl Binds {
         let same = |bind: &SocketAddr| bind.ip() == address && (ports.first..=ports.last).contains(&bind.port());
         let mut taken: Vec<_> = self.exact.iter().filter(|(bind, _)| same(bind)).collect();
         taken.sort();
-        for (bind, place) in taken {
+        for (bind, location) in taken {
             let hint = format!(
                 "line {} listens there; give {} `mode: local`, or the listener another port",
-                place.line,
+                location.line,
                 ticked(name)
             );
-            report.add(vip.place, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+            report.add(vip.location, Wrong::new(format!("{bind} is taken twice")).hint(hint));
         }
     }
 }
@@ -191,7 +193,7 @@ struct KnownCluster {
 }
 
 impl ClusterIds {
-    fn of(clusters: Option<&Placed<Named<Label, RawCluster>>>) -> Self {
+    fn of(clusters: Option<&Located<Named<Label, RawCluster>>>) -> Self {
         let entries = clusters.iter().flat_map(|clusters| &clusters.value.0);
         let known = entries.enumerate().map(|(index, entry)| {
             // One that could not be read may speak anything.
@@ -206,7 +208,7 @@ impl ClusterIds {
         self.0.get(to.0.as_str()).is_some_and(|known| known.speaks_h1)
     }
 
-    fn find(&self, to: &Placed<Label>, report: &mut Report) -> Option<ClusterId> {
+    fn find(&self, to: &Located<Label>, report: &mut Report) -> Option<ClusterId> {
         let name = to.value.0.as_str();
         if let Some(known) = self.0.get(name) {
             return Some(known.id);
@@ -221,7 +223,7 @@ impl ClusterIds {
             (None, many) if many.len() <= 8 => format!("it has {}", many.join(", ")),
             (None, many) => format!("it has {} others", many.len()),
         };
-        report.add(to.place, wrong.hint(hint));
+        report.add(to.location, wrong.hint(hint));
         None
     }
 }
@@ -243,12 +245,12 @@ fn resolver(raw: RawDns, report: &mut Report) -> Dns {
     }
     dns.ttl_min = positive(&raw.ttl_min, dns.ttl_min);
     dns.ttl_max = positive(&raw.ttl_max, dns.ttl_max);
-    if let Some(place) = raw.ttl_min.or(raw.ttl_max).map(|ttl| ttl.place)
+    if let Some(location) = raw.ttl_min.or(raw.ttl_max).map(|ttl| ttl.location)
         && dns.ttl_min > dns.ttl_max
     {
         let message =
             format!("`ttl_min` ({}) is above `ttl_max` ({})", duration_text(dns.ttl_min), duration_text(dns.ttl_max));
-        report.add(place, Wrong::new(message));
+        report.add(location, Wrong::new(message));
     }
     dns
 }
@@ -261,7 +263,7 @@ fn ping(raw: &RawPing) -> Option<Ping> {
 }
 
 /// What was written, or the default.
-fn positive(raw: &Option<Placed<Positive>>, default: Duration) -> Duration {
+fn positive(raw: &Option<Located<Positive>>, default: Duration) -> Duration {
     raw.as_ref().map_or(default, |raw| raw.value.0)
 }
 

@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 
 use model::{
-    HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RoutePolicy,
-    Sticky, Target, WeightedCluster,
+    HeaderChanges, Mirror, PathMatcher, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction,
+    RoutePolicy, Sticky, WeightedCluster,
 };
 
 use super::ClusterIds;
 use crate::defaults;
-use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{
     RawHeaderChanges, RawMirror, RawRateKey, RawRateLimit, RawRedirect, RawRetry, RawRetryObject, RawRewrite, RawRoute,
     RawShare, RawSticky, RawTo,
 };
-use crate::read::{Entry, Keyed, Named, Placed};
+use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{ChangedHeader, HeaderValue, HttpPath, Label, RetryOn, duration_text};
 
 /// Clusters of one split. Gateway API has 16.
@@ -24,35 +24,37 @@ const SHARES_MAX: usize = 32;
 const MIRRORS_MAX: usize = 4;
 
 /// What becomes of a route's requests. `None`: the report says why.
-pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<Target> {
+pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<RouteAction> {
     if let Some(redirect) = &raw.redirect {
         refuse_what_no_endpoint_gets(raw, report);
-        return self::redirect(redirect, report).map(Target::Redirect);
+        return self::redirect(redirect, report).map(RouteAction::Redirect);
     }
     let to = raw.to.as_ref()?;
     match &to.value {
-        RawTo::One(name) => ids.find(&Placed { place: to.place, value: name.clone() }, report).map(Target::from),
-        RawTo::Split(shares) => split(&shares.0, to.place, ids, report).map(Target::Clusters),
+        RawTo::One(name) => {
+            ids.find(&Located { location: to.location, value: name.clone() }, report).map(RouteAction::from)
+        }
+        RawTo::Split(shares) => split(&shares.0, to.location, ids, report).map(RouteAction::Clusters),
     }
 }
 
 fn split(
-    raw: &[Placed<RawShare>],
-    place: Place,
+    raw: &[Located<RawShare>],
+    location: Location,
     ids: &ClusterIds,
     report: &mut Report,
 ) -> Option<Vec<WeightedCluster>> {
     if raw.len() > SHARES_MAX {
-        report.add(place, Wrong::new(format!("`to` has {} clusters, at most {SHARES_MAX} are possible", raw.len())));
+        report.add(location, Wrong::new(format!("`to` has {} clusters, at most {SHARES_MAX} are possible", raw.len())));
     }
-    let mut first: HashMap<&str, Place> = HashMap::new();
+    let mut first: HashMap<&str, Location> = HashMap::new();
     let mut shares = Vec::with_capacity(raw.len());
     for raw in raw {
         let Some(name) = &raw.value.cluster else { continue };
         let Label(text) = &name.value;
-        if let Some(first) = first.insert(text, name.place) {
+        if let Some(first) = first.insert(text, name.location) {
             let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
-            report.add(name.place, Wrong::new(format!("{} is given twice in `to`", ticked(text))).hint(hint));
+            report.add(name.location, Wrong::new(format!("{} is given twice in `to`", ticked(text))).hint(hint));
         }
         let weight = raw.value.weight.as_ref().map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         if let Some(cluster) = ids.find(name, report) {
@@ -61,7 +63,7 @@ fn split(
     }
     if shares.len() == raw.len() && shares.iter().all(|share| share.weight == 0) {
         let hint = "none of them gets a request; give at least one a weight above 0";
-        report.add(place, Wrong::new("every cluster of `to` has the weight 0").hint(hint));
+        report.add(location, Wrong::new("every cluster of `to` has the weight 0").hint(hint));
     }
     (shares.len() == raw.len()).then_some(shares)
 }
@@ -71,22 +73,22 @@ fn refuse_what_no_endpoint_gets(raw: &RawRoute, report: &mut Report) {
     let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
         let wrong = Wrong::new(format!("`{}` has no meaning beside `redirect`", written.key));
-        report.add(written.place, wrong.hint("a redirect is answered at once, and no endpoint sees the request"));
+        report.add(written.location, wrong.hint("a redirect is answered at once, and no endpoint sees the request"));
     }
 }
 
-fn redirect(raw: &Placed<RawRedirect>, report: &mut Report) -> Option<Redirect> {
-    let Placed { place, value: raw } = raw;
+fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect> {
+    let Located { location, value: raw } = raw;
     let parts = ["scheme", "host", "port", "path", "path_prefix"];
     let is_written = |key: &str| raw.written().iter().any(|written| written.key == key);
     if !is_written("to") && !parts.iter().any(|part| is_written(part)) {
         let wrong = Wrong::new("a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`");
-        report.add(*place, wrong.hint("without any of them it leads back to where it came from"));
+        report.add(*location, wrong.hint("without any of them it leads back to where it came from"));
         return None;
     }
     for written in raw.written().iter().filter(|written| is_written("to") && parts.contains(&written.key)) {
         let wrong = Wrong::new(format!("a redirect has `{}` beside `to`", written.key));
-        report.add(written.place, wrong.hint("say it in `to`, or take `to` apart"));
+        report.add(written.location, wrong.hint("say it in `to`, or take `to` apart"));
     }
     let status = raw.status.as_ref().map_or(defaults::REDIRECT_STATUS, |status| status.value.0);
     if let Some(to) = &raw.to {
@@ -110,7 +112,7 @@ fn redirect(raw: &Placed<RawRedirect>, report: &mut Report) -> Option<Redirect> 
 
 /// What else a route does. `route` has its conditions.
 pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
-    let changes = |raw: &Option<Placed<RawHeaderChanges>>, report: &mut Report| {
+    let changes = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
         raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
     };
     let redirect_prefix = raw.redirect.as_ref().and_then(|redirect| redirect.value.path_prefix.as_ref());
@@ -120,7 +122,7 @@ pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Repo
             let wrong = Wrong::new(
                 "`path_prefix` takes the place of the prefix that a route matches, and this one matches none",
             );
-            report.add(prefix.place, wrong.hint("write `path`, or give the route a prefix: `path: /api/`"));
+            report.add(prefix.location, wrong.hint("write `path`, or give the route a prefix: `path: /api/`"));
         }
     }
     RoutePolicy {
@@ -138,9 +140,9 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
     let mirrors = &written.value.0;
     if mirrors.len() > MIRRORS_MAX {
         let message = format!("a route has {} mirrors, at most {MIRRORS_MAX} are possible", mirrors.len());
-        report.add(written.place, Wrong::new(message));
+        report.add(written.location, Wrong::new(message));
     }
-    let mirror = |raw: &Placed<RawMirror>, report: &mut Report| {
+    let mirror = |raw: &Located<RawMirror>, report: &mut Report| {
         let to = ids.find(raw.value.to.as_ref()?, report)?;
         let percent = raw.value.percent.as_ref().map_or(100, |percent| percent.value.0);
         Some(Mirror { to, share: percent as f64 / 100.0 })
@@ -181,16 +183,17 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
     {
         let message =
             format!("`per_try_timeout` is not below the route's `timeout` ({})", duration_text(timeout.value.0));
-        report.add(per_try.place, Wrong::new(message).hint("no time would be left for another try"));
+        report.add(per_try.location, Wrong::new(message).hint("no time would be left for another try"));
     }
     retry
 }
 
-fn header_changes(raw: &Placed<RawHeaderChanges>, report: &mut Report) -> HeaderChanges {
-    let pairs = |named: &Option<Placed<Named<ChangedHeader, HeaderValue>>>| -> Vec<(String, String)> {
+fn header_changes(raw: &Located<RawHeaderChanges>, report: &mut Report) -> HeaderChanges {
+    let pairs = |named: &Option<Located<Named<ChangedHeader, HeaderValue>>>| -> Vec<(String, String)> {
         let entries = named.iter().flat_map(|named| &named.value.0);
-        let pair =
-            |entry: &Entry<ChangedHeader, HeaderValue>| Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()));
+        let pair = |entry: &NamedEntry<ChangedHeader, HeaderValue>| {
+            Some((entry.name.0.clone(), entry.value.as_ref()?.0.clone()))
+        };
         entries.filter_map(pair).collect()
     };
     let changes = HeaderChanges {
@@ -199,7 +202,7 @@ fn header_changes(raw: &Placed<RawHeaderChanges>, report: &mut Report) -> Header
         remove: super::route::listed(&raw.value.remove, |name| name.0.clone()),
     };
     if raw.value.written().is_empty() {
-        report.add(raw.place, Wrong::new("a change of headers needs `set`, `add` or `remove`"));
+        report.add(raw.location, Wrong::new("a change of headers needs `set`, `add` or `remove`"));
     }
     let mut names: Vec<&String> = changes.set.iter().chain(&changes.add).map(|(name, _)| name).collect();
     names.extend(&changes.remove);
@@ -207,14 +210,14 @@ fn header_changes(raw: &Placed<RawHeaderChanges>, report: &mut Report) -> Header
     // Which of two changes comes first nobody should have to know.
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         let hint = "`set` takes the place of all fields of the name, `add` is one more, `remove` takes all away";
-        report.add(raw.place, Wrong::new(format!("the header {} is changed twice", ticked(pair[0]))).hint(hint));
+        report.add(raw.location, Wrong::new(format!("the header {} is changed twice", ticked(pair[0]))).hint(hint));
     }
     changes
 }
 
-fn rewrite(raw: &Placed<RawRewrite>, report: &mut Report) -> Rewrite {
+fn rewrite(raw: &Located<RawRewrite>, report: &mut Report) -> Rewrite {
     if raw.value.written().is_empty() {
-        report.add(raw.place, Wrong::new("a rewrite needs `host`, `path` or `path_prefix`"));
+        report.add(raw.location, Wrong::new("a rewrite needs `host`, `path` or `path_prefix`"));
     }
     Rewrite {
         host: raw.value.host.as_ref().map(|host| host.value.0.clone()),
@@ -223,15 +226,15 @@ fn rewrite(raw: &Placed<RawRewrite>, report: &mut Report) -> Rewrite {
 }
 
 fn path(
-    full: &Option<Placed<HttpPath>>,
-    prefix: &Option<Placed<HttpPath>>,
+    full: &Option<Located<HttpPath>>,
+    prefix: &Option<Located<HttpPath>>,
     noun: &str,
     report: &mut Report,
 ) -> Option<PathRewrite> {
     match (full, prefix) {
         (Some(_), Some(prefix)) => {
             let wrong = Wrong::new(format!("{noun} has `path_prefix` beside `path`"));
-            report.add(prefix.place, wrong.hint("write one of them"));
+            report.add(prefix.location, wrong.hint("write one of them"));
             None
         }
         (Some(full), None) => Some(PathRewrite::Full(full.value.0.clone())),
@@ -258,7 +261,7 @@ pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
         && ttl.value.0.as_secs() == 0
     {
         let wrong = Wrong::new(format!("`ttl` ({}) is less than a second", duration_text(ttl.value.0)));
-        report.add(ttl.place, wrong.hint("the age of a cookie is told in whole seconds"));
+        report.add(ttl.location, wrong.hint("the age of a cookie is told in whole seconds"));
     }
     Some(Sticky {
         cookie: raw.cookie.as_ref()?.value.0.clone(),

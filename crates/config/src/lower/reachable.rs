@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use model::{HostMatcher, PathMatcher, Route, TextMatcher, ValueMatcher};
 
-use crate::diagnostic::{Place, Report, Wrong};
+use crate::diagnostic::{Location, Report, Wrong};
 
 /// Earlier routes of one host and path that are looked at for each later one. Past it a route is taken for reachable.
 const CANDIDATES_MAX: usize = 64;
@@ -18,9 +18,9 @@ const SEGMENTS_MAX: usize = 32;
 /// Comparisons of two lists of conditions. Past it a route is taken for reachable.
 const COMPARISONS_MAX: usize = 4096;
 
-/// `places` has the place of each route.
-pub fn report_unreachable(routes: &[Route], places: &[Place], report: &mut Report) {
-    let all: Vec<Seen<'_>> = routes.iter().zip(places).map(|(route, place)| Seen::of(route, *place)).collect();
+/// `locations` has the place of each route.
+pub fn report_unreachable(routes: &[Route], locations: &[Location], report: &mut Report) {
+    let all: Vec<Seen<'_>> = routes.iter().zip(locations).map(|(route, location)| Seen::of(route, *location)).collect();
     let mut earlier: HashMap<(Option<&HostMatcher>, Path<'_>), Vec<&Seen<'_>>> = HashMap::new();
     for later in &all {
         // Who covers this route has all of its hosts, so the first one too.
@@ -28,10 +28,10 @@ pub fn report_unreachable(routes: &[Route], places: &[Place], report: &mut Repor
         let candidates =
             covering(&later.route.path).into_iter().filter_map(|path| earlier.get(&(host, path))).flatten();
         if let Some(seen) = candidates.take(CANDIDATES_MAX).find(|earlier| covers(earlier, later.route)) {
-            let line = seen.place.line;
+            let line = seen.location.line;
             let wrong =
                 Wrong::new(format!("this route can never match: the one at line {line} takes all that it would"));
-            report.add(later.place, wrong.hint("put this one before it, or remove it"));
+            report.add(later.location, wrong.hint("put this one before it, or remove it"));
             continue;
         }
         let every_host = later.hosts.is_empty().then_some(None);
@@ -44,13 +44,13 @@ pub fn report_unreachable(routes: &[Route], places: &[Place], report: &mut Repor
 /// A route and its place.
 struct Seen<'a> {
     route: &'a Route,
-    place: Place,
+    location: Location,
     hosts: HashSet<&'a HostMatcher>,
 }
 
 impl<'a> Seen<'a> {
-    fn of(route: &'a Route, place: Place) -> Self {
-        Self { route, place, hosts: route.hosts.iter().collect() }
+    fn of(route: &'a Route, location: Location) -> Self {
+        Self { route, location, hosts: route.hosts.iter().collect() }
     }
 }
 

@@ -3,46 +3,46 @@
 use std::collections::HashMap;
 
 use model::{
-    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, Target, TextMatcher, ValueMatcher,
+    ClusterId, GrpcMatcher, HostMatcher, PassthroughRoute, PathMatcher, Route, RouteAction, TextMatcher, ValueMatcher,
 };
 
 use super::{ClusterIds, policy, reachable};
-use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
-use crate::read::{Entry, Keyed, Many, Named, OneOrMany, Placed};
+use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
 use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, RouteName};
 
 /// Characters of a name made from conditions: it is the label of metrics.
 const NAME_CHARS_MAX: usize = 128;
 
 /// The routes of one listener. Those that could not be read are left out; the report has them.
-pub fn routes(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
+pub fn routes(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
-    let mut places = Vec::with_capacity(raw.value.0.len());
+    let mut locations = Vec::with_capacity(raw.value.0.len());
     for raw in &raw.value.0 {
         if let Some(route) = route(&raw.value, &mut names, ids, report) {
             routes.push(route);
-            places.push(raw.place);
+            locations.push(raw.location);
         }
     }
     // Only in a file that is right so far: a condition that could not be read is missing here, and its route would seem to take everything.
     if report.is_empty() {
-        reachable::report_unreachable(&routes, &places, report);
+        reachable::report_unreachable(&routes, &locations, report);
     }
     routes
 }
 
 /// The routes of a listener that opens nothing: names, and who serves them.
-pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
-    let route = |raw: &Placed<RawRoute>, report: &mut Report| {
+pub fn passthrough(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
+    let route = |raw: &Located<RawRoute>, report: &mut Report| {
         let to = raw.value.to.as_ref()?;
         let RawTo::One(name) = &to.value else {
             let wrong = Wrong::new("TLS that is passed through is not split").hint("name one cluster in `to`");
-            report.add(to.place, wrong);
+            report.add(to.location, wrong);
             return None;
         };
-        let to = ids.find(&Placed { place: to.place, value: name.clone() }, report)?;
+        let to = ids.find(&Located { location: to.location, value: name.clone() }, report)?;
         Some(PassthroughRoute { sni: listed(&raw.value.sni, |host| host.0.clone()), to })
     };
     raw.value.0.iter().filter_map(|raw| route(raw, report)).collect()
@@ -50,7 +50,7 @@ pub fn passthrough(raw: &Placed<Many<RawRoute>>, ids: &ClusterIds, report: &mut 
 
 /// The route that takes every request.
 pub fn catch_all(to: ClusterId) -> Route {
-    Route::to_all("/", Target::from(to))
+    Route::to_all("/", RouteAction::from(to))
 }
 
 fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Report) -> Option<Route> {
@@ -59,7 +59,7 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
         check_grpc(raw, grpc, ids, report);
     }
     // Where it leads is not known to be right, yet all else that is wrong is worth telling.
-    let mut route = Route::to_all("/", to.clone().unwrap_or(Target::Clusters(Vec::new())));
+    let mut route = Route::to_all("/", to.clone().unwrap_or(RouteAction::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
     if let Some(path) = &raw.path {
         route.path = path_matcher(&path.value)?;
@@ -85,7 +85,7 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
 }
 
 /// A route by gRPC says all there is to say of path and method, and leads to where gRPC can be spoken.
-fn check_grpc(raw: &RawRoute, grpc: &Placed<GrpcName>, ids: &ClusterIds, report: &mut Report) {
+fn check_grpc(raw: &RawRoute, grpc: &Located<GrpcName>, ids: &ClusterIds, report: &mut Report) {
     for key in raw.written() {
         let wrong = match key.key {
             "path" | "methods" => {
@@ -94,7 +94,7 @@ fn check_grpc(raw: &RawRoute, grpc: &Placed<GrpcName>, ids: &ClusterIds, report:
             "query" => Wrong::new("a call of gRPC has no query"),
             _ => continue,
         };
-        report.add(key.place, wrong.hint("remove it"));
+        report.add(key.location, wrong.hint("remove it"));
     }
     let to: Vec<&Label> = match raw.to.as_ref().map(|to| &to.value) {
         None => Vec::new(),
@@ -104,15 +104,15 @@ fn check_grpc(raw: &RawRoute, grpc: &Placed<GrpcName>, ids: &ClusterIds, report:
         }
     };
     for Label(name) in to.into_iter().filter(|name| ids.speaks_h1(name)) {
-        report.add(grpc.place, speaks_no_grpc(name));
+        report.add(grpc.location, speaks_no_grpc(name));
     }
     let mirrors = raw.mirror.iter().flat_map(|mirrors| &mirrors.value.0).filter_map(|mirror| mirror.value.to.as_ref());
-    for Placed { place, value } in mirrors.filter(|to| ids.speaks_h1(&to.value)) {
-        report.add(*place, speaks_no_grpc(&value.0));
+    for Located { location, value } in mirrors.filter(|to| ids.speaks_h1(&to.value)) {
+        report.add(*location, speaks_no_grpc(&value.0));
     }
     if let Some(redirect) = &raw.redirect {
         let wrong = Wrong::new("clients of gRPC follow no redirect");
-        report.add(redirect.place, wrong.hint("name the cluster that serves the calls in `to`"));
+        report.add(redirect.location, wrong.hint("name the cluster that serves the calls in `to`"));
     }
 }
 
@@ -131,7 +131,7 @@ fn grpc_path(grpc: &GrpcMatcher) -> PathMatcher {
 }
 
 /// What was written as one or as a list; empty where nothing was.
-pub fn listed<T, M>(raw: &Option<Placed<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
+pub fn listed<T, M>(raw: &Option<Located<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
     raw.iter().flat_map(|many| &many.value.0).map(|one| model(&one.value)).collect()
 }
 
@@ -146,11 +146,11 @@ fn path_matcher(raw: &RawPath) -> Option<PathMatcher> {
     }
 }
 
-fn matchers<K>(raw: &Option<Placed<Named<K, RawValue>>>, name: impl Fn(&K) -> &String) -> Vec<ValueMatcher> {
+fn matchers<K>(raw: &Option<Located<Named<K, RawValue>>>, name: impl Fn(&K) -> &String) -> Vec<ValueMatcher> {
     raw.iter().flat_map(|named| &named.value.0).filter_map(|entry| condition(entry, &name)).collect()
 }
 
-fn condition<K>(entry: &Entry<K, RawValue>, name: impl Fn(&K) -> &String) -> Option<ValueMatcher> {
+fn condition<K>(entry: &NamedEntry<K, RawValue>, name: impl Fn(&K) -> &String) -> Option<ValueMatcher> {
     let value = match entry.value.as_ref()? {
         RawValue::Text(text) => TextMatcher::Exact(text.0.clone()),
         RawValue::Object(object) => match (&object.regex, &object.present) {
@@ -169,15 +169,15 @@ struct Names {
 }
 
 impl Names {
-    fn of(routes: &[Placed<RawRoute>], report: &mut Report) -> Self {
-        let mut first: HashMap<&str, Place> = HashMap::new();
+    fn of(routes: &[Located<RawRoute>], report: &mut Report) -> Self {
+        let mut first: HashMap<&str, Location> = HashMap::new();
         for name in routes.iter().filter_map(|route| route.value.name.as_ref()) {
             let RouteName(text) = &name.value;
             if let Some(first) = first.get(text.as_str()) {
                 let hint = format!("the first is at line {}", first.line);
-                report.add(name.place, Wrong::new(format!("two routes have the name {}", ticked(text))).hint(hint));
+                report.add(name.location, Wrong::new(format!("two routes have the name {}", ticked(text))).hint(hint));
             } else {
-                first.insert(text, name.place);
+                first.insert(text, name.location);
             }
         }
         Self { taken: first.into_keys().map(|name| (name.to_owned(), 1)).collect() }

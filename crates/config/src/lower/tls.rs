@@ -7,9 +7,9 @@ use model::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem};
 
 use super::route::listed;
 use crate::defaults;
-use crate::diagnostic::Place;
+use crate::diagnostic::Location;
 use crate::raw::{RawCertificate, RawClusterTls, RawFile, RawListenerTls};
-use crate::read::{Entry, Placed};
+use crate::read::{Located, NamedEntry};
 use crate::text::FileName;
 
 /// `None` where it has no certificate that could be read; the report says why.
@@ -26,33 +26,33 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
 }
 
 /// Where the TLS of each listener and cluster is written, and each file that it names: what is in those is judged later, and by others.
-pub fn places(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Place> {
-    let mut places = Places { base, found: HashMap::new() };
-    for Entry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
+pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Location> {
+    let mut locations = Places { base, found: HashMap::new() };
+    for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
         let Some(tls) = value.as_ref().and_then(|listener| listener.tls.as_ref()) else { continue };
         let owner = format!("listener {}", name.0);
-        places.add(&owner, None, tls.place);
+        locations.add(&owner, None, tls.location);
         for certificate in tls.value.certificates.iter().flat_map(|certificates| &certificates.value.0) {
-            places.certificate(&owner, &certificate.value);
+            locations.certificate(&owner, &certificate.value);
         }
-        places.file(&owner, tls.value.client_ca.as_ref().and_then(|client| client.value.ca.as_ref()));
+        locations.file(&owner, tls.value.client_ca.as_ref().and_then(|client| client.value.ca.as_ref()));
     }
-    for Entry { name, value } in raw.clusters.iter().flat_map(|clusters| &clusters.value.0) {
+    for NamedEntry { name, value } in raw.clusters.iter().flat_map(|clusters| &clusters.value.0) {
         let Some(tls) = value.as_ref().and_then(|cluster| cluster.tls.as_ref()) else { continue };
         let owner = format!("cluster {}", name.0);
-        places.add(&owner, None, tls.place);
-        places.file(&owner, tls.value.ca.as_ref());
+        locations.add(&owner, None, tls.location);
+        locations.file(&owner, tls.value.ca.as_ref());
         if let Some(certificate) = &tls.value.certificate {
-            places.certificate(&owner, &certificate.value);
+            locations.certificate(&owner, &certificate.value);
         }
     }
-    places.found
+    locations.found
 }
 
 struct Places<'a> {
     base: &'a Path,
     /// Who names a file, as in "listener web", and which; `None`: its TLS as a whole.
-    found: HashMap<(String, Option<PathBuf>), Place>,
+    found: HashMap<(String, Option<PathBuf>), Location>,
 }
 
 impl Places<'_> {
@@ -62,15 +62,15 @@ impl Places<'_> {
         }
     }
 
-    fn file(&mut self, owner: &str, raw: Option<&Placed<FileName>>) {
+    fn file(&mut self, owner: &str, raw: Option<&Located<FileName>>) {
         if let Some(raw) = raw {
-            self.add(owner, Some(self.base.join(&raw.value.0)), raw.place);
+            self.add(owner, Some(self.base.join(&raw.value.0)), raw.location);
         }
     }
 
     /// The first place counts: what is wrong with a file is told once.
-    fn add(&mut self, owner: &str, file: Option<PathBuf>, place: Place) {
-        self.found.entry((owner.to_owned(), file)).or_insert(place);
+    fn add(&mut self, owner: &str, file: Option<PathBuf>, location: Location) {
+        self.found.entry((owner.to_owned(), file)).or_insert(location);
     }
 }
 
@@ -88,11 +88,11 @@ fn certificate(raw: &RawCertificate, base: &Path) -> Option<Certificate> {
     Some(Certificate { cert: pem(&raw.cert, base)?, key: pem(&raw.key, base)?, ocsp: file(&raw.ocsp, base) })
 }
 
-fn pem(raw: &Option<Placed<FileName>>, base: &Path) -> Option<Pem> {
+fn pem(raw: &Option<Located<FileName>>, base: &Path) -> Option<Pem> {
     file(raw, base).map(Pem::File)
 }
 
 /// As seen from the folder of the configuration file: it is moved together with what it names.
-fn file(raw: &Option<Placed<FileName>>, base: &Path) -> Option<PathBuf> {
+fn file(raw: &Option<Located<FileName>>, base: &Path) -> Option<PathBuf> {
     raw.as_ref().map(|file| base.join(&file.value.0))
 }

@@ -11,9 +11,9 @@ use model::{
 
 use super::{Binds, cluster};
 use crate::defaults;
-use crate::diagnostic::{Place, Report, Wrong, ticked};
+use crate::diagnostic::{Location, Report, Wrong, ticked};
 use crate::raw::{ModeName, RawFlowTimeouts, RawHealthCheck, RawSourceRate, RawVip, RawVipEndpoint};
-use crate::read::{Keyed, Many, Named, OneOrMany, Placed};
+use crate::read::{Keyed, Located, Many, Named, OneOrMany};
 use crate::text::{Interface, Label, Network, Seconds, VipAddress};
 
 /// Vips of one file: what the kernel plane has room for.
@@ -32,8 +32,8 @@ const VIP_RANGES_MAX: usize = 8;
 const LIST_MAX: usize = 4096;
 
 /// All vips that could be read.
-pub fn vips(raw: Placed<Named<Label, RawVip>>, binds: &Binds, report: &mut Report) -> Vec<Vip> {
-    let whole = raw.place;
+pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Report) -> Vec<Vip> {
+    let whole = raw.location;
     let mut taken = Taken::default();
     let mut vips = Vec::with_capacity(raw.value.0.len());
     for entry in raw.value.0 {
@@ -63,11 +63,11 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
     let interfaces = raw.interfaces.map_or_else(Vec::new, |interfaces| self::interfaces(interfaces, report));
     let mut sources = Vec::new();
     for source in raw.sources.iter().flat_map(|sources| &sources.value.0) {
-        refuse_other_family(source.value.0, &address, source.place, "a source", report);
+        refuse_other_family(source.value.0, &address, source.location, "a source", report);
         sources.push(source.value.0);
     }
     if let Some(raw) = raw.sources.as_ref().filter(|raw| raw.value.0.len() > VIP_SOURCES_MAX) {
-        report.add(raw.place, Wrong::new(format!("`sources` has more than {VIP_SOURCES_MAX} addresses")));
+        report.add(raw.location, Wrong::new(format!("`sources` has more than {VIP_SOURCES_MAX} addresses")));
     }
     let endpoints = match raw.endpoints {
         Some(endpoints) => self::endpoints(endpoints, name, &address, mode, report),
@@ -75,8 +75,9 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
     };
     let allow = networks(raw.allow, &address, report);
     let deny = networks(raw.deny, &address, report);
-    if let Some((network, place)) = deny.iter().find(|(network, _)| allow.iter().any(|(other, _)| other == network)) {
-        report.add(*place, Wrong::new(format!("{network} is in `allow` and in `deny`")).hint("remove one of them"));
+    if let Some((network, location)) = deny.iter().find(|(network, _)| allow.iter().any(|(other, _)| other == network))
+    {
+        report.add(*location, Wrong::new(format!("{network} is in `allow` and in `deny`")).hint("remove one of them"));
     }
     let health_check = raw.health_check.and_then(|check| health_check(check, &address, report));
     Some(Vip {
@@ -132,59 +133,59 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
             }
             _ => continue,
         };
-        report.add(written.place, wrong);
+        report.add(written.location, wrong);
     }
     if let (Some(address), None, true) = (&raw.address, &raw.endpoints, mode != ModeName::Local)
         && !raw.written().iter().any(|written| written.key == "endpoints")
     {
         let hint = "give at least one, or `mode: local` where a listener of this host serves the address";
-        report.add(address.place, Wrong::new("a vip needs `endpoints`").hint(hint));
+        report.add(address.location, Wrong::new("a vip needs `endpoints`").hint(hint));
     }
 }
 
-fn health_check(raw: Placed<RawHealthCheck>, vip: &VipAddress, report: &mut Report) -> Option<HealthCheck> {
+fn health_check(raw: Located<RawHealthCheck>, vip: &VipAddress, report: &mut Report) -> Option<HealthCheck> {
     let check = cluster::health_check(raw.value, report)?;
     if check.port.is_none() && vip.ports.first != vip.ports.last {
         let wrong = Wrong::new("a health check of a vip with a range of ports needs `port`");
-        report.add(raw.place, wrong.hint("say which port of the endpoints is asked"));
+        report.add(raw.location, wrong.hint("say which port of the endpoints is asked"));
     }
     Some(check)
 }
 
-fn interfaces(raw: Placed<OneOrMany<Interface>>, report: &mut Report) -> Vec<String> {
+fn interfaces(raw: Located<OneOrMany<Interface>>, report: &mut Report) -> Vec<String> {
     let mut seen = HashSet::new();
-    refuse_long(raw.value.0.len(), "interfaces", raw.place, report);
-    for Placed { place, value: Interface(name) } in &raw.value.0 {
+    refuse_long(raw.value.0.len(), "interfaces", raw.location, report);
+    for Located { location, value: Interface(name) } in &raw.value.0 {
         if !seen.insert(name.as_str()) {
-            report.add(*place, Wrong::new(format!("the interface {} is given twice", ticked(name))));
+            report.add(*location, Wrong::new(format!("the interface {} is given twice", ticked(name))));
         }
     }
     raw.value.0.into_iter().map(|interface| interface.value.0).collect()
 }
 
 fn endpoints(
-    raw: Placed<Many<RawVipEndpoint>>,
+    raw: Located<Many<RawVipEndpoint>>,
     name: &str,
     vip: &VipAddress,
     mode: ModeName,
     report: &mut Report,
 ) -> Vec<Endpoint> {
-    let whole = raw.place;
-    let mut first: HashMap<SocketAddr, Place> = HashMap::new();
+    let whole = raw.location;
+    let mut first: HashMap<SocketAddr, Location> = HashMap::new();
     let mut endpoints = Vec::with_capacity(raw.value.0.len());
-    for Placed { place, value } in raw.value.0 {
+    for Located { location, value } in raw.value.0 {
         let (address, weight) = match value {
             RawVipEndpoint::Text(address) => (Some(address), None),
             RawVipEndpoint::Object(object) => (object.address.map(|address| address.value), object.weight),
         };
         let Some(address) = address.map(|address| address.0) else { continue };
-        refuse_other_family(address.ip(), vip, place, "an endpoint", report);
+        refuse_other_family(address.ip(), vip, location, "an endpoint", report);
         if let Some(wrong) = wrong_endpoint(address, vip, mode) {
-            report.add(place, wrong);
+            report.add(location, wrong);
         }
-        if let Some(first) = first.insert(address, place) {
+        if let Some(first) = first.insert(address, location) {
             let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
-            report.add(place, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
+            report.add(location, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         let weight = weight.unwrap_or(defaults::WEIGHT);
@@ -223,29 +224,29 @@ fn wrong_endpoint(endpoint: SocketAddr, vip: &VipAddress, mode: ModeName) -> Opt
     None
 }
 
-fn networks(raw: Option<Placed<OneOrMany<Network>>>, vip: &VipAddress, report: &mut Report) -> Vec<(IpNet, Place)> {
+fn networks(raw: Option<Located<OneOrMany<Network>>>, vip: &VipAddress, report: &mut Report) -> Vec<(IpNet, Location)> {
     let Some(raw) = raw else { return Vec::new() };
-    refuse_long(raw.value.0.len(), "networks", raw.place, report);
-    let mut networks: Vec<(IpNet, Place)> = Vec::with_capacity(raw.value.0.len());
-    for Placed { place, value: Network(network) } in raw.value.0 {
-        refuse_other_family(network.addr(), vip, place, "a network", report);
-        networks.push((network, place));
+    refuse_long(raw.value.0.len(), "networks", raw.location, report);
+    let mut networks: Vec<(IpNet, Location)> = Vec::with_capacity(raw.value.0.len());
+    for Located { location, value: Network(network) } in raw.value.0 {
+        refuse_other_family(network.addr(), vip, location, "a network", report);
+        networks.push((network, location));
     }
     networks
 }
 
-fn refuse_long(count: usize, what: &str, place: Place, report: &mut Report) {
+fn refuse_long(count: usize, what: &str, location: Location, report: &mut Report) {
     if count > LIST_MAX {
-        report.add(place, Wrong::new(format!("there are {count} {what}; the most is {LIST_MAX}")));
+        report.add(location, Wrong::new(format!("there are {count} {what}; the most is {LIST_MAX}")));
     }
 }
 
-fn refuse_other_family(address: IpAddr, vip: &VipAddress, place: Place, what: &str, report: &mut Report) {
+fn refuse_other_family(address: IpAddr, vip: &VipAddress, location: Location, what: &str, report: &mut Report) {
     if address.is_ipv4() != vip.address.is_ipv4() {
         let family = |address: IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
         let (theirs, ours) = (family(address), family(vip.address));
         let wrong = Wrong::new(format!("{address} is {theirs}, and the vip {} is {ours}", vip.address));
-        report.add(place, wrong.hint(format!("{what} is of the family of its vip; give {theirs} a vip of its own")));
+        report.add(location, wrong.hint(format!("{what} is of the family of its vip; give {theirs} a vip of its own")));
     }
 }
 
@@ -263,7 +264,7 @@ fn source_rate(raw: RawSourceRate) -> SourceRate {
 fn timeouts(raw: Option<RawFlowTimeouts>, transport: Transport) -> FlowTimeouts {
     let mut timeouts = FlowTimeouts::new(transport);
     let Some(raw) = raw else { return timeouts };
-    let or = |raw: Option<Placed<Seconds>>, default: Duration| raw.map_or(default, |raw| raw.value.0);
+    let or = |raw: Option<Located<Seconds>>, default: Duration| raw.map_or(default, |raw| raw.value.0);
     timeouts.syn = or(raw.syn, timeouts.syn);
     timeouts.idle = or(raw.idle, timeouts.idle);
     timeouts.closing = or(raw.closing, timeouts.closing);
@@ -280,27 +281,29 @@ struct Taken {
 struct TakenPorts {
     ports: PortRange,
     vip: String,
-    place: Place,
+    location: Location,
 }
 
 impl Taken {
-    fn add(&mut self, name: &str, vip: &Placed<VipAddress>, report: &mut Report) {
+    fn add(&mut self, name: &str, vip: &Located<VipAddress>, report: &mut Report) {
         let VipAddress { address, ports, transport } = vip.value;
         let others = self.by_address.entry((address, transport)).or_default();
         let overlap = |other: &&TakenPorts| other.ports.first <= ports.last && ports.first <= other.ports.last;
-        if let Some(TakenPorts { vip: other, place: first, .. }) = others.iter().find(overlap) {
+        if let Some(TakenPorts { vip: other, location: first, .. }) = others.iter().find(overlap) {
             let wrong =
                 Wrong::new(format!("{} and {} have a port of {address} in common", ticked(other), ticked(name)));
-            report
-                .add(vip.place, wrong.hint(format!("the first is at line {}; a port belongs to one vip", first.line)));
+            report.add(
+                vip.location,
+                wrong.hint(format!("the first is at line {}; a port belongs to one vip", first.line)),
+            );
         }
-        others.push(TakenPorts { ports, vip: name.to_owned(), place: vip.place });
+        others.push(TakenPorts { ports, vip: name.to_owned(), location: vip.location });
         if ports.first != ports.last {
             let ranges = self.ranges.entry(address).or_default();
             *ranges += 1;
             if *ranges == VIP_RANGES_MAX + 1 {
                 let wrong = Wrong::new(format!("{address} has more than {VIP_RANGES_MAX} vips with a range of ports"));
-                report.add(vip.place, wrong.hint("join ranges, or use another address"));
+                report.add(vip.location, wrong.hint("join ranges, or use another address"));
             }
         }
     }

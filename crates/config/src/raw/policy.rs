@@ -34,7 +34,7 @@ impl Read for RawTo {
             Value::List(_) => Many::read(node, subject, report).map(Self::Split),
             Value::Scalar { .. } => <Label as Read>::read(node, subject, report).map(Self::One),
             other => {
-                report.add(node.place, unexpected(subject, &Self::kind(), other));
+                report.add(node.location, unexpected(subject, &Self::kind(), other));
                 None
             }
         }

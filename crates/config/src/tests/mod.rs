@@ -11,7 +11,7 @@ use std::time::Duration;
 use model::{
     Algorithm, ClusterId, ClusterProtocol, Endpoint, EndpointAddress, FlowTimeouts, ForwardedHeaders, Generation,
     GrpcMatcher, HeaderChanges, HostMatcher, HttpListener, Mirror, Outlier, PathMatcher, PortRange, Probe, Protocol,
-    RateKey, RateLimit, Redirect, Retry, RoutePolicy, Scheme, Snapshot, Sticky, Target, TcpListener, TlsVersion,
+    RateKey, RateLimit, Redirect, Retry, RouteAction, RoutePolicy, Scheme, Snapshot, Sticky, TcpListener, TlsVersion,
     Transport, VipAlgorithm, VipMode, WeightedCluster,
 };
 
@@ -66,7 +66,7 @@ fn the_http_example_means_what_it_says() {
         http.routes.iter().map(|route| (route.name.as_str(), format!("{:?}", route.path), route.to.clone())).collect();
     let expect =
         [("/api/", r#"Prefix("/api/")"#.to_owned(), ClusterId(1)), ("/", r#"Prefix("/")"#.to_owned(), ClusterId(0))];
-    assert_eq!(routes, expect.map(|(name, path, to)| (name, path, Target::from(to))));
+    assert_eq!(routes, expect.map(|(name, path, to)| (name, path, RouteAction::from(to))));
     assert_eq!(http.limits, model::ListenerLimits::default());
     assert_eq!(http.forwarded, ForwardedHeaders::XForwarded);
 
@@ -124,7 +124,7 @@ fn the_canary_example_means_what_it_says() {
     assert_eq!((&always.to, always.headers[0].name.as_str()), (&v2.into(), "x-canary"));
     assert_eq!(always.policy, RoutePolicy::default());
     let share = |cluster, weight| WeightedCluster { cluster, weight };
-    assert_eq!(shop.to, Target::Clusters(vec![share(v1, 95), share(v2, 5)]));
+    assert_eq!(shop.to, RouteAction::Clusters(vec![share(v1, 95), share(v2, 5)]));
     assert_eq!(shop.timeout, Some(Duration::from_secs(10)));
     let retry = Retry { on_statuses: vec![(503, 503)], same_endpoint: true, ..Retry::default() };
     let rate_limit = RateLimit { requests: 100, per: Duration::from_secs(1), by: RateKey::ClientIp, burst: 50 };
@@ -147,7 +147,7 @@ fn the_canary_example_means_what_it_says() {
         path: None,
         status: 308,
     };
-    assert_eq!(elsewhere.to, Target::Redirect(redirect));
+    assert_eq!(elsewhere.to, RouteAction::Redirect(redirect));
 
     let cluster = snapshot.cluster(v1);
     assert_eq!(cluster.slow_start, Duration::from_secs(30));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::{
-    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, Scheme, Target,
+    HeaderChanges, Mirror, PathRewrite, RateKey, RateLimit, Redirect, Retry, Rewrite, Route, RouteAction, Scheme,
     TextMatcher,
 };
 
@@ -22,7 +22,7 @@ fn route(keys: &str) -> Route {
 #[test]
 fn a_split() {
     let check = |to: &str, expect: &[(usize, u32)]| {
-        let Target::Clusters(shares) = route(&format!("to: {to}")).to else { panic!("{to}") };
+        let RouteAction::Clusters(shares) = route(&format!("to: {to}")).to else { panic!("{to}") };
         let shares: Vec<_> = shares.iter().map(|share| (share.cluster.0, share.weight)).collect();
         assert_eq!(shares, expect, "{to}");
     };
@@ -43,7 +43,7 @@ fn cookies_are_conditions() {
 #[test]
 fn redirects() {
     let check = |keys: &str, expect: Redirect| {
-        assert_eq!(route(&format!("redirect: {{{keys}}}")).to, Target::Redirect(expect), "{keys}");
+        assert_eq!(route(&format!("redirect: {{{keys}}}")).to, RouteAction::Redirect(expect), "{keys}");
     };
     let kept = Redirect { scheme: None, host: None, port: None, path: None, status: 302 };
     let full = |path: &str| Some(PathRewrite::Full(path.to_owned()));

@@ -121,11 +121,11 @@ fn duration_nanos(text: &str) -> Result<u128, Wrong> {
         let not_one = || Wrong::new(format!("{} is not a duration", quoted(text)));
         let nanos = with_unit(part, "a duration", TIMES, "s").map_err(|_| not_one().hint("write it as in 1m30s"))?;
         let unit = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-        let place = TIMES.iter().position(|(name, _)| *name == unit).unwrap_or(usize::MAX);
-        if place >= smallest {
+        let location = TIMES.iter().position(|(name, _)| *name == unit).unwrap_or(usize::MAX);
+        if location >= smallest {
             return Err(not_one().hint("write each unit once, the larger before the smaller, as in 1m30s"));
         }
-        smallest = place;
+        smallest = location;
         sum = sum.saturating_add(nanos);
     }
     Ok(sum)

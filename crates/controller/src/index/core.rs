@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Secret, Service};
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend, IngressClass};
 use model::Transport;
 
-use super::entry::{Entry, Meta, name_of, transport};
+use super::entry::{IndexEntry, Meta, name_of, transport};
 use super::keys::judge_authority;
 use super::{Difference, Keypair, Name};
 use crate::objects::Text;
@@ -43,7 +43,7 @@ impl IngressClassEntry {
     }
 }
 
-impl Entry for IngressClassEntry {
+impl IndexEntry for IngressClassEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self == old { Difference::None } else { Difference::All }
     }
@@ -170,7 +170,7 @@ fn target(backend: IngressBackend) -> Option<IngressTarget> {
     Some(IngressTarget::Service(service.name.into(), port))
 }
 
-impl Entry for IngressEntry {
+impl IndexEntry for IngressEntry {
     fn difference(&self, old: &Self) -> Difference {
         let same = self.meta.wants_the_same(&old.meta) && self.class == old.class && self.foreign == old.foreign;
         if same { Difference::Status } else { Difference::All }
@@ -299,7 +299,7 @@ impl LoadBalancer {
     }
 }
 
-impl Entry for ServiceEntry {
+impl IndexEntry for ServiceEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self == old {
             return Difference::None;
@@ -340,7 +340,7 @@ impl SecretEntry {
     }
 }
 
-impl Entry for SecretEntry {
+impl IndexEntry for SecretEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self == old { Difference::None } else { Difference::All }
     }

@@ -11,7 +11,7 @@ use crate::objects::{
 };
 
 /// An entry that can be told from the one before.
-pub(crate) trait Entry {
+pub(crate) trait IndexEntry {
     fn difference(&self, old: &Self) -> Difference;
 }
 
@@ -72,7 +72,7 @@ impl ClassEntry {
     }
 }
 
-impl Entry for ClassEntry {
+impl IndexEntry for ClassEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
     }
@@ -93,7 +93,7 @@ impl GatewayEntry {
     }
 }
 
-impl Entry for GatewayEntry {
+impl IndexEntry for GatewayEntry {
     fn difference(&self, old: &Self) -> Difference {
         // The addresses in its status are where it listens.
         let same = self.meta.wants_the_same(&old.meta) && self.status.addresses == old.status.addresses;
@@ -116,7 +116,7 @@ impl ListenerSetEntry {
     }
 }
 
-impl Entry for ListenerSetEntry {
+impl IndexEntry for ListenerSetEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
     }
@@ -190,7 +190,7 @@ impl RouteEntry {
     }
 }
 
-impl Entry for RouteEntry {
+impl IndexEntry for RouteEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
     }
@@ -209,7 +209,7 @@ impl GrantEntry {
     }
 }
 
-impl Entry for GrantEntry {
+impl IndexEntry for GrantEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self == old { Difference::None } else { Difference::All }
     }
@@ -230,7 +230,7 @@ impl PolicyEntry {
     }
 }
 
-impl Entry for PolicyEntry {
+impl IndexEntry for PolicyEntry {
     fn difference(&self, old: &Self) -> Difference {
         if self.meta.wants_the_same(&old.meta) { Difference::Status } else { Difference::All }
     }

@@ -306,12 +306,12 @@ impl Changes {
     }
 }
 
-fn set<E: entry::Entry>(changes: &mut Changes, kind: Kind, map: &mut BTreeMap<Name, E>, name: Name, new: E) {
+fn set<E: entry::IndexEntry>(changes: &mut Changes, kind: Kind, map: &mut BTreeMap<Name, E>, name: Name, new: E) {
     let difference = replace(map, name.clone(), new);
     changes.note(difference, kind, name);
 }
 
-fn replace<K: Ord, E: entry::Entry>(map: &mut BTreeMap<K, E>, key: K, new: E) -> Difference {
+fn replace<K: Ord, E: entry::IndexEntry>(map: &mut BTreeMap<K, E>, key: K, new: E) -> Difference {
     let difference = map.get(&key).map_or(Difference::All, |old| new.difference(old));
     map.insert(key, new);
     difference

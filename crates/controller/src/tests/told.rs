@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use model::{
-    Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Route, Snapshot, Target, TextMatcher, Vip,
-    VipMode,
+    Endpoint, EndpointAddress, HostMatcher, Listener, PathMatcher, Protocol, Route, RouteAction, Snapshot, TextMatcher,
+    Vip, VipMode,
 };
 
 use crate::objects::{Condition, GatewayStatus, ParentRef};
@@ -84,14 +84,14 @@ fn tell_listener(text: &mut String, listener: &Listener, snapshot: &Snapshot) {
 
 fn target(route: &Route, snapshot: &Snapshot) -> String {
     match &route.to {
-        Target::Clusters(clusters) => {
+        RouteAction::Clusters(clusters) => {
             let one = |of: &model::WeightedCluster| match clusters.len() {
                 1 => snapshot.cluster(of.cluster).name.clone(),
                 _ => format!("{}={}", snapshot.cluster(of.cluster).name, of.weight),
             };
             clusters.iter().map(one).collect::<Vec<_>>().join(",")
         }
-        Target::Redirect(to) => format!("{to:?}"),
+        RouteAction::Redirect(to) => format!("{to:?}"),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The API server lets values through that would end a header or a request line; they are refused here.
 
-use model::{HeaderChanges, Mirror, PathRewrite, Redirect, Route, Scheme, Target};
+use model::{HeaderChanges, Mirror, PathRewrite, Redirect, Route, RouteAction, Scheme};
 
 use super::lower::Lowering;
 use crate::objects::{
@@ -102,7 +102,7 @@ fn redirect(wanted: &RedirectFilter, route: &mut Route) -> Result<(), String> {
     if ![301, 302, 303, 307, 308].contains(&status) {
         return Err(format!("the status {status} is none of a redirect"));
     }
-    route.to = Target::Redirect(Redirect {
+    route.to = RouteAction::Redirect(Redirect {
         scheme,
         host: wanted.hostname.as_deref().map(host).transpose()?,
         port: wanted.port,

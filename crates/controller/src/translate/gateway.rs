@@ -10,7 +10,7 @@ use super::Circumstances;
 use super::address::{self, Claim};
 use super::bind::Binds;
 use super::hosts::HostSet;
-use super::listener::{Held, claim, conflicts, slot};
+use super::listener::{Held, claim, conflicts, gateway_listener};
 use super::reference::{Why, is_allowed};
 use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, RouteKind};
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
@@ -39,8 +39,8 @@ pub(crate) struct SetPlan<'i> {
     pub(crate) refused: Option<Why>,
 }
 
-/// A listener of either.
-pub(crate) struct Slot<'i> {
+/// A listener of a Gateway or a ListenerSet.
+pub(crate) struct GatewayListener<'i> {
     /// Whose it is: a Gateway or a ListenerSet.
     pub(crate) owner: (Kind, &'i Name),
     pub(crate) gateway: &'i Name,
@@ -61,7 +61,7 @@ pub(crate) struct Slot<'i> {
     pub(crate) hosts: (HostSet, HostSet),
 }
 
-impl Slot<'_> {
+impl GatewayListener<'_> {
     /// Whether nothing is wrong with it so far.
     pub(crate) fn is_accepted(&self) -> bool {
         self.conflict.is_none() && self.refused.is_none()
@@ -108,8 +108,8 @@ impl Slot<'_> {
 pub(crate) struct Gateways<'i> {
     pub(crate) plans: Vec<Plan<'i>>,
     pub(crate) sets: Vec<SetPlan<'i>>,
-    pub(crate) slots: Vec<Slot<'i>>,
-    /// The slots of each Gateway and ListenerSet; none of one that was refused.
+    pub(crate) listeners: Vec<GatewayListener<'i>>,
+    /// The listeners of each Gateway and ListenerSet, as a range of `listeners`; empty for one that was refused.
     pub(crate) owners: BTreeMap<(Kind, Name), Range<usize>>,
 }
 
@@ -122,39 +122,39 @@ pub(crate) fn gateways<'i>(
 ) -> Gateways<'i> {
     let plans = plans(index, settings, circumstances.allots);
     let mut sets: Vec<SetPlan<'i>> = Vec::new();
-    let mut slots: Vec<Slot<'i>> = Vec::new();
+    let mut listeners: Vec<GatewayListener<'i>> = Vec::new();
     let mut owners = BTreeMap::new();
     for plan in &plans {
-        let first = slots.len();
+        let first = listeners.len();
         for spec in &plan.entry.spec.listeners {
-            slots.push(slot(index, plan, (Kind::Gateway, plan.name), spec));
+            listeners.push(gateway_listener(index, plan, (Kind::Gateway, plan.name), spec));
         }
-        owners.insert((Kind::Gateway, plan.name.clone()), first..slots.len());
+        owners.insert((Kind::Gateway, plan.name.clone()), first..listeners.len());
         for set in sets_of(index, plan) {
-            let begin = slots.len();
+            let begin = listeners.len();
             if set.refused.is_none() {
                 for spec in &set.entry.spec.listeners {
-                    slots.push(slot(index, plan, (Kind::ListenerSet, set.name), spec));
+                    listeners.push(gateway_listener(index, plan, (Kind::ListenerSet, set.name), spec));
                 }
             }
-            owners.insert((Kind::ListenerSet, set.name.clone()), begin..slots.len());
+            owners.insert((Kind::ListenerSet, set.name.clone()), begin..listeners.len());
             sets.push(set);
         }
-        let own = slots.get_mut(first..).unwrap_or_default();
-        for slot in own.iter_mut().skip(LISTENERS_MAX) {
-            slot.refused =
+        let own = listeners.get_mut(first..).unwrap_or_default();
+        for listener in own.iter_mut().skip(LISTENERS_MAX) {
+            listener.refused =
                 Some(Why::new("TooManyListeners", format!("a Gateway has {LISTENERS_MAX} listeners at most")));
         }
         let mut held = Held::default();
-        for slots in own.chunk_by_mut(|one, next| one.owner == next.owner) {
-            conflicts(slots, &held);
-            for slot in slots.iter_mut() {
-                claim(slot, plan, settings, circumstances, binds);
+        for listeners in own.chunk_by_mut(|one, next| one.owner == next.owner) {
+            conflicts(listeners, &held);
+            for listener in listeners.iter_mut() {
+                claim(listener, plan, settings, circumstances, binds);
             }
-            held.add(slots);
+            held.add(listeners);
         }
     }
-    Gateways { plans, sets, slots, owners }
+    Gateways { plans, sets, listeners, owners }
 }
 
 fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i>> {

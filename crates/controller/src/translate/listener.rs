@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use model::{AdminAddress, Transport};
 
 use super::bind::{Binds, Speaks};
-use super::gateway::{Plan, Slot};
+use super::gateway::{GatewayListener, Plan};
 use super::policy::Authority;
 use super::reference::{self, Why};
 use super::{Circumstances, lower, service};
@@ -14,8 +14,13 @@ use crate::index::{Index, Keypair, Kind, Name, RouteKind};
 use crate::objects::{GROUP, ListenerSpec, RouteGroupKind};
 use crate::settings::Settings;
 
-pub(crate) fn slot<'i>(index: &'i Index, plan: &Plan<'i>, owner: (Kind, &'i Name), spec: &'i ListenerSpec) -> Slot<'i> {
-    let mut slot = Slot {
+pub(crate) fn gateway_listener<'i>(
+    index: &'i Index,
+    plan: &Plan<'i>,
+    owner: (Kind, &'i Name),
+    spec: &'i ListenerSpec,
+) -> GatewayListener<'i> {
+    let mut listener = GatewayListener {
         owner,
         gateway: plan.name,
         spec,
@@ -31,35 +36,35 @@ pub(crate) fn slot<'i>(index: &'i Index, plan: &Plan<'i>, owner: (Kind, &'i Name
     };
     let Some(possible) = kinds_of(&spec.protocol) else {
         let message = format!("the protocol {} is not spoken; HTTP, HTTPS, TLS, TCP and UDP are", spec.protocol);
-        slot.refused = Some(Why::new("UnsupportedProtocol", message));
-        return slot;
+        listener.refused = Some(Why::new("UnsupportedProtocol", message));
+        return listener;
     };
     let wanted = spec.allowed_routes.as_ref().map(|allowed| allowed.kinds.as_slice()).unwrap_or_default();
     let (kinds, unknown) = kinds(wanted, possible);
-    slot.kinds = kinds;
+    listener.kinds = kinds;
     if let Some(unknown) = unknown {
-        slot.references =
+        listener.references =
             Some(Why::new("InvalidRouteKinds", format!("a {} listener serves no {unknown}", spec.protocol)));
     }
     if let Some(field) = spec.others.keys().next() {
-        slot.refused = Some(Why::new("UnsupportedValue", format!("`{field}` is not supported")));
+        listener.refused = Some(Why::new("UnsupportedValue", format!("`{field}` is not supported")));
     }
     match spec.protocol.as_str() {
         "HTTPS" => {
-            terminate(index, &mut slot);
-            ask_clients(index, plan, &mut slot);
+            terminate(index, &mut listener);
+            ask_clients(index, plan, &mut listener);
         }
         "TLS" if spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()) != Some("Passthrough") => {
             let message = "TLS is passed through unopened here: tls.mode must be Passthrough (HTTPS opens it)";
-            slot.refused = Some(Why::new("UnsupportedValue", message));
+            listener.refused = Some(Why::new("UnsupportedValue", message));
         }
         _ => {}
     }
-    if slot.refused.as_ref().is_some_and(|why| why.reason == "UnsupportedValue") {
+    if listener.refused.as_ref().is_some_and(|why| why.reason == "UnsupportedValue") {
         // The API wants the kinds that are supported for this listener as it is written, and it is not served as it is written.
-        slot.kinds.clear();
+        listener.kinds.clear();
     }
-    slot
+    listener
 }
 
 fn kinds_of(protocol: &str) -> Option<&'static [RouteKind]> {
@@ -86,42 +91,43 @@ fn kinds(wanted: &[RouteGroupKind], possible: &[RouteKind]) -> (Vec<RouteKind>, 
 }
 
 /// Finds the certificates of a listener that opens TLS.
-fn terminate(index: &Index, slot: &mut Slot<'_>) {
-    let Some(tls) = &slot.spec.tls else {
-        slot.references = Some(Why::new("InvalidCertificateRef", "an HTTPS listener needs tls.certificateRefs"));
+fn terminate(index: &Index, listener: &mut GatewayListener<'_>) {
+    let Some(tls) = &listener.spec.tls else {
+        listener.references = Some(Why::new("InvalidCertificateRef", "an HTTPS listener needs tls.certificateRefs"));
         return;
     };
     if tls.mode.as_deref().is_some_and(|mode| mode != "Terminate") {
-        slot.refused = Some(Why::new("UnsupportedValue", "an HTTPS listener opens TLS: tls.mode must be Terminate"));
+        listener.refused =
+            Some(Why::new("UnsupportedValue", "an HTTPS listener opens TLS: tls.mode must be Terminate"));
     }
     if let Some(field) = tls.options.keys().chain(tls.others.keys()).next() {
-        slot.refused = Some(Why::new("UnsupportedValue", format!("`{field}` in tls is not supported")));
+        listener.refused = Some(Why::new("UnsupportedValue", format!("`{field}` in tls is not supported")));
     }
     if tls.certificate_refs.is_empty() {
-        slot.references = Some(Why::new("InvalidCertificateRef", "tls.certificateRefs names no Secret"));
+        listener.references = Some(Why::new("InvalidCertificateRef", "tls.certificateRefs names no Secret"));
     }
-    let (kind, namespace) = (slot.owner.0, &slot.owner.1.namespace);
+    let (kind, namespace) = (listener.owner.0, &listener.owner.1.namespace);
     let kind = if kind == Kind::Gateway { "Gateway" } else { "ListenerSet" };
     for reference in &tls.certificate_refs {
         let found = reference::core_object(index, kind, namespace, "Secret", reference, "InvalidCertificateRef");
         match found.and_then(|name| certificate(index, name)) {
             Ok((name, keypair, wrong)) => {
-                slot.certificates.push((name, keypair));
-                slot.references = slot.references.take().or(wrong);
+                listener.certificates.push((name, keypair));
+                listener.references = listener.references.take().or(wrong);
             }
-            Err(why) => slot.references = slot.references.take().or(Some(why)),
+            Err(why) => listener.references = listener.references.take().or(Some(why)),
         }
     }
 }
 
 /// Finds what the Gateway asks of the clients of this listener.
-fn ask_clients(index: &Index, plan: &Plan<'_>, slot: &mut Slot<'_>) {
+fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_>) {
     let Some(frontend) = plan.entry.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { return };
-    let of_port = frontend.per_port.iter().find(|of| of.port == slot.spec.port).map(|of| &of.tls);
+    let of_port = frontend.per_port.iter().find(|of| of.port == listener.spec.port).map(|of| &of.tls);
     let Some(validation) = &of_port.unwrap_or(&frontend.default).validation else { return };
     if validation.mode.as_deref().is_some_and(|mode| mode != "AllowValidOnly") {
         let message = "tls.frontend: clients without a valid certificate cannot be let in beside others";
-        slot.refused = Some(Why::new("UnsupportedValue", message));
+        listener.refused = Some(Why::new("UnsupportedValue", message));
         return;
     }
     let found = match validation.ca_certificate_refs.as_slice() {
@@ -133,11 +139,11 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, slot: &mut Slot<'_>) {
     };
     let invalid = |message| Why::new("InvalidCACertificateRef", message);
     match found.and_then(|name| Authority::find(index, name).map_err(invalid)) {
-        Ok(authority) => slot.client_ca = Some(authority.pem()),
+        Ok(authority) => listener.client_ca = Some(authority.pem()),
         Err(why) => {
             // Everybody would be let in, or nobody: it is not served at all.
-            slot.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));
-            slot.references = slot.references.take().or(Some(why));
+            listener.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));
+            listener.references = listener.references.take().or(Some(why));
         }
     }
 }
@@ -175,38 +181,38 @@ pub(crate) struct Held<'i> {
 
 impl<'i> Held<'i> {
     /// Those of these listeners that were accepted.
-    pub(crate) fn add(&mut self, slots: &[Slot<'i>]) {
-        for slot in slots.iter().filter(|slot| slot.is_accepted()) {
-            let (port, spec) = (port_of(slot), slot.spec);
+    pub(crate) fn add(&mut self, listeners: &[GatewayListener<'i>]) {
+        for listener in listeners.iter().filter(|listener| listener.is_accepted()) {
+            let (port, spec) = (port_of(listener), listener.spec);
             self.protocols.entry(port).or_insert((&spec.protocol, &spec.name));
-            self.hosts.entry((port, host_of(slot))).or_insert(&spec.name);
+            self.hosts.entry((port, host_of(listener))).or_insert(&spec.name);
         }
     }
 
-    fn conflict(&self, slot: &Slot<'_>) -> Option<Why> {
-        let port = port_of(slot);
+    fn conflict(&self, listener: &GatewayListener<'_>) -> Option<Why> {
+        let port = port_of(listener);
         let (protocol, name) = self.protocols.get(&port)?;
-        if *protocol != slot.spec.protocol {
-            return Some(other_protocol(slot, name, protocol));
+        if *protocol != listener.spec.protocol {
+            return Some(other_protocol(listener, name, protocol));
         }
-        self.hosts.get(&(port, host_of(slot))).map(|name| same_host(slot, name))
+        self.hosts.get(&(port, host_of(listener))).map(|name| same_host(listener, name))
     }
 }
 
 /// Marks the listeners of one owner that cannot be served: first those that want what an older owner holds, then those of the rest that exclude
 /// each other, none of which is preferred.
-pub(crate) fn conflicts(slots: &mut [Slot<'_>], held: &Held<'_>) {
-    for slot in slots.iter_mut().filter(|slot| slot.is_accepted()) {
-        slot.conflict = held.conflict(slot);
+pub(crate) fn conflicts(listeners: &mut [GatewayListener<'_>], held: &Held<'_>) {
+    for listener in listeners.iter_mut().filter(|listener| listener.is_accepted()) {
+        listener.conflict = held.conflict(listener);
     }
     let found: Vec<(usize, Why)> = {
-        let peers = Peers::of(slots);
-        let accepted = slots.iter().enumerate().filter(|(_, slot)| slot.is_accepted());
-        accepted.filter_map(|(place, slot)| Some((place, peers.conflict(slots, place, slot)?))).collect()
+        let peers = Peers::of(listeners);
+        let accepted = listeners.iter().enumerate().filter(|(_, listener)| listener.is_accepted());
+        accepted.filter_map(|(place, listener)| Some((place, peers.conflict(listeners, place, listener)?))).collect()
     };
     for (place, why) in found {
-        if let Some(slot) = slots.get_mut(place) {
-            slot.conflict = Some(why);
+        if let Some(listener) = listeners.get_mut(place) {
+            listener.conflict = Some(why);
         }
     }
 }
@@ -221,74 +227,74 @@ struct Peers<'s> {
 }
 
 impl<'s> Peers<'s> {
-    fn of(slots: &'s [Slot<'_>]) -> Self {
+    fn of(listeners: &'s [GatewayListener<'_>]) -> Self {
         let mut peers = Self { protocols: BTreeMap::new(), hosts: HashMap::new() };
-        for (place, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.is_accepted()) {
-            let (port, protocol) = (port_of(slot), slot.spec.protocol.as_str());
+        for (place, listener) in listeners.iter().enumerate().filter(|(_, listener)| listener.is_accepted()) {
+            let (port, protocol) = (port_of(listener), listener.spec.protocol.as_str());
             peers.protocols.entry(port).or_default().entry(protocol).or_insert(place);
-            peers.hosts.entry((port, protocol, host_of(slot))).or_default().push(place);
+            peers.hosts.entry((port, protocol, host_of(listener))).or_default().push(place);
         }
         peers
     }
 
-    fn conflict(&self, slots: &[Slot<'_>], place: usize, slot: &Slot<'_>) -> Option<Why> {
-        let (port, protocol) = (port_of(slot), slot.spec.protocol.as_str());
+    fn conflict(&self, listeners: &[GatewayListener<'_>], place: usize, listener: &GatewayListener<'_>) -> Option<Why> {
+        let (port, protocol) = (port_of(listener), listener.spec.protocol.as_str());
         let mut others = self.protocols.get(&port)?.iter().filter(|(other, _)| **other != protocol);
-        if let Some((other, with)) = others.next().and_then(|(other, at)| Some((other, slots.get(*at)?))) {
-            return Some(other_protocol(slot, &with.spec.name, other));
+        if let Some((other, with)) = others.next().and_then(|(other, at)| Some((other, listeners.get(*at)?))) {
+            return Some(other_protocol(listener, &with.spec.name, other));
         }
-        let places = self.hosts.get(&(port, protocol, host_of(slot)))?;
-        let with = places.iter().take(2).find(|other| **other != place).and_then(|other| slots.get(*other))?;
-        Some(same_host(slot, &with.spec.name))
+        let places = self.hosts.get(&(port, protocol, host_of(listener)))?;
+        let with = places.iter().take(2).find(|other| **other != place).and_then(|other| listeners.get(*other))?;
+        Some(same_host(listener, &with.spec.name))
     }
 }
 
-fn other_protocol(slot: &Slot<'_>, other: &str, protocol: &str) -> Why {
-    let ListenerSpec { port, protocol: own, .. } = slot.spec;
+fn other_protocol(listener: &GatewayListener<'_>, other: &str, protocol: &str) -> Why {
+    let ListenerSpec { port, protocol: own, .. } = listener.spec;
     Why::new("ProtocolConflict", format!("port {port}: listener {other} speaks {protocol}, this one {own}"))
 }
 
-fn same_host(slot: &Slot<'_>, other: &str) -> Why {
-    let host = slot.hostname().unwrap_or("every host");
-    Why::new("HostnameConflict", format!("port {}: listener {other} is for {host} too", slot.spec.port))
+fn same_host(listener: &GatewayListener<'_>, other: &str) -> Why {
+    let host = listener.hostname().unwrap_or("every host");
+    Why::new("HostnameConflict", format!("port {}: listener {other} is for {host} too", listener.spec.port))
 }
 
-fn port_of(slot: &Slot<'_>) -> Port {
-    (slot.spec.port, slot.is_udp())
+fn port_of(listener: &GatewayListener<'_>) -> Port {
+    (listener.spec.port, listener.is_udp())
 }
 
-fn host_of(slot: &Slot<'_>) -> String {
-    slot.hostname().unwrap_or_default().to_ascii_lowercase()
+fn host_of(listener: &GatewayListener<'_>) -> String {
+    listener.hostname().unwrap_or_default().to_ascii_lowercase()
 }
 
 /// Claims the places of a listener: all of them, or none and it says why.
 pub(crate) fn claim(
-    slot: &mut Slot<'_>,
+    listener: &mut GatewayListener<'_>,
     plan: &Plan<'_>,
     settings: &Settings,
     circumstances: &Circumstances,
     binds: &mut Binds,
 ) {
-    let (true, None, Ok(places)) = (slot.is_accepted(), &plan.refused, &plan.places) else { return };
-    let places: Vec<SocketAddr> = places.iter().map(|ip| SocketAddr::new(*ip, slot.spec.port)).collect();
-    slot.refused = places.iter().find_map(|place| unavailable(*place, slot, settings, circumstances, binds));
-    if slot.refused.is_some() {
+    let (true, None, Ok(places)) = (listener.is_accepted(), &plan.refused, &plan.places) else { return };
+    let places: Vec<SocketAddr> = places.iter().map(|ip| SocketAddr::new(*ip, listener.spec.port)).collect();
+    listener.refused = places.iter().find_map(|place| unavailable(*place, listener, settings, circumstances, binds));
+    if listener.refused.is_some() {
         return;
     }
     for place in &places {
-        let Some(speaks) = speaks(slot) else { continue };
+        let Some(speaks) = speaks(listener) else { continue };
         binds.open(*place, speaks);
         if speaks == Speaks::Https {
-            binds.note_clients(*place, slot.hostname(), slot.client_ca.as_ref());
+            binds.note_clients(*place, listener.hostname(), listener.client_ca.as_ref());
         }
-        slot.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
+        listener.certificates.iter().for_each(|(secret, keypair)| binds.certificate(*place, secret, keypair));
     }
-    slot.places = places;
+    listener.places = places;
 }
 
 /// What the proxy plane speaks there; `None`: it is the kernel plane's.
-fn speaks(slot: &Slot<'_>) -> Option<Speaks> {
-    match slot.spec.protocol.as_str() {
+fn speaks(listener: &GatewayListener<'_>) -> Option<Speaks> {
+    match listener.spec.protocol.as_str() {
         "HTTP" => Some(Speaks::Http),
         "HTTPS" => Some(Speaks::Https),
         "TLS" => Some(Speaks::Tls),
@@ -300,13 +306,13 @@ fn speaks(slot: &Slot<'_>) -> Option<Speaks> {
 /// Why a listener cannot have this place; `None`: it can. Changes nothing.
 fn unavailable(
     place: SocketAddr,
-    slot: &Slot<'_>,
+    listener: &GatewayListener<'_>,
     settings: &Settings,
     circumstances: &Circumstances,
     binds: &Binds,
 ) -> Option<Why> {
     let port = |message: String| Why::new("PortUnavailable", message);
-    let Some(speaks) = speaks(slot) else { return no_udp(place, settings) };
+    let Some(speaks) = speaks(listener) else { return no_udp(place, settings) };
     let admin = match &settings.admin {
         Some(AdminAddress::Socket(address)) => Some(*address),
         Some(AdminAddress::Path(_)) | None => None,
@@ -321,7 +327,7 @@ fn unavailable(
         return Some(port(why));
     }
     let asked = match speaks {
-        Speaks::Https => binds.may_ask_clients(place, slot.hostname(), slot.client_ca.as_ref()),
+        Speaks::Https => binds.may_ask_clients(place, listener.hostname(), listener.client_ca.as_ref()),
         Speaks::Http | Speaks::Tls | Speaks::Tcp => Ok(()),
     };
     asked.err().map(|why| Why::new("UnsupportedValue", why))

@@ -1,7 +1,7 @@
 //! What a rule of an HTTPRoute or a GRPCRoute means to the model: conditions here, filters in `filter`.
 
 use model::{
-    ClusterId, GrpcMatcher, PathMatcher, Route, Target, TextMatcher, Transport, ValueMatcher, WeightedCluster,
+    ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, Transport, ValueMatcher, WeightedCluster,
 };
 use regex::Regex;
 
@@ -124,11 +124,11 @@ fn numbered<M>(
 impl Lowering<'_> {
     /// The route that takes every request: who serves it, and what else is done.
     fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
-        let mut route = Route::to_all(self.label.clone(), Target::Clusters(Vec::new()));
+        let mut route = Route::to_all(self.label.clone(), RouteAction::Clusters(Vec::new()));
         for wanted in filters {
             filter::put(wanted, &mut route, self)?;
         }
-        if matches!(route.to, Target::Redirect(_)) {
+        if matches!(route.to, RouteAction::Redirect(_)) {
             return Ok(route);
         }
         let mut clusters = Vec::with_capacity(backends.len());
@@ -149,7 +149,7 @@ impl Lowering<'_> {
             let cluster = self.clusters.of(self.index, Vec::new())?;
             clusters = vec![WeightedCluster { cluster, weight: 1 }];
         }
-        route.to = Target::Clusters(clusters);
+        route.to = RouteAction::Clusters(clusters);
         Ok(route)
     }
 

@@ -8,7 +8,7 @@ use model::{HostMatcher, Route};
 
 use super::bind::{Binds, Rank, intersection};
 use super::cluster::{Clusters, Share};
-use super::gateway::{Gateways, Slot};
+use super::gateway::{GatewayListener, Gateways};
 use super::hosts::Hosts;
 use super::notice::{BACKENDS_AVAILABLE, OVERLAPPED};
 use super::reference::{Why, is_allowed};
@@ -68,16 +68,16 @@ fn attach_one(
     let mut places: BTreeMap<SocketAddr, Hosts> = BTreeMap::new();
     let mut of: BTreeSet<&Name> = BTreeSet::new();
     for parent in &entry.parents {
-        let Some(slots) = slots_of(gateways, name, parent) else { continue };
-        let outcome = find(index, route, parent, slots, &gateways.slots).map(|found| {
+        let Some(listeners) = slots_of(gateways, name, parent) else { continue };
+        let outcome = find(index, route, parent, listeners, &gateways.listeners).map(|found| {
             for (at, both) in found {
-                let Some(slot) = gateways.slots.get_mut(at) else { continue };
-                slot.attached.insert((kind, name.clone()));
-                if let Some(own) = slot.hosts_of(kind).filter(|_| out.has_both) {
+                let Some(listener) = gateways.listeners.get_mut(at) else { continue };
+                listener.attached.insert((kind, name.clone()));
+                if let Some(own) = listener.hosts_of(kind).filter(|_| out.has_both) {
                     own.add(&both);
                 }
-                of.insert(slot.gateway);
-                for place in slot.places.iter().filter(|_| slot.is_served()) {
+                of.insert(listener.gateway);
+                for place in listener.places.iter().filter(|_| listener.is_served()) {
                     places.entry(*place).or_default().add(&both);
                 }
             }
@@ -127,39 +127,41 @@ fn find(
     (kind, name, entry): Found<'_>,
     parent: &ParentRef,
     range: Range<usize>,
-    slots: &[Slot<'_>],
+    listeners: &[GatewayListener<'_>],
 ) -> Result<Vec<(usize, Vec<HostMatcher>)>, Why> {
-    let is_meant = |slot: &Slot<'_>| {
-        parent.section_name.as_deref().is_none_or(|section| section == slot.spec.name)
-            && parent.port.is_none_or(|port| port == slot.spec.port)
+    let is_meant = |listener: &GatewayListener<'_>| {
+        parent.section_name.as_deref().is_none_or(|section| section == listener.spec.name)
+            && parent.port.is_none_or(|port| port == listener.spec.port)
     };
-    let meant: Vec<(usize, &Slot<'_>)> =
-        range.filter_map(|at| Some((at, slots.get(at)?))).filter(|(_, slot)| is_meant(slot)).collect();
+    let meant: Vec<(usize, &GatewayListener<'_>)> =
+        range.filter_map(|at| Some((at, listeners.get(at)?))).filter(|(_, listener)| is_meant(listener)).collect();
     if meant.is_empty() {
         let what = parent.section_name.as_deref().map_or_else(String::new, |section| format!(" named {section}"));
         let port = parent.port.map_or_else(String::new, |port| format!(" on port {port}"));
         return Err(Why::new("NoMatchingParent", format!("{} has no listener{what}{port}", parent.name)));
     }
-    let is_let_in = |slot: &Slot<'_>| {
-        let namespaces = slot.spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
-        slot.kinds.contains(&kind) && is_allowed(index, namespaces, "Same", &slot.owner.1.namespace, &name.namespace)
+    let is_let_in = |listener: &GatewayListener<'_>| {
+        let namespaces = listener.spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
+        listener.kinds.contains(&kind)
+            && is_allowed(index, namespaces, "Same", &listener.owner.1.namespace, &name.namespace)
     };
-    let allowed: Vec<_> = meant.into_iter().filter(|(_, slot)| is_let_in(slot)).collect();
+    let allowed: Vec<_> = meant.into_iter().filter(|(_, listener)| is_let_in(listener)).collect();
     if allowed.is_empty() {
         let message = format!("no listener of {} takes a {} of {}", parent.name, kind.name(), name.namespace);
         return Err(Why::new("NotAllowedByListeners", message));
     }
-    let hosts = |slot: &Slot<'_>| match kind {
+    let hosts = |listener: &GatewayListener<'_>| match kind {
         RouteKind::Tcp | RouteKind::Udp => Some(Vec::new()),
-        _ => intersection(slot.hostname(), &entry.hostnames),
+        _ => intersection(listener.hostname(), &entry.hostnames),
     };
-    let found: Vec<_> = allowed.into_iter().filter_map(|(at, slot)| Some((at, hosts(slot)?))).collect();
+    let found: Vec<_> = allowed.into_iter().filter_map(|(at, listener)| Some((at, hosts(listener)?))).collect();
     if found.is_empty() {
         let message = format!("no listener of {} is for {}", parent.name, entry.hostnames.join(", "));
         return Err(Why::new("NoMatchingListenerHostname", message));
     }
-    let is_free =
-        |(at, both): &(usize, Vec<HostMatcher>)| slots.get(*at).is_some_and(|slot| !slot.is_of_others(kind, both));
+    let is_free = |(at, both): &(usize, Vec<HostMatcher>)| {
+        listeners.get(*at).is_some_and(|listener| !listener.is_of_others(kind, both))
+    };
     let found: Vec<_> = found.into_iter().filter(is_free).collect();
     if found.is_empty() {
         // The API lets a host have one kind of route for HTTP, and says which: the older.

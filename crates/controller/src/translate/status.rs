@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::gateway::{Gateways, Plan, SetPlan, Slot};
+use super::gateway::{GatewayListener, Gateways, Plan, SetPlan};
 use super::notice::{BACKENDS_AVAILABLE, OBJECTS_READABLE, OVERLAPPED};
 use super::reference::Why;
 use super::{Circumstances, Desired, Statuses, lower};
@@ -81,12 +81,15 @@ fn unreadable(index: &Index) -> Option<Condition> {
 /// Gateways and ListenerSets, after all routes have been attached.
 pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, statuses: &mut Statuses) {
     for plan in &gateways.plans {
-        let slots = slots(gateways, Kind::Gateway, plan.name);
+        let listeners = listeners(gateways, Kind::Gateway, plan.name);
         let generation = plan.entry.meta.generation;
         let mut status = GatewayStatus {
             addresses: plan.published.clone(),
-            conditions: of_gateway(plan, slots, circumstances),
-            listeners: slots.iter().map(|slot| listener(slot, plan, circumstances, generation)).collect(),
+            conditions: of_gateway(plan, listeners, circumstances),
+            listeners: listeners
+                .iter()
+                .map(|listener| listener_status(listener, plan, circumstances, generation))
+                .collect(),
             attached_listener_sets: accepted_sets(gateways, plan.name),
         };
         if plan.entry.status.attached_listener_sets.is_some_and(|written| written > 0) {
@@ -96,13 +99,16 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
         statuses.insert((Kind::Gateway, plan.name.clone()), Desired::Gateway(status));
     }
     for set in &gateways.sets {
-        let slots = slots(gateways, Kind::ListenerSet, set.name);
+        let listeners = listeners(gateways, Kind::ListenerSet, set.name);
         let generation = set.entry.meta.generation;
         let Some(plan) = gateways.plans.iter().find(|plan| plan.name == set.gateway) else { continue };
         let status = GatewayStatus {
             addresses: Vec::new(),
-            conditions: of_set(set, plan, slots, circumstances),
-            listeners: slots.iter().map(|slot| listener(slot, plan, circumstances, generation)).collect(),
+            conditions: of_set(set, plan, listeners, circumstances),
+            listeners: listeners
+                .iter()
+                .map(|listener| listener_status(listener, plan, circumstances, generation))
+                .collect(),
             attached_listener_sets: None,
         };
         statuses.insert((Kind::ListenerSet, set.name.clone()), Desired::Gateway(status));
@@ -112,20 +118,25 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
 /// How many ListenerSets of a Gateway are accepted; `None`: none is.
 fn accepted_sets(gateways: &Gateways<'_>, gateway: &Name) -> Option<i32> {
     let of = gateways.sets.iter().filter(|set| set.gateway == gateway);
-    let accepted = of.filter(|set| accepts_set(set, slots(gateways, Kind::ListenerSet, set.name)).is_true());
+    let accepted = of.filter(|set| accepts_set(set, listeners(gateways, Kind::ListenerSet, set.name)).is_true());
     i32::try_from(accepted.count()).ok().filter(|sets| *sets > 0)
 }
 
-fn slots<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g [Slot<'i>] {
+fn listeners<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g [GatewayListener<'i>] {
     let range = gateways.owners.get(&(kind, name.clone())).cloned().unwrap_or_default();
-    gateways.slots.get(range).unwrap_or_default()
+    gateways.listeners.get(range).unwrap_or_default()
 }
 
 /// Whether listeners are good: all, some, or none of them.
-fn validity(slots: &[Slot<'_>], is_valid: impl Fn(&Slot<'_>) -> bool, generation: i64) -> Condition {
-    let bad: Vec<&str> = slots.iter().filter(|slot| !is_valid(slot)).map(|slot| slot.spec.name.as_str()).collect();
+fn validity(
+    listeners: &[GatewayListener<'_>],
+    is_valid: impl Fn(&GatewayListener<'_>) -> bool,
+    generation: i64,
+) -> Condition {
+    let bad: Vec<&str> =
+        listeners.iter().filter(|listener| !is_valid(listener)).map(|listener| listener.spec.name.as_str()).collect();
     let message = || format!("not valid: {}", bad.join(", "));
-    let condition = match (bad.len(), slots.len()) {
+    let condition = match (bad.len(), listeners.len()) {
         (0, _) => Condition::holds("Accepted", "Accepted", ""),
         (bad, all) if bad == all => Condition::fails("Accepted", "ListenersNotValid", message()),
         _ => Condition::holds("Accepted", "ListenersNotValid", message()),
@@ -133,11 +144,11 @@ fn validity(slots: &[Slot<'_>], is_valid: impl Fn(&Slot<'_>) -> bool, generation
     at(condition, generation)
 }
 
-fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances) -> Vec<Condition> {
+fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances: &Circumstances) -> Vec<Condition> {
     let generation = plan.entry.meta.generation;
     let accepted = match &plan.refused {
         Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
-        None => validity(slots, |slot| slot.is_accepted(), generation),
+        None => validity(listeners, |listener| listener.is_accepted(), generation),
     };
     let programmed = if !accepted.is_true() {
         Err(Why::new("Invalid", "it is not accepted"))
@@ -147,7 +158,7 @@ fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances
         Err(Why::new("AddressNotAssigned", "nobody has said by which address it is reached (--publish-address)"))
     } else if let Some(why) = &circumstances.refused {
         Err(Why::new("Pending", why.clone()))
-    } else if !slots.iter().any(Slot::is_served) {
+    } else if !listeners.iter().any(GatewayListener::is_served) {
         Err(Why::new("Invalid", "no listener of it can be served"))
     } else {
         Ok(())
@@ -156,17 +167,22 @@ fn of_gateway(plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances
 }
 
 /// The API wants a set whose only listener has no certificate that it may show to be refused; of a Gateway it does not.
-fn accepts_set(set: &SetPlan<'_>, slots: &[Slot<'_>]) -> Condition {
+fn accepts_set(set: &SetPlan<'_>, listeners: &[GatewayListener<'_>]) -> Condition {
     let generation = set.entry.meta.generation;
-    let is_valid = |slot: &Slot<'_>| slot.is_accepted() && !slot.lacks_certificate();
+    let is_valid = |listener: &GatewayListener<'_>| listener.is_accepted() && !listener.lacks_certificate();
     match &set.refused {
         Some(why) => condition("Accepted", "Accepted", &Err(why.clone()), generation),
-        None => validity(slots, is_valid, generation),
+        None => validity(listeners, is_valid, generation),
     }
 }
 
-fn of_set(set: &SetPlan<'_>, plan: &Plan<'_>, slots: &[Slot<'_>], circumstances: &Circumstances) -> Vec<Condition> {
-    let accepted = accepts_set(set, slots);
+fn of_set(
+    set: &SetPlan<'_>,
+    plan: &Plan<'_>,
+    listeners: &[GatewayListener<'_>],
+    circumstances: &Circumstances,
+) -> Vec<Condition> {
+    let accepted = accepts_set(set, listeners);
     let programmed = match &set.refused {
         Some(why) => Err(why.clone()),
         None if !accepted.is_true() => Err(Why::new("ListenersNotValid", "no listener of it can be served")),
@@ -179,34 +195,39 @@ fn of_set(set: &SetPlan<'_>, plan: &Plan<'_>, slots: &[Slot<'_>], circumstances:
     vec![accepted, condition("Programmed", "Programmed", &programmed, set.entry.meta.generation)]
 }
 
-fn listener(slot: &Slot<'_>, plan: &Plan<'_>, circumstances: &Circumstances, generation: i64) -> ListenerStatus {
-    let refused = slot.conflict.clone().or_else(|| slot.refused.clone());
+fn listener_status(
+    listener: &GatewayListener<'_>,
+    plan: &Plan<'_>,
+    circumstances: &Circumstances,
+    generation: i64,
+) -> ListenerStatus {
+    let refused = listener.conflict.clone().or_else(|| listener.refused.clone());
     let accepted = refused.map_or(Ok(()), Err);
     // Where two listeners exclude each other the API wants both conditions to say so.
-    let unaccepted = slot.conflict.as_ref().map_or("Invalid", |why| why.reason);
-    let references = slot.references.clone().map_or(Ok(()), Err);
+    let unaccepted = listener.conflict.as_ref().map_or("Invalid", |why| why.reason);
+    let references = listener.references.clone().map_or(Ok(()), Err);
     let programmed = match (&accepted, &plan.places, &circumstances.refused) {
         (Err(_), ..) => Err(Why::new(unaccepted, "it is not accepted")),
         (Ok(()), Err(why), _) => Err(Why::new("Pending", why.message.clone())),
         (Ok(()), Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
         _ if plan.refused.is_some() => Err(Why::new("Invalid", "its Gateway is not accepted")),
         // It was served before, or was not: the plane says the same of both.
-        _ if slot.is_udp() && circumstances.kernel.is_some() => {
+        _ if listener.is_udp() && circumstances.kernel.is_some() => {
             Err(Why::new("Pending", circumstances.kernel.clone().unwrap_or_default()))
         }
-        _ if !slot.is_served() => Err(Why::new("Invalid", "there is no certificate to show")),
+        _ if !listener.is_served() => Err(Why::new("Invalid", "there is no certificate to show")),
         _ => Ok(()),
     };
-    let conflicted = match &slot.conflict {
+    let conflicted = match &listener.conflict {
         Some(why) => Condition::holds("Conflicted", why.reason, why.message.clone()),
         None => Condition::fails("Conflicted", "NoConflicts", ""),
     };
     let kind =
         |kind: &crate::index::RouteKind| RouteGroupKind { group: Some(GROUP.to_owned()), kind: kind.name().to_owned() };
     ListenerStatus {
-        name: slot.spec.name.clone(),
-        supported_kinds: slot.kinds.iter().map(kind).collect(),
-        attached_routes: i32::try_from(slot.attached.len()).unwrap_or(i32::MAX),
+        name: listener.spec.name.clone(),
+        supported_kinds: listener.kinds.iter().map(kind).collect(),
+        attached_routes: i32::try_from(listener.attached.len()).unwrap_or(i32::MAX),
         conditions: vec![
             condition("Accepted", "Accepted", &accepted, generation),
             condition("Programmed", "Programmed", &programmed, generation),

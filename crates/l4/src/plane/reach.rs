@@ -1,7 +1,7 @@
 //! Where the programs are attached, and which endpoints this host can serve at all.
 //!
 //! Job: interfaces that vips name and those along their routes, source addresses of `full_nat` vips, and what is said of all these. Not its job: how
-//! routes are asked for (`along`, `routes`), and how a program comes to an interface (`attach`).
+//! routes are looked up (`vip_routes`, `routes`), and how a program comes to an interface (`attach`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,10 +11,10 @@ use model::{EndpointAddress, Vip, VipMode};
 
 use super::Plane;
 use crate::abi::LB_POOL_MAX;
-use crate::along::ASKED_MAX;
 use crate::interfaces::{self, Interface};
 use crate::load::{self, ENTRY};
 use crate::plan::{Sources, Unreachable};
+use crate::vip_routes::LOOKUPS_MAX;
 use crate::{Refusal, host, own};
 
 /// An interface that a vip names is not there.
@@ -29,7 +29,12 @@ impl Plane {
             return vip.interfaces.clone();
         }
         let endpoints = sockets(vip).map(|socket| socket.ip());
-        self.along.of(vip.address, endpoints).iter().filter_map(|index| self.attached.get(index)).cloned().collect()
+        self.vip_routes
+            .of(vip.address, endpoints)
+            .iter()
+            .filter_map(|index| self.attached.get(index))
+            .cloned()
+            .collect()
     }
 
     /// Why this host cannot serve an endpoint, if it cannot.
@@ -37,17 +42,17 @@ impl Plane {
         self.unreachable.why(vip, endpoint)
     }
 
-    /// Asks for the ways to endpoints, at least for those that are not known yet, and finds what cannot be served of vips that go along the routes.
+    /// Looks up the routes to endpoints, at least those that are not known yet, and finds what cannot be served of vips that name no interfaces.
     pub(super) fn find_ways(&mut self, vips: &[Vip], unreachable: &mut Unreachable) {
-        let along: Vec<&Vip> = vips.iter().filter(|vip| vip.interfaces.is_empty()).collect();
+        let routed: Vec<&Vip> = vips.iter().filter(|vip| vip.interfaces.is_empty()).collect();
         // Beside those that are leaving, of which the old plan knows.
-        let mut wanted = self.plan.along(&self.held);
-        wanted.extend(along.iter().flat_map(|vip| sockets(vip)).map(|socket| socket.ip()));
-        let followed = self.along.follow(&wanted, &self.interfaces);
-        say(followed.and_then(|()| self.along.ask_again(&self.interfaces).map(drop)));
-        for vip in along {
+        let mut wanted = self.plan.routed_endpoints(&self.held);
+        wanted.extend(routed.iter().flat_map(|vip| sockets(vip)).map(|socket| socket.ip()));
+        let followed = self.vip_routes.follow(&wanted, &self.interfaces);
+        say(followed.and_then(|()| self.vip_routes.ask_again(&self.interfaces).map(drop)));
+        for vip in routed {
             for socket in sockets(vip) {
-                if let Some(why) = self.along.why_not(socket.ip()) {
+                if let Some(why) = self.vip_routes.why_not(socket.ip()) {
                     unreachable.add(&vip.name, socket, why.to_owned());
                 }
             }
@@ -58,10 +63,10 @@ impl Plane {
     pub(super) fn follow_routes(&mut self) {
         let families = self.plan.families_along();
         if families == [false; 2] {
-            return self.along.forget();
+            return self.vip_routes.forget();
         }
-        say(self.along.follow(&self.plan.along(&self.held), &self.interfaces));
-        match self.along.ask_defaults(families, &self.interfaces) {
+        say(self.vip_routes.follow(&self.plan.routed_endpoints(&self.held), &self.interfaces));
+        match self.vip_routes.ask_defaults(families, &self.interfaces) {
             Ok(unreadable) => self.warn_of_unreadable(unreadable),
             Err(error) => say(Err(error)),
         }
@@ -81,12 +86,12 @@ impl Plane {
     /// Routes change at any time.
     pub(super) fn ask_again(&mut self) {
         self.follow_routes();
-        match self.along.ask_again(&self.interfaces) {
+        match self.vip_routes.ask_again(&self.interfaces) {
             Ok(differs) => self.reach_differs |= differs,
             Err(error) => say(Err(error)),
         }
         self.reach_differs |=
-            self.sourceless.iter().take(ASKED_MAX).any(|endpoint| host::source_towards(*endpoint).is_ok());
+            self.sourceless.iter().take(LOOKUPS_MAX).any(|endpoint| host::source_towards(*endpoint).is_ok());
     }
 
     pub(super) fn warn_of_unreachable(&self, unreachable: &Unreachable) {
@@ -108,7 +113,7 @@ impl Plane {
             return Ok(());
         }
         let name = |index: u32| self.interfaces.iter().find(|it| it.index == index).map(|it| (index, it.name.clone()));
-        let mut wanted: BTreeMap<u32, String> = self.along.interfaces(collected).filter_map(name).collect();
+        let mut wanted: BTreeMap<u32, String> = self.vip_routes.interfaces(collected).filter_map(name).collect();
         for name in &self.plan.interfaces {
             match self.interfaces.iter().find(|interface| interface.name == *name) {
                 Some(interface) => {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::answer::{Answer, Connection};
 use super::manner::{Manner, MannerArgs};
-use super::request::{Head, Place};
+use super::request::{Head, RequestedPath};
 use super::stats::Counts;
 use super::{Acceptors, HttpOriginArgs};
 use crate::alarm::Alarms;
@@ -164,13 +164,13 @@ impl Session {
             self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             self.flush().await?;
         }
-        if head.place != Place::Health {
+        if head.requested != RequestedPath::Health {
             self.service.counts.requests.fetch_add(1, Ordering::Relaxed);
         }
-        match head.place {
-            Place::Echo if !head.is_head => self.echo(head, connection).await?,
-            Place::Health => self.respond(head, connection, |service| &service.health).await?,
-            Place::Echo | Place::Elsewhere => {
+        match head.requested {
+            RequestedPath::Echo if !head.is_head => self.echo(head, connection).await?,
+            RequestedPath::Health => self.respond(head, connection, |service| &service.health).await?,
+            RequestedPath::Echo | RequestedPath::Elsewhere => {
                 if let Some(until) = self.service.manner.wait(Duration::ZERO, &mut self.rng) {
                     self.flush().await?;
                     self.alarms.sleep_until(until).await;

@@ -12,7 +12,7 @@ const HEADERS_MAX: usize = 100;
 pub(super) struct Head {
     /// Bytes of the head, its empty line included.
     pub length: usize,
-    pub place: Place,
+    pub requested: RequestedPath,
     pub is_head: bool,
     pub is_http_10: bool,
     /// Whether the client leaves the connection open (RFC 9112 section 9.3).
@@ -24,7 +24,7 @@ pub(super) struct Head {
 
 /// What the path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RequestedPath {
     Health,
     Echo,
     Elsewhere,
@@ -43,7 +43,7 @@ impl Head {
         let is_http_10 = request.version == Some(0);
         let mut head = Self {
             length,
-            place: place(request.path.unwrap_or("/")),
+            requested: requested(request.path.unwrap_or("/")),
             is_head: request.method == Some("HEAD"),
             is_http_10,
             keep_alive: !is_http_10,
@@ -80,16 +80,16 @@ impl Head {
     }
 }
 
-fn place(target: &str) -> Place {
+fn requested(target: &str) -> RequestedPath {
     // The absolute form (RFC 9112 section 3.2.2) must be understood by an origin.
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
     };
     match path.split('?').next() {
-        Some("/healthz") => Place::Health,
-        Some("/echo") => Place::Echo,
-        _ => Place::Elsewhere,
+        Some("/healthz") => RequestedPath::Health,
+        Some("/echo") => RequestedPath::Echo,
+        _ => RequestedPath::Elsewhere,
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     fn check(input: &str, change: impl Fn(&mut Head)) {
         let mut expect = Head {
             length: input.len(),
-            place: Place::Elsewhere,
+            requested: RequestedPath::Elsewhere,
             is_head: false,
             is_http_10: false,
             keep_alive: true,
@@ -116,8 +116,8 @@ mod tests {
     fn heads() {
         check("GET / HTTP/1.1\r\nhost: a\r\n\r\n", |_| ());
         check("HEAD /x HTTP/1.1\r\n\r\n", |head| head.is_head = true);
-        check("GET /healthz?deep HTTP/1.1\r\n\r\n", |head| head.place = Place::Health);
-        check("GET http://a.example/echo HTTP/1.1\r\n\r\n", |head| head.place = Place::Echo);
+        check("GET /healthz?deep HTTP/1.1\r\n\r\n", |head| head.requested = RequestedPath::Health);
+        check("GET http://a.example/echo HTTP/1.1\r\n\r\n", |head| head.requested = RequestedPath::Echo);
         check("GET http://a.example HTTP/1.1\r\n\r\n", |_| ());
         check("GET / HTTP/1.1\r\nConnection: x, CLOSE\r\n\r\n", |head| head.keep_alive = false);
         check("GET / HTTP/1.0\r\n\r\n", |head| {

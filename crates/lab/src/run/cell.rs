@@ -77,12 +77,12 @@ impl Session<'_> {
         let address = live.addresses.iter().find(|(name, _)| *name == service.name).map(|&(_, address)| address);
         let address = address.ok_or_else(|| failure(format!("{id} does not understand {}", case.name)))?;
         if let Some(topology) = &self.topology {
-            topology.use_origins(&live.way, case.origin.count).map_err(|error| failure(error.to_string()))?;
+            topology.use_origins(&live.load_path, case.origin.count).map_err(|error| failure(error.to_string()))?;
         }
         let to = Where {
             address,
-            sources: if wants_sources(case.load.kind) { self.sources(&live.way) } else { Vec::new() },
-            threads: live.way.placement.client.len() as u32,
+            sources: if wants_sources(case.load.kind) { self.sources(&live.load_path) } else { Vec::new() },
+            threads: live.load_path.placement.client.len() as u32,
             rate,
         };
         let mut words = vec![self.plan.itself.display().to_string()];
@@ -92,7 +92,7 @@ impl Session<'_> {
             name: "load",
             command: &words,
             namespace: namespace.as_deref(),
-            cpus: &live.way.placement.client,
+            cpus: &live.load_path.placement.client,
             group: &self.client,
             directory: &self.raw(),
             captures: true,
@@ -129,14 +129,15 @@ impl Session<'_> {
     fn namespaces(&self, live: &Live, service: &Service) -> Vec<Option<String>> {
         let Some(topology) = &self.topology else { return vec![None] };
         // A direct way has no balancer; the client's namespace stands in, and is subtracted from itself.
-        let balancer = if live.way.layer == Layer::Direct { topology.client() } else { topology.balancer(&live.way) };
+        let balancer =
+            if live.load_path.layer == Layer::Direct { topology.client() } else { topology.balancer(&live.load_path) };
         let origins = (0..service.origin.count).map(|endpoint| Some(topology.origin(endpoint)));
         [Some(topology.client()), Some(balancer)].into_iter().chain(origins).collect()
     }
 
     /// What was seen from outside of the load.
     fn fill_in(&self, measured: &mut Measurement, live: &Live, seen: &Seen, case: &Case) {
-        let placement = &live.way.placement;
+        let placement = &live.load_path.placement;
         measured.cpu = cpu(&seen.open.look, &seen.closed.look);
         measured.cpu.balancer_cpus.clone_from(&placement.balancer);
         measured.cpu.client_cpus.clone_from(&placement.client);
@@ -151,7 +152,7 @@ impl Session<'_> {
         };
         let since = |(after, before): (&Counters, &Counters)| after.since(*before);
         let counted: Vec<Counters> = seen.closed.counters.iter().zip(&seen.open.counters).map(since).collect();
-        measured.net = net(&counted, live.way.layer == Layer::Direct);
+        measured.net = net(&counted, live.load_path.layer == Layer::Direct);
         let both = seen.closed.net_rx.iter().zip(&seen.open.net_rx);
         measured.net.net_rx_by_cpu = both.map(|(after, before)| after.saturating_sub(*before)).collect();
         // On loopback there is one namespace, in which nobody's connections can be told from another's.

@@ -15,7 +15,7 @@ use crate::leftovers::tag;
 use crate::placement::Placement;
 use crate::process::{self, Process, Spec};
 use crate::record::{Failure, Gap, Instance, Protocol, Run, Setting};
-use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, Topology, Way, settings};
+use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, LoadPath, Topology, settings};
 
 /// From the port of one contender of a chain to that of the next.
 pub(super) const PORT_STEP: u16 = 100;
@@ -27,7 +27,7 @@ const RESTARTS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Live {
     pub id: String,
-    pub way: Way,
+    pub load_path: LoadPath,
     pub group: Group,
     pub processes: Vec<Process>,
     /// Where it listens, by service.
@@ -139,14 +139,14 @@ impl<'a> Session<'a> {
         } else {
             Placement::new(&self.plan.cpus, instance.workers)
         };
-        let way = Way { index, layer: recipe.layer, binds: recipe.binds, placement };
+        let load_path = LoadPath { index, layer: recipe.layer, binds: recipe.binds, placement };
         if let Some(topology) = &mut self.topology {
-            topology.add_way(&way).map_err(host)?;
+            topology.add_load_path(&load_path).map_err(host)?;
         }
         let group = self.accounts.group(&format!("lb{index}")).map_err(host)?;
         let mut live = Live {
             id: instance.id.clone(),
-            way,
+            load_path,
             group,
             processes: Vec::new(),
             addresses: Vec::new(),
@@ -172,15 +172,17 @@ impl<'a> Session<'a> {
     ) -> Result<(Vec<String>, String), Failure> {
         let services: Vec<Service> =
             self.services.iter().filter(|service| recipe.speaks.contains(&service.protocol())).cloned().collect();
-        let mut behind = self.endpoints_of(&services, &live.way)?;
+        let mut behind = self.endpoints_of(&services, &live.load_path)?;
         let (mut commands, mut configuration) = (Vec::new(), String::new());
         if recipe.is_bare() {
-            live.addresses =
-                services.iter().map(|service| (service.name.clone(), self.bare_address(service, &live.way))).collect();
+            live.addresses = services
+                .iter()
+                .map(|service| (service.name.clone(), self.bare_address(service, &live.load_path)))
+                .collect();
             return Ok((commands, configuration));
         }
         for hop in (0..instance.hops.max(1)).rev() {
-            let addresses = self.addresses(&services, &live.way, hop)?;
+            let addresses = self.addresses(&services, &live.load_path, hop)?;
             let vars_of =
                 |(service, (address, endpoints)): (&Service, (&SocketAddr, &Vec<EndpointVars>))| ServiceVars {
                     name: service.name.clone(),
@@ -239,13 +241,13 @@ impl<'a> Session<'a> {
         let rendered = render(recipe, instance.variant, &vars).map_err(|why| failure(&recipe.name, why))?;
         fs::write(&file, &rendered.configuration)
             .map_err(|error| failure(&format!("cannot write {}", file.display()), error.to_string()))?;
-        let namespace = self.topology.as_ref().map(|topology| topology.balancer(&live.way));
+        let namespace = self.topology.as_ref().map(|topology| topology.balancer(&live.load_path));
         let mut commands = Vec::new();
         let spec = |command, name| Spec {
             name,
             command,
             namespace: namespace.as_deref(),
-            cpus: &live.way.placement.balancer,
+            cpus: &live.load_path.placement.balancer,
             group: &live.group,
             directory: &directory,
             captures: false,
@@ -268,10 +270,10 @@ impl<'a> Session<'a> {
     }
 
     /// The origins of each service, as the last of a chain sees them.
-    fn endpoints_of(&self, services: &[Service], way: &Way) -> Result<Vec<Vec<EndpointVars>>, Failure> {
+    fn endpoints_of(&self, services: &[Service], load_path: &LoadPath) -> Result<Vec<Vec<EndpointVars>>, Failure> {
         let of = |service: &Service| {
             let endpoint = |index: u32| {
-                let address = if self.topology.is_some() { way.endpoint(index) } else { Ipv4Addr::LOCALHOST };
+                let address = if self.topology.is_some() { load_path.endpoint(index) } else { Ipv4Addr::LOCALHOST };
                 EndpointVars { name: format!("ep{index}"), address: address.to_string(), port: service.port }
             };
             (0..service.origin.count).map(endpoint).collect()
@@ -279,19 +281,19 @@ impl<'a> Session<'a> {
         Ok(services.iter().map(of).collect())
     }
 
-    fn bare_address(&self, service: &Service, way: &Way) -> SocketAddr {
-        let address = if self.topology.is_some() { way.vip() } else { Ipv4Addr::LOCALHOST };
+    fn bare_address(&self, service: &Service, load_path: &LoadPath) -> SocketAddr {
+        let address = if self.topology.is_some() { load_path.vip() } else { Ipv4Addr::LOCALHOST };
         SocketAddr::from((address, service.port))
     }
 
     /// Where a contender of a chain listens, by service: the first at the VIP, the others on the loopback of its namespace.
-    fn addresses(&self, services: &[Service], way: &Way, hop: u32) -> Result<Vec<SocketAddr>, Failure> {
+    fn addresses(&self, services: &[Service], load_path: &LoadPath, hop: u32) -> Result<Vec<SocketAddr>, Failure> {
         let of = |service: &Service| {
             if self.topology.is_none() {
                 let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
                 return free.map_err(|error| Failure { why: format!("no free port: {error}"), log: Vec::new() });
             }
-            let address = if hop == 0 { way.vip() } else { Ipv4Addr::LOCALHOST };
+            let address = if hop == 0 { load_path.vip() } else { Ipv4Addr::LOCALHOST };
             Ok(SocketAddr::from((address, service.port + PORT_STEP * hop as u16)))
         };
         services.iter().map(of).collect()
@@ -347,8 +349,8 @@ impl<'a> Session<'a> {
     }
 
     /// The addresses that a load connects from.
-    pub(super) fn sources(&self, way: &Way) -> Vec<IpAddr> {
-        if self.topology.is_some() { way.clients().into_iter().map(IpAddr::V4).collect() } else { Vec::new() }
+    pub(super) fn sources(&self, load_path: &LoadPath) -> Vec<IpAddr> {
+        if self.topology.is_some() { load_path.clients().into_iter().map(IpAddr::V4).collect() } else { Vec::new() }
     }
 
     /// Ends everything in good order.

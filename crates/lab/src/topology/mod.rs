@@ -61,9 +61,9 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv6.conf.all.disable_ipv6", "1"),
 ];
 
-/// One way from load to origins.
+/// One path from the load to the origins.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct LoadPath {
     /// From 0; unique.
     pub index: u8,
     /// Where its contender works.
@@ -74,7 +74,7 @@ pub struct Way {
     pub placement: Placement,
 }
 
-impl Way {
+impl LoadPath {
     /// The address that the load connects to.
     #[must_use]
     pub fn vip(&self) -> Ipv4Addr {
@@ -141,8 +141,8 @@ impl Topology {
 
     /// The namespace of a way's balancer.
     #[must_use]
-    pub fn balancer(&self, way: &Way) -> String {
-        format!("{PREFIX}{}-lb{}", self.tag, way.index)
+    pub fn balancer(&self, load_path: &LoadPath) -> String {
+        format!("{PREFIX}{}-lb{}", self.tag, load_path.index)
     }
 
     /// The links of a balancer's namespace.
@@ -163,17 +163,17 @@ impl Topology {
     ///
     /// # Errors
     /// What ip(8) said.
-    pub fn add_way(&mut self, way: &Way) -> io::Result<()> {
-        if way.layer == Layer::Direct {
-            return self.add_direct(way);
+    pub fn add_load_path(&mut self, load_path: &LoadPath) -> io::Result<()> {
+        if load_path.layer == Layer::Direct {
+            return self.add_direct(load_path);
         }
-        let balancer = self.balancer(way);
+        let balancer = self.balancer(load_path);
         self.add(&balancer)?;
-        let (index, mtu, client) = (way.index, self.mtu, self.client());
+        let (index, mtu, client) = (load_path.index, self.mtu, self.client());
         let of_client = format!("lb{index}");
         self.link((&balancer, "client0"), (&client, &of_client))?;
         let mut of_client_lines = String::new();
-        for address in way.clients() {
+        for address in load_path.clients() {
             of_client_lines += &format!("address add {address}/24 dev {of_client}\n");
         }
         ip_in(&client, &format!("{of_client_lines}link set {of_client} mtu {mtu} up\n"))?;
@@ -191,25 +191,25 @@ impl Topology {
             )?;
             lines +=
                 &format!("address add 10.{byte}.{index}.254/24 dev ep{endpoint}\nlink set ep{endpoint} mtu {mtu} up\n");
-            steer(&origin, &of_client, &way.placement.origin)?;
+            steer(&origin, &of_client, &load_path.placement.origin)?;
         }
-        if way.binds {
+        if load_path.binds {
             lines += &format!("address add 20.20.{index}.1/32 dev lo\n");
         }
         ip_in(&balancer, &lines)?;
-        if way.vip_is_the_origins() {
-            self.give_vip_to_origins(way)?;
-            ip_in(&balancer, &spread(way, self.endpoints))?;
+        if load_path.vip_is_the_origins() {
+            self.give_vip_to_origins(load_path)?;
+            ip_in(&balancer, &spread(load_path, self.endpoints))?;
         }
         for interface in self.interfaces() {
-            steer(&balancer, &interface, &way.placement.balancer)?;
+            steer(&balancer, &interface, &load_path.placement.balancer)?;
         }
-        steer(&client, &of_client, &way.placement.client)
+        steer(&client, &of_client, &load_path.placement.client)
     }
 
     /// A link from the client to each origin, and no balancer.
-    fn add_direct(&mut self, way: &Way) -> io::Result<()> {
-        let (index, mtu, client) = (way.index, self.mtu, self.client());
+    fn add_direct(&mut self, load_path: &LoadPath) -> io::Result<()> {
+        let (index, mtu, client) = (load_path.index, self.mtu, self.client());
         let mut lines = String::new();
         for endpoint in 0..self.endpoints {
             let (origin, byte) = (self.origin(endpoint), second_byte(endpoint));
@@ -224,23 +224,23 @@ impl Topology {
             )?;
             lines +=
                 &format!("address add 10.{byte}.{index}.254/24 dev {of_client}\nlink set {of_client} mtu {mtu} up\n");
-            steer(&origin, &of_origin, &way.placement.origin)?;
+            steer(&origin, &of_origin, &load_path.placement.origin)?;
         }
-        for address in way.clients() {
+        for address in load_path.clients() {
             lines += &format!("address add {address}/32 dev lo\n");
         }
         ip_in(&client, &lines)?;
-        self.give_vip_to_origins(way)?;
-        ip_in(&client, &spread(way, self.endpoints))?;
+        self.give_vip_to_origins(load_path)?;
+        ip_in(&client, &spread(load_path, self.endpoints))?;
         for endpoint in 0..self.endpoints {
-            steer(&client, &format!("direct{index}-{endpoint}"), &way.placement.client)?;
+            steer(&client, &format!("direct{index}-{endpoint}"), &load_path.placement.client)?;
         }
         Ok(())
     }
 
-    fn give_vip_to_origins(&self, way: &Way) -> io::Result<()> {
+    fn give_vip_to_origins(&self, load_path: &LoadPath) -> io::Result<()> {
         for endpoint in 0..self.endpoints {
-            ip_in(&self.origin(endpoint), &format!("address add {}/32 dev lo\n", way.vip()))?;
+            ip_in(&self.origin(endpoint), &format!("address add {}/32 dev lo\n", load_path.vip()))?;
         }
         Ok(())
     }
@@ -249,12 +249,12 @@ impl Topology {
     ///
     /// # Errors
     /// What ip(8) said.
-    pub fn use_origins(&self, way: &Way, count: u32) -> io::Result<()> {
-        if !way.vip_is_the_origins() {
+    pub fn use_origins(&self, load_path: &LoadPath, count: u32) -> io::Result<()> {
+        if !load_path.vip_is_the_origins() {
             return Ok(());
         }
-        let namespace = if way.layer == Layer::Direct { self.client() } else { self.balancer(way) };
-        ip_in(&namespace, &spread(way, count.min(self.endpoints)).replacen("route add", "route replace", 1))
+        let namespace = if load_path.layer == Layer::Direct { self.client() } else { self.balancer(load_path) };
+        ip_in(&namespace, &spread(load_path, count.min(self.endpoints)).replacen("route add", "route replace", 1))
     }
 
     fn add(&mut self, namespace: &str) -> io::Result<()> {
@@ -277,11 +277,12 @@ impl Topology {
 }
 
 /// A route to the VIP over the first origins.
-fn spread(way: &Way, endpoints: u32) -> String {
-    let source = if way.layer == Layer::Direct { format!(" src 10.10.{}.1", way.index) } else { String::new() };
-    let mut line = format!("route add {}/32{source}", way.vip());
+fn spread(load_path: &LoadPath, endpoints: u32) -> String {
+    let source =
+        if load_path.layer == Layer::Direct { format!(" src 10.10.{}.1", load_path.index) } else { String::new() };
+    let mut line = format!("route add {}/32{source}", load_path.vip());
     for endpoint in 0..endpoints {
-        line += &format!(" nexthop via {}", way.endpoint(endpoint));
+        line += &format!(" nexthop via {}", load_path.endpoint(endpoint));
     }
     line + "\n"
 }

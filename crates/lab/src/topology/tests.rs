@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::*;
 use crate::host::is_root;
 
-fn way(index: u8, layer: Layer, binds: bool) -> Way {
-    Way { index, layer, binds, placement: Placement::new(&[0, 1], 1) }
+fn load_path(index: u8, layer: Layer, binds: bool) -> LoadPath {
+    LoadPath { index, layer, binds, placement: Placement::new(&[0, 1], 1) }
 }
 
 /// Says who it is to everybody who connects, until the namespace goes.
@@ -41,25 +41,26 @@ fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
     }
     let tag = crate::leftovers::tag("topology");
     let mut topology = Topology::new(&tag, 2, 1400).unwrap();
-    let ways = [way(0, Layer::Direct, false), way(1, Layer::Routed, false), way(2, Layer::Tcp, true)];
-    for way in &ways {
-        topology.add_way(way).unwrap();
+    let load_paths =
+        [load_path(0, Layer::Direct, false), load_path(1, Layer::Routed, false), load_path(2, Layer::Tcp, true)];
+    for load_path in &load_paths {
+        topology.add_load_path(load_path).unwrap();
     }
     origin(&topology.origin(0), "zero");
     origin(&topology.origin(1), "one");
-    for way in &ways[..2] {
-        let vip = SocketAddr::from((way.vip(), 9000));
+    for load_path in &load_paths[..2] {
+        let vip = SocketAddr::from((load_path.vip(), 9000));
         let said: BTreeSet<_> = (0..64).map(|_| ask(&topology.client(), vip).unwrap()).collect();
         // Both, and both see the first client address of this way.
-        let client = way.clients()[0];
+        let client = load_path.clients()[0];
         assert_eq!(said, [format!("one {client}"), format!("zero {client}")].into());
-        topology.use_origins(way, 1).unwrap();
+        topology.use_origins(load_path, 1).unwrap();
         let said: BTreeSet<_> = (0..16).map(|_| ask(&topology.client(), vip).unwrap()).collect();
         assert_eq!(said, [format!("zero {client}")].into());
     }
     // A balancer that binds its VIP is reached there, and reaches the origins.
-    let balancer = topology.balancer(&ways[2]);
-    let vip = SocketAddr::from((ways[2].vip(), 9000));
+    let balancer = topology.balancer(&load_paths[2]);
+    let vip = SocketAddr::from((load_paths[2].vip(), 9000));
     let listener = inside(&balancer, move || TcpListener::bind(vip)).unwrap().unwrap();
     let mut greeting = String::new();
     let client = topology.client();
@@ -69,7 +70,7 @@ fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
     drop(stream);
     greeting += &asking.join().unwrap().unwrap();
     assert_eq!(greeting, "here");
-    let behind = SocketAddr::from((ways[2].endpoint(1), 9000));
+    let behind = SocketAddr::from((load_paths[2].endpoint(1), 9000));
     assert_eq!(ask(&balancer, behind).unwrap(), "one 10.101.2.254");
 
     let settings = settings(&balancer).unwrap();

@@ -13,16 +13,17 @@ use net::timer::Timer;
 use telemetry::Reason;
 use wire::message::Method;
 
-use crate::connect::{self, Upstream, Wanted};
+use crate::downstream::listener::{ActiveListener, is_memory_full};
+use crate::downstream::watch::{ClientWatch, Watched};
 use crate::error::Error;
-use crate::exchange::{Action, Connected, Connection, Env, Exchange, Lost, Next, Peer, Response, Reuse, Storage};
+use crate::exchange::{
+    Action, Connected, ConnectionInfo, ConnectionState, Env, Exchange, Lost, Next, Response, Reuse, Storage,
+};
 use crate::grpc;
-
-use crate::listener::{Slot, is_memory_full};
-use crate::receive;
-use crate::relay::{self, End, Moved};
+use crate::http::receive;
 use crate::stream::Stream;
-use crate::watch::{ClientWatch, Watched};
+use crate::tcp::relay::{self, End, Moved};
+use crate::upstream::connect::{self, Upstream, Wanted};
 use crate::worker::{ListenerView, Worker};
 
 /// A downstream HTTP connection; of HTTP/2, one stream of it.
@@ -31,7 +32,7 @@ pub(crate) struct Downstream {
     /// What the client sent and nobody took yet.
     pub(crate) input: Buffer,
     pub(crate) timer: Timer,
-    pub(crate) peer: Rc<Peer>,
+    pub(crate) connection_info: Rc<ConnectionInfo>,
     /// Requests begun on this connection.
     pub(crate) requests: u64,
     /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
@@ -41,27 +42,34 @@ pub(crate) struct Downstream {
 /// Serves the next request of a connection, of which there are the first bytes; or the one of a stream, whose head is in `exchange` already.
 pub(crate) async fn serve(
     worker: &Worker,
-    slot: &Slot,
+    active: &ActiveListener,
     downstream: &mut Downstream,
     mut exchange: Box<Exchange>,
 ) -> Next {
-    let mut listener = slot.view();
+    let mut listener = active.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return Next::Close };
-    let peer = downstream.peer.clone();
-    let scene = Scene { worker, slot, listener: &listener, http, peer: &peer, requests_before: downstream.requests };
+    let connection_info = downstream.connection_info.clone();
+    let context = ExchangeContext {
+        worker,
+        active,
+        listener: &listener,
+        http,
+        connection_info: &connection_info,
+        requests_before: downstream.requests,
+    };
     let watch = downstream.timer.watch();
-    let upstream = watch.over("an exchange", run(&scene, downstream, &mut exchange)).await;
+    let upstream = watch.over("an exchange", run(&context, downstream, &mut exchange)).await;
     if let Some(upstream) = upstream {
         // It may last for days, and nobody is routed any more: the table is let go of.
         exchange.record.leave_listener(worker, &listener);
         drop(listener);
         let watch = downstream.timer.watch();
-        watch.over("a tunnel", Box::pin(relay_tunnel(slot, downstream, upstream, &mut exchange))).await;
-        listener = slot.view();
+        watch.over("a tunnel", Box::pin(relay_tunnel(active, downstream, upstream, &mut exchange))).await;
+        listener = active.view();
     }
     send_copies(worker, &mut exchange);
     if exchange.is_begun() {
-        worker.log_http(&listener, peer.who.client, &exchange);
+        worker.log_http(&listener, connection_info.who.client, &exchange);
     }
     downstream.requests += u64::from(exchange.record.has_head);
     downstream.quiet_since_ms = exchange.ended_ms(clock::now_ms);
@@ -73,28 +81,28 @@ pub(crate) async fn serve(
     next
 }
 
-/// What is around an exchange.
-struct Scene<'s> {
+/// What the driver knows around an exchange, and passes to it as its [`Env`].
+struct ExchangeContext<'s> {
     worker: &'s Worker,
-    slot: &'s Slot,
+    active: &'s ActiveListener,
     listener: &'s Rc<ListenerView>,
     http: &'s HttpListener,
-    peer: &'s Peer,
+    connection_info: &'s ConnectionInfo,
     requests_before: u64,
 }
 
-impl Scene<'_> {
+impl ExchangeContext<'_> {
     fn env(&self, now_us: u64) -> Env<'_> {
-        let Self { worker, slot, listener, http, peer, requests_before } = *self;
+        let Self { worker, active, listener, http, connection_info, requests_before } = *self;
         Env {
             now_us,
             listener,
             http,
-            peer,
+            connection_info,
             storage: &worker.storage,
             mirrors: &worker.mirrors,
             requests_before,
-            is_ending: slot.is_ending(worker),
+            is_ending: active.is_ending(worker),
             is_cut: worker.is_cut(),
             is_memory_full: is_memory_full(),
         }
@@ -110,30 +118,30 @@ impl Scene<'_> {
 }
 
 /// Runs an exchange to its end, or to its tunnel: then gives the connection to the endpoint.
-async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
-    let arrived = scene.env(arrived_us(&downstream.stream));
+async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
+    let arrived = context.env(arrived_us(&downstream.stream));
     match &downstream.stream {
         Stream::H2(handle) => exchange.handle_request(&arrived, handle.is_too_large()),
         _ => exchange.handle_head_bytes(&arrived, &mut downstream.input),
     }
     let mut upstream = None;
     loop {
-        send_copies(scene.worker, exchange);
+        send_copies(context.worker, exchange);
         let action = exchange.action();
         match (action, &mut upstream) {
             (Action::Done(_), _) => return None,
             (Action::Tunnel, _) => return upstream,
-            (Action::ReadHead, _) => read_head(scene, downstream, exchange).await,
+            (Action::ReadHead, _) => read_head(context, downstream, exchange).await,
             // In boxes, here and below: who does not wait does not pay for the room that it takes.
-            (Action::Wait, _) => Box::pin(wait(scene, downstream, exchange)).await,
-            (Action::WaitForLease, _) => Box::pin(wait_for_lease(scene, downstream, exchange)).await,
-            (Action::Connect, upstream) => *upstream = connect(scene, downstream, exchange).await,
+            (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
+            (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
+            (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
             (Action::Await | Action::Relay, Some(upstream)) => {
-                pass(scene, downstream, upstream, exchange, action == Action::Await).await;
+                pass(context, downstream, upstream, exchange, action == Action::Await).await;
             }
-            (Action::Respond, _) => respond(scene, downstream, exchange).await,
+            (Action::Respond, _) => respond(context, downstream, exchange).await,
             (Action::Await | Action::Relay, None) => {
-                exchange.fail(&scene.now(), Error::internal(Reason::Internal));
+                exchange.fail(&context.now(), Error::internal(Reason::Internal));
             }
         }
         if !exchange.holds_connection()
@@ -144,11 +152,11 @@ async fn run(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exch
     }
 }
 
-async fn read_head(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     timer.set(exchange.deadline_ms().unwrap_or_default());
     let read = timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await;
-    let env = scene.now();
+    let env = context.now();
     match read {
         Ok(Ok(0)) => exchange.handle_client_gone(&env, Error::downstream(Reason::ClientEof)),
         Ok(Ok(_)) => exchange.handle_head_bytes(&env, input),
@@ -158,36 +166,40 @@ async fn read_head(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mu
 }
 
 /// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
-async fn wait(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+async fn wait(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     timer.set(exchange.deadline_ms().unwrap_or_default());
     let waited = tokio::select! {
         biased;
-        error = scene.watched(stream).gone() => Err(error),
+        error = context.watched(stream).gone() => Err(error),
         () = poll_fn(|cx| timer.poll_elapsed(cx)) => Ok(()),
     };
     match waited {
-        Ok(()) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
-        Err(error) => exchange.handle_client_gone(&scene.now(), error),
+        Ok(()) => exchange.handle_timeout(&context.now(), input, &Buffer::none()),
+        Err(error) => exchange.handle_client_gone(&context.now(), error),
     }
 }
 
-async fn wait_for_lease(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+async fn wait_for_lease(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Some(routed) = exchange.routed() else { return };
     let Downstream { stream, input, timer, .. } = downstream;
     release_empty(input);
-    let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), scene.watched(stream), timer).await;
-    exchange.handle_lease(&scene.now(), leased);
+    let leased = routed.cluster.wait_for_lease(clock::now_ms(), &routed.demand(), context.watched(stream), timer).await;
+    exchange.handle_lease(&context.now(), leased);
 }
 
-async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
+async fn connect(
+    context: &ExchangeContext<'_>,
+    downstream: &mut Downstream,
+    exchange: &mut Exchange,
+) -> Option<Upstream> {
     let (routed, lease, deadline_ms, fresh_since_us) = exchange.wanted()?;
     let Downstream { stream, input, timer, .. } = downstream;
     release_empty(input);
     let at_us = exchange.record.begun_us().unwrap_or_default().max(lease.at_ms.saturating_mul(1000));
     let wanted = Wanted {
-        who: &scene.peer.who,
-        client: Some(scene.watched(stream)),
+        who: &context.connection_info.who,
+        client: Some(context.watched(stream)),
         begun_us: exchange.record.begun_us().unwrap_or_default(),
         fresh_since_us,
         now_ms: lease.at_ms,
@@ -199,12 +211,12 @@ async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
             // Asked only where it can matter: a new connection is not stale.
             let is_doubtful = is_reused && exchange.wants_progress();
             let progress = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
-            let env = scene.env(if is_reused { at_us } else { clock::now_us() });
+            let env = context.env(if is_reused { at_us } else { clock::now_us() });
             exchange.handle_connected(&env, Connected { is_reused, progress });
             Some(upstream)
         }
         Err(error) => {
-            exchange.handle_connect_failure(&scene.now(), error);
+            exchange.handle_connect_failure(&context.now(), error);
             None
         }
     }
@@ -212,7 +224,7 @@ async fn connect(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
 
 /// Moves both messages until the exchange asks for something else, or the client has left.
 async fn pass(
-    scene: &Scene<'_>,
+    context: &ExchangeContext<'_>,
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
@@ -223,9 +235,9 @@ async fn pass(
     loop {
         let is_over = poll_fn(|cx| {
             let polled = if is_awaiting {
-                poll_await(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)
+                poll_await(cx, context, downstream, upstream, exchange, &mut watch, &mut armed)
             } else {
-                poll_relay(cx, scene, downstream, upstream, exchange, &mut watch, &mut armed)
+                poll_relay(cx, context, downstream, upstream, exchange, &mut watch, &mut armed)
             };
             match polled {
                 Poll::Ready(()) => Poll::Ready(true),
@@ -237,8 +249,8 @@ async fn pass(
             return;
         }
         // Only here, between two polls, can the connection be borrowed for as long as that takes.
-        if let Some(error) = Box::pin(scene.watched(&downstream.stream).gone_before_wake()).await {
-            return exchange.handle_client_gone(&scene.now(), error);
+        if let Some(error) = Box::pin(context.watched(&downstream.stream).gone_before_wake()).await {
+            return exchange.handle_client_gone(&context.now(), error);
         }
     }
 }
@@ -253,7 +265,7 @@ fn release_empty(input: &mut Buffer) {
 /// Sends what there is of the request while it waits for the head of a response.
 fn poll_await(
     cx: &mut Context<'_>,
-    scene: &Scene<'_>,
+    context: &ExchangeContext<'_>,
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
@@ -264,40 +276,40 @@ fn poll_await(
     if let Some(upload) = exchange.upload()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
     {
-        exchange.handle_upload_failure(&scene.now(), failure);
+        exchange.handle_upload_failure(&context.now(), failure);
         if exchange.action() != Action::Await {
             return Poll::Ready(());
         }
     }
-    match poll_response(cx, scene, upstream, exchange) {
+    match poll_response(cx, context, upstream, exchange) {
         Poll::Ready(Ok(early)) => {
-            exchange.handle_response(&scene.env(arrived_us(&upstream.stream)), early);
+            exchange.handle_response(&context.env(arrived_us(&upstream.stream)), early);
             return Poll::Ready(());
         }
         Poll::Ready(Err(error)) => {
             let lost = lost(upstream, error);
-            exchange.handle_lost(&scene.now(), lost);
+            exchange.handle_lost(&context.now(), lost);
             return Poll::Ready(());
         }
         Poll::Pending => {}
     }
     if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
-        exchange.handle_client_gone(&scene.now(), error);
+        exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
-    exchange.handle_moved(&scene.now(), input, &upstream.input, false);
+    exchange.handle_moved(&context.now(), input, &upstream.input, false);
     if exchange.action() != Action::Await {
         return Poll::Ready(());
     }
     ready!(poll_deadline(cx, timer, exchange, armed));
-    exchange.handle_timeout(&scene.now(), input, &upstream.input);
+    exchange.handle_timeout(&context.now(), input, &upstream.input);
     Poll::Ready(())
 }
 
 /// Moves both bodies.
 fn poll_relay(
     cx: &mut Context<'_>,
-    scene: &Scene<'_>,
+    context: &ExchangeContext<'_>,
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
@@ -309,28 +321,28 @@ fn poll_relay(
     if let Some(upload) = exchange.upload()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
     {
-        exchange.handle_upload_failure(&scene.now(), failure);
+        exchange.handle_upload_failure(&context.now(), failure);
     }
     if let Some(download) = exchange.download()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream)
     {
-        exchange.handle_download_failure(&scene.now(), failure);
+        exchange.handle_download_failure(&context.now(), failure);
         return Poll::Ready(());
     }
-    exchange.handle_moved(&scene.now(), input, &upstream.input, is_overdue);
+    exchange.handle_moved(&context.now(), input, &upstream.input, is_overdue);
     if exchange.action() != Action::Relay {
         return Poll::Ready(());
     }
     if let Err(error) = watch.check(cx, stream, is_unread(exchange, input)) {
-        exchange.handle_client_gone(&scene.now(), error);
+        exchange.handle_client_gone(&context.now(), error);
         return Poll::Ready(());
     }
     ready!(poll_deadline(cx, timer, exchange, armed));
-    exchange.handle_timeout(&scene.now(), input, &upstream.input);
+    exchange.handle_timeout(&context.now(), input, &upstream.input);
     Poll::Ready(())
 }
 
-async fn respond(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
+async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     timer.set(exchange.deadline_ms().unwrap_or_default());
     let sent = timer
@@ -340,8 +352,8 @@ async fn respond(scene: &Scene<'_>, downstream: &mut Downstream, exchange: &mut 
         }))
         .await;
     match sent {
-        Ok(sent) => exchange.handle_responded(&scene.now(), sent),
-        Err(_) => exchange.handle_timeout(&scene.now(), input, &Buffer::none()),
+        Ok(sent) => exchange.handle_responded(&context.now(), sent),
+        Err(_) => exchange.handle_timeout(&context.now(), input, &Buffer::none()),
     }
 }
 
@@ -365,12 +377,12 @@ fn poll_deadline(cx: &mut Context<'_>, timer: &Timer, exchange: &Exchange, armed
 /// Takes in the head of a response. Gives the status of a call whose trailers came right behind it.
 fn poll_response(
     cx: &mut Context<'_>,
-    scene: &Scene<'_>,
+    context: &ExchangeContext<'_>,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
 ) -> Poll<Result<Option<grpc::Status>, Error>> {
     let Upstream { stream, input, .. } = upstream;
-    let storage: &Storage = &scene.worker.storage;
+    let storage: &Storage = &context.worker.storage;
     match stream {
         Stream::H2(handle) => {
             ready!(handle.poll_response_ready(cx))?;
@@ -442,8 +454,8 @@ fn poll_h1_head(
 /// What is known of an upstream connection that gives no response.
 pub(crate) fn lost(upstream: &Upstream, error: Error) -> Lost {
     let connection = match &upstream.stream {
-        Stream::H2(handle) => Connection::Stream { is_ending: handle.is_connection_ending() },
-        stream => Connection::Tcp(stream.tcp().and_then(net::socket::progress)),
+        Stream::H2(handle) => ConnectionState::Stream { is_ending: handle.is_connection_ending() },
+        stream => ConnectionState::Tcp(stream.tcp().and_then(net::socket::progress)),
     };
     Lost { error, has_input: !upstream.input.is_empty(), connection }
 }
@@ -465,7 +477,12 @@ fn send_copies(worker: &Worker, exchange: &mut Exchange) {
 }
 
 /// Bytes both ways, beginning with those that came with the heads.
-async fn relay_tunnel(slot: &Slot, downstream: &mut Downstream, mut upstream: Upstream, exchange: &mut Exchange) {
+async fn relay_tunnel(
+    active: &ActiveListener,
+    downstream: &mut Downstream,
+    mut upstream: Upstream,
+    exchange: &mut Exchange,
+) {
     let mut moved = Moved::default();
     let from_client = std::mem::replace(&mut downstream.input, Buffer::none());
     let ends = (
@@ -476,7 +493,7 @@ async fn relay_tunnel(slot: &Slot, downstream: &mut Downstream, mut upstream: Up
     let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, || ()).await;
     let reason = outcome.err().map(|error| error.reason);
     if let Some(reason) = reason {
-        slot.view().count(reason);
+        active.view().count(reason);
         upstream.stream.reset_on_close();
     }
     exchange.handle_tunnel_end(moved.upstream, moved.downstream, reason);

@@ -7,18 +7,18 @@ use net::socket::Progress;
 use telemetry::Reason;
 use wire::message::{Body, RequestHead};
 
-use super::pace::Pace;
-use super::planted::{self, Fault};
+use super::faults::{self, InjectedFault};
+use super::min_rate::MinRateTimer;
 use super::transfer::Transfer;
 use super::{Env, Response, Routed};
-use crate::cluster::{Cluster, Lease};
-use crate::connect;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
 use crate::h2::Cut;
 use crate::tls;
+use crate::upstream::cluster::{Cluster, Lease};
+use crate::upstream::connect;
 
-pub(crate) use crate::policy::retry::Setback;
+pub(crate) use crate::policy::retry::RetryCause;
 
 /// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
 pub(crate) const INTERIMS_MAX: usize = 16;
@@ -56,7 +56,7 @@ pub(crate) struct Awaiting {
     pub(crate) scanned: usize,
     /// What had been sent and scanned at the last look; `None`: there was none.
     seen: Option<u64>,
-    pace: Pace,
+    rate_timer: MinRateTimer,
 }
 
 /// What is known of a request whose connection has ended before a byte of its response came.
@@ -78,12 +78,12 @@ pub(crate) struct Lost {
     pub(crate) error: Error,
     /// Something of a head had come over HTTP/1.
     pub(crate) has_input: bool,
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionState,
 }
 
 /// What is left of an upstream connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Connection {
+pub(crate) enum ConnectionState {
     /// Of TCP: what the endpoint has acknowledged, where the kernel tells.
     Tcp(Option<Progress>),
     /// A stream of one of HTTP/2, which may go on without it.
@@ -105,13 +105,13 @@ pub(crate) struct Sent {
 impl Lost {
     /// It was waited for long enough.
     pub(crate) fn still_open(error: Error, has_input: bool, is_h2: bool) -> Self {
-        let connection = if is_h2 { Connection::Stream { is_ending: false } } else { Connection::Tcp(None) };
+        let connection = if is_h2 { ConnectionState::Stream { is_ending: false } } else { ConnectionState::Tcp(None) };
         Self { error, has_input, connection }
     }
 
     /// The connection takes no more requests.
     pub(crate) fn is_connection_over(&self) -> bool {
-        !matches!(self.connection, Connection::Stream { is_ending: false })
+        !matches!(self.connection, ConnectionState::Stream { is_ending: false })
     }
 }
 
@@ -173,16 +173,16 @@ impl Awaiting {
             interims: 0,
             scanned: 0,
             seen: None,
-            pace: Pace::new(received),
+            rate_timer: MinRateTimer::new(received),
         }
     }
 
     /// An interim response is through, and the next head is waited for.
     pub(crate) fn handle_interim(&mut self, received: u64) {
-        self.interims += usize::from(!planted::is(Fault::PassesAllInterims));
+        self.interims += usize::from(!faults::is_injected(InjectedFault::PassesAllInterims));
         self.scanned = 0;
         self.seen = None;
-        self.pace = Pace::new(received);
+        self.rate_timer = MinRateTimer::new(received);
     }
 
     /// What can be moved was moved: when it has been waited for long enough, where that has changed.
@@ -207,8 +207,10 @@ impl Awaiting {
         let limits: &ListenerLimits = &env.http.limits;
         let rate = limits.min_rate.filter(|_| !self.attempt.may_pause);
         let response_timeout = routed.cluster.plan.policy.response_timeout;
-        let wait_ms = self.pace.wait_ms(limits, rate, response_timeout, now_ms, upload.received(), waits_for_client);
-        let ends_ms = if planted::is(Fault::ForgetsDeadline) { u64::MAX } else { self.attempt.deadline_ms };
+        let wait_ms =
+            self.rate_timer.wait_ms(limits, rate, response_timeout, now_ms, upload.received(), waits_for_client);
+        let ends_ms =
+            if faults::is_injected(InjectedFault::ForgetsDeadline) { u64::MAX } else { self.attempt.deadline_ms };
         Some(now_ms.saturating_add(wait_ms).min(ends_ms))
     }
 
@@ -228,21 +230,21 @@ impl Awaiting {
     ) -> Error {
         match self.waits_for_client(request, upload, client_input) {
             false if now_ms >= self.attempt.deadline_ms => Error::upstream(Reason::RequestTimeout),
-            true if self.pace.is_over(now_ms) => Error::downstream(Reason::BodyTooSlow),
+            true if self.rate_timer.is_over(now_ms) => Error::downstream(Reason::BodyTooSlow),
             true => Error::downstream(Reason::BodyTimeout),
             false => Error::upstream(Reason::ResponseTimeout),
         }
     }
 
     /// What the head of a response means for another try. Once a 1xx was passed on, the client has heard of this one.
-    pub(crate) fn setback_of_response(
+    pub(crate) fn retry_cause_of_response(
         &self,
         response: &Response,
         call: Option<&mut Ongoing>,
         early: Option<grpc::Status>,
-    ) -> Setback {
+    ) -> RetryCause {
         if self.was_heard {
-            return Setback::Other;
+            return RetryCause::Other;
         }
         if let Some(call) = call {
             let status = match response.head.body {
@@ -255,32 +257,33 @@ impl Awaiting {
                 _ => early,
             };
             if let Some(status) = status.filter(|status| *status != grpc::Status::Ok) {
-                return Setback::Grpc(status);
+                return RetryCause::Grpc(status);
             }
         }
-        Setback::Status(response.head.status)
+        RetryCause::Status(response.head.status)
     }
 
     /// How it went wrong, as far as another try depends on it.
-    pub(crate) fn setback_of_failure(&self, error: &Error, ending: Ending) -> Setback {
+    pub(crate) fn retry_cause_of_failure(&self, error: &Error, ending: Ending) -> RetryCause {
         match error.reason {
-            _ if self.was_heard => Setback::Other,
-            Reason::UpstreamRefused => Setback::Unseen,
+            _ if self.was_heard => RetryCause::Other,
+            Reason::UpstreamRefused => RetryCause::Unseen,
             Reason::UpstreamReset | Reason::UpstreamEof
-                if ending == Ending::Unseen || (self.is_reused && planted::is(Fault::ReusedIsStale)) =>
+                if ending == Ending::Unseen
+                    || (self.is_reused && faults::is_injected(InjectedFault::ReusedIsStale)) =>
             {
-                Setback::Unseen
+                RetryCause::Unseen
             }
-            Reason::UpstreamReset | Reason::UpstreamEof | Reason::UpstreamPingTimeout => Setback::Reset,
-            Reason::ResponseTimeout | Reason::PerTryTimeout => Setback::Timeout,
-            _ => Setback::Other,
+            Reason::UpstreamReset | Reason::UpstreamEof | Reason::UpstreamPingTimeout => RetryCause::Reset,
+            Reason::ResponseTimeout | Reason::PerTryTimeout => RetryCause::Timeout,
+            _ => RetryCause::Other,
         }
     }
 }
 
 /// What it means for another try that there was no connection.
-pub(crate) fn connect_setback(error: &Error) -> Setback {
-    if connect::is_unreachable(error) { Setback::Unreachable } else { Setback::Connect }
+pub(crate) fn connect_retry_cause(error: &Error) -> RetryCause {
+    if connect::is_unreachable(error) { RetryCause::Unreachable } else { RetryCause::Connect }
 }
 
 /// What the end of a connection, on which nothing of a response came, tells about the request.
@@ -292,7 +295,7 @@ pub(crate) fn connect_setback(error: &Error) -> Setback {
 pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
     let error = &lost.error;
     match (error.reason, lost.connection) {
-        (Reason::UpstreamRefused, Connection::Stream { is_ending: false }) => return Ending::Refused,
+        (Reason::UpstreamRefused, ConnectionState::Stream { is_ending: false }) => return Ending::Refused,
         (Reason::UpstreamRefused, _) => return Ending::Unseen,
         (Reason::UpstreamEof | Reason::UpstreamReset, _) => {}
         _ => return Ending::Unknown,
@@ -301,10 +304,10 @@ pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
         |round_trip_us: u64| sent.head_us.is_some_and(|sent_us| is_soon(now_us.saturating_sub(sent_us), round_trip_us));
     let source = error.source.as_ref();
     let progress = match lost.connection {
-        Connection::Tcp(_) if sent.bytes == 0 => return Ending::Unseen,
-        Connection::Tcp(Some(progress)) => progress,
-        Connection::Tcp(None) => return Ending::Unknown,
-        Connection::Stream { .. } => {
+        ConnectionState::Tcp(_) if sent.bytes == 0 => return Ending::Unseen,
+        ConnectionState::Tcp(Some(progress)) => progress,
+        ConnectionState::Tcp(None) => return Ending::Unknown,
+        ConnectionState::Stream { .. } => {
             // A stream that was reset was seen. How long a round trip takes on a shared connection is not known here.
             let is_closed = matches!(source.and_then(Cut::within), Some(Cut::Gone | Cut::Lost));
             return if is_closed && is_soon(0) { Ending::Crossed } else { Ending::Unknown };
@@ -314,7 +317,7 @@ pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
     // end of the stream as after a FIN.
     let is_end = error.reason == Reason::UpstreamEof
         || source.is_some_and(|source| source.kind() == std::io::ErrorKind::UnexpectedEof);
-    let is_fin = (is_end && !sent.failed) || planted::is(Fault::ResetIsProof);
+    let is_fin = (is_end && !sent.failed) || faults::is_injected(InjectedFault::ResetIsProof);
     if is_fin && sent.before.is_some_and(|before| before.acked == progress.acked) {
         Ending::Unseen
     } else if progress.has_unacked && (is_fin || is_soon(progress.round_trip_us)) {

@@ -59,14 +59,14 @@ impl Exchange {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Step::Connect(attempt) = std::mem::replace(step, Step::Between) else { return };
         let error = routed.name(error, env.now_ms());
-        if !planted::is(Fault::ForgetsToJudge) {
+        if !faults::is_injected(InjectedFault::ForgetsToJudge) {
             attempt.judge_failure(&routed.cluster, &error, false, env.now_ms());
         }
-        let setback = attempt::connect_setback(&error);
-        if planted::is(Fault::LeaksLease) {
+        let cause = attempt::connect_retry_cause(&error);
+        if faults::is_injected(InjectedFault::LeaksLease) {
             attempt.lease.endpoint.state.open_connection();
         }
-        self.try_again(env, attempt.lease, false, setback, error);
+        self.try_again(env, attempt.lease, false, cause, error);
     }
 
     /// The request's body could not be moved on.
@@ -125,7 +125,7 @@ impl Exchange {
         if is_interim {
             awaiting.was_heard = true;
             awaiting.was_continued |= status == 100;
-            if self.request.head.version == Version::Http10 && !planted::is(Fault::InterimsToHttp10) {
+            if self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10) {
                 // It does not know them (RFC 9110 section 15.2).
                 awaiting.handle_interim(self.upload.received());
                 *step = Step::Await(awaiting);
@@ -139,10 +139,10 @@ impl Exchange {
         }
         let connected_us = self.record.connected_us();
         awaiting.attempt.judge_response(&routed.cluster, status, &self.upload, connected_us, env.now_us);
-        let setback = awaiting.setback_of_response(response, self.call.as_mut(), early);
+        let cause = awaiting.retry_cause_of_response(response, self.call.as_mut(), early);
         let lease = &awaiting.attempt.lease;
-        if routed.again(env, &self.request.head, &mut self.upload, lease, awaiting.is_reused, setback) {
-            if let Setback::Grpc(status) = setback
+        if routed.again(env, &self.request.head, &mut self.upload, lease, awaiting.is_reused, cause) {
+            if let RetryCause::Grpc(status) = cause
                 && status.is_endpoints_fault()
             {
                 routed.cluster.record(&lease.endpoint, env.now_ms(), Outcome::Failure5xx);
@@ -195,7 +195,7 @@ impl Exchange {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match step {
             // Before a deadline is moved: all of them have come, and do not come again.
-            Step::Await(_) if env.is_cut && !planted::is(Fault::SurvivesCut) => {
+            Step::Await(_) if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) => {
                 self.fail(env, Error::internal(Reason::Draining))
             }
             Step::Await(awaiting) => {
@@ -211,11 +211,11 @@ impl Exchange {
                 if relay.is_over(upload, download) {
                     return self.relayed(env, upstream_input);
                 }
-                if env.is_cut && !planted::is(Fault::SurvivesCut) {
+                if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) {
                     return self.fail(env, Error::internal(Reason::Draining));
                 }
                 match relay.handle_moved(env, routed, upload, download, upstream_input, is_overdue) {
-                    Ok(Some(_)) if planted::is(Fault::WaitsForEver) => {}
+                    Ok(Some(_)) if faults::is_injected(InjectedFault::WaitsForEver) => {}
                     Ok(Some(deadline_ms)) => self.deadline_ms = Some(deadline_ms),
                     Ok(None) => {}
                     Err(error) => self.handle_relay_failure(env, error),
@@ -274,7 +274,7 @@ impl Exchange {
                 let Step::Interim(mut awaiting, follows) = std::mem::replace(step, Step::Between) else { return };
                 if let Some(response) = &mut self.response {
                     self.record.bytes_out += response.download.sent();
-                    if !planted::is(Fault::CountsInterimTwice) {
+                    if !faults::is_injected(InjectedFault::CountsInterimTwice) {
                         // It counts no longer as something of the response.
                         response.download.leave(Framing::H1(Body::None));
                     }

@@ -14,16 +14,18 @@
 //! | a body on its way | `transfer` |
 //! | one try at one endpoint | `attempt` |
 //! | the response, relayed | `relay` |
-//! | how slow a client may be | `pace` |
+//! | how slow a client may be | `min_rate` |
+//! | which route a request takes | `route` |
 //! | what is logged and counted in the end | `record` |
 //! | storage that is used again | `storage` |
 
 mod attempt;
 mod events;
-mod pace;
-pub(crate) mod planted;
+pub(crate) mod faults;
+mod min_rate;
 pub(crate) mod record;
 mod relay;
+pub(crate) mod route;
 #[cfg(test)]
 mod sim;
 mod stages;
@@ -41,37 +43,37 @@ use telemetry::Reason;
 use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead, Version};
 
-pub(crate) use attempt::{Connection, Ending, Lost, Sent, connection_outcome, ending};
+pub(crate) use attempt::{ConnectionState, Ending, Lost, Sent, connection_outcome, ending};
 pub(crate) use relay::Reuse;
 pub(crate) use storage::{Request, Response, Storage};
 
-use self::attempt::{Attempt, Awaiting, Setback};
-use self::planted::Fault;
+use self::attempt::{Attempt, Awaiting, RetryCause};
+use self::faults::InjectedFault;
 use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
+use self::route::HostText;
 use self::transfer::{BodyError, Framing, Head, Transfer};
-use crate::cluster::{Cluster, Demand, Endpoint, Full, Lease};
-use crate::connect::OnBehalfOf;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
 use crate::h2;
-use crate::headers::{self, Client};
+use crate::http::headers::{self, Client};
+use crate::http::receive;
+use crate::http::respond::{self, Own};
 use crate::policy::headers::{RequestEdits, ResponseEdits};
 use crate::policy::mirror::{Copies, InFlight, MIRROR_BODY_BYTES_MAX};
 use crate::policy::retry::{Failed, Tries};
 use crate::policy::{self, Destination, RequestView};
-use crate::receive;
-use crate::respond::{self, Own};
-use crate::route::{self, HostText};
+use crate::tcp::upgrade::Upgrade;
 use crate::tls::Secured;
-use crate::upgrade::Upgrade;
+use crate::upstream::cluster::{Cluster, Demand, Endpoint, Full, Lease};
+use crate::upstream::connect::OnBehalfOf;
 use crate::worker::ListenerView;
 
 /// Room for the longest IP address.
 pub(crate) type IpText = SmallVec<[u8; 45]>;
 
-/// Whose a downstream connection is: the same for all its requests.
-pub(crate) struct Peer {
+/// What is known of a downstream connection, and is the same for all its requests.
+pub(crate) struct ConnectionInfo {
     pub(crate) who: OnBehalfOf,
     /// The client's IP address as text.
     pub(crate) ip_text: IpText,
@@ -87,7 +89,7 @@ pub(crate) struct Env<'e> {
     /// The listener under the snapshot that the exchange began with.
     pub(crate) listener: &'e Rc<ListenerView>,
     pub(crate) http: &'e HttpListener,
-    pub(crate) peer: &'e Peer,
+    pub(crate) connection_info: &'e ConnectionInfo,
     pub(crate) storage: &'e Storage,
     /// The copies of requests that are under way on this worker.
     pub(crate) mirrors: &'e InFlight,
@@ -268,7 +270,7 @@ impl Routed {
         self.tries.may_return(same_endpoint)
     }
 
-    /// Whether the request is sent again after such a setback at the endpoint of `lease`; if so that is counted, and the request made ready.
+    /// Whether the request is sent again after such a failure at the endpoint of `lease`; if so that is counted, and the request made ready.
     fn again(
         &mut self,
         env: &Env<'_>,
@@ -276,11 +278,11 @@ impl Routed {
         upload: &mut Transfer,
         lease: &Lease,
         was_reused: bool,
-        setback: Setback,
+        cause: RetryCause,
     ) -> bool {
         let policy = self.policy(env);
         let Self { cluster, deadline_ms, tries, .. } = self;
-        let failed = Failed { lease, was_reused, setback, method: request.method, now_ms: env.now_ms() };
+        let failed = Failed { lease, was_reused, cause, method: request.method, now_ms: env.now_ms() };
         tries.again(cluster, &policy.retry, &failed, *deadline_ms, upload, || env.listener.count(Reason::RetryBudget))
     }
 
@@ -288,13 +290,13 @@ impl Routed {
     fn again_fresh(
         &mut self,
         env: &Env<'_>,
-        setback: Setback,
+        cause: RetryCause,
         request: &RequestHead,
         upload: &mut Transfer,
         begun_us: Option<u64>,
     ) -> bool {
         let is_repeatable = request.method.is_idempotent() || self.policy(env).retry.non_idempotent;
-        self.tries.again_fresh(&self.cluster, is_repeatable, setback, upload, begun_us)
+        self.tries.again_fresh(&self.cluster, is_repeatable, cause, upload, begun_us)
     }
 
     /// A try that ran out of its own time, before the route's is over, says so.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use telemetry::{Reason, RouteCounters};
 
-use super::planted::{self, Fault};
-use crate::cluster::{Cluster, Endpoint};
+use super::faults::{self, InjectedFault};
+use crate::upstream::cluster::{Cluster, Endpoint};
 use crate::worker::{ListenerView, Worker};
 
 /// One line of the access log in the making.
@@ -21,7 +21,7 @@ pub(crate) struct AccessRecord {
     /// The route's place in its listener.
     pub(crate) route: Option<usize>,
     /// What is needed of the snapshot, where that is not held for so long.
-    pub(crate) apart: Option<Box<Apart>>,
+    pub(crate) detached: Option<Box<DetachedNames>>,
     pub(crate) cluster: Option<Rc<Cluster>>,
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     /// What the client was sent; `None`: nothing.
@@ -36,7 +36,8 @@ pub(crate) struct AccessRecord {
     pub(crate) reason: Option<Reason>,
 }
 
-pub(crate) struct Apart {
+/// What is logged and counted of a tunnel that no longer holds its listener.
+pub(crate) struct DetachedNames {
     /// The route's name and counters.
     pub(crate) route: Option<(String, Arc<RouteCounters>)>,
     /// The cluster's name.
@@ -63,7 +64,7 @@ impl AccessRecord {
 
     /// It is tried at this endpoint.
     pub(crate) fn handle_attempt(&mut self, endpoint: &Rc<Endpoint>) {
-        self.attempts += u32::from(self.attempts == 0 || !planted::is(Fault::CountsFirstTry));
+        self.attempts += u32::from(self.attempts == 0 || !faults::is_injected(InjectedFault::CountsFirstTry));
         self.endpoint = Some(endpoint.clone());
     }
 
@@ -80,7 +81,7 @@ impl AccessRecord {
             Some((name.to_owned(), listener.route_counters(worker, route, name)?.clone()))
         });
         let cluster = self.cluster.take().map_or_else(String::new, |cluster| cluster.plan.policy.name.clone());
-        self.apart = Some(Box::new(Apart { route, cluster }));
+        self.detached = Some(Box::new(DetachedNames { route, cluster }));
     }
 
     /// The response's head is on its way: what of the time was ours, and what the endpoint's. `sent_us`: when the request's head left;

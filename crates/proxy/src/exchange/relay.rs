@@ -7,15 +7,15 @@ use telemetry::Reason;
 use wire::message::{Body, Method, ResponseHead, Version};
 
 use super::attempt::Awaiting;
-use super::pace::Pace;
-use super::planted::{self, Fault};
+use super::faults::{self, InjectedFault};
+use super::min_rate::MinRateTimer;
 use super::transfer::{Framing, Transfer};
 use super::{Env, Request, Response, Routed};
-use crate::cluster::{Cluster, Endpoint, Lease};
 use crate::error::Error;
 use crate::grpc::Ongoing;
-use crate::headers;
+use crate::http::headers;
 use crate::policy::headers::ResponseEdits;
+use crate::upstream::cluster::{Cluster, Endpoint, Lease};
 
 /// A response that is relayed.
 pub(crate) struct Relay {
@@ -30,7 +30,7 @@ pub(crate) struct Relay {
     ends_with_response: bool,
     /// Bytes moved until the last look, and whether the endpoint was waited for; `None`: there was none.
     seen: Option<(u64, bool)>,
-    pace: Pace,
+    rate_timer: MinRateTimer,
 }
 
 /// What a response says about its client's connection, and how it is changed on its way.
@@ -64,7 +64,7 @@ impl Relay {
             // A call is over with its status, whatever its client still has to say.
             ends_with_response: is_early_refusal || terms.call.is_some(),
             seen: None,
-            pace: Pace::new(upload.received()),
+            rate_timer: MinRateTimer::new(upload.received()),
         }
     }
 
@@ -94,14 +94,15 @@ impl Relay {
             return Ok(None);
         }
         let now_ms = env.now_ms();
-        if self.seen.is_some() && !self.pace.may_move(is_overdue) {
+        if self.seen.is_some() && !self.rate_timer.may_move(is_overdue) {
             return Err(self.overdue(routed.deadline_ms, waits_for_endpoint, now_ms));
         }
         self.seen = progress;
         let (limits, moved) = (&env.http.limits, upload.received() + download.sent());
         let response_timeout = routed.cluster.plan.policy.response_timeout;
-        let wait_ms = self.pace.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
-        let ends_ms = if planted::is(Fault::RelaysForEver) { u64::MAX } else { routed.deadline_ms };
+        let wait_ms =
+            self.rate_timer.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
+        let ends_ms = if faults::is_injected(InjectedFault::RelaysForEver) { u64::MAX } else { routed.deadline_ms };
         Ok(Some(now_ms.saturating_add(wait_ms).min(ends_ms)))
     }
 
@@ -111,7 +112,7 @@ impl Relay {
             Error::upstream(Reason::RequestTimeout)
         } else if waits_for_endpoint {
             Error::upstream(Reason::ResponseTimeout)
-        } else if self.pace.is_over(now_ms) {
+        } else if self.rate_timer.is_over(now_ms) {
             Error::downstream(Reason::ReadTooSlow)
         } else {
             Error::downstream(Reason::SlowRead)
@@ -133,7 +134,7 @@ fn begin_response(request: &Request, response: &mut Response, terms: &Terms<'_>,
     let version = request.head.version;
     let framing = headers::response_framing(head, version);
     let keep_alive = may_stay && request.head.keep_alive && framing != Body::UntilClose;
-    let to = headers::Downstream {
+    let to = headers::ResponseContext {
         method: request.head.method,
         version,
         keep_alive,

@@ -9,7 +9,7 @@ impl Exchange {
         self.request.clear();
         self.upload.clear();
         self.phase = Phase::default();
-        self.deadline_ms = self.deadline_ms.filter(|_| planted::is(Fault::KeepsDeadline));
+        self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.record = AccessRecord::default();
         self.call = None;
         // What still waits waits for a body that will not be whole.
@@ -64,7 +64,7 @@ impl Exchange {
             return Err(Error::internal(Reason::MemoryFull));
         }
         let Request { head, bytes, normal_target, .. } = &mut self.request;
-        if let Some(secured) = &env.peer.secured
+        if let Some(secured) = &env.connection_info.secured
             && !is_for(secured, head, bytes)
         {
             return Err(Error::internal(Reason::Misdirected));
@@ -101,7 +101,7 @@ impl Exchange {
         let target = normal_target.as_deref().unwrap_or(received);
         let view = RequestView { head, buffer, target, paths: env.http.paths, client: &client };
         let prepared = Prepared {
-            key: cluster.hash_key().map_or(0, |key| crate::hash::key(key, head, buffer, &client)),
+            key: cluster.hash_key().map_or(0, |key| crate::upstream::hash::key(key, head, buffer, &client)),
             preferred: cluster.plan.sticky.as_ref().and_then(|sticky| sticky.endpoint(head, buffer)),
             is_https: cluster.plan.sticky.is_some() && policy::scheme(&view) == Scheme::Https,
         };
@@ -117,7 +117,7 @@ impl Exchange {
         let translation = call.and_then(Ongoing::request_translation);
         // What a call of gRPC-Web is translated to is not what would be copied.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
-            *mirror = Copies::begin(env.listener, mirrors, split, &view, &edits, env.peer.who, env.mirrors);
+            *mirror = Copies::begin(env.listener, mirrors, split, &view, &edits, env.connection_info.who, env.mirrors);
         }
         if translation.is_some() && head.body != Body::None {
             head.body = Body::Chunked;
@@ -184,10 +184,10 @@ impl Exchange {
     pub(super) fn handle_failed_attempt(&mut self, env: &Env<'_>, awaiting: Awaiting, error: Error, ending: Ending) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let error = routed.name(error, env.now_ms());
-        let setback = awaiting.setback_of_failure(&error, ending);
+        let cause = awaiting.retry_cause_of_failure(&error, ending);
         let begun_us = self.record.begun_us();
         let was_stale = awaiting.is_reused && matches!(ending, Ending::Unseen | Ending::Crossed);
-        if was_stale && routed.again_fresh(env, setback, &self.request.head, &mut self.upload, begun_us) {
+        if was_stale && routed.again_fresh(env, cause, &self.request.head, &mut self.upload, begun_us) {
             drop(awaiting);
             return self.lease(env);
         }
@@ -196,14 +196,14 @@ impl Exchange {
             routed.tries.set_fresh_since(begun_us);
         }
         let Awaiting { attempt, is_reused, .. } = awaiting;
-        self.try_again(env, attempt.lease, is_reused, setback, error);
+        self.try_again(env, attempt.lease, is_reused, cause, error);
     }
 
     /// Sends the request once more, where that is safe and wanted.
-    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, setback: Setback, error: Error) {
+    pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, cause: RetryCause, error: Error) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
-        if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, setback) {
+        if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, cause) {
             // Its room is there for the next try.
             drop(lease);
             routed.tries.failed(Some(error));
@@ -276,7 +276,7 @@ impl Exchange {
         if !upstream_input.is_empty() && relay::is_bodiless(method, response.head.status) {
             relay.lease.endpoint.pool.distrust();
         }
-        if (is_uploaded && upstream_input.is_empty()) || planted::is(Fault::ReusesBusy) {
+        if (is_uploaded && upstream_input.is_empty()) || faults::is_injected(InjectedFault::ReusesBusy) {
             self.reuse = Reuse::of(&routed.cluster, &relay.lease, method, &response.head, ended_ms);
         }
         let is_endpoints_fault = self.call.as_ref().is_some_and(Ongoing::is_endpoints_fault);
@@ -319,7 +319,7 @@ impl Exchange {
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
         env.listener.count(error.reason);
-        let (listener, client) = (&env.listener.plan.policy.name, env.peer.who.client);
+        let (listener, client) = (&env.listener.plan.policy.name, env.connection_info.who.client);
         tracing::debug!(listener, %client, %error, "request failed");
         let status = respond::status(&error);
         let endpoints = self.response.as_ref().map(|response| response.head.status);
@@ -337,7 +337,7 @@ impl Exchange {
             // Nothing that was said is cut off: it is only not answered.
             return self.done(Next::Linger);
         }
-        let Some(status) = status.filter(|_| sent == 0 || planted::is(Fault::AnswersTwice)) else {
+        let Some(status) = status.filter(|_| sent == 0 || faults::is_injected(InjectedFault::AnswersTwice)) else {
             return self.done(Next::Reset(code));
         };
         let may_stay = self.may_stay(env) && error.side != Side::Downstream;
@@ -361,7 +361,7 @@ impl Exchange {
         self.record.status = Some(own.status);
         let keep_alive = self.keeps_alive(may_stay);
         let RequestHead { method, version, .. } = self.request.head;
-        let to = headers::Downstream { method, version, keep_alive, web: None };
+        let to = headers::ResponseContext { method, version, keep_alive, web: None };
         let is_h2 = self.is_h2();
         let response = self.response.get_or_insert_with(|| env.storage.response());
         if let Some(body) = respond::write_own(response.download.start_own(is_h2), own, &to) {
@@ -377,7 +377,7 @@ impl Exchange {
     }
 
     pub(super) fn done(&mut self, next: Next) {
-        self.deadline_ms = self.deadline_ms.filter(|_| planted::is(Fault::KeepsDeadline));
+        self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.phase = Phase::Done(next);
     }
 
@@ -389,8 +389,8 @@ impl Exchange {
     /// Whether the connection may carry another request, as far as this side is concerned.
     pub(super) fn may_stay(&self, env: &Env<'_>) -> bool {
         let max = env.http.limits.requests_per_connection_max;
-        let is_ending = env.is_ending && !planted::is(Fault::StaysWhenEnding);
-        let max = max.filter(|_| !planted::is(Fault::ForgetsMax));
+        let is_ending = env.is_ending && !faults::is_injected(InjectedFault::StaysWhenEnding);
+        let max = max.filter(|_| !faults::is_injected(InjectedFault::ForgetsMax));
         !is_ending && max.is_none_or(|max| env.requests_before + u64::from(self.record.has_head) < max)
     }
 
@@ -425,14 +425,14 @@ fn is_for(secured: &Secured, request: &RequestHead, buffer: &[u8]) -> bool {
 
 /// What is known of the client.
 fn client<'e>(env: &Env<'e>) -> Client<'e> {
-    let Env { peer, http, .. } = *env;
+    let Env { connection_info, http, .. } = *env;
     Client {
-        address: peer.who.client,
-        ip_text: &peer.ip_text,
-        local: peer.who.local,
-        scheme: if peer.secured.is_some() { "https" } else { "http" },
+        address: connection_info.who.client,
+        ip_text: &connection_info.ip_text,
+        local: connection_info.who.local,
+        scheme: if connection_info.secured.is_some() { "https" } else { "http" },
         forwarded: http.forwarded,
-        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&peer.who.client.ip())),
+        is_trusted: http.trusted_proxies.iter().any(|net| net.contains(&connection_info.who.client.ip())),
         trusted_proxies: &http.trusted_proxies,
         call: None,
     }

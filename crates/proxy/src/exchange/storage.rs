@@ -1,15 +1,15 @@
-//! What exchanges are kept in, which is used again when they are over.
+//! Free lists of exchanges and responses: what one request has used, the next one uses again.
 
 use std::cell::{Cell, RefCell};
 
+use net::free_list::FreeList;
 use net::memory;
-use net::spares::Spares;
 use wire::message::{RequestHead, ResponseHead};
 
 use super::Exchange;
-use super::planted::{self, Fault};
+use super::faults::{self, InjectedFault};
 use super::transfer::Transfer;
-use crate::upgrade::Upgrade;
+use crate::tcp::upgrade::Upgrade;
 
 /// A request's head.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// Bytes of a head for which room is kept.
+/// A head buffer that is larger than this, in bytes, is not kept.
 const HEAD_BYTES_KEPT_MAX: usize = 4096;
 
 fn shrink(bytes: &mut Vec<u8>) {
@@ -66,8 +66,8 @@ fn shrink(bytes: &mut Vec<u8>) {
 /// The exchanges and responses of one worker that are not in use.
 #[derive(Default)]
 pub(crate) struct Storage {
-    exchanges: RefCell<Spares<Exchange>>,
-    responses: RefCell<Spares<Response>>,
+    exchanges: RefCell<FreeList<Exchange>>,
+    responses: RefCell<FreeList<Response>>,
     /// Exchanges without a response that [`memory::note_promised`] has not heard of: `-WAITING_UNTOLD_MAX < waiting < WAITING_UNTOLD_MAX`.
     waiting: Cell<i64>,
 }
@@ -76,12 +76,12 @@ pub(crate) struct Storage {
 /// for one whose client does not read while memory is full.
 const RESPONSE_BYTES: i64 = 8 * 1024;
 
-/// Not each exchange is told, since all workers write to the same place.
+/// The process-wide count is updated once for so many exchanges, since all workers write to it.
 const WAITING_UNTOLD_MAX: i64 = 16;
 
-/// Spares kept of each: as many as are in use at once, up to this. Those that were not needed for a while are given back; what the allocator gives
-/// back of them to the system is another matter: of four times as many a burst left 2 MiB resident.
-const SPARES_MAX: usize = 256;
+/// Free ones kept of each kind. Those that were not needed for a while are freed. What the allocator returns to the system is another matter: with
+/// four times as many, a burst left 2 MiB resident.
+const FREE_MAX: usize = 256;
 
 impl Storage {
     pub(crate) fn exchange(&self) -> Box<Exchange> {
@@ -99,7 +99,7 @@ impl Storage {
 
     /// A response that did not come, or is over.
     pub(crate) fn give_back_response(&self, response: Box<Response>) {
-        if response.is_awaited && !planted::is(Fault::LeaksResponse) {
+        if response.is_awaited && !faults::is_injected(InjectedFault::LeaksResponse) {
             self.wait(1);
         }
         self.put_response(response);
@@ -108,7 +108,7 @@ impl Storage {
     fn put_response(&self, mut response: Box<Response>) {
         response.is_awaited = false;
         shrink(&mut response.bytes);
-        self.responses.borrow_mut().put(response, SPARES_MAX);
+        self.responses.borrow_mut().put(response, FREE_MAX);
     }
 
     /// So many exchanges more wait for their response.
@@ -131,7 +131,7 @@ impl Storage {
             response.download.clear();
             self.put_response(response);
         }
-        self.exchanges.borrow_mut().put(exchange, SPARES_MAX);
+        self.exchanges.borrow_mut().put(exchange, FREE_MAX);
     }
 
     #[cfg(test)]
@@ -139,7 +139,7 @@ impl Storage {
         self.waiting.get()
     }
 
-    /// Drops spares that nobody needs ([`Spares::trim`]).
+    /// Frees those that are not needed ([`FreeList::trim`]).
     pub(crate) fn trim(&self) {
         self.exchanges.borrow_mut().trim();
         self.responses.borrow_mut().trim();

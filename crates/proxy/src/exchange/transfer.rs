@@ -10,10 +10,10 @@ use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
 use wire::message::{Body, Field};
 
-use super::planted::{self, Fault};
+use super::faults::{self, InjectedFault};
 use crate::grpc::{self, Translation};
-use crate::h2::Block;
-use crate::headers::{self, Out};
+use crate::h2::HeaderList;
+use crate::http::headers::{self, Out};
 
 /// Body bytes up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that the request
 /// can be sent again.
@@ -44,7 +44,7 @@ impl Framing {
 /// Where the head of a message is written to.
 pub(crate) enum Head<'p> {
     H1(&'p mut Vec<u8>),
-    H2(&'p mut Block),
+    H2(&'p mut HeaderList),
 }
 
 /// What a transfer does next.
@@ -54,9 +54,9 @@ pub(crate) enum Next<'t> {
     /// Write so many bytes of the input as they are. Over HTTP/2 they are DATA; `ends`: they end the stream.
     Forward { count: usize, ends: bool },
     /// Send this head over HTTP/2. `ends`: it ends the stream.
-    SendHead { head: &'t Block, ends: bool },
+    SendHead { head: &'t HeaderList, ends: bool },
     /// Send these trailers over HTTP/2, which end the stream.
-    SendTrailers(&'t Block),
+    SendTrailers(&'t HeaderList),
     /// See off what was written to a connection that buffers.
     Flush,
     /// Read more of the body into the input, which is empty.
@@ -100,7 +100,7 @@ pub(crate) struct Transfer {
     /// What of the body was taken, where somebody else wants it too.
     copy: Option<Box<Copy>>,
     /// For HTTP/2.
-    head: Block,
+    head: HeaderList,
     /// Trailers. In a box: most messages have none.
     trailers: Option<Box<Trailers>>,
     /// The message is one of a call.
@@ -112,7 +112,7 @@ pub(crate) struct Transfer {
 struct Trailers {
     fields: Vec<Field>,
     bytes: Vec<u8>,
-    block: Block,
+    list: HeaderList,
 }
 
 /// A body kept for another than its receiver: `data.len() <= bytes_max`.
@@ -261,9 +261,9 @@ impl Transfer {
             (Sink::H2 { step: Step::Body, is_head_only: false }, None) => {
                 self.source = Source::Done;
                 let trailers = self.trailers.get_or_insert_default();
-                trailers.block.clear();
+                trailers.list.clear();
                 for (name, value) in answer.trailers() {
-                    trailers.block.field(name, value, false);
+                    trailers.list.field(name, value, false);
                 }
                 self.has_trailers = true;
                 true
@@ -353,7 +353,7 @@ impl Transfer {
 
     /// Whether all that was sent is still there to be sent again.
     pub(crate) fn can_rewind(&self) -> bool {
-        !self.is_forgotten || planted::is(Fault::RewindsForgotten)
+        !self.is_forgotten || faults::is_injected(InjectedFault::RewindsForgotten)
     }
 
     /// Makes the transfer send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
@@ -405,7 +405,7 @@ impl Transfer {
         match &self.trailers {
             _ if step == Step::Head => Next::SendHead { head: &self.head, ends: is_last && self.out.is_empty() },
             _ if !rest.is_empty() => Next::Write { bytes: rest, ends: is_last },
-            Some(trailers) if self.has_trailers => Next::SendTrailers(&trailers.block),
+            Some(trailers) if self.has_trailers => Next::SendTrailers(&trailers.list),
             _ => Next::Write { bytes: &[], ends: true },
         }
     }
@@ -444,7 +444,7 @@ impl Transfer {
         if let Sink::H2 { step, .. } = &mut self.sink {
             *step = Step::Ended;
         }
-        self.sent += self.trailers.as_ref().map_or(0, |trailers| trailers.block.len() as u64);
+        self.sent += self.trailers.as_ref().map_or(0, |trailers| trailers.list.len() as u64);
     }
 
     /// What was written has left.
@@ -468,7 +468,7 @@ impl Transfer {
         }
         self.sent += written as u64;
         self.is_unflushed |= is_buffered;
-        self.consume(if planted::is(Fault::LosesBytes) { count } else { written }, input)
+        self.consume(if faults::is_injected(InjectedFault::LosesBytes) { count } else { written }, input)
     }
 
     /// More of the body was read into the input; `filled`: as much as there was room for.
@@ -483,7 +483,7 @@ impl Transfer {
     pub(crate) fn handle_closed(&mut self) -> Result<(), BodyError> {
         match self.source {
             Source::UntilClose => self.finish(&[], &[]),
-            Source::Length(_) if planted::is(Fault::EndsTruncated) => self.finish(&[], &[]),
+            Source::Length(_) if faults::is_injected(InjectedFault::EndsTruncated) => self.finish(&[], &[]),
             _ => Err(BodyError::Truncated),
         }
     }
@@ -674,7 +674,7 @@ impl Transfer {
 
     fn finish(&mut self, fields: &[Field], section: &[u8]) -> Result<(), BodyError> {
         self.source = Source::Done;
-        let fields = if planted::is(Fault::DropsTrailers) { &[] } else { fields };
+        let fields = if faults::is_injected(InjectedFault::DropsTrailers) { &[] } else { fields };
         let fields = if self.finish_call(fields, section)? { &[] } else { fields };
         match self.sink {
             Sink::H1 { is_chunked: true } => {
@@ -687,9 +687,9 @@ impl Transfer {
             Sink::H2 { .. } if fields.is_empty() => {}
             Sink::H2 { .. } => {
                 let trailers = self.trailers.get_or_insert_default();
-                trailers.block.clear();
-                headers::write_trailers(&mut trailers.block, fields, section);
-                self.has_trailers = !trailers.block.is_empty();
+                trailers.list.clear();
+                headers::write_trailers(&mut trailers.list, fields, section);
+                self.has_trailers = !trailers.list.is_empty();
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use telemetry::Reason;
 
 use super::content::Call;
 use super::status::Status;
-use crate::respond;
+use crate::http::respond;
 
 /// An answer that this hop makes.
 #[derive(Debug, PartialEq, Eq)]

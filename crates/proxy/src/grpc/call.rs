@@ -12,7 +12,7 @@ use super::methods::{Method, Methods};
 use super::status::Status;
 use super::timeout::{parse_timeout, write_timeout};
 use super::web::Translation;
-use crate::headers::Out;
+use crate::http::headers::Out;
 
 /// A call that is under way.
 #[derive(Debug)]

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use net::spares::Spares;
+use net::free_list::FreeList;
 use wire::h2::{self, ErrorCode, Event, Limits, ResetBy, Role, StreamKey};
 use wire::message::ResponseHead;
 
-use super::place::{Arrived, Place};
+use super::stream_state::{ReceivedHeads, StreamState};
 
 /// Informational responses that wait for their exchange to pass them on; one more cuts the stream off.
 const HEADS_MAX: usize = 16;
@@ -16,22 +16,22 @@ const HEADS_MAX: usize = 16;
 /// The payload of a PING that asks for a sign of life. What comes back is not looked at: anything is one.
 const PING: [u8; 8] = *b"liveness";
 
-/// Rooms for heads and trailers that are kept for other streams ([`Arrived`]).
-const SPARES_MAX: usize = 128;
+/// Buffers for heads and trailers that are kept for other streams ([`ReceivedHeads`]).
+const FREE_HEADS_MAX: usize = 128;
 
 /// A connection. Each call borrows what it needs for its own duration: nothing is held while something else runs.
-pub(crate) struct Connection {
-    pub(super) wire: RefCell<h2::Connection>,
+pub(crate) struct SharedConnection {
+    pub(crate) wire: RefCell<h2::Connection>,
     /// By [`StreamKey::slot`].
-    pub(super) places: RefCell<Vec<Place>>,
-    /// For heads and trailers that come.
-    spares: RefCell<Spares<Arrived>>,
+    streams: RefCell<Vec<StreamState>>,
+    /// Buffers for the heads and trailers to come.
+    free_heads: RefCell<FreeList<ReceivedHeads>>,
     /// The task that reads and writes the socket.
-    driver: RefCell<Option<Waker>>,
-    /// It was woken and has not run since, or it runs: what is said to it now it will hear.
+    task: RefCell<Option<Waker>>,
+    /// The task was woken and has not run since, or it is running: it will see what is in the output now.
     is_woken: Cell<bool>,
     /// Exchanges that have a connection and wait for room in its output, to open their stream.
-    pub(super) openers: RefCell<Vec<Waker>>,
+    pub(crate) openers: RefCell<Vec<Waker>>,
     /// Why nothing goes over it any more.
     over: Cell<Option<Cut>>,
     /// Something of a message has come since the last PING.
@@ -88,25 +88,25 @@ impl Cut {
     }
 }
 
-/// What the task of a connection does with what only it can.
-pub(super) trait Owner {
+/// What the task of a connection does that is different for the two sides.
+pub(crate) trait ConnectionHandler {
     /// A request. Its head is in [`h2::Connection::take_request`] of `wire`, unless it is too large.
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool);
     /// Something was refused that no exchange knows of.
     fn on_refused(&mut self, reason: h2::Reason);
-    /// Runs the exchanges on the connection's streams as far as they go. False: other tasks do that.
+    /// Polls the exchanges on the connection's streams. False: other tasks do that.
     fn run(&mut self, cx: &Context<'_>) -> bool;
-    /// The task rests: whoever wakes an exchange wakes it from now on.
-    fn rest(&mut self, cx: &Context<'_>);
+    /// The poll ends: from now on, waking an exchange wakes the task.
+    fn end_poll(&mut self, cx: &Context<'_>);
 }
 
-impl Connection {
-    pub(super) fn new(role: Role, limits: Limits) -> Self {
+impl SharedConnection {
+    pub(crate) fn new(role: Role, limits: Limits) -> Self {
         Self {
             wire: RefCell::new(h2::Connection::new(role, limits)),
-            places: RefCell::default(),
-            spares: RefCell::default(),
-            driver: RefCell::default(),
+            streams: RefCell::default(),
+            free_heads: RefCell::default(),
+            task: RefCell::default(),
             is_woken: Cell::new(false),
             openers: RefCell::default(),
             over: Cell::new(None),
@@ -115,35 +115,40 @@ impl Connection {
         }
     }
 
-    /// The task runs, and looks at the output before it rests.
-    pub(super) fn attend(&self, cx: &Context<'_>) {
+    /// The task is polled. It looks at the output before it sleeps.
+    pub(crate) fn begin_poll(&self, cx: &Context<'_>) {
         self.is_woken.set(true);
-        let mut driver = self.driver.borrow_mut();
-        if !driver.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            *driver = Some(cx.waker().clone());
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *task = Some(cx.waker().clone());
         }
     }
 
-    /// The task rests: it is woken by [`Connection::touch`] from now on.
-    pub(super) fn rest(&self) {
+    /// The poll ends: from now on [`SharedConnection::wake_task`] wakes the task.
+    pub(crate) fn end_poll(&self) {
         self.is_woken.set(false);
     }
 
-    /// Lets the task run: there is something to write, or to see.
-    pub(super) fn touch(&self) {
+    /// Wakes the task: there is something to write, or the state of the connection has changed.
+    pub(crate) fn wake_task(&self) {
         if !self.is_woken.replace(true)
-            && let Some(driver) = self.driver.borrow().as_ref()
+            && let Some(task) = self.task.borrow().as_ref()
         {
-            driver.wake_by_ref();
+            task.wake_by_ref();
         }
     }
 
-    /// Takes what was read, or nothing where there may be room for who waits; hands all that it means to whom it concerns. False: it concerns
-    /// nobody.
+    /// Handles bytes that were read, and passes each event to its stream or to `handler`. With no bytes, it only resumes streams that can send
+    /// again. False: there was no event.
     ///
     /// # Errors
     /// The other side broke the protocol; GOAWAY is in the output.
-    pub(super) fn handle(&self, now_ms: u64, input: &[u8], owner: &mut impl Owner) -> Result<bool, h2::Error> {
+    pub(crate) fn handle(
+        &self,
+        now_ms: u64,
+        input: &[u8],
+        handler: &mut impl ConnectionHandler,
+    ) -> Result<bool, h2::Error> {
         let mut wire = self.wire.borrow_mut();
         let mut rest = input;
         let mut has_news = false;
@@ -156,13 +161,13 @@ impl Connection {
                 None => {}
                 Some(Event::Request { stream, end }) => {
                     self.begin(stream, end, false);
-                    owner.on_request(&mut wire, stream, false);
+                    handler.on_request(&mut wire, stream, false);
                 }
                 Some(Event::RequestTooLarge { stream }) => {
                     self.begin(stream, false, true);
-                    owner.on_request(&mut wire, stream, true);
+                    handler.on_request(&mut wire, stream, true);
                 }
-                Some(Event::Refused { reason }) => owner.on_refused(reason),
+                Some(Event::Refused { reason }) => handler.on_refused(reason),
                 Some(event) => self.deliver(&mut wire, event),
             }
         }
@@ -171,15 +176,15 @@ impl Connection {
         Ok(has_news)
     }
 
-    /// A stream that has a place from now on.
-    pub(super) fn begin(&self, key: StreamKey, is_ended: bool, is_too_large: bool) {
-        let mut places = self.places.borrow_mut();
+    /// Begins a stream.
+    pub(crate) fn begin(&self, key: StreamKey, is_ended: bool, is_too_large: bool) {
+        let mut streams = self.streams.borrow_mut();
         let slot = key.slot as usize;
-        if slot >= places.len() {
-            places.resize_with(slot + 1, Place::default);
+        if slot >= streams.len() {
+            streams.resize_with(slot + 1, StreamState::default);
         }
-        if let Some(place) = places.get_mut(slot) {
-            place.begin(key.id, is_ended, is_too_large);
+        if let Some(state) = streams.get_mut(slot) {
+            state.begin(key.id, is_ended, is_too_large);
         }
     }
 
@@ -192,58 +197,58 @@ impl Connection {
         else {
             return;
         };
-        self.with_place(stream, |place| match event {
+        self.with_stream(stream, |state| match event {
             Event::Response { end, .. } => {
                 self.has_spoken.set(true);
-                place.is_ended |= end;
-                let arrived = place.arrived.get_or_insert_with(|| self.spare());
-                if !place.has_head {
-                    place.has_head = true;
-                    wire.take_response(&mut arrived.head, &mut arrived.head_bytes);
-                } else if arrived.heads.len() < HEADS_MAX {
+                state.is_ended |= end;
+                let received = state.received.get_or_insert_with(|| self.take_free_heads());
+                if !state.has_head {
+                    state.has_head = true;
+                    wire.take_response(&mut received.head, &mut received.head_bytes);
+                } else if received.heads.len() < HEADS_MAX {
                     let (mut head, mut bytes) = (ResponseHead::default(), Vec::new());
                     wire.take_response(&mut head, &mut bytes);
-                    arrived.heads.push_back((head, bytes));
+                    received.heads.push_back((head, bytes));
                 } else {
                     wire.reset(stream, ErrorCode::ENHANCE_YOUR_CALM);
-                    place.cut(Cut::Broken(h2::Reason::Response));
+                    state.cut(Cut::Broken(h2::Reason::Response));
                 }
-                place.wake_reader();
+                state.wake_reader();
             }
             Event::Data { bytes, end, .. } => {
                 self.has_spoken.set(true);
-                place.input.put(bytes);
-                place.is_ended |= end;
-                place.wake_reader();
+                state.input.put(bytes);
+                state.is_ended |= end;
+                state.wake_reader();
             }
             Event::Trailers { .. } => {
                 self.has_spoken.set(true);
-                let arrived = place.arrived.get_or_insert_with(|| self.spare());
-                wire.take_trailers(&mut arrived.trailers, &mut arrived.trailer_bytes);
-                (place.has_trailers, place.is_ended) = (true, true);
-                place.wake_reader();
+                let received = state.received.get_or_insert_with(|| self.take_free_heads());
+                wire.take_trailers(&mut received.trailers, &mut received.trailer_bytes);
+                (state.has_trailers, state.is_ended) = (true, true);
+                state.wake_reader();
             }
-            Event::Reset { code, by, .. } => place.cut(Cut::of(code, by)),
-            _ => place.wake_writer(),
+            Event::Reset { code, by, .. } => state.cut(Cut::of(code, by)),
+            _ => state.wake_writer(),
         });
     }
 
-    fn spare(&self) -> Box<Arrived> {
-        self.spares.borrow_mut().take_or(Box::default)
+    fn take_free_heads(&self) -> Box<ReceivedHeads> {
+        self.free_heads.borrow_mut().take_or(Box::default)
     }
 
-    /// The place of a stream, as long as its exchange has not let go of it.
-    pub(super) fn with_place<R>(&self, key: StreamKey, with: impl FnOnce(&mut Place) -> R) -> Option<R> {
-        let mut places = self.places.borrow_mut();
-        places.get_mut(key.slot as usize).filter(|place| place.id == key.id && key.id != 0).map(with)
+    /// Calls `with` on the state of a stream, unless its exchange has dropped it.
+    pub(super) fn with_stream<R>(&self, key: StreamKey, with: impl FnOnce(&mut StreamState) -> R) -> Option<R> {
+        let mut streams = self.streams.borrow_mut();
+        streams.get_mut(key.slot as usize).filter(|state| state.id == key.id && key.id != 0).map(with)
     }
 
-    /// An exchange lets go of its stream.
-    pub(super) fn forget(&self, key: StreamKey) {
-        if let Some(mut arrived) = self.with_place(key, Place::clear).flatten()
-            && arrived.clear()
+    /// An exchange drops its stream.
+    pub(crate) fn forget(&self, key: StreamKey) {
+        if let Some(mut received) = self.with_stream(key, StreamState::clear).flatten()
+            && received.clear()
         {
-            self.spares.borrow_mut().put(arrived, SPARES_MAX);
+            self.free_heads.borrow_mut().put(received, FREE_HEADS_MAX);
         }
         let mut wire = self.wire.borrow_mut();
         wire.forget(key);
@@ -251,76 +256,76 @@ impl Connection {
         drop(wire);
         self.wake_openers();
         if is_worth_a_look {
-            self.touch();
+            self.wake_task();
         }
     }
 
     /// All streams end here, and nothing more can be sent. What has come whole can still be read.
-    pub(super) fn end(&self, cut: Cut) {
+    pub(crate) fn end(&self, cut: Cut) {
         if self.over.get().is_some() {
             return;
         }
         self.over.set(Some(cut));
-        for place in self.places.borrow_mut().iter_mut().filter(|place| place.id != 0) {
-            place.cut(cut);
+        for state in self.streams.borrow_mut().iter_mut().filter(|state| state.id != 0) {
+            state.cut(cut);
         }
         self.wake_openers();
     }
 
     /// Why nothing goes over it any more; `None`: it lives.
-    pub(super) fn over(&self) -> Option<Cut> {
+    pub(crate) fn over(&self) -> Option<Cut> {
         self.over.get()
     }
 
     /// Asks the other side for a sign of life.
-    pub(super) fn ping(&self) {
+    pub(crate) fn ping(&self) {
         self.has_spoken.set(false);
         self.wire.borrow_mut().ping(PING);
-        self.touch();
+        self.wake_task();
     }
 
     /// Something of a message has come since the last PING.
-    pub(super) fn has_spoken(&self) -> bool {
+    pub(crate) fn has_spoken(&self) -> bool {
         self.has_spoken.get()
     }
 
     /// Whether it holds more DATA than this for its exchanges, and so is not to be read now. Until it is asked again, its task is woken whenever
     /// some of the DATA is passed on.
-    pub(super) fn pause(&self, held_bytes_max: usize) -> bool {
+    pub(crate) fn pause(&self, held_bytes_max: usize) -> bool {
         self.is_paused.set(self.wire.borrow().data_held() > held_bytes_max);
         self.is_paused.get()
     }
 
-    /// What [`Connection::pause`] said last.
-    pub(super) fn is_paused(&self) -> bool {
+    /// What [`SharedConnection::pause`] said last.
+    pub(crate) fn is_paused(&self) -> bool {
         self.is_paused.get()
     }
 
     /// Takes no new streams, and ends when the last one has.
-    pub(super) fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.wire.borrow_mut().drain();
-        self.touch();
+        self.wake_task();
     }
 
     /// Gives back what a connection without streams does not need.
-    pub(super) fn shrink(&self) {
+    pub(crate) fn shrink(&self) {
         self.wire.borrow_mut().shrink();
-        *self.places.borrow_mut() = Vec::new();
-        *self.spares.borrow_mut() = Spares::new();
+        *self.streams.borrow_mut() = Vec::new();
+        *self.free_heads.borrow_mut() = FreeList::new();
     }
 
     /// Streams that exchanges hold.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.wire.borrow().streams_held()
     }
 
     /// Requests that it can take besides.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         if self.over.get().is_some() { 0 } else { self.wire.borrow().stream_room() }
     }
 
     /// Ready when it may have room for a request, or is over.
-    pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         if self.room() > 0 || self.over.get().is_some() {
             return Poll::Ready(());
         }
@@ -337,6 +342,6 @@ impl Connection {
 }
 
 /// Both are the same connection.
-pub(super) fn is_same(a: &Rc<Connection>, b: &Rc<Connection>) -> bool {
+pub(crate) fn is_same(a: &Rc<SharedConnection>, b: &Rc<SharedConnection>) -> bool {
     Rc::ptr_eq(a, b)
 }

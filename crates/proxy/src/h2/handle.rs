@@ -10,16 +10,16 @@ use tokio::io::ReadBuf;
 use wire::h2::{ErrorCode, SendError, StreamKey};
 use wire::message::{Field, ResponseHead};
 
-use super::block::Block;
-use super::connection::{Connection, Cut};
-use super::place::Place;
+use super::connection::{Cut, SharedConnection};
+use super::header_list::HeaderList;
+use super::stream_state::StreamState;
 use super::window::{self, Counted};
 use crate::error::Error;
 use crate::grpc;
 
 /// A stream. Dropping it lets go of the stream, which is reset where it is not over.
 pub(crate) struct Handle {
-    connection: Rc<Connection>,
+    connection: Rc<SharedConnection>,
     /// Id 0: a request's, which is opened with its head.
     key: StreamKey,
     /// Why it could not be opened.
@@ -38,33 +38,33 @@ impl Drop for Handle {
 
 impl Handle {
     /// The stream of a request that came.
-    pub(super) fn of_request(connection: Rc<Connection>, key: StreamKey) -> Self {
+    pub(crate) fn of_request(connection: Rc<SharedConnection>, key: StreamKey) -> Self {
         Self { connection, key, refused: None, counted: None }
     }
 
     /// A stream for a request that is still to be sent.
-    pub(super) fn unopened(connection: Rc<Connection>) -> Self {
+    pub(crate) fn unopened(connection: Rc<SharedConnection>) -> Self {
         Self { connection, key: StreamKey { id: 0, slot: 0 }, refused: None, counted: None }
     }
 
-    fn with<R>(&self, with: impl FnOnce(&mut Place) -> R) -> Result<R, Cut> {
-        self.connection.with_place(self.key, with).ok_or(self.connection.over().unwrap_or(Cut::Gone))
+    fn with<R>(&self, with: impl FnOnce(&mut StreamState) -> R) -> Result<R, Cut> {
+        self.connection.with_stream(self.key, with).ok_or(self.connection.over().unwrap_or(Cut::Gone))
     }
 
     /// Why the stream can do no more; a stream that is over in peace says so, too.
     fn cut(&self) -> io::Error {
-        let cut = self.with(|place| place.cut).ok().flatten();
+        let cut = self.with(|state| state.cut).ok().flatten();
         io::Error::other(cut.or(self.connection.over()).unwrap_or(Cut::Gone))
     }
 
     /// The request's head is beyond the limits, and was not kept.
     pub(crate) fn is_too_large(&self) -> bool {
-        self.with(|place| place.is_too_large).unwrap_or_default()
+        self.with(|state| state.is_too_large).unwrap_or_default()
     }
 
     /// All that will come is in the buffer that [`Handle::poll_data`] filled last.
     pub(crate) fn has_ended(&self) -> bool {
-        self.with(|place| place.is_ended && place.input.is_empty()).unwrap_or_default()
+        self.with(|state| state.is_ended && state.input.is_empty()).unwrap_or_default()
     }
 
     /// Puts what has come of the body into `input`, which is empty, without copying it. False: the body is over.
@@ -73,12 +73,12 @@ impl Handle {
     /// [`Cut`], once all that came before it was taken.
     pub(crate) fn poll_data(&self, cx: &Context<'_>, input: &mut Buffer) -> Poll<io::Result<bool>> {
         *input = Buffer::none();
-        let polled = self.with(|place| {
-            if !place.input.is_empty() {
-                *input = std::mem::replace(&mut place.input, Buffer::none());
+        let polled = self.with(|state| {
+            if !state.input.is_empty() {
+                *input = std::mem::replace(&mut state.input, Buffer::none());
                 return Poll::Ready(Ok(true));
             }
-            poll_nothing(place, cx).map_ok(|()| false)
+            poll_nothing(state, cx).map_ok(|()| false)
         });
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
     }
@@ -91,22 +91,22 @@ impl Handle {
         let has_news = wire.output().len() > before;
         drop(wire);
         if has_news || self.connection.is_paused() {
-            self.connection.touch();
+            self.connection.wake_task();
         }
     }
 
     /// Trailers ended the body.
     pub(crate) fn has_trailers(&self) -> bool {
-        self.with(|place| place.has_trailers).unwrap_or_default()
+        self.with(|state| state.has_trailers).unwrap_or_default()
     }
 
-    /// Takes the trailers, if there are any. The rooms are used again.
+    /// Takes the trailers, if there are any, and leaves the caller's buffers for reuse.
     pub(crate) fn take_trailers(&self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
-        let taken = self.with(|place| {
-            let has_trailers = std::mem::take(&mut place.has_trailers);
-            if let Some(arrived) = place.arrived.as_mut().filter(|_| has_trailers) {
-                std::mem::swap(&mut arrived.trailers, fields);
-                std::mem::swap(&mut arrived.trailer_bytes, bytes);
+        let taken = self.with(|state| {
+            let has_trailers = std::mem::take(&mut state.has_trailers);
+            if let Some(received) = state.received.as_mut().filter(|_| has_trailers) {
+                std::mem::swap(&mut received.trailers, fields);
+                std::mem::swap(&mut received.trailer_bytes, bytes);
             }
         });
         // Those of a stream that is gone are gone.
@@ -115,10 +115,10 @@ impl Handle {
 
     /// The status of a call whose head has come, if its trailers have, too, and nothing is between them.
     pub(crate) fn early_status(&self) -> Option<grpc::Status> {
-        let status = self.with(|place| {
-            let is_all = place.has_trailers && place.input.is_empty();
-            let arrived = place.arrived.as_ref().filter(|_| is_all)?;
-            grpc::find(&arrived.trailers, &arrived.trailer_bytes, b"grpc-status").map(grpc::Status::parse)
+        let status = self.with(|state| {
+            let is_all = state.has_trailers && state.input.is_empty();
+            let received = state.received.as_ref().filter(|_| is_all)?;
+            grpc::find(&received.trailers, &received.trailer_bytes, b"grpc-status").map(grpc::Status::parse)
         });
         status.ok().flatten()
     }
@@ -137,14 +137,14 @@ impl Handle {
                 None => Poll::Pending,
             };
         }
-        let polled = self.with(|place| {
-            if place.has_head {
+        let polled = self.with(|state| {
+            if state.has_head {
                 return Poll::Ready(Ok(()));
             }
-            match place.cut {
+            match state.cut {
                 Some(cut) => Poll::Ready(Err(cut)),
                 None => {
-                    wait(&mut place.reader, cx);
+                    wait(&mut state.reader, cx);
                     Poll::Pending
                 }
             }
@@ -154,14 +154,14 @@ impl Handle {
 
     /// Takes the head of a response, be it informational, which has come.
     pub(crate) fn take_response(&self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
-        let taken = self.with(|place| {
-            let Some(arrived) = place.arrived.as_mut().filter(|_| place.has_head) else { return };
-            std::mem::swap(&mut arrived.head, head);
-            std::mem::swap(&mut arrived.head_bytes, bytes);
-            place.has_head = false;
-            if let Some(next) = arrived.heads.pop_front() {
-                (arrived.head, arrived.head_bytes) = next;
-                place.has_head = true;
+        let taken = self.with(|state| {
+            let Some(received) = state.received.as_mut().filter(|_| state.has_head) else { return };
+            std::mem::swap(&mut received.head, head);
+            std::mem::swap(&mut received.head_bytes, bytes);
+            state.has_head = false;
+            if let Some(next) = received.heads.pop_front() {
+                (received.head, received.head_bytes) = next;
+                state.has_head = true;
             }
         });
         // It was there when it was asked for.
@@ -170,11 +170,11 @@ impl Handle {
 
     /// Ready when the stream was cut off.
     pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<io::Error> {
-        let polled = self.with(|place| {
-            if place.cut.is_none() {
-                wait(&mut place.reader, cx);
+        let polled = self.with(|state| {
+            if state.cut.is_none() {
+                wait(&mut state.reader, cx);
             }
-            place.cut
+            state.cut
         });
         match polled {
             Ok(None) => Poll::Pending,
@@ -185,22 +185,22 @@ impl Handle {
     /// Ready when [`Handle::poll_read`] would give something.
     pub(crate) fn poll_readable(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let polled =
-            self.with(|place| if place.input.is_empty() { poll_nothing(place, cx) } else { Poll::Ready(Ok(())) });
+            self.with(|state| if state.input.is_empty() { poll_nothing(state, cx) } else { Poll::Ready(Ok(())) });
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
     }
 
     /// Reads bytes, which count as passed on. None: the end.
     pub(crate) fn poll_read(&self, cx: &Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let polled = self.with(|place| {
-            if place.input.is_empty() {
-                return poll_nothing(place, cx).map_ok(|()| 0);
+        let polled = self.with(|state| {
+            if state.input.is_empty() {
+                return poll_nothing(state, cx).map_ok(|()| 0);
             }
-            let bytes = place.input.filled();
+            let bytes = state.input.filled();
             let count = bytes.len().min(to.remaining());
             to.put_slice(bytes.get(..count).unwrap_or_default());
-            place.input.consume(count);
-            if place.input.is_empty() {
-                place.input = Buffer::none();
+            state.input.consume(count);
+            if state.input.is_empty() {
+                state.input = Buffer::none();
             }
             Poll::Ready(Ok(count))
         });
@@ -212,7 +212,7 @@ impl Handle {
     }
 
     /// Sends a head: a request's, which opens the stream, or a response's. `end`: nothing follows.
-    pub(crate) fn poll_send_head(&mut self, cx: &Context<'_>, head: &Block, end: bool) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send_head(&mut self, cx: &Context<'_>, head: &HeaderList, end: bool) -> Poll<io::Result<()>> {
         if self.key.id == 0 {
             return self.poll_open(cx, head, end);
         }
@@ -222,7 +222,7 @@ impl Handle {
         self.poll_sent(cx, sent)
     }
 
-    fn poll_open(&mut self, cx: &Context<'_>, head: &Block, end: bool) -> Poll<io::Result<()>> {
+    fn poll_open(&mut self, cx: &Context<'_>, head: &HeaderList, end: bool) -> Poll<io::Result<()>> {
         if let Some(cut) = self.connection.over() {
             // Nothing of it was sent.
             tracing::trace!(%cut, "connection ended before a stream was opened");
@@ -243,7 +243,7 @@ impl Handle {
                 self.connection.begin(key, false, false);
                 self.key = key;
                 self.counted = Some(Counted::new());
-                self.connection.touch();
+                self.connection.wake_task();
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => {
@@ -280,14 +280,14 @@ impl Handle {
             Err(_) => Poll::Ready(Err(self.cut())),
             Ok(0) if !bytes.is_empty() => self.poll_room(cx),
             Ok(taken) => {
-                self.connection.touch();
+                self.connection.wake_task();
                 Poll::Ready(Ok(taken))
             }
         }
     }
 
     /// Sends the trailers that end the message.
-    pub(crate) fn poll_send_trailers(&self, cx: &Context<'_>, trailers: &Block) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send_trailers(&self, cx: &Context<'_>, trailers: &HeaderList) -> Poll<io::Result<()>> {
         let mut wire = self.connection.wire.borrow_mut();
         let sent = wire.send_trailers(self.key, |to| trailers.write(to));
         drop(wire);
@@ -298,7 +298,7 @@ impl Handle {
         match sent {
             _ if self.connection.over().is_some() => Poll::Ready(Err(self.cut())),
             Ok(()) => {
-                self.connection.touch();
+                self.connection.wake_task();
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => self.poll_room(cx).map_ok(|_| ()),
@@ -308,7 +308,7 @@ impl Handle {
 
     /// Waits until the stream may send again.
     fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
-        match self.with(|place| wait(&mut place.writer, cx)) {
+        match self.with(|state| wait(&mut state.writer, cx)) {
             Ok(()) => Poll::Pending,
             Err(cut) => Poll::Ready(Err(io::Error::other(cut))),
         }
@@ -317,25 +317,25 @@ impl Handle {
     /// Cuts the stream off, if it is not over.
     pub(crate) fn reset(&self, code: ErrorCode) {
         self.connection.wire.borrow_mut().reset(self.key, code);
-        self.connection.touch();
+        self.connection.wake_task();
     }
 }
 
 /// What comes where no DATA is: the end, an early one, or nothing yet.
-fn poll_nothing(place: &mut Place, cx: &Context<'_>) -> Poll<Result<(), Cut>> {
-    match place.cut {
-        _ if place.is_ended => Poll::Ready(Ok(())),
+fn poll_nothing(state: &mut StreamState, cx: &Context<'_>) -> Poll<Result<(), Cut>> {
+    match state.cut {
+        _ if state.is_ended => Poll::Ready(Ok(())),
         Some(cut) => Poll::Ready(Err(cut)),
         None => {
-            wait(&mut place.reader, cx);
+            wait(&mut state.reader, cx);
             Poll::Pending
         }
     }
 }
 
-fn wait(place: &mut Option<Waker>, cx: &Context<'_>) {
-    if !place.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-        *place = Some(cx.waker().clone());
+fn wait(registered: &mut Option<Waker>, cx: &Context<'_>) {
+    if !registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        *registered = Some(cx.waker().clone());
     }
 }
 

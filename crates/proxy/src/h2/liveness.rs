@@ -1,66 +1,66 @@
-//! Whether the other side of a connection still lives: when to ask, and when to give it up. Not the asking, which is the owner's.
+//! Whether the other side of a connection is still there: when to send a PING, and when to give up. Sending it is the caller's job.
 //!
-//! A host that is gone without a word is found out by TCP only when something is sent to it, and then after a quarter of an hour. So a side
-//! that has said nothing for a while, though somebody waits for it, is asked by PING; whatever comes then is an answer.
+//! When a host disappears silently, TCP notices only when something is sent to it, and then after a quarter of an hour. So a side that has
+//! sent nothing for a while, though a request waits for it, gets a PING. Any bytes that arrive then count as an answer.
 
 use model::Ping;
 
 /// Servers of gRPC count PINGs that come within five minutes of each other without a message of theirs in between, and close the connection
 /// at the third (`too_many_pings`). A little more than that.
-pub(super) const ENDPOINT_REST_MS: u64 = 310_000;
+pub(crate) const ENDPOINT_REST_MS: u64 = 310_000;
 
-/// What is known of the other side's life.
+/// When the other side was last sent a PING.
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub(crate) struct Liveness {
     /// From one PING to the next, where nothing but answers to them comes, in milliseconds.
     rest_ms: u64,
     /// When the last PING went out, in milliseconds.
-    asked_ms: Option<u64>,
+    ping_sent_ms: Option<u64>,
 }
 
-/// What has come from there.
+/// What was last received from the other side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    /// When the last bytes came, in milliseconds.
-    pub(super) at_ms: u64,
+pub(crate) struct LastReceived {
+    /// When the last bytes arrived, in milliseconds.
+    pub(crate) at_ms: u64,
     /// Something of a message was among them since the last PING.
-    pub(super) has_spoken: bool,
+    pub(crate) has_spoken: bool,
 }
 
-/// What is to be done about a silence.
+/// What to do about a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sign {
-    /// Ask for one.
-    Ask,
-    /// None came.
+pub(crate) enum PingAction {
+    /// Send a PING.
+    Send,
+    /// The last PING was not answered: give up the connection.
     GiveUp,
 }
 
 impl Liveness {
-    pub(super) fn new(rest_ms: u64) -> Self {
-        Self { rest_ms, asked_ms: None }
+    pub(crate) fn new(rest_ms: u64) -> Self {
+        Self { rest_ms, ping_sent_ms: None }
     }
 
-    /// What is due next, and when, in milliseconds. `is_wanted`: somebody waits for the other side, and it can be asked.
-    pub(super) fn due(&self, ping: Option<Ping>, heard: Heard, is_wanted: bool) -> Option<(u64, Sign)> {
+    /// What is due next, and when, in milliseconds. `is_wanted`: a request waits for the other side, and a PING can be sent.
+    pub(crate) fn due(&self, ping: Option<Ping>, last: LastReceived, is_wanted: bool) -> Option<(u64, PingAction)> {
         let ping = ping?;
-        let silent_ms = heard.at_ms.saturating_add(crate::millis(ping.after));
-        match self.asked_ms {
+        let silent_ms = last.at_ms.saturating_add(crate::millis(ping.after));
+        match self.ping_sent_ms {
             // Whether or not somebody still waits: the next one shall not.
-            Some(asked_ms) if heard.at_ms < asked_ms => {
-                Some((asked_ms.saturating_add(crate::millis(ping.timeout)), Sign::GiveUp))
+            Some(ping_sent_ms) if last.at_ms < ping_sent_ms => {
+                Some((ping_sent_ms.saturating_add(crate::millis(ping.timeout)), PingAction::GiveUp))
             }
             _ if !is_wanted => None,
-            Some(asked_ms) if !heard.has_spoken => {
-                Some((silent_ms.max(asked_ms.saturating_add(self.rest_ms)), Sign::Ask))
+            Some(ping_sent_ms) if !last.has_spoken => {
+                Some((silent_ms.max(ping_sent_ms.saturating_add(self.rest_ms)), PingAction::Send))
             }
-            _ => Some((silent_ms, Sign::Ask)),
+            _ => Some((silent_ms, PingAction::Send)),
         }
     }
 
     /// A PING goes out now.
-    pub(super) fn asked(&mut self, now_ms: u64) {
-        self.asked_ms = Some(now_ms);
+    pub(crate) fn ping_sent(&mut self, now_ms: u64) {
+        self.ping_sent_ms = Some(now_ms);
     }
 }
 
@@ -72,30 +72,30 @@ mod tests {
 
     const PING: Ping = Ping { after: Duration::from_secs(30), timeout: Duration::from_secs(20) };
 
-    fn at(at_ms: u64, has_spoken: bool) -> Heard {
-        Heard { at_ms, has_spoken }
+    fn at(at_ms: u64, has_spoken: bool) -> LastReceived {
+        LastReceived { at_ms, has_spoken }
     }
 
     #[test]
     fn a_silent_side_is_asked_and_given_up() {
         let mut liveness = Liveness::new(300_000);
-        let check = |liveness: &Liveness, heard: Heard, expect| {
-            assert_eq!(liveness.due(Some(PING), heard, true), Some(expect), "{liveness:?} {heard:?}");
+        let check = |liveness: &Liveness, last: LastReceived, expect| {
+            assert_eq!(liveness.due(Some(PING), last, true), Some(expect), "{liveness:?} {last:?}");
         };
-        check(&liveness, at(1_000, false), (31_000, Sign::Ask));
-        check(&liveness, at(25_000, true), (55_000, Sign::Ask));
-        liveness.asked(55_000);
-        check(&liveness, at(25_000, false), (75_000, Sign::GiveUp));
+        check(&liveness, at(1_000, false), (31_000, PingAction::Send));
+        check(&liveness, at(25_000, true), (55_000, PingAction::Send));
+        liveness.ping_sent(55_000);
+        check(&liveness, at(25_000, false), (75_000, PingAction::GiveUp));
         // It answers, and goes on in silence: let be for a good while.
-        check(&liveness, at(55_100, false), (355_000, Sign::Ask));
+        check(&liveness, at(55_100, false), (355_000, PingAction::Send));
         // It said nothing but answers, of which the last came late.
-        check(&liveness, at(340_000, false), (370_000, Sign::Ask));
+        check(&liveness, at(340_000, false), (370_000, PingAction::Send));
         // It said something: all is as before.
-        check(&liveness, at(60_000, true), (90_000, Sign::Ask));
+        check(&liveness, at(60_000, true), (90_000, PingAction::Send));
         // At once where it may be asked as often as one likes.
         let mut liveness = Liveness::new(0);
-        liveness.asked(55_000);
-        check(&liveness, at(55_000, false), (85_000, Sign::Ask));
+        liveness.ping_sent(55_000);
+        check(&liveness, at(55_000, false), (85_000, PingAction::Send));
     }
 
     #[test]
@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(liveness.due(Some(PING), at(0, true), false), None);
         assert_eq!(liveness.due(None, at(0, true), true), None);
         // Who was asked owes an answer all the same.
-        liveness.asked(30_000);
-        assert_eq!(liveness.due(Some(PING), at(0, false), false), Some((50_000, Sign::GiveUp)));
+        liveness.ping_sent(30_000);
+        assert_eq!(liveness.due(Some(PING), at(0, false), false), Some((50_000, PingAction::GiveUp)));
         assert_eq!(liveness.due(Some(PING), at(30_001, false), false), None);
     }
 }

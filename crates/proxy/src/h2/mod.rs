@@ -1,47 +1,42 @@
-//! Connections of HTTP/2, on both sides.
+//! HTTP/2 connections and their streams, as both sides use them.
 //!
-//! A connection has one task, which alone reads and writes its socket (`driver`), and shares with the exchanges on its streams what
-//! `wire::h2` keeps of it (`connection`). The task of a client's connection runs the exchanges, too (`exchanges`). An exchange holds a stream by a
-//! [`Handle`], which stands in [`Stream`](crate::stream::Stream) where a connection of HTTP/1 would: so an exchange does not know what is
-//! spoken on its other side. All of it lives on one worker.
+//! One task reads and writes the socket of a connection (`socket_io`). It shares what `wire::h2` knows of the connection with the exchanges on
+//! its streams (`connection`). The task of a client's connection also polls those exchanges. An exchange holds a stream by a [`Handle`], which
+//! takes the place of an HTTP/1 connection in [`Stream`](crate::stream::Stream), so an exchange does not know which version either side speaks.
+//! Everything lives on one worker.
 //!
 //! | what | file |
 //! |---|---|
-//! | a head on its way out | `block` |
-//! | what task and streams share | `connection`, `place` |
+//! | what the task and the streams share | `connection` |
+//! | data that a stream has received, and the wakers that wait for it | `stream_state` |
 //! | one stream, as its exchange holds it | `handle` |
-//! | the socket | `driver` |
-//! | whether the other side still lives | `liveness` |
-//! | the exchanges on the streams | `exchanges` |
+//! | a header list to be sent | `header_list` |
+//! | the socket | `socket_io` |
+//! | when to send a PING, and when to give up | `liveness` |
 //! | how much endpoints may send ahead | `window` |
-//! | a client's connection, from preface to GOAWAY | `serve` |
-//! | the connections to an endpoint | `mux`, `dial` |
 //!
-//! **Who writes when.** Exchanges put frames into the output of a connection. What they say to their clients is written when the task that
-//! runs them has run all that were ready; what they say to an endpoint, by the task of that connection, which they wake once and which
-//! stands behind all that are ready by then. So one write takes the frames of all of them.
+//! A client's connection is served by `downstream::h2_session`. Those to endpoints are chosen by `upstream::mux` and made by
+//! `upstream::h2_session`.
 //!
-//! **What waits where.** DATA that no exchange has taken yet waits in the place of its stream, up to the stream's window; it is released to
-//! the sender when the other side has it. A stream towards an endpoint can be stalled by its client without stopping the others on the
-//! connection: the connection's window is the sum of its streams'.
+//! **Who writes when.** Exchanges put frames into the output of a connection. The task of a client's connection writes the output once it has
+//! polled all exchanges that were ready. The task of an endpoint's connection is woken once, and runs after all tasks that are ready by then.
+//! So one write takes the frames of all of them.
+//!
+//! **Where data waits.** DATA that no exchange has taken yet waits in the [`StreamState`](stream_state::StreamState), up to the stream's window. It
+//! is released to the sender once the other side has it. A client can stall its own stream to an endpoint, but not the others on that
+//! connection, because the connection's window is the sum of its streams' windows.
 
-mod block;
-mod connection;
-mod dial;
-mod driver;
-mod exchanges;
+pub(crate) mod connection;
 mod handle;
-mod liveness;
-mod mux;
-mod place;
-mod serve;
+mod header_list;
+pub(crate) mod liveness;
+pub(crate) mod socket_io;
+mod stream_state;
 mod window;
 
-pub(crate) use block::Block;
 pub(crate) use connection::Cut;
 pub(crate) use handle::{Handle, code};
-pub(crate) use mux::Mux;
-pub(crate) use serve::serve;
+pub(crate) use header_list::HeaderList;
 
 use telemetry::Reason;
 use wire::h2::{self, Limits};
@@ -54,7 +49,7 @@ const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 const CLIENT_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
 /// The limits of a client's connection.
-fn server_limits(limits: &model::ListenerLimits) -> Limits {
+pub(crate) fn server_limits(limits: &model::ListenerLimits) -> Limits {
     Limits {
         streams_max: limits.streams_per_connection_max,
         stream_window_bytes: STREAM_WINDOW_BYTES,
@@ -66,14 +61,14 @@ fn server_limits(limits: &model::ListenerLimits) -> Limits {
 }
 
 /// The limits of a connection to an endpoint.
-fn client_limits(limits: &model::ClusterLimits) -> Limits {
+pub(crate) fn client_limits(limits: &model::ClusterLimits) -> Limits {
     let streams_max = limits.streams_per_connection_max;
     Limits {
         streams_max,
         stream_window_bytes: STREAM_WINDOW_BYTES,
         // One client that does not read stalls its own stream, never those of others that share the connection.
         connection_window_bytes: STREAM_WINDOW_BYTES.saturating_mul(streams_max),
-        header_list_bytes_max: crate::receive::RESPONSE_HEAD_BYTES_MAX as u32,
+        header_list_bytes_max: crate::http::receive::RESPONSE_HEAD_BYTES_MAX as u32,
         fields_max: wire::h1::FIELDS_MAX as u32,
         ..Limits::default()
     }

@@ -23,14 +23,14 @@ use wire::message::{Body, Method, ResponseHead};
 
 use super::headers::RequestEdits;
 use super::{RequestView, TrafficSplit};
-use crate::cluster::{Cluster, Lease};
-use crate::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::driver;
 use crate::error::{Error, Side};
 use crate::exchange::transfer::Head;
 use crate::exchange::{Ending, Response, Reuse, Sent, connection_outcome, ending};
-use crate::h2::{Block, Handle};
-use crate::headers;
+use crate::h2::{Handle, HeaderList};
+use crate::http::headers;
+use crate::upstream::cluster::{Cluster, Lease};
+use crate::upstream::connect::{self, OnBehalfOf, Upstream, Wanted};
 
 use crate::stream::Stream;
 use crate::worker::ListenerView;
@@ -55,19 +55,19 @@ const INTERIM_MAX: usize = 16;
 pub(crate) struct InFlight(Rc<Cell<usize>>);
 
 /// The right to one of them.
-struct Ticket(Rc<Cell<usize>>);
+struct InFlightGuard(Rc<Cell<usize>>);
 
 impl InFlight {
-    fn take(&self) -> Option<Ticket> {
+    fn take(&self) -> Option<InFlightGuard> {
         let count = self.0.get();
         (count < MIRRORS_MAX).then(|| {
             self.0.set(count + 1);
-            Ticket(self.0.clone())
+            InFlightGuard(self.0.clone())
         })
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.set(self.0.get().saturating_sub(1));
     }
@@ -79,21 +79,21 @@ pub(crate) struct Copies {
     method: Method,
     body: Body,
     who: OnBehalfOf,
-    targets: SmallVec<[Target; 1]>,
+    targets: SmallVec<[MirrorTarget; 1]>,
 }
 
-struct Target {
+struct MirrorTarget {
     cluster: Rc<Cluster>,
     head: Written,
     /// For consistent hashing.
     key: u64,
-    ticket: Ticket,
+    guard: InFlightGuard,
 }
 
 /// The head of a copy, as its endpoint gets it.
 enum Written {
     H1(Vec<u8>),
-    H2(Box<Block>),
+    H2(Box<HeaderList>),
 }
 
 impl Written {
@@ -104,7 +104,7 @@ impl Written {
         };
         let out = match &mut written {
             Self::H1(bytes) => Head::H1(bytes),
-            Self::H2(block) => Head::H2(block),
+            Self::H2(list) => Head::H2(list),
         };
         headers::write_request(out, asked.head, asked.buffer, asked.client, cluster.scheme(), edits);
         written
@@ -116,7 +116,7 @@ enum Message {
     /// As on the wire.
     H1(Vec<u8>),
     H2 {
-        head: Box<Block>,
+        head: Box<HeaderList>,
         body: Rc<[u8]>,
     },
 }
@@ -143,12 +143,13 @@ impl Copies {
             match in_flight.take() {
                 _ if is_too_large => listener.count(Reason::MirrorTooLarge),
                 None => listener.count(Reason::MirrorFull),
-                Some(ticket) => {
+                Some(guard) => {
                     tracing::trace!(number, cluster = cluster.plan.policy.name, "mirrored");
                     let key = cluster.hash_key();
-                    let key = key.map_or(0, |key| crate::hash::key(key, asked.head, asked.buffer, asked.client));
+                    let key =
+                        key.map_or(0, |key| crate::upstream::hash::key(key, asked.head, asked.buffer, asked.client));
                     let head = Written::new(cluster, asked, edits);
-                    targets.push(Target { cluster: cluster.clone(), head, key, ticket });
+                    targets.push(MirrorTarget { cluster: cluster.clone(), head, key, guard });
                 }
             }
         }
@@ -171,14 +172,14 @@ impl Copies {
             return targets.iter().for_each(|_| listener.count(Reason::MirrorTooLarge));
         };
         let data: Rc<[u8]> = data.into();
-        for Target { cluster, head, key, ticket } in targets {
+        for MirrorTarget { cluster, head, key, guard } in targets {
             let message = match head {
                 Written::H1(head) => Message::H1(framed(head, body, &data)),
                 Written::H2(head) => Message::H2 { head, body: data.clone() },
             };
             let (listener, timer) = (listener.clone(), Timer::new(timers));
             tokio::task::spawn_local(async move {
-                let _ticket = ticket;
+                let _ticket = guard;
                 match deliver(&cluster, key, &message, method, who, &timer).await {
                     Ok(()) => cluster.counters.mirrored.inc(),
                     Err(error) => {
@@ -334,7 +335,7 @@ async fn send_bytes(stream: &mut Stream, bytes: &[u8], sent: &mut Sent) -> std::
     Ok(())
 }
 
-async fn send_frames(handle: &mut Handle, head: &Block, body: &[u8], sent: &mut Sent) -> std::io::Result<()> {
+async fn send_frames(handle: &mut Handle, head: &HeaderList, body: &[u8], sent: &mut Sent) -> std::io::Result<()> {
     poll_fn(|cx| handle.poll_send_head(cx, head, body.is_empty())).await?;
     sent.head_us = Some(clock::now_us());
     let mut rest = body;

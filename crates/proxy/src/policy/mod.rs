@@ -15,13 +15,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use balance::Split;
-use model::{ForwardPath, PathRules, Route, Scheme, Target, WeightedCluster};
+use model::{ForwardPath, PathRules, Route, RouteAction, Scheme, WeightedCluster};
 use telemetry::Reason;
 use wire::message::{FieldId, RequestHead, find};
 
-use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::headers::Client;
+use crate::http::headers::Client;
+use crate::upstream::cluster::Cluster;
 use crate::worker::ListenerView;
 
 /// Of the splits of all workers; each begins elsewhere all the same. Any number will do.
@@ -68,8 +68,8 @@ impl TrafficSplit {
     /// `None` for a route that has one cluster and no mirror: most of them.
     pub(crate) fn new(route: &Route, worker: usize) -> Option<Box<Self>> {
         let clusters = match &route.to {
-            Target::Clusters(clusters) => clusters.as_slice(),
-            Target::Redirect(_) => &[],
+            RouteAction::Clusters(clusters) => clusters.as_slice(),
+            RouteAction::Redirect(_) => &[],
         };
         if clusters.len() < 2 && route.policy.mirrors.is_empty() {
             return None;
@@ -110,10 +110,10 @@ pub(crate) fn destination(
         limiter.admit(asked, now_us)?;
     }
     let clusters = match &route.to {
-        Target::Redirect(redirect) => {
+        RouteAction::Redirect(redirect) => {
             return Ok(Destination::Redirect(redirect.status, redirect::location(redirect, &route.path, asked)));
         }
-        Target::Clusters(clusters) => clusters.as_slice(),
+        RouteAction::Clusters(clusters) => clusters.as_slice(),
     };
     let share = match (clusters, listener.split(number)) {
         ([only], _) => Some(*only).filter(|only| only.weight > 0),
@@ -154,7 +154,7 @@ pub(crate) mod testing {
         };
         let (buffer, paths) = (text.as_bytes(), PathRules::default());
         let received = head.path.get(buffer);
-        let normal = crate::route::normal_target(received, &paths).unwrap();
+        let normal = crate::exchange::route::normal_target(received, &paths).unwrap();
         let target = normal.as_deref().unwrap_or(received);
         look(&RequestView { head: &head, buffer, target, paths, client: &client })
     }

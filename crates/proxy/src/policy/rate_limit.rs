@@ -13,7 +13,7 @@ use telemetry::Reason;
 
 use super::RequestView;
 use crate::error::Error;
-use crate::headers;
+use crate::http::headers;
 
 /// The clients of all rate limits of the process.
 #[derive(Default)]

@@ -5,15 +5,15 @@ use model::Retry;
 use smallvec::SmallVec;
 use wire::message::Method;
 
-use crate::cluster::{Cluster, Lease};
 use crate::error::Error;
-use crate::exchange::planted::{self, Fault};
+use crate::exchange::faults::{self, InjectedFault};
 use crate::exchange::transfer::Transfer;
 use crate::grpc::Status;
+use crate::upstream::cluster::{Cluster, Lease};
 
-/// How one try went wrong, as far as another one depends on it.
+/// Why a request might be retried: how a try failed, as far as a retry depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Setback {
+pub(crate) enum RetryCause {
     /// There was no connection, nor anything that could have been the endpoint's work.
     Unreachable,
     /// There was no connection: the endpoint did not answer, or not well.
@@ -33,23 +33,24 @@ pub(crate) enum Setback {
 }
 
 /// Whether the policy asks for another try.
-fn is_wanted(retry: &Retry, setback: Setback, method: Method) -> bool {
-    let is_repeatable = method.is_idempotent() || retry.non_idempotent || planted::is(Fault::RetriesPost);
-    match setback {
-        Setback::Unreachable | Setback::Connect => retry.on_connect_failure,
-        Setback::Unseen => retry.on_reset,
-        Setback::Reset => retry.on_reset && is_repeatable,
-        Setback::Timeout => retry.on_timeout && is_repeatable,
-        Setback::Status(status) => retry.is_on_status(status) && is_repeatable,
+fn is_wanted(retry: &Retry, cause: RetryCause, method: Method) -> bool {
+    let is_repeatable =
+        method.is_idempotent() || retry.non_idempotent || faults::is_injected(InjectedFault::RetriesPost);
+    match cause {
+        RetryCause::Unreachable | RetryCause::Connect => retry.on_connect_failure,
+        RetryCause::Unseen => retry.on_reset,
+        RetryCause::Reset => retry.on_reset && is_repeatable,
+        RetryCause::Timeout => retry.on_timeout && is_repeatable,
+        RetryCause::Status(status) => retry.is_on_status(status) && is_repeatable,
         // Every call is a POST: to name a status is to say that the service bears it twice.
-        Setback::Grpc(status) => retry.on_grpc.contains(&(status as u8)),
-        Setback::Other => false,
+        RetryCause::Grpc(status) => retry.on_grpc.contains(&(status as u8)),
+        RetryCause::Other => false,
     }
 }
 
 /// Nothing was asked of the endpoint, and another one is there to be asked: no time has to pass for anything to get better.
-fn is_at_once(setback: Setback, has_other: bool) -> bool {
-    matches!(setback, Setback::Unreachable | Setback::Connect | Setback::Unseen) && has_other
+fn is_at_once(cause: RetryCause, has_other: bool) -> bool {
+    matches!(cause, RetryCause::Unreachable | RetryCause::Connect | RetryCause::Unseen) && has_other
 }
 
 /// The tries of one request.
@@ -80,7 +81,7 @@ pub(crate) struct Failed<'f> {
     pub(crate) lease: &'f Lease,
     /// Its connection had served another request before.
     pub(crate) was_reused: bool,
-    pub(crate) setback: Setback,
+    pub(crate) cause: RetryCause,
     pub(crate) method: Method,
     pub(crate) now_ms: u64,
 }
@@ -139,7 +140,7 @@ impl Tries {
         &mut self,
         cluster: &Cluster,
         is_repeatable: bool,
-        setback: Setback,
+        cause: RetryCause,
         upload: &mut Transfer,
         begun_us: Option<u64>,
     ) -> bool {
@@ -147,7 +148,7 @@ impl Tries {
         if self.fresh_since_us().is_some() {
             return false;
         }
-        if !(setback == Setback::Unseen || is_repeatable) || !upload.rewind() {
+        if !(cause == RetryCause::Unseen || is_repeatable) || !upload.rewind() {
             return false;
         }
         cluster.counters.stale_reuse.inc();
@@ -168,26 +169,26 @@ impl Tries {
         upload: &mut Transfer,
         refused: impl FnOnce(),
     ) -> bool {
-        let Failed { lease, was_reused, setback, method, now_ms } = *failed;
-        if !is_wanted(retry, setback, method) || !upload.can_rewind() {
+        let Failed { lease, was_reused, cause, method, now_ms } = *failed;
+        if !is_wanted(retry, cause, method) || !upload.can_rewind() {
             return false;
         }
         let past = self.past.get_or_insert_default();
         past.tried.push(lease.endpoint.index);
         // One that is ejected is asked last, and before the client is told that nobody is there. Where there was an answer, that is better.
-        let takes_ejected = !matches!(setback, Setback::Status(_) | Setback::Grpc(_));
+        let takes_ejected = !matches!(cause, RetryCause::Status(_) | RetryCause::Grpc(_));
         let has_other = cluster.has_other(&past.tried, takes_ejected, now_ms);
-        let is_free = setback == Setback::Unreachable && has_other && retry.attempts > 0 && {
+        let is_free = cause == RetryCause::Unreachable && has_other && retry.attempts > 0 && {
             let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
             past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
         // A kept connection may end at any time (RFC 9112 section 9.3.1): a cluster of one endpoint is to bear that, too.
-        past.may_return = was_reused && matches!(setback, Setback::Reset | Setback::Unseen);
+        past.may_return = was_reused && matches!(cause, RetryCause::Reset | RetryCause::Unseen);
         let has_another = retry.same_endpoint || past.may_return || has_other;
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
-        let wait_ms = if is_at_once(setback, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
+        let wait_ms = if is_at_once(cause, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
         // The request's time is over before the wait is: what there is to be told can be told now.
         if now_ms.saturating_add(wait_ms) >= deadline_ms {
             return false;
@@ -195,7 +196,7 @@ impl Tries {
         if is_free {
             cluster.counters.redispatches.inc();
         } else if cluster.budget.borrow_mut().try_retry(now_ms, retry.budget) {
-            past.retries += u32::from(!planted::is(Fault::RetriesForEver));
+            past.retries += u32::from(!faults::is_injected(InjectedFault::RetriesForEver));
             cluster.counters.retries.inc();
         } else {
             refused();
@@ -212,46 +213,46 @@ mod tests {
 
     #[test]
     fn only_what_was_not_asked_is_asked_elsewhere_at_once() {
-        let check = |setback, expect| {
-            assert_eq!((is_at_once(setback, true), is_at_once(setback, false)), (expect, false), "{setback:?}");
+        let check = |cause, expect| {
+            assert_eq!((is_at_once(cause, true), is_at_once(cause, false)), (expect, false), "{cause:?}");
         };
-        check(Setback::Unreachable, true);
-        check(Setback::Connect, true);
-        check(Setback::Unseen, true);
-        check(Setback::Reset, false);
-        check(Setback::Timeout, false);
-        check(Setback::Status(503), false);
-        check(Setback::Grpc(Status::Unavailable), false);
+        check(RetryCause::Unreachable, true);
+        check(RetryCause::Connect, true);
+        check(RetryCause::Unseen, true);
+        check(RetryCause::Reset, false);
+        check(RetryCause::Timeout, false);
+        check(RetryCause::Status(503), false);
+        check(RetryCause::Grpc(Status::Unavailable), false);
     }
 
     #[test]
     fn what_is_safe_is_retried_and_what_was_asked_for() {
         let default = Retry::default();
-        let check = |retry: &Retry, setback, get, post| {
-            assert_eq!(is_wanted(retry, setback, Method::Get), get, "GET {setback:?} {retry:?}");
-            assert_eq!(is_wanted(retry, setback, Method::Post), post, "POST {setback:?} {retry:?}");
+        let check = |retry: &Retry, cause, get, post| {
+            assert_eq!(is_wanted(retry, cause, Method::Get), get, "GET {cause:?} {retry:?}");
+            assert_eq!(is_wanted(retry, cause, Method::Post), post, "POST {cause:?} {retry:?}");
         };
-        check(&default, Setback::Unreachable, true, true);
-        check(&default, Setback::Connect, true, true);
-        check(&default, Setback::Unseen, true, true);
-        check(&default, Setback::Reset, true, false);
-        check(&default, Setback::Timeout, false, false);
-        check(&default, Setback::Status(503), false, false);
-        check(&default, Setback::Other, false, false);
+        check(&default, RetryCause::Unreachable, true, true);
+        check(&default, RetryCause::Connect, true, true);
+        check(&default, RetryCause::Unseen, true, true);
+        check(&default, RetryCause::Reset, true, false);
+        check(&default, RetryCause::Timeout, false, false);
+        check(&default, RetryCause::Status(503), false, false);
+        check(&default, RetryCause::Other, false, false);
 
         let all = Retry { on_timeout: true, on_statuses: vec![(503, 503), (502, 502)], ..Retry::default() };
-        check(&all, Setback::Timeout, true, false);
-        check(&all, Setback::Status(503), true, false);
-        check(&all, Setback::Status(500), false, false);
-        check(&Retry { non_idempotent: true, ..all.clone() }, Setback::Status(502), true, true);
-        check(&Retry { non_idempotent: true, ..all }, Setback::Other, false, false);
+        check(&all, RetryCause::Timeout, true, false);
+        check(&all, RetryCause::Status(503), true, false);
+        check(&all, RetryCause::Status(500), false, false);
+        check(&Retry { non_idempotent: true, ..all.clone() }, RetryCause::Status(502), true, true);
+        check(&Retry { non_idempotent: true, ..all }, RetryCause::Other, false, false);
         let grpc = Retry { on_grpc: vec![14], ..Retry::default() };
-        check(&grpc, Setback::Grpc(Status::Unavailable), true, true);
-        check(&grpc, Setback::Grpc(Status::Internal), false, false);
+        check(&grpc, RetryCause::Grpc(Status::Unavailable), true, true);
+        check(&grpc, RetryCause::Grpc(Status::Internal), false, false);
 
         let none = Retry { on_connect_failure: false, on_reset: false, ..Retry::default() };
-        check(&none, Setback::Unreachable, false, false);
-        check(&none, Setback::Connect, false, false);
-        check(&none, Setback::Unseen, false, false);
+        check(&none, RetryCause::Unreachable, false, false);
+        check(&none, RetryCause::Connect, false, false);
+        check(&none, RetryCause::Unseen, false, false);
     }
 }

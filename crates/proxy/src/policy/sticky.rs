@@ -10,7 +10,7 @@ use aws_lc_rs::hmac;
 use model::Sticky;
 use wire::message::RequestHead;
 
-use crate::cookie;
+use crate::http::cookie;
 
 /// Hexadecimal digits of a value: 64 bits, more than enough to tell the endpoints of a cluster apart.
 const VALUE_DIGITS: usize = 16;

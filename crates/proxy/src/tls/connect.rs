@@ -43,7 +43,7 @@ impl ClientKeys {
             .map_err(|error| error.to_string())?;
         let builder = match &settings.ca {
             _ if !settings.verify => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(Believer(provider.clone())))
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider.clone())))
             }
             Some(ca) => builder.with_root_certificates(files::roots(ca, &mut contents)?),
             None => builder.with_root_certificates(roots_of_the_host()?),
@@ -125,11 +125,11 @@ fn roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// Believes any certificate, but not any signature: an operator who asks for it still talks to whoever holds the key.
+/// Accepts any certificate, but checks signatures: an operator who turns verification off still talks to the holder of the key.
 #[derive(Debug)]
-struct Believer(Provider);
+struct AcceptAnyCertificate(Provider);
 
-impl ServerCertVerifier for Believer {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use balance::RetryBudget;
 
 use super::{ListenerView, RouteViews, Worker, binds};
-use crate::cluster::{Cluster, Endpoint};
+use crate::downstream::listener::ActiveListener;
 use crate::grpc::Methods;
-use crate::listener::Slot;
 use crate::policy::TrafficSplit;
-use crate::pool::Pool;
-use crate::snapshot::{ClusterPlan, Compiled, ListenerPlan, is_same};
+use crate::upstream::cluster::{Cluster, Endpoint};
+use crate::upstream::pool::Pool;
+use crate::worker::snapshot::{ClusterPlan, Compiled, ListenerPlan, is_same};
 
 impl Worker {
     pub(super) fn apply(self: &Rc<Self>, compiled: &Compiled) {
@@ -34,30 +34,30 @@ impl Worker {
         *self.clusters.borrow_mut() = clusters.to_vec();
 
         let binds: HashMap<&str, SocketAddr> = binds(compiled).collect();
-        let mut slots = self.slots.borrow_mut();
-        let before = slots.len();
-        slots.retain(|name, slot| {
-            let stays = binds.get(name.as_str()) == Some(&slot.view().plan.policy.bind);
+        let mut active_listeners = self.active_listeners.borrow_mut();
+        let before = active_listeners.len();
+        active_listeners.retain(|name, active| {
+            let stays = binds.get(name.as_str()) == Some(&active.view().plan.policy.bind);
             if !stays {
-                slot.close();
+                active.close();
             }
             stays
         });
-        let has_closed = slots.len() < before;
+        let has_closed = active_listeners.len() < before;
         for plan in &compiled.listeners {
-            let slot = slots.get(&plan.policy.name);
+            let active = active_listeners.get(&plan.policy.name);
             let view = Rc::new(ListenerView {
                 plan: plan.clone(),
                 clusters: clusters.clone(),
                 counters: self.registry.listener(self.index, &plan.policy.name),
-                routes: self.routes(plan, slot.map(|slot| slot.view()).as_deref()),
+                routes: self.routes(plan, active.map(|active| active.view()).as_deref()),
             });
-            match slot {
-                Some(slot) => slot.update(view),
-                None => drop(slots.insert(plan.policy.name.clone(), Rc::new(Slot::new(view)))),
+            match active {
+                Some(active) => active.update(view),
+                None => drop(active_listeners.insert(plan.policy.name.clone(), Rc::new(ActiveListener::new(view)))),
             }
         }
-        drop(slots);
+        drop(active_listeners);
         // Idle connections of listeners that are gone are to end. All others sleep on: waking ten thousand of them for each change of an
         // endpoint took a worker some 20 ms, and they would only look at what they have no use for yet.
         if has_closed {
@@ -69,7 +69,7 @@ impl Worker {
     #[cfg(test)]
     pub(crate) fn view_of(self: &Rc<Self>, compiled: &Compiled, name: &str) -> Rc<ListenerView> {
         self.apply(compiled);
-        self.slots.borrow().get(name).expect("a listener of this name").view()
+        self.active_listeners.borrow().get(name).expect("a listener of this name").view()
     }
 
     fn routes(&self, plan: &ListenerPlan, old: Option<&ListenerView>) -> Rc<RouteViews> {
@@ -137,8 +137,8 @@ mod tests {
     use telemetry::Registry;
 
     use super::*;
-    use crate::share::Workers;
-    use crate::snapshot::fixture;
+    use crate::worker::connection_balance::Workers;
+    use crate::worker::snapshot::fixture;
 
     #[test]
     fn idle_connections_are_woken_only_where_their_listener_may_be_gone() {

@@ -16,15 +16,15 @@ const TEXTS: usize = 6;
 
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The texts of all entries one after the other. `bytes.len() <= BATCH_BYTES_MAX`.
+    /// The texts of all records one after the other. `bytes.len() <= BATCH_BYTES_MAX`.
     bytes: Vec<u8>,
     /// `entries.len() <= BATCH_RECORDS_MAX`.
-    entries: Vec<Entry>,
+    entries: Vec<BatchedRecord>,
 }
 
 /// A record without its texts.
 #[derive(Debug)]
-struct Entry {
+struct BatchedRecord {
     record: Record<'static>,
     /// Each at most TEXT_BYTES_MAX + CUT_MARK.len().
     lengths: [u16; TEXTS],
@@ -59,7 +59,7 @@ impl Batch {
             [record.listener.as_bytes(), record.cluster.as_bytes(), method, target, host, route];
         let lengths = texts.map(|text| self.push_text(text));
         let http = record.http.map(|http| HttpRecord { method: &[], target: &[], host: &[], route: "", ..http });
-        self.entries.push(Entry { record: Record { listener: "", cluster: "", http, ..*record }, lengths });
+        self.entries.push(BatchedRecord { record: Record { listener: "", cluster: "", http, ..*record }, lengths });
     }
 
     fn push_text(&mut self, text: &[u8]) -> u16 {

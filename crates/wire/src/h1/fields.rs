@@ -8,8 +8,8 @@ use crate::message::{Field, FieldId, Span, list};
 /// Fields that one head or one trailer section can hold, whatever the configuration allows.
 pub const FIELDS_MAX: usize = 256;
 
-/// Room for what `httparse` finds; on the stack, not initialised.
-pub(super) type Room<'b> = [MaybeUninit<httparse::Header<'b>>; FIELDS_MAX];
+/// Scratch memory for the fields that `httparse` finds; on the stack, not initialised.
+pub(super) type HeaderScratch<'b> = [MaybeUninit<httparse::Header<'b>>; FIELDS_MAX];
 
 /// Copies what `httparse` found into the neutral form.
 pub(super) fn index(
@@ -114,8 +114,8 @@ impl ConnectionOptions {
 /// [`HeadError::Field`] or [`HeadError::TooManyFields`]: the message is to be treated as badly framed.
 pub fn parse_trailers(section: &[u8], fields: &mut Vec<Field>) -> Result<(), HeadError> {
     check_line_ends(section)?;
-    let mut room = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    match httparse::parse_headers(section, &mut room) {
+    let mut scratch = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    match httparse::parse_headers(section, &mut scratch) {
         Ok(httparse::Status::Complete((consumed, found))) if consumed == section.len() => {
             index(found, section, FIELDS_MAX, fields)
         }

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::authority::is_authority;
-use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
+use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, HeaderScratch};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, RequestHead, Span, Version, list};
 
@@ -21,9 +21,9 @@ pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -
         return if undecided { Ok(Parsed::Partial) } else { Err(HeadError::StartLine) };
     }
 
-    let mut room: Room<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
+    let mut scratch: HeaderScratch<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
-    let length = match parsed.parse_with_uninit_headers(text, &mut room) {
+    let length = match parsed.parse_with_uninit_headers(text, &mut scratch) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),
         Err(error) => return Err(classify(error, text)),
@@ -61,13 +61,13 @@ fn has_well_formed_version(text: &[u8]) -> bool {
             if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
-struct Target<'b> {
+struct RequestTarget<'b> {
     path: &'b [u8],
     authority: Option<&'b [u8]>,
 }
 
 /// Origin-form, absolute-form with `http`, or `*` for OPTIONS (RFC 9112 section 3.2).
-fn read_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
+fn read_target(target: &[u8], method: Method) -> Result<RequestTarget<'_>, HeadError> {
     if method == Method::Connect {
         return Err(HeadError::Method);
     }
@@ -76,8 +76,8 @@ fn read_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
         return Err(HeadError::StartLine);
     }
     match target {
-        [b'/', ..] => return Ok(Target { path: target, authority: None }),
-        b"*" if method == Method::Options => return Ok(Target { path: target, authority: None }),
+        [b'/', ..] => return Ok(RequestTarget { path: target, authority: None }),
+        b"*" if method == Method::Options => return Ok(RequestTarget { path: target, authority: None }),
         _ => {}
     }
     let (scheme, rest) = target.split_at_checked(7).ok_or(HeadError::StartLine)?;
@@ -90,7 +90,7 @@ fn read_target(target: &[u8], method: Method) -> Result<Target<'_>, HeadError> {
     if path.starts_with(b"?") {
         return Err(HeadError::StartLine);
     }
-    Ok(Target { path, authority: Some(authority) })
+    Ok(RequestTarget { path, authority: Some(authority) })
 }
 
 fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> Result<(), HeadError> {

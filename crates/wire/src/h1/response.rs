@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, Room};
+use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, HeaderScratch};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, ResponseHead, Span, Version, list};
 
@@ -16,13 +16,14 @@ pub fn parse_response(
     request: Method,
     head: &mut ResponseHead,
 ) -> Result<Parsed, HeadError> {
-    let mut room: Room<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
+    let mut scratch: HeaderScratch<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
     // httparse skips empty lines in front of a response; no standard allows them there.
     if matches!(buffer.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::StartLine);
     }
-    let outcome = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut room);
+    let outcome =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut scratch);
     let length = match outcome {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),

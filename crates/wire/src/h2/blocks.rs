@@ -12,7 +12,7 @@ use super::streams::{Departure, Half, Stream, StreamKey};
 
 /// A header block that is not whole.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct HeaderBlock {
     pub(super) stream: u32,
     is_end: bool,
     /// It says that the stream depends on itself: an error, but the block has to be decoded first.
@@ -37,7 +37,7 @@ impl Connection {
         let length = fragment.len().checked_sub(padding).ok_or(Fault::connection(Reason::Padding))?;
         let fragment = fragment.get(..length).unwrap_or_default();
         let is_end = head.has(flag::END_STREAM);
-        let block = Block { stream: head.stream, is_end, is_circular, continuations: 0 };
+        let block = HeaderBlock { stream: head.stream, is_end, is_circular, continuations: 0 };
         if head.has(flag::END_HEADERS) {
             return self.handle_block(block, fragment);
         }
@@ -65,7 +65,7 @@ impl Connection {
         outcome
     }
 
-    fn extend_block(&mut self, block: Block, fragment: &[u8]) -> Outcome {
+    fn extend_block(&mut self, block: HeaderBlock, fragment: &[u8]) -> Outcome {
         if self.block_bytes.len() + fragment.len() > self.limits.block_bytes_max() {
             return Err(Fault::connection(Reason::HeadFlood));
         }
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     /// A whole header block. It is decoded whatever becomes of it: later blocks build on what it puts into the table.
-    fn handle_block(&mut self, block: Block, bytes: &[u8]) -> Outcome {
+    fn handle_block(&mut self, block: HeaderBlock, bytes: &[u8]) -> Outcome {
         let id = block.stream;
         if self.role == Role::Server && id % 2 == 1 && id > self.last_theirs {
             return self.handle_request(block, bytes);
@@ -112,7 +112,7 @@ impl Connection {
         self.decoder.decode(bytes, |_| {}).map_err(|_| Fault::connection(Reason::Compression))
     }
 
-    fn handle_request(&mut self, block: Block, bytes: &[u8]) -> Outcome {
+    fn handle_request(&mut self, block: HeaderBlock, bytes: &[u8]) -> Outcome {
         let id = block.stream;
         self.last_theirs = id;
         if matches!(self.drain, Drain::Final { .. }) {
@@ -121,7 +121,7 @@ impl Connection {
             self.streams.remember(id, Departure::Ours);
             return self.glitches.charge(Glitch::Reset).map(|()| None);
         }
-        let read = self.room.read_request(&mut self.decoder, bytes, &self.limits, block.is_end);
+        let read = self.head.read_request(&mut self.decoder, bytes, &self.limits, block.is_end);
         let outcome = read.map_err(|_| Fault::connection(Reason::Compression))?;
         if self.streams.open() >= self.limits.streams_max as usize || self.streams.is_full() {
             self.glitches.charge(Glitch::Reset)?;
@@ -150,14 +150,14 @@ impl Connection {
         }))
     }
 
-    fn handle_response(&mut self, key: StreamKey, block: Block, bytes: &[u8], is_head: bool) -> Outcome {
-        let read = self.room.read_response(&mut self.decoder, bytes, &self.limits, block.is_end, is_head);
+    fn handle_response(&mut self, key: StreamKey, block: HeaderBlock, bytes: &[u8], is_head: bool) -> Outcome {
+        let read = self.head.read_response(&mut self.decoder, bytes, &self.limits, block.is_end, is_head);
         let outcome = read.map_err(|_| Fault::connection(Reason::Compression))?;
         let content_length = outcome.map_err(|refusal| match refusal {
             Refusal::Malformed(reason) => Fault::stream(key.id, reason),
             Refusal::TooLarge => Fault::stream(key.id, Reason::HeadTooLarge),
         })?;
-        let status = self.room.response.status;
+        let status = self.head.response.status;
         if status < 200 {
             self.glitches.charge(Glitch::Interim)?;
         } else if let Some(stream) = self.streams.get(key) {
@@ -171,8 +171,8 @@ impl Connection {
         Ok(Some(Event::Response { stream: key, end: block.is_end }))
     }
 
-    fn handle_trailers(&mut self, key: StreamKey, block: Block, bytes: &[u8]) -> Outcome {
-        let read = self.room.read_trailers(&mut self.decoder, bytes, &self.limits);
+    fn handle_trailers(&mut self, key: StreamKey, block: HeaderBlock, bytes: &[u8]) -> Outcome {
+        let read = self.head.read_trailers(&mut self.decoder, bytes, &self.limits);
         let outcome = read.map_err(|_| Fault::connection(Reason::Compression))?;
         outcome.map_err(|refusal| match refusal {
             Refusal::Malformed(reason) => Fault::stream(key.id, reason),

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::blocks::Block;
+use super::blocks::HeaderBlock;
 use super::error::{Error, ErrorCode, Fault, Reason};
 use super::event::{Event, Handled, ResetBy};
 use super::flow::Windows;
 use super::frame::{self, STREAM_ID_MAX, WINDOW_DEFAULT};
 use super::glitches::{Glitch, Glitches};
-use super::head::HeadRoom;
+use super::head::HeadBuffers;
 use super::limits::{ANSWER_BYTES_MAX, Limits, WINDOWS_ANNOUNCED_MAX};
 use super::output::Output;
 use super::receive::Reading;
@@ -52,12 +52,12 @@ pub struct Connection {
     /// Frames that were begun so far, where a head and the CONTINUATIONs behind it are one.
     pub(super) begun: u64,
     /// The header block that CONTINUATION frames add to.
-    pub(super) block: Option<Block>,
+    pub(super) block: Option<HeaderBlock>,
     /// Its bytes: `<= limits.block_bytes_max()`.
     pub(super) block_bytes: Vec<u8>,
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
-    pub(super) room: HeadRoom,
+    pub(super) head: HeadBuffers,
     pub(super) streams: Streams,
     pub(super) theirs: Theirs,
     pub(super) windows: Windows,
@@ -108,7 +108,7 @@ impl Connection {
             block_bytes: Vec::new(),
             decoder: Decoder::default(),
             encoder: Encoder::default(),
-            room: HeadRoom::default(),
+            head: HeadBuffers::default(),
             streams: Streams::new(limits.slots_max()),
             theirs: Theirs::default(),
             windows: Windows::new(limits.connection_window_bytes),
@@ -170,27 +170,27 @@ impl Connection {
         self.output.pending()
     }
 
-    /// So many bytes of it were. Call `handle_bytes` after it: there may be room for somebody who waits.
+    /// So many bytes of it were. Call `handle_bytes` after it: a stream that waited for room in the output may go on.
     pub fn consume_output(&mut self, count: usize) {
         self.output.consume(count);
     }
 
-    /// Takes the head of the last [`Event::Request`]. Hand in rooms that are not needed any more: their room is used for the next.
+    /// Takes the head of the last [`Event::Request`]. Pass in a head and a buffer that are not needed any more: the next head is read into them.
     pub fn take_request(&mut self, head: &mut RequestHead, bytes: &mut Vec<u8>) {
-        std::mem::swap(&mut self.room.request, head);
-        std::mem::swap(&mut self.room.bytes, bytes);
+        std::mem::swap(&mut self.head.request, head);
+        std::mem::swap(&mut self.head.bytes, bytes);
     }
 
     /// Takes the head of the last [`Event::Response`], likewise.
     pub fn take_response(&mut self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
-        std::mem::swap(&mut self.room.response, head);
-        std::mem::swap(&mut self.room.bytes, bytes);
+        std::mem::swap(&mut self.head.response, head);
+        std::mem::swap(&mut self.head.bytes, bytes);
     }
 
     /// Takes the fields of the last [`Event::Trailers`], likewise.
     pub fn take_trailers(&mut self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
-        std::mem::swap(&mut self.room.trailers, fields);
-        std::mem::swap(&mut self.room.bytes, bytes);
+        std::mem::swap(&mut self.head.trailers, fields);
+        std::mem::swap(&mut self.head.bytes, bytes);
     }
 
     /// So many bytes of the stream's DATA were passed on, or dropped: the other side may send as many more.
@@ -365,7 +365,7 @@ impl Connection {
         if self.block.is_none() {
             self.block_bytes = Vec::new();
         }
-        self.room.shrink();
+        self.head.shrink();
         self.output.shrink();
         self.decoder.shrink();
     }
@@ -376,7 +376,7 @@ impl Connection {
             + self.block_bytes.capacity()
             + self.decoder.memory_bytes()
             + self.encoder.memory_bytes()
-            + self.room.memory_bytes()
+            + self.head.memory_bytes()
             + self.streams.memory_bytes()
             + self.output.memory_bytes()
             + self.events.capacity() * size_of::<Event<'static>>()

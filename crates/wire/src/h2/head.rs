@@ -1,6 +1,6 @@
 //! Header lists to neutral heads: what RFC 9113 section 8 asks of them, and what HTTP/1.1 could not carry on.
 //!
-//! A head is an index over the bytes that lie in the same room. What is refused here never reaches the other side of the proxy in any
+//! A head is an index over the bytes that lie in the same buffer. What is refused here never reaches the other side of the proxy in any
 //! form, so nothing can be smuggled by a field that means one thing in HTTP/2 and another in HTTP/1.1.
 
 use super::error::Reason;
@@ -10,9 +10,9 @@ use crate::h1::fields::content_length;
 use crate::hpack::{Decoded, Decoder, FIELD_OVERHEAD_BYTES, HpackError, Kind};
 use crate::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Span, Version};
 
-/// Where the next head is read to. The owner takes what it holds by swapping it for a room of its own.
+/// The buffers that the next head is read into. The owner takes the head by swapping it for buffers of its own.
 #[derive(Debug, Default)]
-pub(super) struct HeadRoom {
+pub(super) struct HeadBuffers {
     pub(super) request: RequestHead,
     pub(super) response: ResponseHead,
     pub(super) trailers: Vec<Field>,
@@ -37,7 +37,7 @@ type Outcome<T> = Result<Result<T, Refusal>, HpackError>;
 /// What the length of the body is, as far as the head says. `None`: not at all.
 type ContentLength = Option<u64>;
 
-impl HeadRoom {
+impl HeadBuffers {
     /// Reads a request. `is_end`: the stream ends with it.
     pub(super) fn read_request(
         &mut self,
@@ -86,7 +86,7 @@ impl HeadRoom {
         }))
     }
 
-    /// Gives back its rooms.
+    /// Frees its buffers.
     pub(super) fn shrink(&mut self) {
         *self = Self::default();
     }
@@ -98,7 +98,7 @@ impl HeadRoom {
     }
 }
 
-/// What [`HeadRoom::memory_bytes`] can come to before vectors round up.
+/// What [`HeadBuffers::memory_bytes`] can come to before vectors round up.
 pub(super) fn memory_bytes_max(list_bytes: usize, fields: usize) -> usize {
     // Cookies are held twice: as crumbs that are joined, and in their place.
     2 * list_bytes + 3 * fields * size_of::<Field>()

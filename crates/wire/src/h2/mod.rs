@@ -7,11 +7,11 @@
 //!    so that one buffer for reading serves all connections of a thread. DATA is never copied: an event lends the piece of the input.
 //! 2. Whoever has something to send calls `send_request`, `send_response`, `send_data`, `send_trailers`, `reset`, at any time.
 //! 3. [`Connection::output`] is what has to be written: one write for the frames of all streams. [`Connection::consume_output`] says how
-//!    much went out. Then `handle_bytes` is called once more, with nothing if need be: room in the output may be what somebody waits for.
+//!    much went out. Then `handle_bytes` is called once more, with nothing if need be: a stream may wait for room in the output.
 //!
 //! **Heads** are the neutral [`RequestHead`](crate::message::RequestHead) and [`ResponseHead`](crate::message::ResponseHead), indexes over
-//! bytes in an arena. [`Connection::take_request`] and its like swap both for rooms of the caller: nothing is copied, and nothing is
-//! allocated once the rooms have their size.
+//! bytes in an arena. [`Connection::take_request`] and its like swap both for buffers of the caller: nothing is copied, and nothing is
+//! allocated once the buffers have grown to their size.
 //!
 //! **Backpressure** goes end to end. `send_data` takes what the windows, the frame size and the output have room for, and
 //! [`Event::Writable`] says when it will take more. Received bytes count against the windows until the owner has passed them on and says
@@ -80,7 +80,7 @@ pub use error::{Error, ErrorCode, Reason, SendError};
 pub use event::{Event, Handled, ResetBy};
 pub use frame::{FRAME_BYTES_MAX, PREFACE};
 pub use limits::{ANSWER_BYTES_MAX, CONTINUATIONS_MAX, Limits};
-pub use send::{HeadWriter, Target};
+pub use send::{HeadWriter, PseudoHeaders};
 pub use streams::StreamKey;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::hpack::Encoder;
 
 /// What a request is for: its pseudo-header fields (RFC 9113 section 8.3.1).
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'t> {
+pub struct PseudoHeaders<'t> {
     /// A token; case matters.
     pub method: &'t [u8],
     /// `http` or `https`.
@@ -71,7 +71,7 @@ impl Connection {
     /// happened. [`SendError::GoingAway`]: take another connection.
     pub fn send_request(
         &mut self,
-        target: &Target<'_>,
+        target: &PseudoHeaders<'_>,
         end: bool,
         fields: impl FnOnce(&mut HeadWriter<'_>),
     ) -> Result<StreamKey, SendError> {

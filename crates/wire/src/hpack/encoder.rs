@@ -1,22 +1,22 @@
 //! Fields to header blocks.
 //!
 //! What goes into the table is decided by what is seen, not by a list of names: a field enters it when it comes for the second time,
-//! so that values that never repeat (identifiers, dates) cost no other field its place. A few names whose values nearly always
+//! so that values that never repeat (identifiers, dates) push no other field out of the table. A few names whose values nearly always
 //! repeat on a connection enter at once. Credentials and cookies never enter: on an upstream connection the table is shared by
 //! many clients, and one of them could find out another's secret by the length of what is sent (RFC 7541 section 7.1).
 
-use super::places::{Place, Places};
+use super::positions::{FieldPosition, FieldPositions};
 use super::table::DynamicTable;
 use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX, huffman, static_table};
 
-/// A larger field does not enter the table: it would cost the place of several that are worth more.
+/// A larger field does not enter the table: it would push out several that are worth more.
 const INDEXED_BYTES_MAX: usize = TABLE_BYTES_MAX / 4;
 
 /// One direction of one connection: the blocks must be sent in the order in which they were written.
 #[derive(Debug, Default)]
 pub struct Encoder {
     pub(super) table: DynamicTable,
-    places: Box<Places>,
+    positions: Box<FieldPositions>,
     /// Sizes of the table that have to be told at the next block's beginning: the smallest since the last block, and the last.
     resize: Option<(usize, usize)>,
 }
@@ -35,7 +35,7 @@ impl Encoder {
     /// Begins a block: to be called once in front of its fields.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
-        self.places.begin();
+        self.positions.begin();
         if self.resize.is_some() {
             self.tell_size(out);
         }
@@ -53,7 +53,7 @@ impl Encoder {
 
     /// The block that was begun is one of trailers: they begin with other fields than a head.
     pub(crate) fn begin_trailers(&mut self) {
-        self.places.begin_trailers();
+        self.positions.begin_trailers();
     }
 
     /// Writes a field. `name` has no upper case. `never_indexed`: the field came with that mark and must leave with it (section 6.2.3).
@@ -68,9 +68,9 @@ impl Encoder {
     /// Inlined, with what it calls, since this is all that happens to most fields: a fifth of the cost is calls otherwise.
     #[inline(always)]
     pub(crate) fn expected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> bool {
-        let place = self.places.expected();
-        let Some(index) = self.index(place, name, value) else { return false };
-        self.places.go_on(place);
+        let position = self.positions.expected();
+        let Some(index) = self.index(position, name, value) else { return false };
+        self.positions.go_on(position);
         integer(out, 0x80, 7, index);
         true
     }
@@ -79,71 +79,71 @@ impl Encoder {
     pub(crate) fn unexpected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
         let name_hash = hash(0, name);
         let value_hash = hash(name_hash, value);
-        if !never_indexed && let Some((place, index)) = self.find(name, value, value_hash) {
-            self.places.go_to(place);
+        if !never_indexed && let Some((position, index)) = self.find(name, value, value_hash) {
+            self.positions.go_to(position);
             return integer(out, 0x80, 7, index);
         }
         let first_static = static_table::find_name(name, name_hash);
         let index = first_static.or_else(|| self.find_name(name, name_hash)).unwrap_or(0);
         if never_indexed || is_sensitive(first_static) {
-            self.places.pass(name_hash);
+            self.positions.pass(name_hash);
             return literal(out, (0x10, 4), index, name, value);
         }
         let is_small = name.len() + value.len() + FIELD_OVERHEAD_BYTES <= INDEXED_BYTES_MAX;
-        if !is_small || !(self.places.is_seen(value_hash) || repeats(first_static)) {
-            self.places.pass(name_hash);
+        if !is_small || !(self.positions.is_seen(value_hash) || repeats(first_static)) {
+            self.positions.pass(name_hash);
             return literal(out, (0x00, 4), index, name, value);
         }
         literal(out, (0x40, 6), index, name, value);
         // The kind is of no use on this side.
         if self.table.insert(Kind::UnknownPseudo, name, value) {
-            let place = self.places.insert(name_hash, value_hash);
-            self.places.go_to(place);
+            let position = self.positions.insert(name_hash, value_hash);
+            self.positions.go_to(position);
         } else {
-            self.places.pass(name_hash);
+            self.positions.pass(name_hash);
         }
     }
 
     /// Bytes of memory that it holds, besides itself.
     pub fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes() + size_of::<Places>()
+        self.table.memory_bytes() + size_of::<FieldPositions>()
     }
 
-    /// The index of the field at this place, if it has the name and the value.
+    /// The index of the field at this position, if it has the name and the value.
     #[inline(always)]
-    fn index(&self, place: Place, name: &[u8], value: &[u8]) -> Option<usize> {
-        if let Some(index) = place.static_index() {
+    fn index(&self, position: FieldPosition, name: &[u8], value: &[u8]) -> Option<usize> {
+        if let Some(index) = position.static_index() {
             let (its_name, its_value) = static_table::text(index)?;
             return (is_same(its_value, value) && is_same(its_name, name)).then_some(index);
         }
-        let age = self.places.age(place)?;
+        let age = self.positions.age(position)?;
         let (_, its_name, its_value) = self.table.field(age)?;
         (is_same(its_value, value) && is_same(its_name, name)).then_some(static_table::LENGTH + 1 + age)
     }
 
-    fn find(&self, name: &[u8], value: &[u8], value_hash: u32) -> Option<(Place, usize)> {
+    fn find(&self, name: &[u8], value: &[u8], value_hash: u32) -> Option<(FieldPosition, usize)> {
         if let Some(index) = static_table::find_value(name, value, value_hash) {
-            return Some((Place::of_static(index), index));
+            return Some((FieldPosition::of_static(index), index));
         }
-        for place in self.places.with_value(value_hash) {
+        for position in self.positions.with_value(value_hash) {
             // What is behind one that has left the table is older, and has left it, too.
-            self.places.age(place).filter(|age| *age < self.table.len())?;
-            if let Some(index) = self.index(place, name, value) {
-                return Some((place, index));
+            self.positions.age(position).filter(|age| *age < self.table.len())?;
+            if let Some(index) = self.index(position, name, value) {
+                return Some((position, index));
             }
         }
         None
     }
 
     fn find_name(&self, name: &[u8], name_hash: u32) -> Option<usize> {
-        let age = self.places.age(self.places.with_name(name_hash))?;
+        let age = self.positions.age(self.positions.with_name(name_hash))?;
         let (_, its_name, _) = self.table.field(age)?;
         (its_name == name).then_some(static_table::LENGTH + 1 + age)
     }
 }
 
 /// Memory of an encoder at most.
-pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + size_of::<Places>();
+pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + size_of::<FieldPositions>();
 
 /// `authorization`, `cookie`, `proxy-authorization`, `set-cookie`.
 fn is_sensitive(static_index: Option<usize>) -> bool {

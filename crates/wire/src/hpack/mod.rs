@@ -16,7 +16,7 @@ mod decoder;
 mod encoder;
 mod huffman;
 mod kind;
-mod places;
+mod positions;
 mod static_table;
 mod table;
 

@@ -12,14 +12,14 @@ use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX};
 pub(super) struct DynamicTable {
     bytes: Vec<u8>,
     /// The oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TableEntry>,
     /// As the standard counts: `size <= size_max <= TABLE_BYTES_MAX`.
     size: usize,
     size_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TableEntry {
     kind: Kind,
     /// `start + name_len + value_len <= bytes.len() <= 2 * TABLE_BYTES_MAX`.
     start: u16,
@@ -27,7 +27,7 @@ struct Entry {
     value_len: u16,
 }
 
-impl Entry {
+impl TableEntry {
     fn size(self) -> usize {
         usize::from(self.name_len) + usize::from(self.value_len) + FIELD_OVERHEAD_BYTES
     }
@@ -85,7 +85,7 @@ impl DynamicTable {
         let start = self.bytes.len() as u16;
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
-        self.entries.push_back(Entry { kind, start, name_len: name.len() as u16, value_len: value.len() as u16 });
+        self.entries.push_back(TableEntry { kind, start, name_len: name.len() as u16, value_len: value.len() as u16 });
         self.size += size;
         true
     }
@@ -98,7 +98,7 @@ impl DynamicTable {
 
     /// Bytes of memory that it holds.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
     }
 
     fn shrink_to(&mut self, size: usize) {
@@ -122,7 +122,7 @@ impl DynamicTable {
 
 /// Memory of a table at most: the buffer grows by doubling up to its bound, the entries likewise.
 pub(super) const MEMORY_BYTES_MAX: usize =
-    2 * TABLE_BYTES_MAX + (TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES) * size_of::<Entry>();
+    2 * TABLE_BYTES_MAX + (TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES) * size_of::<TableEntry>();
 
 #[cfg(test)]
 mod tests {

@@ -32,8 +32,8 @@ pub struct Frontend {
     pub endpoints: Vec<SocketAddr>,
 }
 
-/// Where a contender is put.
-pub struct Place<'n> {
+/// The network that a contender runs in.
+pub struct Testbed<'n> {
     pub netns: &'n Netns,
     pub vip: String,
     pub interfaces: Vec<String>,
@@ -79,32 +79,32 @@ impl Contender {
     }
 
     /// Puts it in its place and waits until it serves.
-    pub fn start(self, place: &Place, cpu: usize, steelyard: &Path, directory: &Path) -> Result<Running, String> {
+    pub fn start(self, testbed: &Testbed, cpu: usize, steelyard: &Path, directory: &Path) -> Result<Running, String> {
         let mut running = Running { _child: None, to_detach: None };
         match self {
             Self::Routed => {}
             Self::Nftables => {
-                let rules = write(directory, "nftables.nft", &nft_rules(place))?;
-                place.netns.run(&["nft", "-f", &rules]).map_err(text)?;
+                let rules = write(directory, "nftables.nft", &nft_rules(testbed))?;
+                testbed.netns.run(&["nft", "-f", &rules]).map_err(text)?;
             }
-            Self::Ipvs => ipvs(place)?,
+            Self::Ipvs => ipvs(testbed)?,
             Self::Haproxy => {
-                place.netns.ip(&format!("addr add {}/32 dev lo", place.vip)).map_err(text)?;
-                let file = write(directory, "haproxy-l4.cfg", &haproxy_config(place))?;
+                testbed.netns.ip(&format!("addr add {}/32 dev lo", testbed.vip)).map_err(text)?;
+                let file = write(directory, "haproxy-l4.cfg", &haproxy_config(testbed))?;
                 let program = find_program("haproxy").ok_or("HAProxy is gone")?;
                 let mut child =
-                    in_namespace(place.netns, "haproxy", cpu, &program, &["-q", "-db", "-f", &file], directory)?;
+                    in_namespace(testbed.netns, "haproxy", cpu, &program, &["-q", "-db", "-f", &file], directory)?;
                 child.wait_for(|| {
-                    place.frontends.iter().all(|frontend| accepts(place.netns, &place.vip, frontend.port))
+                    testbed.frontends.iter().all(|frontend| accepts(testbed.netns, &testbed.vip, frontend.port))
                 })?;
                 running._child = Some(child);
             }
             Self::Steelyard => {
-                let file = write(directory, "steelyard-l4.yaml", &steelyard_config(place))?;
+                let file = write(directory, "steelyard-l4.yaml", &steelyard_config(testbed))?;
                 let words = ["serve", "-c", &file, "--workers", "1"];
-                let mut child = in_namespace(place.netns, "steelyard-l4", cpu, steelyard, &words, directory)?;
-                running.to_detach = Some((steelyard.to_owned(), place.netns.path()));
-                child.wait_for(|| is_ready(place.netns))?;
+                let mut child = in_namespace(testbed.netns, "steelyard-l4", cpu, steelyard, &words, directory)?;
+                running.to_detach = Some((steelyard.to_owned(), testbed.netns.path()));
+                child.wait_for(|| is_ready(testbed.netns))?;
                 running._child = Some(child);
             }
         }
@@ -148,40 +148,40 @@ const ADMIN_PORT: u16 = 9900;
 
 fn is_ready(netns: &Netns) -> bool {
     use std::io::{Read, Write};
-    let asked = netns.inside(|| {
+    let load_run = netns.inside(|| {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT)), LOOK)?;
         stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1:9900\r\nconnection: close\r\n\r\n")?;
         let mut status = [0; 12];
         stream.read_exact(&mut status).map(|()| status)
     });
-    asked.is_ok_and(|status| status.ends_with(b" 200"))
+    load_run.is_ok_and(|status| status.ends_with(b" 200"))
 }
 
-fn steelyard_config(place: &Place) -> String {
+fn steelyard_config(testbed: &Testbed) -> String {
     let mut config = format!("admin: 127.0.0.1:{ADMIN_PORT}\nvips:\n");
-    for frontend in &place.frontends {
+    for frontend in &testbed.frontends {
         let endpoints: Vec<String> = frontend.endpoints.iter().map(|endpoint| format!("'{endpoint}'")).collect();
         // Writing to a string does not fail, here and below.
         let _ = writeln!(
             config,
             "  {}: {{address: '{}:{}/tcp', interfaces: [{}], endpoints: [{}]}}",
             frontend.name,
-            place.vip,
+            testbed.vip,
             frontend.port,
-            place.interfaces.join(", "),
+            testbed.interfaces.join(", "),
             endpoints.join(", ")
         );
     }
     config
 }
 
-fn haproxy_config(place: &Place) -> String {
+fn haproxy_config(testbed: &Testbed) -> String {
     let mut config = String::from(
         "# One thread, no logs, splice where HAProxy thinks it pays.\nglobal\n    nbthread 1\ndefaults\n    mode tcp\n    \
          balance roundrobin\n    timeout connect 5s\n    timeout client 1h\n    timeout server 1h\n    option splice-auto\n",
     );
-    for frontend in &place.frontends {
-        let _ = writeln!(config, "listen {}\n    bind {}:{}", frontend.name, place.vip, frontend.port);
+    for frontend in &testbed.frontends {
+        let _ = writeln!(config, "listen {}\n    bind {}:{}", frontend.name, testbed.vip, frontend.port);
         for (index, endpoint) in frontend.endpoints.iter().enumerate() {
             let _ = writeln!(config, "    server ep{index} {endpoint}");
         }
@@ -190,18 +190,18 @@ fn haproxy_config(place: &Place) -> String {
 }
 
 /// Destination translation alone, endpoints in turn: what kube-proxy's nftables mode comes down to.
-fn nft_rules(place: &Place) -> String {
+fn nft_rules(testbed: &Testbed) -> String {
     let mut rules = String::from(
         "table ip bench {\n  chain prerouting {\n    type nat hook prerouting priority dstnat; policy accept;\n",
     );
-    for frontend in &place.frontends {
+    for frontend in &testbed.frontends {
         let endpoint =
             |(index, endpoint): (usize, &SocketAddr)| format!("{index} : {} . {}", endpoint.ip(), endpoint.port());
         let endpoints: Vec<String> = frontend.endpoints.iter().enumerate().map(endpoint).collect();
         let _ = writeln!(
             rules,
             "    ip daddr {} tcp dport {} dnat ip to numgen inc mod {} map {{ {} }}",
-            place.vip,
+            testbed.vip,
             frontend.port,
             frontend.endpoints.len(),
             endpoints.join(", ")
@@ -210,15 +210,15 @@ fn nft_rules(place: &Place) -> String {
     rules + "  }\n}\n"
 }
 
-fn ipvs(place: &Place) -> Result<(), String> {
-    place.netns.ip(&format!("addr add {}/32 dev lo", place.vip)).map_err(text)?;
+fn ipvs(testbed: &Testbed) -> Result<(), String> {
+    testbed.netns.ip(&format!("addr add {}/32 dev lo", testbed.vip)).map_err(text)?;
     // Off by default, and without it replies are not translated where the host also tracks connections.
-    place.netns.sysctl("net.ipv4.vs.conntrack", "0").map_err(text)?;
-    for frontend in &place.frontends {
-        let address = format!("{}:{}", place.vip, frontend.port);
-        place.netns.run(&["ipvsadm", "-A", "-t", &address, "-s", "rr"]).map_err(text)?;
+    testbed.netns.sysctl("net.ipv4.vs.conntrack", "0").map_err(text)?;
+    for frontend in &testbed.frontends {
+        let address = format!("{}:{}", testbed.vip, frontend.port);
+        testbed.netns.run(&["ipvsadm", "-A", "-t", &address, "-s", "rr"]).map_err(text)?;
         for endpoint in &frontend.endpoints {
-            place.netns.run(&["ipvsadm", "-a", "-t", &address, "-r", &endpoint.to_string(), "-m"]).map_err(text)?;
+            testbed.netns.run(&["ipvsadm", "-a", "-t", &address, "-r", &endpoint.to_string(), "-m"]).map_err(text)?;
         }
     }
     Ok(())

@@ -28,7 +28,7 @@ use super::table;
 use crate::cargo::metadata;
 use crate::command::{self, cargo, find_program, is_root};
 use crate::setup;
-use contender::{Contender, Frontend, Place, Running, accepts, in_namespace};
+use contender::{Contender, Frontend, Running, Testbed, accepts, in_namespace};
 use network::{CubicAllowed, ENDPOINTS, Fan};
 use row::{ROWS, Row};
 
@@ -166,13 +166,13 @@ impl Field {
                     .collect()
             };
             let frontend = |(name, port)| Frontend { name, port, endpoints: endpoints(port) };
-            let place = Place {
+            let testbed = Testbed {
                 netns: &fan.balancers[way],
                 vip: Fan::vip(way),
                 interfaces: Fan::interfaces(),
                 frontends: [("web", HTTP), ("echo", ECHO), ("sink", SINK), ("close", CLOSE)].map(frontend).into(),
             };
-            running.push(contender.start(&place, haproxy_cpu, &bench.steelyard, &bench.directory)?);
+            running.push(contender.start(&testbed, haproxy_cpu, &bench.steelyard, &bench.directory)?);
         }
         Ok(Self { _running: running, _origins: origins, fan })
     }

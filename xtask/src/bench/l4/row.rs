@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::contender::{Contender, Frontend, Place, accepts, in_namespace};
+use super::contender::{Contender, Frontend, Testbed, accepts, in_namespace};
 use super::host::{Meter, slope};
 use super::network::Chain;
 use super::{Bench, CLOSE, ECHO, Field, HTTP, SINK};
@@ -26,7 +26,7 @@ pub struct Row {
 /// How a row comes about.
 pub enum Kind {
     /// Each contender in turn is put under one load.
-    Turns(fn(&Asked) -> Result<Figures, String>),
+    Turns(fn(&LoadRun) -> Result<Figures, String>),
     /// Several of a contender in a row.
     Hops,
 }
@@ -60,19 +60,19 @@ pub const ROWS: &[Row] = &[
         name: "bulk1",
         about: "bulk to the endpoints, 1 connection",
         headline: GBPS,
-        kind: Kind::Turns(|asked| bulk(asked, "1")),
+        kind: Kind::Turns(|load_run| bulk(load_run, "1")),
     },
     Row {
         name: "bulk4",
         about: "bulk to the endpoints, 4 connections",
         headline: GBPS,
-        kind: Kind::Turns(|asked| bulk(asked, "4")),
+        kind: Kind::Turns(|load_run| bulk(load_run, "4")),
     },
     Row {
         name: "bulk100",
         about: "bulk to the endpoints, 100 connections",
         headline: GBPS,
-        kind: Kind::Turns(|asked| bulk(asked, "100")),
+        kind: Kind::Turns(|load_run| bulk(load_run, "100")),
     },
     Row {
         name: "hop",
@@ -105,8 +105,8 @@ pub fn by_name(name: &str) -> Result<&'static Row, String> {
     found.ok_or_else(|| format!("no row `{name}`; there are {}", names.join(", ")))
 }
 
-/// Who is asked, from where, for how long.
-pub struct Asked<'b> {
+/// One run of load: which address, from which namespace, for how long.
+pub struct LoadRun<'b> {
     steelyard: &'b Path,
     client: &'b Netns,
     address: String,
@@ -117,9 +117,13 @@ pub struct Asked<'b> {
 type Figures = Vec<(&'static str, f64)>;
 
 /// Each contender in turn, round by round.
-pub fn turns(bench: &Bench, field: &Field, measure: fn(&Asked) -> Result<Figures, String>) -> Result<Samples, String> {
+pub fn turns(
+    bench: &Bench,
+    field: &Field,
+    measure: fn(&LoadRun) -> Result<Figures, String>,
+) -> Result<Samples, String> {
     let mut samples = Samples::default();
-    let asked = |way: usize, seconds: u64| Asked {
+    let load_run = |way: usize, seconds: u64| LoadRun {
         steelyard: &bench.steelyard,
         client: &field.fan.client,
         address: field.address(bench, way),
@@ -127,12 +131,12 @@ pub fn turns(bench: &Bench, field: &Field, measure: fn(&Asked) -> Result<Figures
     };
     for way in 0..bench.contenders.len() {
         // Neighbours, code and tables: warm for everybody before the first round.
-        measure(&asked(way, 1))?;
+        measure(&load_run(way, 1))?;
     }
     for round in 0..bench.rounds {
         for way in bench.order(round) {
             let Some(contender) = bench.contenders.get(way) else { continue };
-            for (name, value) in measure(&asked(way, bench.seconds))? {
+            for (name, value) in measure(&load_run(way, bench.seconds))? {
                 samples.add(contender.name(), name, value);
             }
         }
@@ -140,8 +144,8 @@ pub fn turns(bench: &Bench, field: &Field, measure: fn(&Asked) -> Result<Figures
     Ok(samples)
 }
 
-fn rps(asked: &Asked) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.wrk(&[]))?;
+fn rps(load_run: &LoadRun) -> Result<Figures, String> {
+    let (said, busy) = with_busy(|| load_run.wrk(&[]))?;
     let cpu = busy * 1e6 / said.requests;
     Ok(vec![
         (RPS, said.rps),
@@ -152,19 +156,19 @@ fn rps(asked: &Asked) -> Result<Figures, String> {
     ])
 }
 
-fn cps(asked: &Asked) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.wrk(&["-H", "Connection: close"]))?;
+fn cps(load_run: &LoadRun) -> Result<Figures, String> {
+    let (said, busy) = with_busy(|| load_run.wrk(&["-H", "Connection: close"]))?;
     Ok(vec![(CPS, said.rps), ("CPU-us/connection", busy * 1e6 / said.requests), (ERRORS, said.errors)])
 }
 
-fn crr(asked: &Asked) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.load("tcp-crr", CLOSE, &["-c", "16", "--wait-for-close"]))?;
+fn crr(load_run: &LoadRun) -> Result<Figures, String> {
+    let (said, busy) = with_busy(|| load_run.load("tcp-crr", CLOSE, &["-c", "16", "--wait-for-close"]))?;
     let cpu = busy * 1e6 / figure(&said, "/ok")?;
     Ok(vec![(CPS, figure(&said, "/ok_per_s")?), ("CPU-us/connection", cpu), (ERRORS, tools::failures(&said))])
 }
 
-fn rr(asked: &Asked) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.load("tcp-rr", ECHO, &["-c", "1"]))?;
+fn rr(load_run: &LoadRun) -> Result<Figures, String> {
+    let (said, busy) = with_busy(|| load_run.load("tcp-rr", ECHO, &["-c", "1"]))?;
     let cpu = busy * 1e6 / figure(&said, "/ok")?;
     Ok(vec![
         ("min us", figure(&said, "/service/min_us")?),
@@ -175,14 +179,14 @@ fn rr(asked: &Asked) -> Result<Figures, String> {
     ])
 }
 
-fn bulk(asked: &Asked, connections: &str) -> Result<Figures, String> {
-    let (said, busy) = with_busy(|| asked.load("stream", SINK, &["--direction", "send", "-c", connections]))?;
+fn bulk(load_run: &LoadRun, connections: &str) -> Result<Figures, String> {
+    let (said, busy) = with_busy(|| load_run.load("stream", SINK, &["--direction", "send", "-c", connections]))?;
     // One core for one second, over one Gbit/s for one second.
     let cores = busy * 1e9 / (figure(&said, "/sent_bytes")? * 8.0);
     Ok(vec![(GBPS, figure(&said, "/gbit_per_s")?), ("cores per Gbit/s", cores), (ERRORS, tools::failures(&said))])
 }
 
-impl Asked<'_> {
+impl LoadRun<'_> {
     fn wrk(&self, words: &[&str]) -> Result<tools::Wrk, String> {
         let mut command = pinned(tools::CPU, Path::new("nsenter"));
         command.args([&format!("--net={}", self.client.path()), "--", "wrk", "-t1", "--latency"]);
@@ -287,13 +291,13 @@ impl Hops {
         for (index, netns) in chain.hops.iter().enumerate() {
             let next = if index + 1 < length { Chain::vip(index + 1) } else { chain.endpoint() };
             let next = format!("{next}:{ECHO}").parse().map_err(|_| format!("{next} is no address"))?;
-            let place = Place {
+            let testbed = Testbed {
                 netns,
                 vip: Chain::vip(index),
                 interfaces: ["left0", "right0"].map(str::to_owned).into(),
                 frontends: vec![Frontend { name: "echo", port: ECHO, endpoints: vec![next] }],
             };
-            running.push(contender.start(&place, tools::CPU, &bench.steelyard, &bench.directory)?);
+            running.push(contender.start(&testbed, tools::CPU, &bench.steelyard, &bench.directory)?);
         }
         let is_direct = length == 0 || contender == Contender::Routed;
         let address = if is_direct { chain.endpoint() } else { Chain::vip(0) };
@@ -301,7 +305,7 @@ impl Hops {
     }
 
     fn cell(&self, bench: &Bench) -> Result<Cell, String> {
-        let asked = Asked {
+        let load_run = LoadRun {
             steelyard: &bench.steelyard,
             client: &self.chain.client,
             address: self.address.clone(),
@@ -309,7 +313,7 @@ impl Hops {
         };
         let duration = format!("{}ms", bench.seconds * CELL_MS);
         let meter = Meter::start(Some(tools::CPU))?;
-        let said = asked.load_for(&duration, "tcp-rr", ECHO, &["-c", "16", "--warm-up", WARM_UP])?;
+        let said = load_run.load_for(&duration, "tcp-rr", ECHO, &["-c", "16", "--warm-up", WARM_UP])?;
         let failures = tools::failures(&said);
         if failures > 0.0 {
             return Err(format!("{failures} failures over {} hops", self.chain.hops.len()));

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Endpoints of a vip along the routes, by their addresses.
-fn along(lab: &Lab, endpoints: &[&str]) -> Vip {
+fn routed_vip(lab: &Lab, endpoints: &[&str]) -> Vip {
     let endpoint =
         |address: &&str| Endpoint { address: EndpointAddress::Socket(address.parse().unwrap()), weight: 1, host: None };
     Vip { interfaces: Vec::new(), endpoints: endpoints.iter().map(endpoint).collect(), ..lab.vip(&[]) }
@@ -34,7 +34,7 @@ fn an_endpoint_without_a_way_is_down_and_the_others_serve() {
     lab.lb.ip("route add unreachable 172.16.0.0/16").unwrap();
     let mut plane = lab.open();
     let mode = VipMode::FullNat { sources: Vec::new() };
-    let full = Vip { mode, ..along(&lab, &["10.1.0.2:80", "172.16.0.1:80"]) };
+    let full = Vip { mode, ..routed_vip(&lab, &["10.1.0.2:80", "172.16.0.1:80"]) };
     let named = Vip { interfaces: lab.vip(&[]).interfaces, ..full.clone() };
     let nat = Vip { mode: VipMode::Nat, ..full.clone() };
     for (vip, why) in [(named, "no source address"), (full, "no route"), (nat, "no route")] {
@@ -74,7 +74,7 @@ fn endpoints_on_this_host_are_served_along_the_routes() {
     serve(&pods[0], 7);
     serve(&pods[1], 8);
     let mut plane = lab.open();
-    let both = along(&lab, &["10.244.0.7:80", "10.244.1.8:80"]);
+    let both = routed_vip(&lab, &["10.244.0.7:80", "10.244.1.8:80"]);
     for mode in [VipMode::Nat, VipMode::FullNat { sources: Vec::new() }] {
         let vip = Vip { mode, ..both.clone() };
         lab.apply(&mut plane, std::slice::from_ref(&vip)).unwrap();
@@ -96,7 +96,7 @@ fn endpoints_on_this_host_are_served_along_the_routes() {
 fn attached_interfaces_follow_the_routes() {
     let Some(lab) = Lab::new(2) else { return };
     let mut plane = lab.open();
-    let vip = along(&lab, &["10.1.0.2:80"]);
+    let vip = routed_vip(&lab, &["10.1.0.2:80"]);
     lab.apply(&mut plane, std::slice::from_ref(&vip)).unwrap();
     assert_eq!(attached(&plane), ["ep0"], "there is no default route");
     lab.lb.ip("route add default via 10.0.0.2").unwrap();
@@ -105,7 +105,7 @@ fn attached_interfaces_follow_the_routes() {
 
     // Another endpoint, of which the first keeps its connections.
     let (mut stream, _) = lab.connect();
-    let other = along(&lab, &["10.1.1.2:80"]);
+    let other = routed_vip(&lab, &["10.1.1.2:80"]);
     lab.apply(&mut plane, std::slice::from_ref(&other)).unwrap();
     for _ in 0..10 {
         lab.collect(&mut plane);
@@ -130,7 +130,7 @@ fn attached_interfaces_follow_the_routes() {
 
     // A tunnel's packets cannot be read, and those of an address of this host come by no interface.
     lab.lb.ip("tuntap add tun7 mode tun\nlink set tun7 up\nroute add 172.17.0.0/16 dev tun7").unwrap();
-    let nowhere = along(&lab, &["172.17.0.1:80", "10.1.0.1:80", "10.1.1.2:80"]);
+    let nowhere = routed_vip(&lab, &["172.17.0.1:80", "10.1.0.1:80", "10.1.1.2:80"]);
     lab.apply(&mut plane, std::slice::from_ref(&nowhere)).unwrap();
     assert_eq!(attached(&plane), ["ep1"]);
     let why = plane.why_unreachable("web", "172.17.0.1:80".parse().unwrap()).unwrap();

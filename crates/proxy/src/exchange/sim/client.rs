@@ -8,7 +8,7 @@ use wire::h1::{self, ChunkedDecoder, Decoded, Parsed};
 use wire::message::{Body, Method, RequestHead, ResponseHead, Version};
 
 use super::drive::{Connecting, Upstream};
-use super::{Answered, Asked, Event, World, content};
+use super::{Event, SimRequest, SimResponse, World, content};
 use crate::exchange::{Exchange, Next};
 use crate::worker::ListenerView;
 
@@ -211,7 +211,7 @@ impl World {
         let is_idempotent = method != "POST";
         let is_head = method == "HEAD";
         let (executions, tries) = (0, 0);
-        self.asked.push(Asked { is_idempotent, is_head, is_http10, body, has_trailers, bytes, executions, tries });
+        self.asked.push(SimRequest { is_idempotent, is_head, is_http10, body, has_trailers, bytes, executions, tries });
         at_us
     }
 
@@ -261,7 +261,7 @@ impl Client {
     }
 
     /// What it got is what an endpoint sent for it, or a response made by the proxy; and what is incomplete is seen to be.
-    pub(super) fn check(&self, seed: u64, asked: &[Asked], answered: &[Answered]) {
+    pub(super) fn check(&self, seed: u64, asked: &[SimRequest], answered: &[SimResponse]) {
         if self.is_h2 {
             let Some(request) = self.requests.first() else { return };
             if let Some(number) = self.number {
@@ -323,8 +323,8 @@ impl Client {
     fn check_body(
         &self,
         seed: u64,
-        (number, asked): (usize, &Asked),
-        answered: &Answered,
+        (number, asked): (usize, &SimRequest),
+        answered: &SimResponse,
         got: &[u8],
         is_complete: bool,
     ) {

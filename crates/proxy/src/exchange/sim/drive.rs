@@ -10,11 +10,11 @@ use wire::message::{Body, Method, ResponseHead, Version};
 use super::client::Client;
 use super::link::{Link, Sent};
 use super::{Event, TRANSIT_US, World};
-use crate::connect::OnBehalfOf;
 use crate::error::Error;
 use crate::exchange::transfer::{self, Transfer};
-use crate::exchange::{Action, Connected, Env, Exchange, Next, Peer, Reuse, Routed, TransferError};
+use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed, TransferError};
 use crate::h2::Cut;
+use crate::upstream::connect::OnBehalfOf;
 
 /// Bytes that an exchange may hold, besides what it has read and not written.
 const HELD_BYTES_MAX: usize = 160 * 1024;
@@ -51,15 +51,15 @@ fn reset() -> std::io::Error {
 }
 
 impl World {
-    fn peer() -> Peer {
+    fn connection_info() -> ConnectionInfo {
         let address = ([10, 0, 0, 9], 4711).into();
         let who = OnBehalfOf { client: address, local: address };
-        Peer { who, ip_text: b"10.0.0.9"[..].into(), secured: None }
+        ConnectionInfo { who, ip_text: b"10.0.0.9"[..].into(), secured: None }
     }
 
     /// Lets the exchange of a client go on as far as it goes.
     pub(super) fn drive(&mut self, index: usize) {
-        let peer = Self::peer();
+        let connection_info = Self::connection_info();
         loop {
             let client = &mut self.clients[index];
             if client.gone.is_some() {
@@ -67,12 +67,12 @@ impl World {
             }
             let mut exchange = match client.exchange.take() {
                 Some(exchange) => exchange,
-                None => match self.begin(index, &peer) {
+                None => match self.begin(index, &connection_info) {
                     Some(exchange) => exchange,
                     None => return,
                 },
             };
-            while self.step(index, &mut exchange, &peer) {
+            while self.step(index, &mut exchange, &connection_info) {
                 self.check_step(index, &exchange);
             }
             self.release(index, &mut exchange);
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, index: usize, peer: &Peer) -> Option<Box<Exchange>> {
+    fn begin(&mut self, index: usize, connection_info: &ConnectionInfo) -> Option<Box<Exchange>> {
         let (view, worker, is_draining) = (self.view.clone(), self.worker.clone(), self.is_draining);
         let client = &mut self.clients[index];
         client.view = Some(view.clone());
@@ -99,7 +99,7 @@ impl World {
             let mut exchange = worker.storage.exchange();
             self.check_blank(&exchange);
             (exchange.request.head, exchange.request.bytes) = (head, bytes);
-            let env = env(self, &view, &worker, peer, index);
+            let env = env(self, &view, &worker, connection_info, index);
             exchange.handle_request(&env, false);
             return Some(exchange);
         }
@@ -115,7 +115,7 @@ impl World {
             read_client(client);
         }
         self.check_blank(&exchange);
-        let env = env(self, &view, &worker, peer, index);
+        let env = env(self, &view, &worker, connection_info, index);
         let mut input = std::mem::take(&mut self.clients[index].input);
         exchange.handle_head_bytes(&env, &mut input);
         self.clients[index].input = input;
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// One thing that the exchange asks for; false: it has to wait.
-    fn step(&mut self, index: usize, exchange: &mut Box<Exchange>, peer: &Peer) -> bool {
+    fn step(&mut self, index: usize, exchange: &mut Box<Exchange>, connection_info: &ConnectionInfo) -> bool {
         let view = self.clients[index].view.clone().expect("an exchange has begun");
         let worker = self.worker.clone();
         let action = exchange.action();
@@ -134,7 +134,7 @@ impl World {
         let mut client_input = std::mem::take(&mut self.clients[index].input);
         let mut upstream = self.clients[index].upstream.take();
         let was_reset = self.clients[index].was_reset;
-        let env = env(self, &view, &worker, peer, index);
+        let env = env(self, &view, &worker, connection_info, index);
         let gone = || {
             Error::client_io(if self.clients[index].is_h2 {
                 std::io::Error::other(Cut::Reset(wire::h2::ErrorCode::CANCEL))
@@ -238,7 +238,7 @@ impl World {
         let leased = exchange.routed().map(|routed| routed.cluster.lease(now_us / 1000, &routed.demand()));
         let leased = match leased {
             Some(Ok(lease)) if self.queue.front() == Some(&index) => Ok(lease),
-            Some(Err(crate::cluster::Full::NoEndpoint)) => Err(Error::internal(Reason::NoEndpoint)),
+            Some(Err(crate::upstream::cluster::Full::NoEndpoint)) => Err(Error::internal(Reason::NoEndpoint)),
             _ if now_us >= until_us || self.is_cut => Err(Error::internal(Reason::PendingTimeout)),
             _ => return false,
         };
@@ -726,7 +726,7 @@ fn env<'e>(
     world: &World,
     view: &'e std::rc::Rc<crate::worker::ListenerView>,
     worker: &'e crate::worker::Worker,
-    peer: &'e Peer,
+    connection_info: &'e ConnectionInfo,
     index: usize,
 ) -> Env<'e> {
     let model::Protocol::Http(http) = &view.plan.policy.protocol else { unreachable!("a listener of HTTP") };
@@ -734,7 +734,7 @@ fn env<'e>(
         now_us: world.now_us,
         listener: view,
         http,
-        peer,
+        connection_info,
         storage: &worker.storage,
         mirrors: &worker.mirrors,
         requests_before: world.clients[index].served,

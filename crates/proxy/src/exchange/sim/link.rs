@@ -9,9 +9,9 @@ use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead};
 
 use super::client::{LAST_CHUNK, TRAILERS};
-use super::{Answered, Event, TRANSIT_US, World, content};
+use super::{Event, SimResponse, TRANSIT_US, World, content};
 use crate::error::Error;
-use crate::exchange::{Connection, Lost};
+use crate::exchange::{ConnectionState, Lost};
 use crate::h2::Cut;
 
 /// Bytes that may be on their way to an endpoint.
@@ -434,7 +434,7 @@ impl World {
         let is_whole = broken.is_none() || !sends_body || ends_anywhere;
         let told = if ends_anywhere { content(number + 1_000, sent) } else { body.clone() };
         let told = if sends_body { told } else { Vec::new() };
-        self.answered.push(Answered { asked, body: told, has_trailers, is_whole });
+        self.answered.push(SimResponse { asked, body: told, has_trailers, is_whole });
         if is_h2 {
             let body = if sends_body { &body[..] } else { &[] };
             self.links[index].trailers = has_trailers.then(|| TRAILERS.to_vec());
@@ -519,9 +519,9 @@ impl Link {
 
     pub(super) fn lost(&self, error: Error, has_input: bool) -> Lost {
         let connection = if self.is_h2 {
-            Connection::Stream { is_ending: self.is_ending }
+            ConnectionState::Stream { is_ending: self.is_ending }
         } else {
-            Connection::Tcp(Some(self.progress()))
+            ConnectionState::Tcp(Some(self.progress()))
         };
         Lost { error, has_input, connection }
     }

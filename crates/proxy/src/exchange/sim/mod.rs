@@ -23,10 +23,10 @@ use telemetry::Registry;
 
 use self::client::Client;
 use self::link::Link;
-use super::planted;
-use crate::cluster::{Cluster, Endpoint};
-use crate::share::Workers;
-use crate::snapshot::{Compiled, fixture};
+use super::faults;
+use crate::upstream::cluster::{Cluster, Endpoint};
+use crate::worker::connection_balance::Workers;
+use crate::worker::snapshot::{Compiled, fixture};
 use crate::worker::{ListenerView, Worker};
 
 /// From one end to the other, in microseconds.
@@ -78,7 +78,7 @@ enum Event {
 }
 
 /// A request that some client sends.
-pub(super) struct Asked {
+pub(super) struct SimRequest {
     is_idempotent: bool,
     is_head: bool,
     /// It came over HTTP/1.0.
@@ -94,7 +94,7 @@ pub(super) struct Asked {
 }
 
 /// A response that some endpoint begins.
-pub(super) struct Answered {
+pub(super) struct SimResponse {
     /// The request that it is for.
     asked: usize,
     body: Vec<u8>,
@@ -121,8 +121,8 @@ pub(super) struct World {
     idle: Vec<Vec<usize>>,
     /// Clients that wait for room at an endpoint, the first first.
     queue: VecDeque<usize>,
-    asked: Vec<Asked>,
-    answered: Vec<Answered>,
+    asked: Vec<SimRequest>,
+    answered: Vec<SimResponse>,
     /// Since when endpoints drain, in milliseconds.
     drained_ms: Vec<Option<u64>>,
     is_draining: bool,
@@ -348,18 +348,18 @@ fn seeds_that_failed_once() {
     FOUND.iter().for_each(|seed| simulate(*seed, false));
 }
 
-/// Seeds in which each planted fault is to be found.
+/// Each injected fault must be found within this many seeds.
 const SEEDS_EACH: u64 = 40_000;
 
 #[test]
-fn planted_faults_are_found() {
+fn injected_faults_are_found() {
     let hook = std::panic::take_hook();
     let mut missed = Vec::new();
-    for fault in planted::test::ALL {
-        planted::test::plant(Some(fault));
+    for fault in faults::test::ALL {
+        faults::test::inject(Some(fault));
         let finds = |seed: &u64| std::panic::catch_unwind(|| simulate(*seed, false)).is_err();
         let found = (0..SEEDS_EACH).find(finds);
-        planted::test::plant(None);
+        faults::test::inject(None);
         _ = writeln!(std::io::stdout(), "{fault:?}: seed {found:?}");
         missed.extend(found.is_none().then_some(fault));
     }

@@ -271,7 +271,7 @@ fn an_endpoint_that_goes_away_says_what_it_has_not_done() {
     let mut client = established(Role::Client, Limits::default());
     request(&mut client, "GET", true);
     feed(&mut client, &frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]), 99);
-    let target = Target { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let target = PseudoHeaders { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     assert_eq!(client.send_request(&target, true, |_| {}), Err(SendError::GoingAway));
     assert_eq!((client.can_open(), client.is_done()), (0, false));
     client.forget(StreamKey { id: 1, slot: 0 });

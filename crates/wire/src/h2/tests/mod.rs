@@ -251,6 +251,7 @@ pub(super) fn check_client(requests: usize, bytes: &[Vec<u8>], events: &[&str], 
 }
 
 pub(super) fn request(connection: &mut Connection, method: &str, end: bool) -> StreamKey {
-    let target = Target { method: method.as_bytes(), scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let target =
+        PseudoHeaders { method: method.as_bytes(), scheme: b"http", authority: b"a", path: b"/", protocol: None };
     connection.send_request(&target, end, |_| {}).unwrap()
 }

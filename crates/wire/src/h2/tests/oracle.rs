@@ -272,7 +272,7 @@ fn their_server_answers_our_client() {
                 let messages: Vec<_> = (0..REQUESTS).map(|_| Message::random(&mut random)).collect();
                 let mut requests: Vec<Exchange> = Vec::new();
                 let target =
-                    Target { method: b"POST", scheme: b"http", authority: b"a", path: b"/x?y", protocol: None };
+                    PseudoHeaders { method: b"POST", scheme: b"http", authority: b"a", path: b"/x?y", protocol: None };
                 for message in &messages {
                     let write = |head: &mut HeadWriter<'_>| {
                         message.fields.iter().for_each(|(name, value)| head.field(name.as_bytes(), value.as_bytes()));

@@ -136,7 +136,7 @@ fn requests_wait_for_a_free_stream() {
     assert_eq!(client.can_open(), 100);
     feed(&mut client, &settings(&[(3, 2), (8, 1)]), 99);
     assert!(client.allows_extended_connect());
-    let target = Target { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let target = PseudoHeaders { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     let first = request(&mut client, "GET", true);
     request(&mut client, "GET", true);
     assert_eq!((client.can_open(), client.send_request(&target, true, |_| {})), (0, Err(SendError::Full)));
@@ -155,7 +155,7 @@ fn requests_wait_for_a_free_stream() {
 fn long_heads_are_cut_into_continuations() {
     let mut client = established(Role::Client, Limits::default());
     let mut server = established(Role::Server, Limits { header_list_bytes_max: 80_000, ..Limits::default() });
-    let target = Target { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let target = PseudoHeaders { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     client.send_request(&target, true, |head| head.field(b"X-Long", &[b'~'; 40_000])).unwrap();
     let bytes = client.output().to_vec();
     assert_eq!(sent(&mut client), ["HEADERS 1 end", "CONTINUATION 1", "CONTINUATION 1"]);

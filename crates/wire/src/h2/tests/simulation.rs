@@ -212,7 +212,7 @@ fn run(seed: u64) {
     let mut server = Side::new("server", Role::Server, &mut random);
     let requests = 1 + random.below(40);
     let reset_one_in = [usize::MAX, 50, 300][random.below(3)];
-    let target = Target { method: b"POST", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let target = PseudoHeaders { method: b"POST", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     let (mut opened, mut cut) = (0, 0);
     let mut rounds = 0;
     // First at random, then steadily, until all is done.

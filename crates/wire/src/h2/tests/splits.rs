@@ -70,7 +70,7 @@ fn however_the_input_is_cut() {
     }
 }
 
-/// Rooms are used again: after a warm-up nothing grows, and nothing is given back either.
+/// Buffers are used again: after a warm-up nothing grows, and nothing is given back either.
 #[test]
 fn calls_that_repeat_allocate_nothing() {
     let mut server = established(Role::Server, Limits::default());
@@ -79,7 +79,7 @@ fn calls_that_repeat_allocate_nothing() {
     let (mut fields, mut arena) = (Vec::new(), Vec::new());
     let mut memory = None;
     for number in 0..2_000 {
-        let target = Target { method: b"POST", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+        let target = PseudoHeaders { method: b"POST", scheme: b"http", authority: b"a", path: b"/", protocol: None };
         let write = |head: &mut HeadWriter<'_>| head.field(b"x-request-id", number.to_string().as_bytes());
         let key = client.send_request(&target, false, write).unwrap();
         client.send_data(key, b"hello", true).unwrap();

@@ -1,0 +1,330 @@
+//! A client's HTTP/2 connection, from its preface to GOAWAY.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use model::{HttpListener, ListenerLimits, Protocol};
+use net::buffer::Buffer;
+use net::cache::CacheLines;
+use net::clock;
+use net::timer::Timer;
+use telemetry::Reason;
+use wire::h2::{self, Role, StreamKey};
+
+use super::exchange_set::{ExchangeSet, NextJob};
+use crate::downstream::listener::ActiveListener;
+use crate::downstream::session::{self, DRAIN_IDLE_MS, LINGER_MS};
+use crate::driver::{self, Downstream};
+use crate::exchange::Exchange;
+use crate::h2::Handle;
+use crate::h2::connection::{ConnectionHandler, Cut, SharedConnection};
+use crate::h2::liveness::{LastReceived, Liveness, PingAction};
+use crate::h2::socket_io::{End, PAUSE_MS, SocketIo};
+use crate::stream::Stream;
+use crate::worker::Worker;
+
+/// A connection without a request for this long gives back its buffers; one that comes sooner finds them.
+const SHRINK_AFTER_MS: u64 = 1_000;
+
+/// Serves a connection that speaks HTTP/2, to its end. `downstream` is what a connection of HTTP/1 would be served with; its input, which may
+/// hold the preface, is where this one begins.
+pub(crate) async fn serve(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream: &mut Downstream) {
+    let listener = active.view();
+    let Protocol::Http(http) = &listener.plan.policy.protocol else { return };
+    let connection = Rc::new(SharedConnection::new(Role::Server, crate::h2::server_limits(&http.limits)));
+    let stream = std::mem::replace(&mut downstream.stream, Stream::H2(Handle::unopened(connection.clone())));
+    let input = std::mem::replace(&mut downstream.input, Buffer::none());
+    let begun_ms = clock::now_ms();
+    let begin = |next_job| run_task_slot(worker, active, downstream, &connection, next_job);
+    let mut session = Session {
+        io: SocketIo::new(stream, connection.clone(), begun_ms),
+        liveness: Liveness::new(0),
+        clients: Clients { worker, active, downstream, requests: 0, exchanges: ExchangeSet::new(begin) },
+        begun_ms,
+        quiet_since_ms: Some(begun_ms),
+        unfinished: None,
+        drain_ms: None,
+        is_shrunk: false,
+    };
+    drop(listener);
+    let end = match connection.handle(session.begun_ms, input.filled(), &mut session.clients) {
+        Ok(_) => {
+            drop(input);
+            poll_fn(|cx| session.poll(cx)).await
+        }
+        Err(error) => End::Broken(error),
+    };
+    session.end(end).await;
+}
+
+/// A request that was received: its stream, and the exchange that will serve it.
+type Job = (StreamKey, Box<Exchange>);
+
+/// The future of one task slot: serves the requests that it takes from `next_job`, one after another, as streams of `connection`.
+async fn run_task_slot(
+    worker: &Rc<Worker>,
+    active: &Rc<ActiveListener>,
+    client: &Downstream,
+    connection: &Rc<SharedConnection>,
+    next_job: Rc<NextJob<Job>>,
+) {
+    let mut downstream = Downstream {
+        stream: Stream::H2(Handle::unopened(connection.clone())),
+        input: Buffer::none(),
+        timer: Timer::new(&worker.timers),
+        connection_info: client.connection_info.clone(),
+        requests: 0,
+        quiet_since_ms: 0,
+    };
+    loop {
+        let (key, exchange) = next_job.next().await;
+        downstream.stream = Stream::H2(Handle::of_request(connection.clone(), key));
+        downstream.requests = 0;
+        driver::serve(worker, active, &mut downstream, exchange).await;
+        downstream.stream = Stream::H2(Handle::unopened(connection.clone()));
+        downstream.input = Buffer::none();
+        downstream.timer.clear();
+    }
+}
+
+struct Session<'s, F, B> {
+    io: SocketIo,
+    liveness: Liveness,
+    clients: Clients<'s, F, B>,
+    begun_ms: u64,
+    /// Since when there is no stream, in milliseconds; `None`: there is one.
+    quiet_since_ms: Option<u64>,
+    /// The frame or head that has not come whole ([`h2::Connection::unfinished`]), and since when, in milliseconds.
+    unfinished: Option<(u64, u64)>,
+    /// When GOAWAY was announced, in milliseconds.
+    drain_ms: Option<u64>,
+    /// It has freed the buffers that it does not need.
+    is_shrunk: bool,
+}
+
+impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let now_ms = clock::now_ms();
+            if let Poll::Ready(end) = self.io.poll(cx, now_ms, &mut self.clients) {
+                return Poll::Ready(end);
+            }
+            let listener = self.clients.active.view();
+            let Protocol::Http(http) = &listener.plan.policy.protocol else { return Poll::Ready(End::Gone) };
+            self.drain_if_due(http, now_ms);
+            let (deadline_ms, what) = self.deadline(&http.limits, now_ms);
+            let timer = &self.clients.downstream.timer;
+            timer.set_interruptible(deadline_ms);
+            if timer.poll_elapsed(cx).is_pending() && now_ms < deadline_ms {
+                return Poll::Pending;
+            }
+            if let Some(end) = self.elapse(what) {
+                return Poll::Ready(end);
+            }
+        }
+    }
+
+    /// Announces the end where the listener ends, or the connection has had its share of requests.
+    fn drain_if_due(&mut self, http: &HttpListener, now_ms: u64) {
+        let Clients { worker, active, requests, .. } = &self.clients;
+        let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| *requests >= max);
+        if self.drain_ms.is_none() && (active.is_ending(worker) || has_had_enough) {
+            self.drain_ms = Some(now_ms);
+            self.io.connection.drain();
+        }
+    }
+
+    /// What is waited for longest, and until when.
+    fn deadline(&mut self, limits: &ListenerLimits, now_ms: u64) -> (u64, Due) {
+        let wire = self.io.connection.wire.borrow();
+        self.quiet_since_ms = match wire.streams_held() {
+            0 => self.quiet_since_ms.or(Some(now_ms)),
+            _ => None,
+        };
+        self.is_shrunk &= self.quiet_since_ms.is_some();
+        let after = |since_ms: u64, wait: std::time::Duration| since_ms.saturating_add(crate::millis(wait));
+        let mut due = (u64::MAX, Due::Idle);
+        let mut consider = |at_ms: u64, what| {
+            if at_ms < due.0 {
+                due = (at_ms, what);
+            }
+        };
+        if !wire.is_established() {
+            consider(after(self.begun_ms, limits.header_timeout), Due::Preface);
+        } else if !wire.is_acknowledged() && !self.io.is_paused() {
+            consider(after(self.begun_ms, limits.header_timeout), Due::Acknowledgement);
+        }
+        if self.io.is_paused() {
+            // What is unfinished meanwhile is so because nothing is read.
+            self.unfinished = None;
+            consider(now_ms.saturating_add(PAUSE_MS), Due::Memory);
+        }
+        let since = |frame| self.unfinished.filter(|(same, _)| *same == frame).map_or(now_ms, |(_, since_ms)| since_ms);
+        self.unfinished = wire.unfinished().map(|frame| (frame, since(frame)));
+        if let Some((_, since_ms)) = self.unfinished {
+            consider(after(since_ms, limits.header_timeout), Due::Frame);
+        }
+        if let Some(since_ms) = self.quiet_since_ms {
+            consider(after(since_ms, limits.idle_timeout), Due::Idle);
+            if !self.is_shrunk {
+                consider(since_ms.saturating_add(SHRINK_AFTER_MS), Due::Shrink);
+            }
+        }
+        if let Some(since_ms) = self.io.stalled_since_ms {
+            consider(after(since_ms, limits.stall_timeout), Due::Output);
+        }
+        let last = LastReceived { at_ms: self.io.received_ms, has_spoken: self.io.connection.has_spoken() };
+        let is_wanted = self.quiet_since_ms.is_none() && self.io.stalled_since_ms.is_none();
+        if let Some((at_ms, action)) = self.liveness.due(limits.ping, last, is_wanted) {
+            consider(at_ms, Due::Ping(action));
+        }
+        if let Some(since_ms) = self.drain_ms {
+            // A client that never answers the PING behind the announcement.
+            consider(since_ms.saturating_add(DRAIN_IDLE_MS), Due::Drain);
+        }
+        due
+    }
+
+    /// Something took too long.
+    fn elapse(&mut self, what: Due) -> Option<End> {
+        let connection = &self.io.connection;
+        let listener = self.clients.active.view();
+        match what {
+            Due::Preface | Due::Frame => {
+                listener.count(Reason::HeaderTimeout);
+                return Some(End::Gone);
+            }
+            Due::Acknowledgement => {
+                connection.wire.borrow_mut().abort(h2::Reason::SettingsTimeout);
+                let reason = h2::Reason::SettingsTimeout;
+                return Some(End::Broken(h2::Error { reason, code: reason.code() }));
+            }
+            Due::Output => {
+                listener.count(Reason::SlowRead);
+                return Some(End::Gone);
+            }
+            // The socket is looked at again.
+            Due::Memory => {}
+            Due::Ping(PingAction::Send) => {
+                connection.ping();
+                self.liveness.ping_sent(clock::now_ms());
+            }
+            Due::Ping(PingAction::GiveUp) => {
+                listener.count(Reason::H2PingTimeout);
+                return Some(End::Silent);
+            }
+            Due::Idle => {
+                listener.count(Reason::IdleTimeout);
+                // Announced, and at once named.
+                connection.drain();
+                connection.drain();
+                self.quiet_since_ms = Some(clock::now_ms());
+                self.drain_ms = Some(u64::MAX);
+            }
+            Due::Shrink => {
+                connection.shrink();
+                self.clients.exchanges.shrink();
+                self.is_shrunk = true;
+            }
+            Due::Drain => {
+                connection.drain();
+                self.drain_ms = Some(u64::MAX);
+            }
+        }
+        None
+    }
+
+    /// Says the last words, cuts off what is left, and waits until the exchanges have ended.
+    async fn end(mut self, end: End) {
+        let Clients { downstream, .. } = self.clients;
+        let connection = self.io.connection.clone();
+        match &end {
+            End::Done => {}
+            End::Broken(error) => {
+                self.clients.on_refused(error.reason);
+                tracing::debug!(client = %downstream.connection_info.who.client, %error, "connection closed");
+            }
+            End::Gone | End::Lost(_) | End::Silent => {
+                tracing::trace!(client = %downstream.connection_info.who.client, ?end, "connection gone");
+            }
+        }
+        connection.end(if let End::Lost(_) = end { Cut::Lost } else { Cut::Gone });
+        let (io, timer) = (&mut self.io, &downstream.timer);
+        let mut parting = std::pin::pin!(async {
+            if matches!(end, End::Done | End::Broken(_)) {
+                timer.set(clock::now_ms() + LINGER_MS);
+                let said = timer.guard(poll_fn(|cx| io.poll_last_words(cx, clock::now_ms()))).await;
+                if let Ok(Ok(())) = said {
+                    session::linger(&mut io.stream, timer).await;
+                }
+            }
+        });
+        let exchanges = &mut self.clients.exchanges;
+        let mut has_parted = false;
+        poll_fn(|cx| {
+            exchanges.poll(cx);
+            exchanges.end_poll(cx);
+            has_parted = has_parted || parting.as_mut().poll(cx).is_ready();
+            if has_parted && exchanges.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The preface and the first settings.
+    Preface,
+    /// The rest of a head, or of another frame.
+    Frame,
+    /// Ours to be acknowledged.
+    Acknowledgement,
+    /// A request.
+    Idle,
+    /// A request, for so long that what it would need can be made anew.
+    Shrink,
+    /// The client to read.
+    Output,
+    /// Memory to read on with.
+    Memory,
+    /// An answer to a PING, or the time to send one.
+    Ping(PingAction),
+    /// The client to have heard of the end.
+    Drain,
+}
+
+/// Accepts the requests of a connection, and polls their exchanges.
+struct Clients<'s, F, B> {
+    worker: &'s Rc<Worker>,
+    active: &'s Rc<ActiveListener>,
+    downstream: &'s Downstream,
+    requests: u64,
+    exchanges: ExchangeSet<Job, F, B>,
+}
+
+impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> ConnectionHandler for Clients<'_, F, B> {
+    fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool) {
+        self.requests += 1;
+        let mut exchange = self.worker.storage.exchange();
+        if !is_too_large {
+            wire.take_request(&mut exchange.request.head, &mut exchange.request.bytes);
+        }
+        let lines = CacheLines::of(&*exchange);
+        self.exchanges.push((key, exchange), lines);
+    }
+
+    fn on_refused(&mut self, reason: h2::Reason) {
+        self.active.view().count(crate::h2::reason(reason));
+    }
+
+    fn run(&mut self, cx: &Context<'_>) -> bool {
+        self.exchanges.poll(cx);
+        true
+    }
+
+    fn end_poll(&mut self, cx: &Context<'_>) {
+        self.exchanges.end_poll(cx);
+    }
+}

@@ -1,0 +1,556 @@
+//! Which route a request takes, at a cost that does not grow with the number of routes.
+//!
+//! Routes are compiled per snapshot into tables by host, and within a host into a tree of path segments, a map of exact paths and
+//! one automaton for all regular expressions. Of the routes that match, the most specific host wins, and within a host the first in
+//! the file.
+
+use std::collections::HashMap;
+
+use model::{HostMatcher, PathMatcher, PathRules, Route, TextMatcher, ValueMatcher};
+use regex::RegexSet;
+use smallvec::SmallVec;
+use telemetry::Reason;
+use wire::message::{Field, RequestHead};
+use wire::path;
+
+use crate::error::Error;
+use crate::grpc::Call;
+use crate::http::cookie;
+
+/// The compiled routes of a listener.
+pub(crate) struct Router {
+    /// By whole host, lower case.
+    exact: HashMap<Box<str>, Table>,
+    /// By what follows `*.`.
+    suffix: HashMap<Box<str>, Table>,
+    any: Table,
+    conditions: Vec<Conditions>,
+}
+
+/// What a route asks besides host and path.
+struct Conditions {
+    methods: Vec<String>,
+    headers: Vec<ValueMatcher>,
+    cookies: Vec<ValueMatcher>,
+    query: Vec<ValueMatcher>,
+    /// The content type is one of gRPC or gRPC-Web.
+    is_grpc: bool,
+}
+
+/// The routes of one host. Lists hold places in the file, ascending.
+#[derive(Default)]
+struct Table {
+    exact: HashMap<Box<[u8]>, Vec<usize>>,
+    prefixes: Segment,
+    regexes: Option<Regexes>,
+}
+
+/// A node of the tree of path prefixes: the routes whose prefix ends here, and what may follow.
+#[derive(Default)]
+struct Segment {
+    routes: Vec<usize>,
+    children: HashMap<Box<[u8]>, Segment>,
+}
+
+struct Regexes {
+    set: RegexSet,
+    /// The route of each pattern of `set`.
+    routes: Vec<usize>,
+}
+
+/// Path and query of a request with the path in its normal form; `None`: that is how the client wrote it, as nearly every client does.
+///
+/// # Errors
+/// [`Reason::AmbiguousPath`], where the listener refuses such paths.
+pub(crate) fn normal_target(target: &[u8], rules: &PathRules) -> Result<Option<Vec<u8>>, Error> {
+    let (path, query) = path::split_target(target);
+    if rules.refuse_ambiguous
+        && let Some(ambiguity) = path::ambiguity(path)
+    {
+        tracing::debug!(?ambiguity, "path refused");
+        return Err(Error::internal(Reason::AmbiguousPath));
+    }
+    let normal = path::normalize(path, rules.merge_slashes);
+    Ok(normal.map(|mut target| {
+        target.extend_from_slice(query);
+        target
+    }))
+}
+
+impl Router {
+    /// `merge_slashes`: as in [`PathRules`].
+    pub(crate) fn new(routes: &[Route], merge_slashes: bool) -> Self {
+        let mut by_host: HashMap<Option<&HostMatcher>, Vec<usize>> = HashMap::new();
+        for (index, route) in routes.iter().enumerate() {
+            for host in &route.hosts {
+                by_host.entry(Some(host)).or_default().push(index);
+            }
+            if route.hosts.is_empty() {
+                by_host.entry(None).or_default().push(index);
+            }
+        }
+        let mut router = Self {
+            exact: HashMap::new(),
+            suffix: HashMap::new(),
+            any: Table::default(),
+            conditions: routes.iter().map(Conditions::new).collect(),
+        };
+        for (host, members) in by_host {
+            let table = Table::new(routes, members, merge_slashes);
+            match host {
+                Some(HostMatcher::Exact(host)) => drop(router.exact.insert(host.as_str().into(), table)),
+                Some(HostMatcher::Suffix(host)) => drop(router.suffix.insert(host.as_str().into(), table)),
+                None => router.any = table,
+            }
+        }
+        router
+    }
+
+    /// The place of the route that a request takes. `buffer` is what its head was read from, `target` its path, in normal form, and its query.
+    pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
+        let (path, query) = path::split_target(target);
+        let query = query.strip_prefix(b"?").unwrap_or_default();
+        let request = Request { method: head.method_name.get(buffer), fields: &head.fields, buffer, query };
+        let accepts = |index: usize| self.conditions.get(index).is_some_and(|conditions| conditions.accept(&request));
+
+        if !self.exact.is_empty() || !self.suffix.is_empty() {
+            let host = HostText::new(head.authority.get(buffer));
+            let host = host.as_str();
+            if let Some(index) = self.exact.get(host).and_then(|table| table.first(path, accepts)) {
+                return Some(index);
+            }
+            // The longest suffix first: `*.a.example.com` before `*.example.com`.
+            let mut rest = host;
+            while let Some((_, parent)) = rest.split_once('.').filter(|_| !self.suffix.is_empty()) {
+                if let Some(index) = self.suffix.get(parent).and_then(|table| table.first(path, accepts)) {
+                    return Some(index);
+                }
+                rest = parent;
+            }
+        }
+        self.any.first(path, accepts)
+    }
+}
+
+/// A host as the tables know it: lower case, without port or trailing dot.
+pub(crate) struct HostText(SmallVec<[u8; 64]>);
+
+impl HostText {
+    pub(crate) fn new(authority: &[u8]) -> Self {
+        let host = match authority {
+            [b'[', ..] => memchr::memchr(b']', authority).and_then(|end| authority.get(..=end)).unwrap_or(authority),
+            _ => authority.split(|byte| *byte == b':').next().unwrap_or_default(),
+        };
+        let host = host.strip_suffix(b".").unwrap_or(host);
+        Self(host.iter().map(u8::to_ascii_lowercase).collect())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl Table {
+    fn new(routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
+        // Whoever wrote the route may have written its path in another form than the normal one.
+        let normal = |path: &str| path::normalize(path.as_bytes(), merge_slashes).unwrap_or(path.as_bytes().to_vec());
+        let mut table = Self::default();
+        let (mut patterns, mut pattern_routes) = (Vec::new(), Vec::new());
+        for index in members {
+            match routes.get(index).map(|route| &route.path) {
+                Some(PathMatcher::Prefix(prefix)) => table.prefixes.insert(&normal(prefix), index),
+                Some(PathMatcher::Exact(path)) => {
+                    table.exact.entry(normal(path).into()).or_default().push(index);
+                }
+                Some(PathMatcher::Regex(regex)) => {
+                    patterns.push(regex.as_str());
+                    pattern_routes.push(index);
+                }
+                None => {}
+            }
+        }
+        if !patterns.is_empty() {
+            // Each of them compiled when the configuration was read. Together they may be larger than the set's default bound
+            // (10 MiB), which is not ours to refuse any more.
+            let set = regex::RegexSetBuilder::new(patterns).size_limit(usize::MAX).build();
+            table.regexes = set.ok().map(|set| Regexes { set, routes: pattern_routes });
+        }
+        table
+    }
+
+    /// The first route in the file whose path matches and whose other conditions `accepts` finds met.
+    fn first(&self, path: &[u8], accepts: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut best = None;
+        let mut consider = |list: &[usize]| {
+            // Ascending: the first that is accepted is the best of its list, and none after the best so far matters.
+            let candidates = list.iter().copied().take_while(|index| best.is_none_or(|best| *index < best));
+            if let Some(index) = candidates.into_iter().find(|index| accepts(*index)) {
+                best = Some(index);
+            }
+        };
+        if !self.exact.is_empty()
+            && let Some(list) = self.exact.get(path)
+        {
+            consider(list);
+        }
+        self.prefixes.walk(path, &mut consider);
+        if let Some(regexes) = &self.regexes
+            && let Ok(path) = std::str::from_utf8(path)
+        {
+            let matched: SmallVec<[usize; 8]> =
+                regexes.set.matches(path).iter().filter_map(|pattern| regexes.routes.get(pattern).copied()).collect();
+            consider(&matched);
+        }
+        best
+    }
+}
+
+impl Segment {
+    fn insert(&mut self, prefix: &[u8], index: usize) {
+        let mut node = self;
+        for segment in segments(prefix.strip_suffix(b"/").unwrap_or(prefix)) {
+            node = node.children.entry(segment.into()).or_default();
+        }
+        node.routes.push(index);
+    }
+
+    /// Shows `consider` the routes of every prefix of `path`. As deep as the longest prefix configured, however long `path` is.
+    fn walk(&self, path: &[u8], consider: &mut impl FnMut(&[usize])) {
+        let mut node = self;
+        let mut rest = segments(path);
+        loop {
+            if !node.routes.is_empty() {
+                consider(&node.routes);
+            }
+            if node.children.is_empty() {
+                return;
+            }
+            match rest.next().and_then(|segment| node.children.get(segment)) {
+                Some(child) => node = child,
+                None => return,
+            }
+        }
+    }
+}
+
+/// `/a/b` is `a`, `b`; nothing is no segment. `*` (OPTIONS) is matched by the prefix `/` alone.
+fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let rest = path.strip_prefix(b"/");
+    rest.into_iter().flat_map(|rest| rest.split(|byte| *byte == b'/'))
+}
+
+/// What conditions look at.
+struct Request<'r> {
+    method: &'r [u8],
+    fields: &'r [Field],
+    buffer: &'r [u8],
+    query: &'r [u8],
+}
+
+impl Conditions {
+    fn new(route: &Route) -> Self {
+        Self {
+            methods: route.methods.clone(),
+            headers: route.headers.clone(),
+            cookies: route.cookies.clone(),
+            query: route.query.clone(),
+            is_grpc: route.grpc.is_some(),
+        }
+    }
+
+    fn accept(&self, request: &Request<'_>) -> bool {
+        (self.methods.is_empty() || self.methods.iter().any(|method| method.as_bytes() == request.method))
+            && self.headers.iter().all(|matcher| matches_header(matcher, request))
+            && self.cookies.iter().all(|matcher| matches_cookie(matcher, request))
+            && self.query.iter().all(|matcher| matches_query(matcher, request.query))
+            && (!self.is_grpc || Call::of_fields(request.fields, request.buffer).is_some())
+    }
+}
+
+fn matches_header(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
+    request.fields.iter().any(|field| {
+        field.name.get(request.buffer).eq_ignore_ascii_case(matcher.name.as_bytes())
+            && matches_text(&matcher.value, field.value.get(request.buffer))
+    })
+}
+
+fn matches_cookie(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
+    let mut values = cookie::values(request.fields, request.buffer, matcher.name.as_bytes());
+    values.any(|value| matches_text(&matcher.value, value))
+}
+
+/// The first parameter of the name decides, as it does for most servers.
+fn matches_query(matcher: &ValueMatcher, query: &[u8]) -> bool {
+    query
+        .split(|byte| *byte == b'&')
+        .map(|pair| match memchr::memchr(b'=', pair) {
+            Some(at) => (pair.get(..at).unwrap_or_default(), pair.get(at + 1..).unwrap_or_default()),
+            None => (pair, &[][..]),
+        })
+        .find(|(name, _)| *decode(name) == *matcher.name.as_bytes())
+        .is_some_and(|(_, value)| matches_text(&matcher.value, &decode(value)))
+}
+
+/// Undoes `%xx` and `+` (application/x-www-form-urlencoded). What is not an escape stands for itself.
+fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut out = SmallVec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        let hex = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+        match (byte, tail) {
+            (b'+', _) => out.push(b' '),
+            (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => {
+                    out.push(high << 4 | low);
+                    rest = after;
+                }
+                _ => out.push(b'%'),
+            },
+            _ => out.push(*byte),
+        }
+    }
+    out
+}
+
+fn matches_text(matcher: &TextMatcher, value: &[u8]) -> bool {
+    match matcher {
+        TextMatcher::Exact(text) => text.as_bytes() == value,
+        TextMatcher::Regex(regex) => std::str::from_utf8(value).is_ok_and(|value| regex.is_match(value)),
+        TextMatcher::Present => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{ClusterId, GrpcMatcher};
+    use regex::Regex;
+    use wire::h1::{Parsed, parse_request};
+
+    use super::*;
+
+    fn route(path: PathMatcher) -> Route {
+        Route { path, ..Route::to_all("", ClusterId(0).into()) }
+    }
+
+    fn prefix(path: &str) -> Route {
+        route(PathMatcher::Prefix(path.into()))
+    }
+
+    fn exact(path: &str) -> Route {
+        route(PathMatcher::Exact(path.into()))
+    }
+
+    fn regex(pattern: &str) -> Route {
+        route(PathMatcher::Regex(Regex::new(&format!("^(?:{pattern})$")).unwrap()))
+    }
+
+    fn on(hosts: &[&str], mut route: Route) -> Route {
+        route.hosts = hosts
+            .iter()
+            .map(|host| match host.strip_prefix("*.") {
+                Some(suffix) => HostMatcher::Suffix(suffix.into()),
+                None => HostMatcher::Exact((*host).into()),
+            })
+            .collect();
+        route
+    }
+
+    fn value(name: &str, value: TextMatcher) -> ValueMatcher {
+        ValueMatcher { name: name.into(), value }
+    }
+
+    /// Which of `routes` a request takes: `line` is method and target, `fields` whole lines with their ends.
+    #[track_caller]
+    fn check_with(routes: &[Route], line: &str, host: &str, fields: &str, expect: Option<usize>) {
+        let text = format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        assert_eq!(parse_request(text.as_bytes(), 100, &mut head), Ok(Parsed::Complete(text.len())));
+        let target = head.path.get(text.as_bytes());
+        let normal = normal_target(target, &PathRules::default()).unwrap();
+        let router = Router::new(routes, PathRules::default().merge_slashes);
+        let found = router.route(&head, text.as_bytes(), normal.as_deref().unwrap_or(target));
+        assert_eq!(found, expect, "{line} on {host} {fields}");
+    }
+
+    #[track_caller]
+    fn check(routes: &[Route], path: &str, expect: Option<usize>) {
+        check_with(routes, &format!("GET {path}"), "a", "", expect);
+    }
+
+    #[test]
+    fn prefixes_end_on_segments() {
+        let routes = [prefix("/api/"), prefix("/web"), prefix("/a/b")];
+        for (path, expect) in [
+            ("/api", Some(0)),
+            ("/api/", Some(0)),
+            ("/api/x?y=/z", Some(0)),
+            ("/apix", None),
+            ("/web", Some(1)),
+            ("/web/x", Some(1)),
+            ("/website", None),
+            ("/a", None),
+            ("/a/b/c", Some(2)),
+            ("/", None),
+            ("/API", None),
+        ] {
+            check(&routes, path, expect);
+        }
+        check(&[prefix("/")], "/anything/at/all", Some(0));
+        check(&[prefix("/")], "http://a", Some(0));
+        check_with(&[prefix("/x"), prefix("/")], "OPTIONS *", "a", "", Some(1));
+    }
+
+    #[test]
+    fn a_path_takes_its_route_however_it_is_written() {
+        let routes = [prefix("/admin"), exact("/login"), regex("/v[0-9]/caf%C3%A9"), prefix("/%7ejoe/.")];
+        for (path, expect) in [
+            ("/%61dmin", Some(0)),
+            ("//admin/x", Some(0)),
+            ("/./admin", Some(0)),
+            ("/x/../admin?q", Some(0)),
+            ("/x/%2e%2E/%41dmin", None),
+            ("/admin/..", None),
+            ("/%2561dmin", None),
+            ("/admin%2Fx", None),
+            ("/lo%67in?a=/..", Some(1)),
+            ("//login", Some(1)),
+            ("/v1/caf%c3%a9", Some(2)),
+            ("/~joe", Some(3)),
+            ("/%7Ejoe/x", Some(3)),
+        ] {
+            check(&routes, path, expect);
+        }
+        check(&[prefix("/admin")], "http://a//admin", Some(0));
+        check_with(&[prefix("/x"), prefix("/")], "OPTIONS *", "a", "", Some(1));
+    }
+
+    #[test]
+    fn slashes_are_told_apart_where_they_are_not_merged() {
+        let rules = PathRules { merge_slashes: false, ..PathRules::default() };
+        let router = Router::new(&[prefix("/a//b")], false);
+        let head = RequestHead::default();
+        for (target, expect) in [(&b"/a//b"[..], Some(0)), (b"/a/b", None), (b"/a//./b", Some(0))] {
+            let normal = normal_target(target, &rules).unwrap();
+            assert_eq!(router.route(&head, b"", normal.as_deref().unwrap_or(target)), expect, "{target:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_in_the_file_wins() {
+        let routes = [regex("/v[0-9]+/.*"), prefix("/v1"), exact("/v1/x"), prefix("/")];
+        check(&routes, "/v1/x", Some(0));
+        check(&routes, "/v1", Some(1));
+        check(&routes, "/vv", Some(3));
+        check(&[exact("/v1/x"), prefix("/v1")], "/v1/x", Some(0));
+        check(&[prefix("/v1"), exact("/v1/x")], "/v1/x", Some(0));
+        check(&[exact("/v1/x")], "/v1/x/", None);
+    }
+
+    #[test]
+    fn the_more_specific_host_wins() {
+        let routes = [
+            prefix("/"),
+            on(&["*.example.com"], prefix("/")),
+            on(&["*.shop.example.com"], prefix("/")),
+            on(&["shop.example.com"], prefix("/only")),
+        ];
+        let on_host = |host: &str, path: &str, expect| {
+            check_with(&routes, &format!("GET {path}"), host, "", expect);
+        };
+        on_host("shop.example.com", "/only", Some(3));
+        on_host("SHOP.example.com.:8080", "/only/x", Some(3));
+        on_host("shop.example.com", "/other", Some(1));
+        on_host("a.b.shop.example.com", "/", Some(2));
+        on_host("example.com", "/", Some(0));
+        on_host("badexample.com", "/", Some(0));
+        on_host("[::1]:80", "/", Some(0));
+    }
+
+    #[test]
+    fn other_conditions_must_hold_too() {
+        let mut by_method = prefix("/");
+        by_method.methods = vec!["POST".into(), "PUT".into()];
+        let mut by_header = prefix("/");
+        by_header.headers = vec![value("x-canary", TextMatcher::Exact("always".into()))];
+        let mut by_query = prefix("/");
+        by_query.query = vec![
+            value("q", TextMatcher::Regex(Regex::new("^(?:a b|c.*)$").unwrap())),
+            value("debug", TextMatcher::Present),
+        ];
+        let mut by_cookie = prefix("/");
+        by_cookie.cookies = vec![value("group", TextMatcher::Exact("beta".into())), value("id", TextMatcher::Present)];
+        let routes = [by_method, by_header, by_query, by_cookie];
+        check_with(&routes, "PUT /", "a", "", Some(0));
+        check_with(&routes, "put /", "a", "", None);
+        check_with(&routes, "GET /", "a", "X-Canary: never\r\nX-CANARY: always\r\n", Some(1));
+        check_with(&routes, "GET /", "a", "X-Canary: alwaysx\r\n", None);
+        check_with(&routes, "GET /?q=a+b&debug", "a", "", Some(2));
+        check_with(&routes, "GET /?debug=1&%71=a%20b", "a", "", Some(2));
+        check_with(&routes, "GET /?q=cx", "a", "", None);
+        check_with(&routes, "GET /?q=x&q=cx&debug", "a", "", None);
+        check_with(&routes, "GET /", "a", "Cookie: id=1; group=beta\r\n", Some(3));
+        check_with(&routes, "GET /", "a", "Cookie: group=alpha; group=beta\r\nCookie: id=\r\n", Some(3));
+        check_with(&routes, "GET /", "a", "Cookie: group=beta; ID=1\r\n", None);
+        check_with(&routes, "GET /", "a", "Cookie: group=betas; id=1\r\n", None);
+    }
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        let call = |mut route: Route| {
+            route.methods = vec!["POST".into()];
+            route.grpc = Some(GrpcMatcher { service: "a.B".into(), method: None });
+            route
+        };
+        let routes = [call(exact("/a.B/Stream")), call(prefix("/a.B/")), prefix("/")];
+        let check = |line: &str, content_type: &str, expect| {
+            check_with(&routes, line, "a", &format!("Content-Type: {content_type}\r\n"), expect);
+        };
+        check("POST /a.B/Stream", "application/grpc", Some(0));
+        check("POST /a.B/Other", "application/grpc+proto", Some(1));
+        check("POST /a.B/Other", "application/grpc-web-text", Some(1));
+        check("POST /x/../%61.B//Other", "application/grpc", Some(1));
+        check("POST /a.C/Other", "application/grpc", Some(2));
+        check("POST /a.B/Other", "application/json", Some(2));
+        check("GET /a.B/Other", "application/grpc", Some(2));
+        check_with(&routes, "POST /a.B/Other", "a", "", Some(2));
+    }
+
+    #[test]
+    fn ten_thousand_routes_are_told_apart() {
+        let mut routes: Vec<_> = (0..10_000).map(|n| prefix(&format!("/svc{n}/api"))).collect();
+        routes.extend((0..10_000).map(|n| on(&[&format!("h{n}.example.com")], prefix("/"))));
+        check(&routes, "/svc9999/api/x", Some(9_999));
+        check(&routes, "/svc9999/apix", None);
+        check_with(&routes, "GET /", "h1234.example.com", "", Some(11_234));
+    }
+
+    proptest::proptest! {
+        /// The tables agree with trying every route in turn.
+        #[test]
+        fn tables_agree_with_a_scan(
+            paths in proptest::collection::vec(("(/[ab]{0,2}){1,3}", 0..3_u8), 1..8), target in "(/[ab]{0,2}){1,4}")
+        {
+            let routes: Vec<_> = paths.iter().map(|(path, kind)| match kind {
+                0 => prefix(path),
+                1 => exact(path),
+                _ => regex(&format!("{path}.*")),
+            }).collect();
+            let normal = |path: &str| {
+                let normal = path::normalize(path.as_bytes(), true).unwrap_or(path.as_bytes().to_vec());
+                String::from_utf8(normal).unwrap()
+            };
+            let asked = normal(&target);
+            let expect = paths.iter().position(|(path, kind)| match kind {
+                0 => {
+                    let path = normal(path);
+                    let bare = path.strip_suffix('/').unwrap_or(&path);
+                    asked == bare || asked.starts_with(&format!("{bare}/"))
+                }
+                1 => asked == normal(path),
+                _ => asked.starts_with(path),
+            });
+            check(&routes, &target, expect);
+        }
+    }
+}

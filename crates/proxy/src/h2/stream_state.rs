@@ -1,0 +1,96 @@
+//! The receive state of a stream: what has arrived and was not taken yet, and the wakers that wait.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use net::buffer::Buffer;
+use wire::message::{Field, ResponseHead};
+
+use super::connection::Cut;
+
+/// Heads and trailers whose buffers are larger than this, in bytes, are not kept for another stream.
+const KEPT_BYTES_MAX: usize = 4096;
+
+/// What has arrived on one stream and was not taken by its exchange yet.
+///
+/// All that every poll needs is in one cache line: of hundreds of streams that wait, none is in the nearer caches when its turn comes, and each
+/// line that is touched is a cache miss.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(super) struct StreamState {
+    /// 0: the entry is free.
+    pub(super) id: u32,
+    /// Nothing follows what is in `input`.
+    pub(super) is_ended: bool,
+    /// Trailers came, and are in `received`.
+    pub(super) has_trailers: bool,
+    /// A response's head came, and is in `received`.
+    pub(super) has_head: bool,
+    /// The request's head is beyond the limits, and was not kept.
+    pub(super) is_too_large: bool,
+    /// The waker of the exchange that waits for data.
+    pub(super) reader: Option<Waker>,
+    /// DATA: at most the stream's window.
+    pub(super) input: Buffer,
+    pub(super) cut: Option<Cut>,
+    /// Heads and trailers. `None`: nothing of the kind has come.
+    pub(super) received: Option<Box<ReceivedHeads>>,
+    /// The waker of the exchange that waits to send.
+    pub(super) writer: Option<Waker>,
+}
+
+/// Heads and trailers of one stream, with their buffers. They are in use from their arrival until the end of the exchange, which is a short time:
+/// few are in use at once, and the streams reuse them.
+#[derive(Default)]
+pub(super) struct ReceivedHeads {
+    pub(super) head: ResponseHead,
+    pub(super) head_bytes: Vec<u8>,
+    pub(super) trailers: Vec<Field>,
+    pub(super) trailer_bytes: Vec<u8>,
+    /// Heads behind `head`: there is more than one only where informational responses come.
+    pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
+}
+
+impl ReceivedHeads {
+    /// Clears it for reuse. False: its buffers are too large to be kept.
+    pub(super) fn clear(&mut self) -> bool {
+        if !self.heads.is_empty() {
+            self.heads = VecDeque::new();
+        }
+        let fields = (self.trailers.capacity() + self.head.fields.capacity()) * size_of::<Field>();
+        self.trailer_bytes.capacity() + self.head_bytes.capacity() + fields <= KEPT_BYTES_MAX
+    }
+}
+
+impl StreamState {
+    pub(super) fn begin(&mut self, id: u32, is_ended: bool, is_too_large: bool) {
+        (self.id, self.is_ended, self.is_too_large) = (id, is_ended, is_too_large);
+    }
+
+    /// Frees the entry.
+    pub(super) fn clear(&mut self) -> Option<Box<ReceivedHeads>> {
+        self.id = 0;
+        self.input = Buffer::none();
+        (self.is_ended, self.has_trailers, self.has_head) = (false, false, false);
+        (self.cut, self.reader, self.writer) = (None, None, None);
+        self.received.take()
+    }
+
+    pub(super) fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    pub(super) fn wake_writer(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+
+    pub(super) fn cut(&mut self, cut: Cut) {
+        self.cut.get_or_insert(cut);
+        self.wake_reader();
+        self.wake_writer();
+    }
+}

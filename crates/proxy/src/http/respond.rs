@@ -1,0 +1,280 @@
+//! What a client is told when no endpoint's answer can be had: the one function that turns reasons into statuses.
+
+use net::clock;
+use telemetry::{Reason, ReasonGroup};
+use wire::h1;
+use wire::message::{Method, Version};
+
+use crate::error::Error;
+use crate::exchange::transfer::Head;
+use crate::grpc::Answer;
+use crate::http::headers::{self, Out};
+
+/// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
+#[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
+pub(crate) fn status(error: &Error) -> Option<u16> {
+    Some(match error.reason {
+        Reason::BadRequestLine
+        | Reason::BadHeader
+        | Reason::BadFraming
+        | Reason::BadHost
+        | Reason::AmbiguousPath
+        | Reason::PlainHttp => 400,
+        Reason::BadVersion => 505,
+        // RFC 9220 section 3, which says it for HTTP/3, of a protocol that is not supported.
+        Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,
+        Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
+        Reason::UriTooLong => 414,
+        Reason::BodyTooLarge => 413,
+        Reason::RateLimited => 429, // RFC 6585 section 4
+        Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
+        Reason::ExpectationFailed => 417,
+        Reason::NoRoute => 404,
+        // RFC 9110 section 15.5.20: the client may try again over a connection of its own.
+        Reason::Misdirected => 421,
+        // Nobody to ask now; later there may be.
+        Reason::ConnectionsFull
+        | Reason::MemoryFull
+        | Reason::NoEndpoint
+        | Reason::PendingFull
+        | Reason::PendingTimeout
+        | Reason::NoLocalResources
+        | Reason::Draining => 503,
+        // RFC 9110 section 15.6.3: the endpoint, or the way to it, gave no valid answer.
+        Reason::ConnectRefused
+        | Reason::ConnectFailed
+        | Reason::UpstreamTls
+        | Reason::UpstreamTlsExpired
+        | Reason::UpstreamTlsIssuer
+        | Reason::UpstreamTlsName
+        | Reason::UpstreamTlsCertificate
+        | Reason::UpstreamTlsAlert
+        | Reason::UpstreamReset
+        | Reason::UpstreamEof
+        | Reason::UpstreamBadHead
+        | Reason::UpstreamBadFraming
+        | Reason::UpstreamHeadTooLarge
+        | Reason::UpstreamNotGrpc
+        | Reason::UpstreamH2
+        | Reason::UpstreamRefused
+        | Reason::UpstreamPingTimeout
+        | Reason::RetryBudget => 502,
+        // RFC 9110 section 15.6.5: no answer in time.
+        Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,
+        Reason::ClientReset
+        | Reason::ClientEof
+        | Reason::SlowRead
+        | Reason::ReadTooSlow
+        | Reason::IdleTimeout
+        | Reason::TunnelIdle
+        | Reason::BadProxyProtocol
+        | Reason::ProxyProtocolTimeout
+        | Reason::TlsHandshake
+        | Reason::TlsHandshakeTimeout
+        // Whoever breaks the protocol is told in its words: RST_STREAM or GOAWAY.
+        | Reason::NotHttp
+        | Reason::H2Preface
+        | Reason::H2FrameSize
+        | Reason::H2StreamId
+        | Reason::H2StreamClosed
+        | Reason::H2Padding
+        | Reason::H2Continuation
+        | Reason::H2Push
+        | Reason::H2Setting
+        | Reason::H2Priority
+        | Reason::H2WindowUpdate
+        | Reason::H2FlowControl
+        | Reason::H2Compression
+        | Reason::H2Field
+        | Reason::H2ConnectionField
+        | Reason::H2PseudoHeader
+        | Reason::H2Authority
+        | Reason::H2ContentLength
+        | Reason::H2Response
+        | Reason::H2Trailers
+        | Reason::H2HeadTooLarge
+        | Reason::H2HeadFlood
+        | Reason::H2StreamLimit
+        | Reason::H2Glitches
+        | Reason::H2OutputFlood
+        | Reason::H2SettingsTimeout
+        | Reason::H2PingTimeout
+        | Reason::MirrorTooLarge
+        | Reason::MirrorFull
+        | Reason::MirrorFailed => return None,
+        // Nothing that time mends (HTTPBackendRef of the Gateway API says 500, too).
+        Reason::ClusterMissing | Reason::Internal => 500,
+    })
+}
+
+/// The standard's phrase for a status that this program makes itself.
+pub(crate) fn phrase(status: u16) -> &'static str {
+    match status {
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        404 => "Not Found",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        _ => "Error",
+    }
+}
+
+/// What a client is told of a reason: what it did itself, or asked for. What went wrong behind this hop is for the access log and the metrics.
+pub(crate) fn word(reason: Reason) -> Option<&'static str> {
+    matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing).then_some(reason.name())
+}
+
+/// A response that is made here: the status, and a word as one line of text that names no endpoint and no cluster.
+pub(crate) struct Own<'o> {
+    pub(crate) status: u16,
+    /// The reason, or what it is, where the client is told.
+    pub(crate) word: Option<&'static str>,
+    /// A field that belongs to this status: its name and value.
+    pub(crate) field: Option<(&'static str, &'o [u8])>,
+}
+
+impl Own<'_> {
+    fn body(&self) -> String {
+        let (status, phrase) = (self.status, phrase(self.status));
+        self.word.map_or_else(|| format!("{status} {phrase}\n"), |word| format!("{status} {phrase}: {word}\n"))
+    }
+}
+
+/// Writes a whole response; of HTTP/2 its head, and gives its body.
+pub(crate) fn write_own(out: Head<'_>, own: &Own<'_>, to: &headers::ResponseContext) -> Option<String> {
+    let out = match out {
+        Head::H1(out) => {
+            write(out, own, to);
+            return None;
+        }
+        Head::H2(out) => out,
+    };
+    let body = own.body();
+    out.status = own.status;
+    out.field(b"content-type", b"text/plain; charset=utf-8", false);
+    out.field(b"date", &clock::http_date(), false);
+    if let Some((name, value)) = own.field {
+        out.field(name.as_bytes(), value, false);
+    }
+    h1::decimal(out.value(b"content-length"), body.len() as u64);
+    out.end(false);
+    (to.method != Method::Head).then_some(body)
+}
+
+/// Writes the response to a call, whose trailers are in its head.
+pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_alive: bool) {
+    match out {
+        Head::H1(out) => {
+            h1::status_line(out, Version::Http11, 200, b"OK");
+            for (name, value) in answer.head() {
+                h1::field(out, name, value);
+            }
+            h1::field(out, b"date", &clock::http_date());
+            h1::field(out, b"content-length", b"0");
+            write_persistence(out, keep_alive, version);
+            out.extend_from_slice(b"\r\n");
+        }
+        Head::H2(out) => {
+            out.status = 200;
+            for (name, value) in answer.head() {
+                out.field(name, value, false);
+            }
+            out.field(b"date", &clock::http_date(), false);
+        }
+    }
+}
+
+/// Writes a whole response in the bytes of HTTP/1.
+pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext) {
+    let Own { status, field, .. } = own;
+    let body = own.body();
+    h1::status_line(out, Version::Http11, *status, phrase(*status).as_bytes());
+    h1::field(out, b"content-type", b"text/plain; charset=utf-8");
+    h1::field(out, b"date", &clock::http_date());
+    if let Some((name, value)) = field {
+        h1::field(out, name.as_bytes(), value);
+    }
+    out.extend_from_slice(b"content-length: ");
+    h1::decimal(out, body.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    write_persistence(out, to.keep_alive, to.version);
+    out.extend_from_slice(b"\r\n");
+    if to.method != Method::Head {
+        out.extend_from_slice(body.as_bytes());
+    }
+}
+
+fn write_persistence(out: &mut Vec<u8>, keep_alive: bool, version: Version) {
+    match (keep_alive, version) {
+        (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+        (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        (true, Version::Http11 | Version::Http2) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_says_status_and_reason() {
+        let check = |own: Own<'_>, method, keep_alive, expect: &str| {
+            let mut out = Vec::new();
+            let to = headers::ResponseContext { method, version: Version::Http11, keep_alive, web: None };
+            write(&mut out, &own, &to);
+            let date = clock::http_date();
+            let text = String::from_utf8(out).unwrap();
+            // A second may have passed.
+            let at = text.find("\r\ndate: ").unwrap() + 2;
+            let undated = format!("{}{}", &text[..at], &text[at + "date: \r\n".len() + date.len()..]);
+            assert_eq!(undated, expect);
+        };
+        check(
+            Own { status: 502, word: word(Reason::ConnectRefused), field: None },
+            Method::Get,
+            true,
+            "HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 16\r\n\r\n502 Bad Gateway\n",
+        );
+        check(
+            Own { status: 404, word: word(Reason::NoRoute), field: None },
+            Method::Get,
+            false,
+            "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 24\r\nconnection: close\r\n\r\n\
+             404 Not Found: no_route\n",
+        );
+        check(
+            Own { status: 308, word: Some("redirect"), field: Some(("location", b"https://a/")) },
+            Method::Head,
+            true,
+            "HTTP/1.1 308 Permanent Redirect\r\ncontent-type: text/plain; charset=utf-8\r\nlocation: https://a/\r\n\
+             content-length: 33\r\n\r\n",
+        );
+    }
+
+    #[test]
+    fn every_status_has_its_phrase() {
+        for reason in Reason::ALL {
+            if let Some(status) = status(&Error::internal(*reason)) {
+                assert_ne!(phrase(status), "Error", "{status} of {}", reason.name());
+            }
+        }
+        for status in [301, 302, 303, 307, 308] {
+            assert_ne!(phrase(status), "Error", "{status}");
+        }
+    }
+}

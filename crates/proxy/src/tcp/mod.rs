@@ -1,0 +1,213 @@
+//! One downstream connection of a TCP listener: choose, connect, relay.
+
+pub(crate) mod passthrough;
+pub(crate) mod relay;
+pub(crate) mod upgrade;
+
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::{Outcome, Proof, Redispatch};
+use model::HashKey;
+use net::buffer::Buffer;
+use net::clock;
+use net::timer::Timer;
+use smallvec::SmallVec;
+use telemetry::{ListenerCounters, Reason};
+use tokio::net::TcpStream;
+
+use self::relay::{End, Moved};
+use crate::downstream::watch::Watched;
+use crate::error::{Error, Side};
+use crate::exchange::record::AccessRecord;
+use crate::stream::Stream;
+use crate::upstream::cluster::{Cluster, Demand, Endpoint, Lease};
+use crate::upstream::connect::{self, OnBehalfOf, Upstream, Wanted};
+use crate::worker::{ConnectionGuard, ListenerView, Worker};
+
+/// Endpoints that are tried for one connection, not counting those that could not be reached, as far as [`Redispatch`] goes. Nothing is sent
+/// before one accepts, so that trying is safe.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
+pub(crate) async fn serve(
+    worker: &Worker,
+    listener: Rc<ListenerView>,
+    stream: TcpStream,
+    input: Buffer,
+    who: OnBehalfOf,
+    connection: &ConnectionGuard,
+) {
+    let model::Protocol::Tcp(policy) = &listener.plan.policy.protocol else { return };
+    let Some(cluster) = listener.clusters.get(policy.to.0).cloned() else { return };
+    let idle_timeout = policy.idle_timeout;
+    relay(worker, listener, cluster, Stream::Plain(stream), input, who, idle_timeout, connection).await;
+}
+
+/// Relays one connection to an endpoint of a cluster, and logs it.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is a part of the connection, and none has a use without the others"
+)]
+pub(crate) async fn relay(
+    worker: &Worker,
+    listener: Rc<ListenerView>,
+    cluster: Rc<Cluster>,
+    mut stream: Stream,
+    input: Buffer,
+    who: OnBehalfOf,
+    idle_timeout: Duration,
+    connection: &ConnectionGuard,
+) {
+    let timer = Timer::new(&worker.timers);
+    let begun_us = clock::now_us();
+    let mut record = AccessRecord::tcp(begun_us);
+    let mut moved = Moved::default();
+
+    let opened = open(&cluster, who, &stream, &timer, &mut record).await;
+    let kept = Kept::of(&listener, &cluster);
+    // The connection may last for days, and snapshots come by the minute.
+    drop((listener, cluster));
+    let outcome = match opened {
+        Ok((lease, mut upstream)) => {
+            record.added_us = clock::now_us().saturating_sub(begun_us);
+            let ends =
+                (End { stream: &mut stream, input }, End { stream: &mut upstream.stream, input: upstream.input });
+            let outcome =
+                relay::run(ends.0, ends.1, &timer, crate::millis(idle_timeout), &mut moved, || connection.ends()).await;
+            if let Err(Error { side: Side::Upstream, .. }) = &outcome {
+                kept.record_reset(&lease.endpoint);
+            }
+            if outcome.is_err() {
+                // What ends in failure on one side must not look complete on the other.
+                stream.reset_on_close();
+                upstream.stream.reset_on_close();
+            }
+            outcome
+        }
+        Err(error) => {
+            stream.reset_on_close();
+            Err(error)
+        }
+    };
+    kept.counters.bytes_received.add(moved.upstream);
+    kept.counters.bytes_sent.add(moved.downstream);
+    record.bytes_in = moved.upstream;
+    record.bytes_out = moved.downstream;
+    if let Err(mut error) = outcome {
+        if worker.is_cut() {
+            error = Error::internal(Reason::Draining);
+        }
+        kept.counters.reasons.inc(error.reason);
+        tracing::debug!(listener = kept.names.0, client = %who.client, %error, "relay failed");
+        record.reason = Some(error.reason);
+    }
+    kept.counters.requests.inc();
+    worker.log_tcp(&kept.names.0, &kept.names.1, who.client, &record);
+}
+
+/// What a connection keeps of the snapshot under which it began.
+struct Kept {
+    /// Of the listener.
+    counters: Arc<ListenerCounters>,
+    /// Of the listener and the cluster.
+    names: (String, String),
+    cluster: Weak<Cluster>,
+}
+
+impl Kept {
+    fn of(listener: &ListenerView, cluster: &Rc<Cluster>) -> Self {
+        Self {
+            counters: listener.counters.clone(),
+            names: (listener.plan.policy.name.clone(), cluster.plan.policy.name.clone()),
+            cluster: Rc::downgrade(cluster),
+        }
+    }
+
+    /// The endpoint has broken the connection off.
+    fn record_reset(&self, endpoint: &Endpoint) {
+        match self.cluster.upgrade() {
+            Some(cluster) => cluster.record(endpoint, clock::now_ms(), Outcome::Reset),
+            // Under another snapshot the endpoint may have another place, or none: it is counted, and not ejected for it.
+            None => endpoint.counters.resets.inc(),
+        }
+    }
+}
+
+async fn open(
+    cluster: &Rc<Cluster>,
+    who: OnBehalfOf,
+    client: &Stream,
+    timer: &Timer,
+    record: &mut AccessRecord,
+) -> Result<(Lease, Upstream), Error> {
+    // A FIN is passed on to the endpoint: the other direction may go on.
+    let client = Watched { stream: client, leaves_by_fin: false };
+    let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
+    let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
+    let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
+    cluster.counters.requests.inc();
+    let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
+    loop {
+        let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline_ms: u64::MAX };
+        let lease = match cluster.lease_or_wait(clock::now_ms(), &demand, client, timer).await {
+            Ok(lease) => lease,
+            // That there is no other endpoint is not what went wrong.
+            Err(error) => return Err(failed.unwrap_or(error)),
+        };
+        let now_ms = lease.at_ms;
+        record.handle_attempt(&lease.endpoint);
+        lease.endpoint.counters.requests.inc();
+        let begun_us = now_ms.saturating_mul(1000);
+        let wanted = Wanted {
+            who: &who,
+            client: Some(client),
+            begun_us,
+            fresh_since_us: Some(begun_us),
+            now_ms,
+            deadline_ms: u64::MAX,
+        };
+        let made = connect::connect(cluster, &lease.endpoint, &wanted, timer);
+        match connect::unless_gone(&wanted, made).await {
+            Ok(upstream) => {
+                let now_ms = clock::now_ms();
+                cluster.record(&lease.endpoint, now_ms, Outcome::Success);
+                if lease.was_ejected {
+                    cluster.readmit(&lease.endpoint, now_ms, Proof::Connected);
+                }
+                cluster.counters.tunnels.inc();
+                return Ok((lease, upstream));
+            }
+            Err(error) => {
+                // The endpoint is not to blame where this host has run out of something, or where the client has left.
+                if error.side != Side::Upstream {
+                    return Err(error);
+                }
+                let now_ms = clock::now_ms();
+                cluster.record(&lease.endpoint, now_ms, Outcome::ConnectFailure);
+                tried.push(lease.endpoint.index);
+                let is_free =
+                    connect::is_unreachable(&error) && redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms);
+                attempts += usize::from(!is_free);
+                if attempts == ATTEMPTS_MAX || tried.len() == cluster.endpoints.len() {
+                    return Err(error);
+                }
+                if is_free {
+                    cluster.counters.redispatches.inc();
+                } else {
+                    cluster.counters.retries.inc();
+                }
+                failed = Some(error);
+            }
+        }
+    }
+}
+
+/// A connection has an address and nothing else to hash.
+fn hash(key: &HashKey, client: SocketAddr) -> u64 {
+    match key {
+        HashKey::ClientIp | HashKey::Header(_) | HashKey::Cookie(_) => crate::upstream::hash::ip(client.ip()),
+    }
+}

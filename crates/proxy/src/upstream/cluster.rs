@@ -1,0 +1,570 @@
+//! One worker's view of a cluster: which endpoint gets the next request, and whether it may have one at all.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+use balance::{Backoff, EndpointState, EndpointStatus, Outcome, Picker, Proof, RetryBudget};
+use model::HashKey;
+use net::clock;
+use net::timer::Timer;
+use telemetry::{ClusterCounters, EndpointCounters, Gauge, Reason};
+use tokio::sync::Notify;
+
+use crate::downstream::watch::Watched;
+use crate::error::Error;
+use crate::upstream::pool::Pool;
+use crate::worker::snapshot::ClusterPlan;
+
+/// Of every picker of the process: the same for all its workers, or their round robins would not add up. Any number will do.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A cluster as one worker uses it, under one snapshot.
+pub(crate) struct Cluster {
+    pub(crate) plan: Arc<ClusterPlan>,
+    pub(crate) endpoints: Vec<Rc<Endpoint>>,
+    pub(crate) counters: Arc<ClusterCounters>,
+    picker: RefCell<Picker>,
+    /// The same through all snapshots.
+    pub(crate) budget: Rc<RefCell<RetryBudget>>,
+    backoff: RefCell<Backoff>,
+}
+
+/// An endpoint as one worker uses it.
+pub(crate) struct Endpoint {
+    /// Its place in the cluster's state.
+    pub(crate) index: usize,
+    pub(crate) state: Arc<EndpointState>,
+    /// The name by which it was found.
+    pub(crate) host: Option<Box<str>>,
+    pub(crate) pool: Pool,
+    pub(crate) counters: Arc<EndpointCounters>,
+}
+
+/// Requests that wait for a connection, of all workers.
+#[derive(Default)]
+pub(crate) struct Breaker {
+    pending: AtomicUsize,
+    /// Leases given back while somebody waited.
+    releases: AtomicU64,
+    freed: Notify,
+}
+
+/// What a request, or a connection, asks of its cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Demand<'d> {
+    /// What the choice goes by, where it goes by a hash.
+    pub(crate) key: u64,
+    /// Endpoints that are not to be chosen: they have failed it.
+    pub(crate) tried: &'d [usize],
+    /// One that is ejected will do where there is no other: it has failed, and may fail again, which is no worse than to give up.
+    pub(crate) takes_ejected: bool,
+    /// When its time is over; `u64::MAX`: never.
+    pub(crate) deadline_ms: u64,
+}
+
+/// The right to use one connection of an endpoint.
+pub(crate) struct Lease {
+    pub(crate) endpoint: Rc<Endpoint>,
+    /// The endpoint was ejected when it was chosen: for want of another, or in panic.
+    pub(crate) was_ejected: bool,
+    /// When it was given, after what waiting there was, in milliseconds.
+    pub(crate) at_ms: u64,
+    /// Not the cluster's plan: a lease may last for days, and would keep every endpoint of its snapshot.
+    breaker: Arc<Breaker>,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        plan: Arc<ClusterPlan>,
+        endpoints: Vec<Rc<Endpoint>>,
+        counters: Arc<ClusterCounters>,
+        worker: usize,
+        workers: usize,
+        budget: Rc<RefCell<RetryBudget>>,
+    ) -> Self {
+        let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
+        // Another for each worker, and each process: what they wait for is to be not the same.
+        let seed = if cfg!(test) { 0 } else { clock::now_us() };
+        let backoff = RefCell::new(Backoff::new(seed ^ worker as u64));
+        Self { plan, endpoints, counters, picker: RefCell::new(picker), budget, backoff }
+    }
+
+    /// What is to be hashed for this cluster's choice; `None`: nothing.
+    pub(crate) fn hash_key(&self) -> Option<&HashKey> {
+        match &self.plan.policy.algorithm {
+            model::Algorithm::Maglev(key) => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Chooses an endpoint that has a connection's worth of room.
+    ///
+    /// # Errors
+    /// There is none, or it must be waited for: [`Cluster::wait_for_lease`].
+    pub(crate) fn lease(&self, now_ms: u64, demand: &Demand<'_>) -> Result<Lease, Full> {
+        // Whoever waits came first.
+        if self.has_queue() { Err(Full::NoRoom) } else { self.try_lease(now_ms, demand) }
+    }
+
+    /// The same, and waits where it must: see [`Cluster::wait_for_lease`].
+    ///
+    /// # Errors
+    /// As [`Cluster::wait_for_lease`].
+    pub(crate) async fn lease_or_wait(
+        &self,
+        now_ms: u64,
+        demand: &Demand<'_>,
+        client: Watched<'_>,
+        timer: &Timer,
+    ) -> Result<Lease, Error> {
+        match self.lease(now_ms, demand) {
+            Ok(lease) => Ok(lease),
+            Err(Full::NoEndpoint) => Err(Error::internal(self.nobody())),
+            Err(Full::NoRoom) => Box::pin(self.wait_for_lease(now_ms, demand, client, timer)).await,
+        }
+    }
+
+    /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
+    ///
+    /// # Errors
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`].
+    pub(crate) fn lease_at_once(&self, now_ms: u64, key: u64) -> Result<Lease, Error> {
+        if self.has_queue() {
+            return Err(Error::internal(Reason::PendingFull));
+        }
+        let demand = Demand { key, tried: &[], takes_ejected: false, deadline_ms: u64::MAX };
+        self.try_lease(now_ms, &demand).map_err(|full| match full {
+            Full::NoEndpoint => Error::internal(self.nobody()),
+            Full::NoRoom => Error::internal(Reason::PendingFull),
+        })
+    }
+
+    /// The same at one endpoint, for a client that comes back to it. One that drains, or has the weight 0, takes no new clients and still
+    /// serves those it has.
+    pub(crate) fn lease_of(&self, index: usize, now_ms: u64) -> Option<Lease> {
+        let state = &self.plan.state;
+        let is_usable = match state.status(index, now_ms)? {
+            EndpointStatus::Healthy | EndpointStatus::Draining => true,
+            EndpointStatus::Unhealthy | EndpointStatus::Ejected { .. } => state.panicking(now_ms),
+        };
+        if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
+    }
+
+    /// Whether there is an endpoint that is not in `tried` and takes new work, in panic even if it is unhealthy or ejected.
+    pub(crate) fn has_other(&self, tried: &[usize], takes_ejected: bool, now_ms: u64) -> bool {
+        let state = &self.plan.state;
+        let is_there = |takes_work: fn(EndpointStatus) -> bool| {
+            (0..self.endpoints.len()).any(|index| {
+                let is_new = state.weight(index) > 0 && !tried.contains(&index);
+                is_new && state.status(index, now_ms).is_some_and(takes_work)
+            })
+        };
+        is_there(|status| status == EndpointStatus::Healthy)
+            || state.panicking(now_ms) && is_there(|status| status != EndpointStatus::Draining)
+            || takes_ejected && state.last_resort(now_ms, |index| tried.contains(&index)).is_some()
+    }
+
+    /// How long to wait before a retry, the first of which is 1, in milliseconds.
+    pub(crate) fn backoff_ms(&self, retry: u32) -> u64 {
+        self.backoff.borrow_mut().wait_ms(retry)
+    }
+
+    /// What its endpoints are reached by, as their requests say it.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.plan.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Why no endpoint can be chosen.
+    pub(crate) fn nobody(&self) -> Reason {
+        if self.plan.policy.is_missing { Reason::ClusterMissing } else { Reason::NoEndpoint }
+    }
+
+    /// Whether somebody waits for room, and so came first.
+    fn has_queue(&self) -> bool {
+        self.plan.breaker.pending() > 0 && self.plan.policy.limits.connections_max.is_some()
+    }
+
+    fn try_lease(&self, now_ms: u64, demand: &Demand<'_>) -> Result<Lease, Full> {
+        let Demand { key, tried, .. } = *demand;
+        let mut picker = self.picker.borrow_mut();
+        let state = &self.plan.state;
+        let Some(pick) = picker.pick(state, now_ms, key, tried) else {
+            return self.last_resort(now_ms, demand).ok_or(Full::NoEndpoint);
+        };
+        if pick.panicked {
+            self.counters.panic_picks.inc();
+        }
+        if let Some(lease) = self.take(pick.index, now_ms) {
+            return Ok(lease);
+        }
+        // The one chosen is full: any other that has room will do. The room may go to another worker in between; then the next is tried.
+        let is_out = |index: usize| tried.contains(&index) || self.is_full(index);
+        for _ in 0..self.endpoints.len() {
+            let Some(pick) = picker.pick_unless(state, now_ms, key, is_out) else { break };
+            if let Some(lease) = self.take(pick.index, now_ms) {
+                return Ok(lease);
+            }
+        }
+        Err(Full::NoRoom)
+    }
+
+    /// Room at an ejected endpoint, for a request that has nowhere else to go.
+    fn last_resort(&self, now_ms: u64, demand: &Demand<'_>) -> Option<Lease> {
+        if !demand.takes_ejected {
+            return None;
+        }
+        let is_out = |index: usize| demand.tried.contains(&index) || self.is_full(index);
+        self.take(self.plan.state.last_resort(now_ms, is_out)?, now_ms)
+    }
+
+    fn is_full(&self, index: usize) -> bool {
+        let max = self.plan.policy.limits.connections_max.unwrap_or(usize::MAX);
+        self.endpoints.get(index).is_none_or(|endpoint| endpoint.state.connections() as usize >= max)
+    }
+
+    fn take(&self, index: usize, now_ms: u64) -> Option<Lease> {
+        let endpoint = self.endpoints.get(index)?;
+        match self.plan.policy.limits.connections_max {
+            None => endpoint.state.open_connection(),
+            Some(max) if endpoint.state.try_open_connection(max) => {}
+            Some(_) => return None,
+        }
+        endpoint.state.begin_request();
+        let was_ejected = endpoint.state.is_ejected(now_ms);
+        let breaker = self.plan.breaker.clone();
+        Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, breaker })
+    }
+
+    /// Waits for a connection's worth of room as long as `client` is there.
+    ///
+    /// # Errors
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`]; those of
+    /// [`Error::client_io`].
+    pub(crate) async fn wait_for_lease(
+        &self,
+        now_ms: u64,
+        demand: &Demand<'_>,
+        client: Watched<'_>,
+        timer: &Timer,
+    ) -> Result<Lease, Error> {
+        let deadline_ms = demand.deadline_ms;
+        let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
+        let pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
+        let _counted = Counted::new(&self.counters.pending);
+        timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
+        tokio::select! {
+            biased;
+            error = client.gone() => Err(error),
+            outcome = self.queue(pending.is_first, demand, timer) => outcome.map_err(|reason| match reason {
+                Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
+                reason => Error::internal(reason),
+            }),
+        }
+    }
+
+    /// Waits in a queue in which the first to come is the first to be woken.
+    async fn queue(&self, is_first: bool, demand: &Demand<'_>, timer: &Timer) -> Result<Lease, Reason> {
+        let breaker = &self.plan.breaker;
+        let mut may_try = is_first;
+        let mut passed_on = breaker.releases.load(Relaxed);
+        loop {
+            let notified = breaker.freed.notified();
+            tokio::pin!(notified);
+            // Asked before looking, so that room made in between is not missed.
+            notified.as_mut().enable();
+            if may_try {
+                match self.try_lease(clock::now_ms(), demand) {
+                    Ok(lease) => return Ok(lease),
+                    Err(Full::NoEndpoint) => return Err(self.nobody()),
+                    Err(Full::NoRoom) => {}
+                }
+                // The room may be at an endpoint that this request has tried: the next one is to look. Once for each release, or two that
+                // wait for the same would wake each other, and one alone itself, without end.
+                let release = breaker.releases.load(Relaxed);
+                if !demand.tried.is_empty() && release != passed_on {
+                    passed_on = release;
+                    breaker.freed.notify_one();
+                }
+            }
+            timer.guard(notified).await.map_err(|_| Reason::PendingTimeout)?;
+            may_try = true;
+        }
+    }
+
+    /// Takes note that an endpoint works again, if it was ejected.
+    pub(crate) fn readmit(&self, endpoint: &Endpoint, now_ms: u64, proof: Proof) {
+        if self.plan.state.readmit(endpoint.index, now_ms, proof) {
+            let (cluster, endpoint) = (&self.plan.policy.name, endpoint.state.address());
+            tracing::info!(cluster, %endpoint, ?proof, "ejection ended early: the endpoint works again");
+        }
+    }
+
+    /// Takes note of how an endpoint did, a moment ago.
+    pub(crate) fn record(&self, endpoint: &Endpoint, now_ms: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::Success => {}
+            Outcome::ConnectFailure => endpoint.counters.unreachable.inc(),
+            Outcome::Failure5xx => endpoint.counters.errors.inc(),
+            Outcome::Reset => endpoint.counters.resets.inc(),
+            Outcome::Timeout => endpoint.counters.timeouts.inc(),
+        }
+        let Some(ejection) = self.plan.state.record(endpoint.index, now_ms, outcome) else { return };
+        endpoint.counters.ejections.inc();
+        tracing::warn!(
+            cluster = self.plan.policy.name,
+            endpoint = %endpoint.state.address(),
+            failures = ejection.failures,
+            last = ?ejection.outcome,
+            "ejected",
+        );
+        let replaced = ejection.in_place_of.and_then(|index| self.endpoints.get(index));
+        if let Some(replaced) = replaced {
+            let (cluster, endpoint) = (&self.plan.policy.name, replaced.state.address());
+            tracing::info!(cluster, %endpoint, "ejection ended early: no other endpoint takes connections");
+        }
+    }
+}
+
+/// Why there is no lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// No endpoint can be chosen.
+    NoEndpoint,
+    /// Those that can be chosen have no room.
+    NoRoom,
+}
+
+/// One request's place among those that wait.
+struct Pending<'b> {
+    breaker: &'b Breaker,
+    /// Nobody waited before.
+    is_first: bool,
+}
+
+impl<'b> Pending<'b> {
+    fn new(breaker: &'b Breaker, pending_max: usize) -> Option<Self> {
+        // Before the first look for room, in the order that all threads see: see `EndpointState`.
+        let before = breaker.pending.fetch_add(1, SeqCst);
+        let pending = Self { breaker, is_first: before == 0 };
+        (before < pending_max).then_some(pending)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.breaker.pending.fetch_sub(1, SeqCst);
+    }
+}
+
+/// One of what a gauge counts, until it is dropped: a wait may end because its future is dropped.
+struct Counted<'g>(&'g Gauge);
+
+impl<'g> Counted<'g> {
+    fn new(gauge: &'g Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Breaker {
+    /// Requests that wait now.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.load(SeqCst)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.endpoint.state.end_request();
+        self.endpoint.state.close_connection();
+        // Behind the room that was made, in the order that all threads see: see `EndpointState`. Under another snapshot there may be a limit where
+        // this one has none: whoever waits is told.
+        if self.breaker.pending() > 0 {
+            self.breaker.releases.fetch_add(1, Relaxed);
+            self.breaker.freed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    use balance::ClusterState;
+    use net::timer::Timers;
+
+    use super::*;
+    use crate::stream::Stream;
+
+    /// Endpoints that take one connection each.
+    fn cluster(addresses: &[&str], is_missing: bool) -> Cluster {
+        let mut policy = model::Cluster { is_missing, ..model::Cluster::new("c", Vec::new()) };
+        policy.limits.connections_max = Some(1);
+        let state = |address: &&str| (Arc::new(EndpointState::new(address.parse().unwrap())), 1);
+        let states: Vec<_> = addresses.iter().map(state).collect();
+        let endpoints = states.iter().enumerate().map(|(index, (state, _))| {
+            let (state, pool) = (state.clone(), Pool::default());
+            Rc::new(Endpoint { index, state, host: None, pool, counters: Arc::default() })
+        });
+        let endpoints = endpoints.collect();
+        let state = Arc::new(ClusterState::new(&policy, states));
+        let plan = ClusterPlan {
+            policy: policy.into(),
+            state,
+            breaker: Arc::default(),
+            tls: None,
+            sticky: None,
+            hosts: HashMap::new(),
+        };
+        let plan = Arc::new(plan);
+        Cluster::new(plan, endpoints, Arc::default(), 0, 1, Rc::new(RefCell::new(RetryBudget::new())))
+    }
+
+    fn demand(tried: &[usize], takes_ejected: bool) -> Demand<'_> {
+        Demand { key: 0, tried, takes_ejected, deadline_ms: u64::MAX }
+    }
+
+    /// A client, and the other end of its connection.
+    async fn client() -> (Stream, tokio::net::TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (Stream::Plain(listener.accept().await.unwrap().0), far)
+    }
+
+    fn watched(stream: &Stream) -> Watched<'_> {
+        Watched { stream, leaves_by_fin: false }
+    }
+
+    #[tokio::test]
+    async fn nobody_yet_is_not_nobody_ever() {
+        let (client, _far) = client().await;
+        let check = |is_missing, reason, status| {
+            let cluster = cluster(&[], is_missing);
+            let timers = Timers::default();
+            let timer = Timer::new(&timers);
+            let anything = demand(&[], false);
+            let mut lease = Box::pin(cluster.lease_or_wait(0, &anything, watched(&client), &timer));
+            let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("nothing to wait for")
+            };
+            assert_eq!((error.reason, crate::http::respond::status(&error)), (reason, Some(status)));
+            assert_eq!(cluster.lease_at_once(0, 0).err().map(|error| error.reason), Some(reason));
+        };
+        check(false, Reason::NoEndpoint, 503);
+        check(true, Reason::ClusterMissing, 500);
+    }
+
+    #[test]
+    fn another_is_one_that_takes_work() {
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], false);
+        let check = |tried: &[usize], expect| assert_eq!(cluster.has_other(tried, false, 0), expect, "{tried:?}");
+        check(&[], true);
+        check(&[0, 1], true);
+        check(&[2, 0, 1, 0], false);
+        cluster.plan.state.set_draining(2, true, 0);
+        check(&[0, 1], false);
+        check(&[0], true);
+        // Half of what counts is usable: the rest is not.
+        cluster.plan.state.set_healthy(1, false, 0);
+        check(&[0], false);
+        check(&[1], true);
+        // Less than that is panic, in which all are but those that drain.
+        cluster.plan.state.set_healthy(0, false, 0);
+        check(&[0], true);
+        check(&[0, 1], false);
+    }
+
+    #[test]
+    fn an_ejected_endpoint_is_for_those_who_have_nowhere_else_to_go() {
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2"], false);
+        (0..5).for_each(|_| cluster.record(&cluster.endpoints[0], 0, Outcome::ConnectFailure));
+        let check = |tried: &[usize], takes_ejected, expect: Option<(usize, bool)>| {
+            assert_eq!(cluster.has_other(tried, takes_ejected, 0), expect.is_some(), "{tried:?} {takes_ejected}");
+            let leased = cluster.try_lease(0, &demand(tried, takes_ejected)).ok();
+            assert_eq!(
+                leased.map(|lease| (lease.endpoint.index, lease.was_ejected)),
+                expect,
+                "{tried:?} {takes_ejected}"
+            );
+        };
+        check(&[], true, Some((1, false)));
+        check(&[1], false, None);
+        check(&[1], true, Some((0, true)));
+        check(&[1, 0], true, None);
+        cluster.readmit(&cluster.endpoints[0], 0, Proof::Connected);
+        check(&[1], false, Some((0, false)));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_resets_its_connection_waits_no_longer() {
+        use tokio::io::AsyncWriteExt;
+        let cluster = cluster(&["127.0.0.1:1"], false);
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let room = cluster.take(0, 0).unwrap();
+        let (client, mut far) = client().await;
+        // Nobody reads what it sends while it waits.
+        far.write_all(b"the body of a request").await.unwrap();
+        let demand = demand(&[], false);
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, watched(&client), &timer));
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        far.shutdown().await.unwrap();
+        client.tcp().unwrap().ready(tokio::io::Interest::READABLE).await.unwrap();
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "half-closed: it is there");
+        net::socket::reset_on_close(&far);
+        drop(far);
+        let error = lease.await.err().expect("nobody waits");
+        assert_eq!((error.reason, cluster.plan.breaker.pending()), (Reason::ClientReset, 0));
+        drop(room);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_while_it_waits_is_no_longer_counted() {
+        let cluster = cluster(&["127.0.0.1:1"], false);
+        let timers = Timers::default();
+        let timer = Timer::new(&timers);
+        let _room = cluster.take(0, 0).unwrap();
+        let (client, _far) = client().await;
+        let demand = demand(&[], false);
+        let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, watched(&client), &timer));
+        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (1, 1));
+        drop(lease);
+        assert_eq!((cluster.counters.pending.get(), cluster.plan.breaker.pending()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn room_at_an_endpoint_that_was_tried_is_waited_past_and_passed_on() {
+        let (client, _far) = client().await;
+        let cluster = cluster(&["127.0.0.1:1", "127.0.0.1:2"], false);
+        let timers = Timers::default();
+        let (retry_timer, other_timer) = (Timer::new(&timers), Timer::new(&timers));
+        let lease = |index| cluster.take(index, 0).unwrap();
+        let (first, second) = (lease(0), lease(1));
+        let mut cx = Context::from_waker(Waker::noop());
+        let (again, anew) = (demand(&[0], false), demand(&[], false));
+        let mut retry = Box::pin(cluster.lease_or_wait(0, &again, watched(&client), &retry_timer));
+        let mut other = Box::pin(cluster.lease_or_wait(0, &anew, watched(&client), &other_timer));
+        assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
+
+        // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.
+        drop(first);
+        assert!(retry.as_mut().poll(&mut cx).is_pending());
+        let Poll::Ready(Ok(taken)) = other.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        assert_eq!(taken.endpoint.index, 0);
+
+        drop(second);
+        let Poll::Ready(Ok(taken)) = retry.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        assert_eq!(taken.endpoint.index, 1);
+    }
+}

@@ -1,0 +1,180 @@
+//! An upstream connection: one from the pool, a stream of one that is shared, or a new one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use model::{ClusterProtocol, ProxyProtocol};
+use net::buffer::Buffer;
+use net::timer::Timer;
+use telemetry::Reason;
+use tokio::io::AsyncWriteExt;
+use wire::proxy_protocol;
+
+use crate::downstream::watch::Watched;
+use crate::error::{Error, Side};
+use crate::stream::Stream;
+use crate::tls;
+use crate::upstream::cluster::{Cluster, Endpoint};
+use crate::worker::snapshot::ClusterPlan;
+
+/// A connection to an endpoint, in use.
+pub(crate) struct Upstream {
+    pub(crate) stream: Stream,
+    /// What the endpoint sent and nobody took yet.
+    pub(crate) input: Buffer,
+    /// It served another request before: the endpoint may be closing it this very moment.
+    pub(crate) is_reused: bool,
+}
+
+/// Who the connection is for, where the endpoint is to be told.
+#[derive(Clone, Copy)]
+pub(crate) struct OnBehalfOf {
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
+}
+
+/// What kind of connection is wanted, and by when.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'w> {
+    pub(crate) who: &'w OnBehalfOf,
+    /// The client whose leaving ends the wait for a connection; `None`: nobody's does.
+    pub(crate) client: Option<Watched<'w>>,
+    /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
+    pub(crate) begun_us: u64,
+    /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
+    pub(crate) fresh_since_us: Option<u64>,
+    pub(crate) now_ms: u64,
+    /// When the request's time is over; `u64::MAX`: never.
+    pub(crate) deadline_ms: u64,
+}
+
+/// Gives a pooled connection, a stream of one that is shared, or opens one.
+///
+/// # Errors
+/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`] and its kinds, [`Reason::UpstreamH2`], each of
+/// the upstream side; [`Reason::NoLocalResources`]; those of [`Error::client_io`] if the client leaves meanwhile. For any of them nothing was sent.
+pub(crate) async fn checkout(
+    cluster: &Cluster,
+    endpoint: &Rc<Endpoint>,
+    wanted: &Wanted<'_>,
+    timer: &Timer,
+) -> Result<Upstream, Error> {
+    if cluster.plan.policy.protocol == ClusterProtocol::H2 {
+        let (handle, is_reused) = match endpoint.pool.mux().try_reserve(wanted) {
+            Some(reserved) => reserved,
+            // In a box, here and below: who does not wait for a connection does not pay for the room that it takes.
+            None => {
+                Box::pin(unless_gone(wanted, endpoint.pool.mux().reserve(cluster, endpoint, wanted, timer))).await?
+            }
+        };
+        if is_reused {
+            cluster.counters.reused.inc();
+        }
+        return Ok(Upstream { stream: Stream::H2(handle), input: Buffer::none(), is_reused });
+    }
+    if wanted.fresh_since_us.is_none()
+        && let Some(stream) = endpoint.pool.take(wanted.now_ms)
+    {
+        cluster.counters.reused.inc();
+        return Ok(Upstream { stream, input: Buffer::none(), is_reused: true });
+    }
+    Box::pin(unless_gone(wanted, connect(cluster, endpoint, wanted, timer))).await
+}
+
+/// Waits for a connection as long as the client is there. What was not sent yet is not sent for a client that has left.
+///
+/// # Errors
+/// Those of `made`; those of [`Error::client_io`] if the client leaves meanwhile.
+pub(crate) async fn unless_gone<T>(
+    wanted: &Wanted<'_>,
+    made: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let Some(client) = wanted.client else { return made.await };
+    tokio::select! {
+        biased;
+        error = client.gone() => Err(error),
+        made = made => made,
+    }
+}
+
+/// Opens a connection for one alone, whatever the cluster speaks.
+///
+/// # Errors
+/// As [`checkout`].
+pub(crate) async fn connect(
+    cluster: &Cluster,
+    endpoint: &Endpoint,
+    wanted: &Wanted<'_>,
+    timer: &Timer,
+) -> Result<Upstream, Error> {
+    let Wanted { who, now_ms, deadline_ms, .. } = *wanted;
+    cluster.counters.connects.inc();
+    timer.set(now_ms.saturating_add(crate::millis(cluster.plan.policy.connect_timeout)).min(deadline_ms));
+    let error = match timer.guard(open(&cluster.plan, endpoint, *who)).await {
+        Ok(Ok(stream)) => return Ok(Upstream { stream, input: Buffer::none(), is_reused: false }),
+        Err(_) if net::clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
+        Err(_) => Error::upstream(Reason::ConnectTimeout),
+        Ok(Err(error)) => failure(error),
+    };
+    if error.side == Side::Upstream {
+        cluster.counters.connect_failures.inc();
+    }
+    Err(error)
+}
+
+/// Whose doing it is that a connection could not be opened.
+pub(crate) fn failure(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        Error::upstream(Reason::ConnectRefused).because(error)
+    } else if is_local(&error) {
+        // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
+        Error::internal(Reason::NoLocalResources).because(error)
+    } else {
+        Error::upstream(tls::reason(&error).unwrap_or(Reason::ConnectFailed)).because(error)
+    }
+}
+
+/// Whether an endpoint could not be reached: it was put to no work. One that does not answer may be busy, and one whose handshake fails has
+/// worked for it: either is to be asked less, not more. One that goes away within a handshake of TLS is [`Reason::ConnectFailed`], and so one of
+/// those that could not be reached.
+pub(crate) fn is_unreachable(error: &Error) -> bool {
+    matches!(error.reason, Reason::ConnectRefused | Reason::ConnectFailed)
+}
+
+/// Out of descriptors, buffers, memory, or ports for the address.
+fn is_local(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let local = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    local.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Connects, and does the handshakes.
+///
+/// # Errors
+/// What [`failure`] tells apart.
+pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
+    let address = endpoint.state.address();
+    let mut stream = net::socket::connect(address).await?;
+    if let Some(version) = plan.policy.send_proxy_protocol {
+        let version = match version {
+            ProxyProtocol::V1 => proxy_protocol::Version::V1,
+            ProxyProtocol::V2 => proxy_protocol::Version::V2,
+        };
+        let mut bytes = Vec::new();
+        proxy_protocol::encode(version, who.client, who.local, &mut bytes);
+        stream.write_all(&bytes).await?;
+    }
+    match &plan.tls {
+        None => Ok(Stream::Plain(stream)),
+        // In a box: connections in the clear do not pay for the room that a handshake takes.
+        Some(keys) => {
+            let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await;
+            match &secured {
+                Ok(_) => endpoint.state.clear_failure(),
+                Err(error) => endpoint.state.note_failure(&format!("TLS: {}", tls::told(error))),
+            }
+            Ok(Stream::Tls(Box::new(secured?)))
+        }
+    }
+}

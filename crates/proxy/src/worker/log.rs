@@ -1,0 +1,108 @@
+//! What is counted and logged of an exchange or a TCP connection that has ended.
+
+use std::net::SocketAddr;
+
+use net::clock;
+use telemetry::{HttpRecord, Record};
+use wire::message::{Span, Version};
+
+use crate::exchange::record::AccessRecord;
+use crate::exchange::{Exchange, Request};
+use crate::grpc::{Ongoing, Status};
+use crate::worker::{ListenerView, Worker};
+
+/// A line of the access log, as the logger takes it.
+fn line<'r>(
+    record: &'r AccessRecord,
+    client: SocketAddr,
+    listener: &'r str,
+    cluster: &'r str,
+    http: Option<HttpRecord<'r>>,
+    [bytes_in, bytes_out]: [u64; 2],
+) -> Record<'r> {
+    let now_us = clock::now_us();
+    let total_us = now_us.saturating_sub(record.begun_us().unwrap_or(now_us));
+    Record {
+        unix_ms: clock::unix_ms().saturating_sub(total_us / 1000),
+        client,
+        listener,
+        http,
+        cluster,
+        endpoint: record.endpoint.as_ref().map(|endpoint| endpoint.state.address()),
+        bytes_in,
+        bytes_out,
+        total_us,
+        attempts: record.attempts,
+        reason: record.reason,
+    }
+}
+
+impl Worker {
+    /// Counts an exchange that has ended, and logs it where a log is kept.
+    pub(crate) fn log_http(&self, listener: &ListenerView, client: SocketAddr, exchange: &Exchange) {
+        let (record, call) = (&exchange.record, exchange.call());
+        let Request { head, bytes, .. } = &exchange.request;
+        let counters = &listener.counters;
+        counters.requests.inc();
+        let (bytes_in, bytes_out) = (exchange.bytes_in(), exchange.bytes_out());
+        counters.bytes_received.add(bytes_in);
+        counters.bytes_sent.add(bytes_out);
+        let route = match record.detached.as_deref() {
+            Some(detached) => detached.route.as_ref().map(|(name, counters)| (name.as_str(), counters)),
+            None => record.route.and_then(|route| {
+                let name = listener.route_name(route)?;
+                Some((name, listener.route_counters(self, route, name)?))
+            }),
+        };
+        if let Some((_, counters)) = route {
+            // Else nobody was there any more to be answered.
+            if let Some(status) = record.status {
+                counters.responses.inc(status);
+            }
+            if let Some(upstream_us) = record.upstream_us {
+                counters.added.record(record.added_us);
+                counters.upstream.record(upstream_us);
+            }
+        }
+        // A response that ended without a status was taken for one of an unknown status.
+        let ended = |call: &Ongoing| call.status.unwrap_or(Status::Unknown);
+        if let (Some(call), Some(route), Some(begun_us)) = (call, record.route, record.begun_us()) {
+            let took_us = clock::now_us().saturating_sub(begun_us);
+            listener.count_call(self, route, call.method.as_ref(), ended(call), record.reason.is_none(), took_us);
+        }
+        if !self.logs_requests() {
+            return;
+        }
+        let text = |span: Span| if record.has_head { span.get(bytes) } else { &[] };
+        let http = HttpRecord {
+            method: text(head.method_name),
+            target: text(head.path),
+            version: match head.version {
+                Version::Http10 if record.has_head => "1.0",
+                Version::Http2 if record.has_head => "2",
+                _ => "1.1",
+            },
+            host: text(head.authority),
+            status: record.status.unwrap_or_default(),
+            grpc_status: call.map(|call| ended(call) as u8),
+            route: route.map_or("", |(name, _)| name),
+            added_us: record.added_us,
+            upstream_us: record.upstream_us,
+        };
+        let cluster = match (&record.cluster, &record.detached) {
+            (Some(cluster), _) => cluster.plan.policy.name.as_str(),
+            (None, Some(detached)) => detached.cluster.as_str(),
+            (None, None) => "",
+        };
+        let line = line(record, client, &listener.plan.policy.name, cluster, Some(http), [bytes_in, bytes_out]);
+        self.with_logger(|logger| logger.push(&line));
+    }
+
+    /// Logs a TCP connection that has ended, where a log is kept.
+    pub(crate) fn log_tcp(&self, listener: &str, cluster: &str, client: SocketAddr, record: &AccessRecord) {
+        if self.logs_requests() {
+            let line = line(record, client, listener, cluster, None, [record.bytes_in, record.bytes_out]);
+            self.with_logger(|logger| logger.push(&line));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A worker of the proxy plane: its view of the snapshot, its connections, and the orders it takes.
+
+mod apply;
+pub(crate) mod connection_balance;
+mod log;
+pub(crate) mod plane;
+pub(crate) mod snapshot;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::Route;
+use net::clock;
+use net::timer::{Timer, Timers};
+use telemetry::{ListenerCounters, Logger, Reason, Registry, RouteCounters};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, oneshot};
+
+use crate::downstream::listener::{self, ActiveListener};
+use crate::exchange::Storage;
+use crate::grpc::{self, Methods, Source};
+use crate::policy::TrafficSplit;
+use crate::policy::mirror::InFlight;
+use crate::upstream::cluster::Cluster;
+use crate::worker::connection_balance::{AcceptedConnection, Workers};
+use crate::worker::snapshot::{Compiled, ListenerPlan};
+
+/// Between two looks at idle upstream connections and the access log.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// How long connections get to end once they are cut.
+const CUT_MS: u64 = 500;
+
+/// An order from the control thread.
+pub(crate) enum Command {
+    /// Use this snapshot; listen on these sockets from now on. Done when the answer is sent.
+    Apply { compiled: Arc<Compiled>, sockets: Vec<(String, std::net::TcpListener)>, done: oneshot::Sender<()> },
+    /// Serve a connection that another worker has accepted and handed over.
+    Adopt(AcceptedConnection),
+    /// Write the access log here from now on.
+    Log(Option<Logger>),
+    /// Take no new connections, let the old ones finish until then (in milliseconds), and end.
+    Drain { deadline_ms: u64 },
+}
+
+/// What lives on one worker.
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    /// All of them, this one included.
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) timers: Timers,
+    registry: Arc<Registry>,
+    active_listeners: RefCell<HashMap<String, Rc<ActiveListener>>>,
+    clusters: RefCell<Vec<Rc<Cluster>>>,
+    pub(crate) storage: Storage,
+    pub(crate) mirrors: InFlight,
+    logger: RefCell<Option<Logger>>,
+    draining: Cell<bool>,
+    /// The drain has taken too long: whatever is left ends now.
+    cut: Cell<bool>,
+    connections: Cell<usize>,
+    last_connection_gone: Notify,
+}
+
+/// A listener under one snapshot.
+pub(crate) struct ListenerView {
+    pub(crate) plan: Arc<ListenerPlan>,
+    /// Indexed by `ClusterId`.
+    pub(crate) clusters: Rc<[Rc<Cluster>]>,
+    pub(crate) counters: Arc<ListenerCounters>,
+    routes: Rc<RouteViews>,
+}
+
+/// What one worker keeps for each route of a listener, by its number. The same as long as the routes are.
+struct RouteViews {
+    /// Made on the first request: of ten thousand routes most are never taken.
+    counters: Vec<OnceCell<Arc<RouteCounters>>>,
+    /// Of routes by gRPC.
+    methods: Vec<Option<Box<Methods>>>,
+    /// Of those that have something to deal.
+    splits: Vec<Option<Box<TrafficSplit>>>,
+}
+
+impl ListenerView {
+    /// What deals out the requests of the route at this place; `None`: there is nothing to deal.
+    pub(crate) fn split(&self, route: usize) -> Option<&TrafficSplit> {
+        self.routes.splits.get(route)?.as_deref()
+    }
+
+    /// Counts something refused, failed or closed.
+    pub(crate) fn count(&self, reason: Reason) {
+        self.counters.reasons.inc(reason);
+    }
+
+    pub(crate) fn route_name(&self, route: usize) -> Option<&str> {
+        self.plan.routes().get(route).map(|route| route.name.as_str())
+    }
+
+    /// The methods that are called over a route by gRPC.
+    pub(crate) fn methods(&self, route: usize) -> Option<&Methods> {
+        self.routes.methods.get(route)?.as_deref()
+    }
+
+    /// Counts a call that has ended.
+    pub(crate) fn count_call(
+        &self,
+        worker: &Worker,
+        route: usize,
+        method: Option<&grpc::Method>,
+        status: grpc::Status,
+        by_endpoint: bool,
+        took_us: u64,
+    ) {
+        if let (Some(methods), Some(method)) = (self.methods(route), method) {
+            let source = Source { registry: &worker.registry, worker: worker.index, listener: &self.plan.policy.name };
+            methods.count(&source, method, status, by_endpoint, took_us);
+        }
+    }
+
+    pub(crate) fn route_counters(&self, worker: &Worker, route: usize, name: &str) -> Option<&Arc<RouteCounters>> {
+        let make = || worker.registry.route(worker.index, &self.plan.policy.name, name);
+        self.routes.counters.get(route).map(|cell| cell.get_or_init(make))
+    }
+}
+
+/// Counts a downstream connection until it is dropped: for the end of a drain, and for the balance of connections between workers.
+pub(crate) struct ConnectionGuard {
+    worker: Rc<Worker>,
+    /// It is counted among [`Workers`].
+    is_shared: Cell<bool>,
+}
+
+impl ConnectionGuard {
+    /// The client has ended its side, so the connection no longer counts in the balance between workers. A client that opens one connection
+    /// after the other begins the next while this one is still being closed at the endpoint.
+    pub(crate) fn ends(&self) {
+        if self.is_shared.replace(false) {
+            self.worker.workers.closed(self.worker.index);
+        }
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.ends();
+        let left = self.worker.connections.get().saturating_sub(1);
+        self.worker.connections.set(left);
+        if left == 0 {
+            self.worker.last_connection_gone.notify_one();
+        }
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(index: usize, workers: Arc<Workers>, registry: Arc<Registry>) -> Self {
+        Self {
+            index,
+            workers,
+            timers: Timers::default(),
+            registry,
+            active_listeners: RefCell::default(),
+            clusters: RefCell::default(),
+            storage: Storage::default(),
+            mirrors: InFlight::default(),
+            logger: RefCell::default(),
+            draining: Cell::new(false),
+            cut: Cell::new(false),
+            connections: Cell::new(0),
+            last_connection_gone: Notify::new(),
+        }
+    }
+
+    /// Counts a connection of this worker, which is already counted among [`Workers`].
+    pub(crate) fn connection(self: &Rc<Self>) -> ConnectionGuard {
+        self.connections.set(self.connections.get() + 1);
+        ConnectionGuard { worker: self.clone(), is_shared: Cell::new(true) }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get()
+    }
+
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.logger.borrow().is_some()
+    }
+
+    pub(crate) fn with_logger(&self, write: impl FnOnce(&mut Logger)) {
+        if let Some(logger) = self.logger.borrow_mut().as_mut() {
+            write(logger);
+        }
+    }
+
+    fn listen(self: &Rc<Self>, sockets: Vec<(String, std::net::TcpListener)>) {
+        for (name, socket) in sockets {
+            let Some(active) = self.active_listeners.borrow().get(&name).cloned() else { continue };
+            match TcpListener::from_std(socket) {
+                Ok(socket) => drop(tokio::task::spawn_local(listener::accept(self.clone(), active, socket))),
+                Err(error) => tracing::error!(listener = name, %error, "cannot listen"),
+            }
+        }
+    }
+
+    fn adopt(self: &Rc<Self>, accepted: AcceptedConnection) {
+        let active = self.active_listeners.borrow().get(&accepted.listener).cloned();
+        match active.ok_or_else(|| std::io::ErrorKind::NotFound.into()).and_then(|active| {
+            let stream = listener::own(accepted.stream)?;
+            Ok::<_, std::io::Error>((active, stream))
+        }) {
+            Ok((active, stream)) => listener::begin(self, &active, stream, accepted.address),
+            Err(error) => {
+                // The listener has just left the configuration, or there are no descriptors.
+                self.workers.closed(self.index);
+                tracing::debug!(listener = accepted.listener, %error, "a connection that was handed on is dropped");
+            }
+        }
+    }
+
+    fn close_all(&self) {
+        for active in self.active_listeners.borrow().values() {
+            active.close();
+        }
+    }
+
+    async fn keep_house(&self) {
+        loop {
+            tokio::time::sleep(HOUSEKEEPING).await;
+            let now_ms = clock::now_ms();
+            for cluster in self.clusters.borrow().iter() {
+                for endpoint in &cluster.endpoints {
+                    endpoint.pool.sweep(now_ms);
+                }
+            }
+            self.with_logger(Logger::flush);
+            self.storage.trim();
+            net::buffer::trim();
+            net::memory::look();
+        }
+    }
+
+    async fn drained(&self, deadline_ms: u64) {
+        let timer = Timer::new(&self.timers);
+        timer.set(deadline_ms);
+        while self.connections.get() > 0 {
+            if timer.guard(self.last_connection_gone.notified()).await.is_err() {
+                tracing::warn!(
+                    worker = self.index,
+                    left = self.connections.get(),
+                    "drain timeout: cutting what is left"
+                );
+                return self.cut_all(&timer).await;
+            }
+        }
+    }
+
+    /// Ends every connection as a failure, so that what is incomplete is reset, counted and logged.
+    async fn cut_all(&self, timer: &Timer) {
+        self.cut.set(true);
+        self.timers.elapse_all();
+        timer.set(clock::now_ms() + CUT_MS);
+        while self.connections.get() > 0 {
+            if timer.guard(self.last_connection_gone.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Runs a worker until it has drained.
+pub(crate) async fn run(
+    index: usize,
+    workers: Arc<Workers>,
+    registry: Arc<Registry>,
+    mut commands: UnboundedReceiver<Command>,
+) {
+    let worker = Rc::new(Worker::new(index, workers, registry));
+    let timers = worker.timers.clone();
+    tokio::task::spawn_local(async move { timers.drive().await });
+    let housekeeper = worker.clone();
+    tokio::task::spawn_local(async move { housekeeper.keep_house().await });
+
+    while let Some(command) = commands.recv().await {
+        match command {
+            Command::Apply { compiled, sockets, done } => {
+                worker.apply(&compiled);
+                worker.listen(sockets);
+                // Nobody may be waiting any more; the order is carried out all the same.
+                let _ = done.send(());
+            }
+            Command::Adopt(accepted) => worker.adopt(accepted),
+            Command::Log(logger) => {
+                worker.with_logger(Logger::flush);
+                *worker.logger.borrow_mut() = logger;
+            }
+            Command::Drain { deadline_ms } => {
+                worker.draining.set(true);
+                // Connections that other workers hand over from now on go back to them; those that they have handed over are served here.
+                commands.close();
+                while let Ok(command) = commands.try_recv() {
+                    if let Command::Adopt(accepted) = command {
+                        worker.adopt(accepted);
+                    }
+                }
+                worker.close_all();
+                worker.timers.interrupt();
+                // Lets the accept loops empty the kernel's queues before connections are counted.
+                tokio::task::yield_now().await;
+                worker.drained(deadline_ms).await;
+                worker.with_logger(Logger::flush);
+                return;
+            }
+        }
+    }
+}
+
+impl ListenerPlan {
+    fn routes(&self) -> &[Route] {
+        match &self.policy.protocol {
+            model::Protocol::Http(http) => &http.routes,
+            model::Protocol::Tcp(_) | model::Protocol::TlsPassthrough(_) => &[],
+        }
+    }
+}
+
+/// Where a listener of the snapshot is bound.
+pub(crate) fn binds(compiled: &Compiled) -> impl Iterator<Item = (&str, SocketAddr)> {
+    compiled.listeners.iter().map(|plan| (plan.policy.name.as_str(), plan.policy.bind))
+}

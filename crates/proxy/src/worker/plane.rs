@@ -1,0 +1,306 @@
+//! The control thread's handle on the proxy plane: start workers, give them snapshots, drain them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use net::clock;
+use net::inherit::Inherited;
+use telemetry::{Logger, Registry};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use crate::worker::connection_balance::Workers;
+use crate::worker::snapshot::Compiled;
+use crate::worker::{self, Command};
+
+/// How often, and how long apart, an address in use is looked at again.
+const LOOKS: usize = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The proxy plane. Dropping it leaves the workers running until the process ends; [`Plane::drain`] ends them.
+pub struct Plane {
+    workers: Vec<Handle>,
+    registry: Arc<Registry>,
+    /// Every listening socket, once more: what a new binary is handed.
+    sockets: HashMap<SocketAddr, Vec<TcpListener>>,
+    /// The listeners that the workers have sockets for, by name and address.
+    served: HashSet<(String, SocketAddr)>,
+}
+
+struct Handle {
+    commands: UnboundedSender<Command>,
+    thread: JoinHandle<()>,
+}
+
+/// Looks again for a while where somebody listens: it may be a worker of ours, about to close what the last snapshot had here.
+async fn until_unused(address: SocketAddr) -> io::Result<()> {
+    for _ in 0..LOOKS {
+        match net::socket::check_unused(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(LOOK_EVERY).await,
+            // What else is wrong, `listen` says, which knows of hosts without IPv6.
+            _ => return Ok(()),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// A listener that cannot be opened.
+#[derive(Debug)]
+pub struct BindError {
+    /// The listener's name.
+    pub listener: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// What the operating system said.
+    pub error: io::Error,
+}
+
+impl std::fmt::Display for BindError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { listener, address, error } = self;
+        write!(f, "listener {listener}: {}", net::socket::cannot_listen(*address, error))
+    }
+}
+
+impl std::error::Error for BindError {}
+
+impl Plane {
+    /// Starts so many workers, each on a CPU of its own where there are enough.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(workers: usize, registry: Arc<Registry>) -> io::Result<Self> {
+        net::memory::limit(None, workers);
+        net::memory::look();
+        let cpus = net::worker::allowed_cpus();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| unbounded_channel()).unzip();
+        let all = Arc::new(Workers::new(senders.clone()));
+        let start = |(index, (commands, receiver))| {
+            // With more workers than CPUs, which to pin where is the scheduler's business.
+            let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
+            let (registry, all) = (registry.clone(), all.clone());
+            let main = move || worker::run(index, all, registry, receiver);
+            Ok(Handle { commands, thread: net::worker::spawn(format!("worker-{index}"), cpu, main)? })
+        };
+        let channels = senders.into_iter().zip(receivers).enumerate();
+        let workers = channels.map(start).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { workers, registry, sockets: HashMap::new(), served: HashSet::new() })
+    }
+
+    /// Lets all workers use a snapshot. New listeners take sockets from `inherited` where it has them; all are opened before anything
+    /// changes, and closed again if one cannot be.
+    ///
+    /// # Errors
+    /// Every listener that cannot be opened. Nothing has changed.
+    pub async fn apply(&mut self, compiled: Arc<Compiled>, inherited: &mut Inherited) -> Result<(), Vec<BindError>> {
+        let wanted: HashSet<SocketAddr> = worker::binds(&compiled).map(|(_, address)| address).collect();
+        let mut opened: HashMap<SocketAddr, Vec<TcpListener>> = HashMap::new();
+        let mut errors = Vec::new();
+        for (name, address) in worker::binds(&compiled).filter(|(_, address)| !self.sockets.contains_key(address)) {
+            match self.open(address, inherited).await {
+                Ok(sockets) => drop(opened.insert(address, sockets)),
+                Err(error) => errors.push(BindError { listener: name.to_owned(), address, error }),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        net::memory::limit(compiled.snapshot.memory_max, self.workers.len());
+        self.sockets.extend(opened);
+        self.sockets.retain(|address, _| wanted.contains(address));
+        let binds: HashSet<_> = worker::binds(&compiled).map(|(name, address)| (name.to_owned(), address)).collect();
+        // By name and address: a renamed listener keeps its sockets, and its workers get them under the new name.
+        let fresh: Vec<_> = binds.difference(&self.served).cloned().collect();
+        let mut answers = Vec::new();
+        for (index, handle) in self.workers.iter().enumerate() {
+            let sockets = fresh.iter().flat_map(|(name, address)| {
+                self.share(*address, index).map(|socket| (name.clone(), socket)).collect::<Vec<_>>()
+            });
+            let (done, answer) = oneshot::channel();
+            let command = Command::Apply { compiled: compiled.clone(), sockets: sockets.collect(), done };
+            if handle.commands.send(command).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            // A worker that has ended uses no snapshot.
+            let _ = answer.await;
+        }
+        self.served = binds;
+        self.registry.retain(&compiled.snapshot);
+        Ok(())
+    }
+
+    /// One socket for each worker, or those that were handed to us.
+    async fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
+        let handed = inherited.take(address);
+        if !handed.is_empty() {
+            // Whoever opened them may not have asked for what their connections are to inherit.
+            handed.iter().for_each(net::socket::tune);
+            return Ok(handed);
+        }
+        until_unused(address).await?;
+        let first = net::socket::listen(address)?;
+        // All on the port that the first got, should the operator have asked for any.
+        let address = SocketAddr::new(address.ip(), first.local_addr()?.port());
+        let rest = (1..self.workers.len()).map(|_| net::socket::listen(address));
+        std::iter::once(Ok(first)).chain(rest).collect()
+    }
+
+    /// The sockets of an address that this worker accepts on: one of its own, or several where there are more than workers, so that none is
+    /// left unattended. Where there are fewer, as those are that a service manager passes on, some workers have none: a socket in several
+    /// epolls wakes all of them for each connection. The one that accepts it may hand it over ([`crate::worker::connection_balance`]).
+    fn share(&self, address: SocketAddr, worker: usize) -> impl Iterator<Item = TcpListener> {
+        let sockets = self.sockets.get(&address).map(Vec::as_slice).unwrap_or_default();
+        let workers = self.workers.len();
+        // From the port on, so that not all that have one socket have it on the same worker.
+        let first = usize::from(address.port());
+        let mine = sockets.iter().enumerate().filter(move |(index, _)| (first + index) % workers == worker);
+        mine.filter_map(|(_, socket)| socket.try_clone().ok())
+    }
+
+    /// Lets each worker write the access log through a logger of its own, or not at all.
+    pub fn log_to(&self, mut logger: impl FnMut() -> Option<Logger>) {
+        for handle in &self.workers {
+            // Fails only for a worker that has ended.
+            let _ = handle.commands.send(Command::Log(logger()));
+        }
+    }
+
+    /// All listening sockets, for a process that takes over.
+    pub fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
+        self.sockets.values().flatten()
+    }
+
+    /// Where the plane listens; the port is the one that the system chose where the operator asked for port 0.
+    pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+        self.sockets.iter().filter_map(|(asked, sockets)| Some((*asked, sockets.first()?.local_addr().ok()?)))
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Takes no new connections and waits, blocking, until the old ones have finished or `timeout` is over.
+    pub fn drain(self, timeout: Duration) {
+        let deadline_ms = clock::now_ms().saturating_add(crate::millis(timeout));
+        // First, so that the kernel queues nothing on sockets that only this handle holds.
+        drop(self.sockets);
+        for handle in &self.workers {
+            let _ = handle.commands.send(Command::Drain { deadline_ms });
+        }
+        for handle in self.workers {
+            // Fails only where a worker has panicked, in a build for development: in a release build a panic ends the process (`panic = "abort"`),
+            // because the connections that the kernel gives to this worker's sockets would wait for nobody. The service manager starts it anew.
+            let _ = handle.thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::Weak;
+
+    use model::Listener;
+
+    use super::*;
+    use crate::worker::snapshot::{ClusterPlan, ListenerPlan, fixture};
+
+    /// Connections to listeners of each kind, opened and then silent.
+    struct Idle(Vec<(TcpStream, Option<TcpStream>)>);
+
+    /// A first message of TLS.
+    fn hello() -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let name = "a.example".try_into().unwrap();
+        let mut hello = Vec::new();
+        rustls::ClientConnection::new(config.into(), name).unwrap().write_tls(&mut hello).unwrap();
+        hello
+    }
+
+    impl Idle {
+        fn open(addresses: &HashMap<String, SocketAddr>, endpoint: &TcpListener) -> Self {
+            let connect = |name: &str| TcpStream::connect(addresses[name]).unwrap();
+            let mut opened = Vec::new();
+            for (name, first) in [("db", b"x".to_vec()), ("tls", hello())] {
+                let mut client = connect(name);
+                client.write_all(&first).unwrap();
+                // The relay runs: what the client sent has arrived.
+                let (mut far, _) = endpoint.accept().unwrap();
+                far.read_exact(&mut vec![0; first.len()]).unwrap();
+                opened.push((client, Some(far)));
+            }
+            let mut client = connect("web");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+            let (mut far, _) = endpoint.accept().unwrap();
+            far.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap();
+            let mut byte = [0];
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\n") {
+                client.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            opened.push((client, Some(far)));
+            opened.push((connect("web"), None));
+            Self(opened)
+        }
+    }
+
+    #[test]
+    fn a_socket_is_accepted_on_by_one_worker() {
+        let mut plane = Plane::start(3, Arc::default()).unwrap();
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        for count in [1, 2, 3, 7] {
+            for port in 1..=3 {
+                let address = SocketAddr::from(([127, 0, 0, 1], port));
+                plane.sockets.insert(address, (0..count).map(|_| listen()).collect());
+                let shares: Vec<usize> = (0..3).map(|worker| plane.share(address, worker).count()).collect();
+                // Those that a service manager passed on, too: in the epolls of several workers it would wake all of them.
+                assert_eq!(shares.iter().sum::<usize>(), count, "{shares:?}");
+                assert!(shares.iter().all(|share| share.abs_diff(count / 3) <= 1), "{shares:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_that_last_hold_no_old_snapshot() {
+        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = endpoint.local_addr().unwrap().port();
+        let mut listeners: Vec<Listener> =
+            vec![fixture::http("web", 0), fixture::tcp("db", 0), fixture::passthrough("tls", 0)];
+        // Any port, and yet told apart.
+        for (listener, host) in listeners.iter_mut().zip(2..) {
+            listener.bind = ([127, 0, 0, host], 0).into();
+        }
+        let mut plane = Plane::start(1, Arc::default()).unwrap();
+        let mut old: Option<(Weak<ClusterPlan>, Vec<Weak<ListenerPlan>>)> = None;
+        let mut opened = Vec::new();
+        for _ in 0..3 {
+            let compiled = Arc::new(fixture::compiled(listeners.clone(), &[port]));
+            let new = (Arc::downgrade(&compiled.clusters[0]), compiled.listeners.iter().map(Arc::downgrade).collect());
+            plane.apply(compiled, &mut Inherited::default()).await.unwrap();
+            if let Some((cluster, listeners)) = old.replace(new) {
+                assert_eq!(cluster.strong_count(), 0);
+                assert!(listeners.iter().all(|listener| listener.strong_count() == 0));
+            }
+            let bound: HashMap<SocketAddr, SocketAddr> = plane.addresses().collect();
+            let addresses = listeners.iter().map(|listener| (listener.name.clone(), bound[&listener.bind])).collect();
+            opened.push(Idle::open(&addresses, &endpoint));
+        }
+        // Those of all generations are open still, and carry bytes.
+        for (client, far) in opened.iter_mut().flat_map(|idle| &mut idle.0[..1]) {
+            client.write_all(b"y").unwrap();
+            far.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        }
+    }
+}

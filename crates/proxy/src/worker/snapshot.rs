@@ -1,0 +1,327 @@
+//! A snapshot as the workers use it: routes compiled, and the state of every endpoint that stays kept.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use balance::{ClusterState, EndpointState};
+use model::{Cluster, EndpointAddress, Listener, Protocol, Route, Snapshot};
+
+use crate::exchange::route::Router;
+use crate::policy::rate_limit::{Clients, Limiter};
+use crate::policy::sticky::StickyCookie;
+use crate::tls::{ClientKeys, Keys, ServerKeys};
+use crate::upstream::cluster::Breaker;
+
+/// A compiled snapshot, shared by all workers.
+pub struct Compiled {
+    /// The snapshot that this was made from.
+    pub snapshot: Arc<Snapshot>,
+    /// As in the snapshot.
+    pub listeners: Vec<Arc<ListenerPlan>>,
+    /// Indexed by `ClusterId`.
+    pub clusters: Vec<Arc<ClusterPlan>>,
+    /// Those that rate limits remember; `None`: there are no rate limits.
+    clients: Option<Arc<Clients>>,
+}
+
+/// A listener, ready for use.
+pub struct ListenerPlan {
+    /// What the operator wants.
+    pub policy: Listener,
+    pub(crate) router: Arc<Router>,
+    /// `None`: in the clear.
+    pub(crate) tls: Option<Arc<ServerKeys>>,
+    /// Of the routes that have a rate limit, by their number.
+    pub(crate) limiters: HashMap<usize, Limiter>,
+    /// Open downstream connections of all workers.
+    pub(crate) open: Arc<AtomicUsize>,
+}
+
+/// A cluster, ready for use.
+pub struct ClusterPlan {
+    /// What the operator wants.
+    pub policy: Arc<Cluster>,
+    /// What all workers and the health checks know of its endpoints.
+    pub state: Arc<ClusterState>,
+    pub(crate) breaker: Arc<Breaker>,
+    /// `None`: in the clear.
+    pub(crate) tls: Option<Arc<ClientKeys>>,
+    /// `None`: clients are not kept where they were.
+    pub(crate) sticky: Option<StickyCookie>,
+    /// The names by which addresses were found, where TLS makes them matter.
+    pub(crate) hosts: HashMap<SocketAddr, String>,
+}
+
+impl ClusterPlan {
+    /// What the cluster believes and shows within TLS; `None`: it speaks in the clear.
+    pub fn tls(&self) -> Option<&Arc<ClientKeys>> {
+        self.tls.as_ref()
+    }
+
+    /// The name by which an address was found, where TLS makes it matter.
+    pub fn host(&self, address: SocketAddr) -> Option<&str> {
+        self.hosts.get(&address).map(String::as_str)
+    }
+}
+
+impl Compiled {
+    /// Compiles a snapshot. What `previous` knows of endpoints, by cluster name and address, is kept.
+    ///
+    /// Names among the endpoints must have been resolved; one that is left counts as having no address. `keys` are those of this snapshot.
+    pub fn new(snapshot: Arc<Snapshot>, keys: &Keys, previous: Option<&Self>, now_ms: u64) -> Self {
+        let is_limited = |listener: &Listener| routes(listener).iter().any(|route| route.policy.rate_limit.is_some());
+        let clients = snapshot.listeners.iter().any(is_limited).then(|| {
+            let known = previous.and_then(|previous| previous.clients.clone());
+            known.unwrap_or_default()
+        });
+        let before = Before::of(previous);
+        let listeners = snapshot.listeners.iter().map(|listener| {
+            let old = before.listeners.get(listener.name.as_str()).copied();
+            Arc::new(ListenerPlan {
+                policy: listener.clone(),
+                router: router(listener, old),
+                tls: keys.listener(&listener.name),
+                limiters: limiters(listener, clients.as_ref()),
+                open: old.map_or_else(Arc::default, |old| old.open.clone()),
+            })
+        });
+        let clusters = snapshot.clusters.iter().map(|cluster| {
+            let old = before.clusters.get(cluster.name.as_str()).copied();
+            let tls = keys.cluster(&cluster.name);
+            if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
+                return same.clone();
+            }
+            let state = ClusterState::new(cluster, endpoints(cluster, old, now_ms));
+            let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
+            let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
+            Arc::new(ClusterPlan {
+                policy: cluster.clone(),
+                state: Arc::new(state),
+                breaker: old.map_or_else(Arc::default, |old| old.breaker.clone()),
+                hosts: if tls.is_some() { hosts(cluster) } else { HashMap::new() },
+                tls,
+                sticky,
+            })
+        });
+        Self { listeners: listeners.collect(), clusters: clusters.collect(), clients, snapshot }
+    }
+
+    /// Clients that lost their place in the table of rate limits to others before their allowance was whole again.
+    pub fn rate_limit_forgotten(&self) -> u64 {
+        self.clients.as_ref().map_or(0, |clients| clients.forgotten())
+    }
+}
+
+/// What is believed and shown is the very same.
+pub(crate) fn is_same(one: &Option<Arc<ClientKeys>>, other: &Option<Arc<ClientKeys>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+/// What was there before, by name.
+struct Before<'p> {
+    listeners: HashMap<&'p str, &'p Arc<ListenerPlan>>,
+    clusters: HashMap<&'p str, &'p Arc<ClusterPlan>>,
+}
+
+impl<'p> Before<'p> {
+    fn of(previous: Option<&'p Compiled>) -> Self {
+        let listeners = previous.iter().flat_map(|previous| &previous.listeners);
+        let clusters = previous.iter().flat_map(|previous| &previous.clusters);
+        Self {
+            listeners: listeners.map(|listener| (listener.policy.name.as_str(), listener)).collect(),
+            clusters: clusters.map(|cluster| (cluster.policy.name.as_str(), cluster)).collect(),
+        }
+    }
+}
+
+/// Where only endpoints have changed the routes are the very same, and so are the tables made of them: making them anew is most of the work.
+fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
+    let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
+        (Protocol::Http(before), Protocol::Http(http)) => {
+            Arc::ptr_eq(&before.routes, &http.routes) && before.paths == http.paths
+        }
+        _ => false,
+    });
+    let merge_slashes = match &listener.protocol {
+        Protocol::Http(http) => http.paths.merge_slashes,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => false,
+    };
+    same.map_or_else(|| Arc::new(Router::new(routes(listener), merge_slashes)), |old| old.router.clone())
+}
+
+fn routes(listener: &Listener) -> &[Route] {
+    match &listener.protocol {
+        Protocol::Http(http) => &http.routes,
+        Protocol::Tcp(_) | Protocol::TlsPassthrough(_) => &[],
+    }
+}
+
+fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usize, Limiter> {
+    let limiter = |(number, route): (usize, &Route)| {
+        let limit = route.policy.rate_limit.as_ref()?;
+        Some((number, Limiter::new(limit, &listener.name, &route.name, clients?)))
+    };
+    routes(listener).iter().enumerate().filter_map(limiter).collect()
+}
+
+/// The name of each address that was found by one. Of several the first counts.
+fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
+    let mut hosts = HashMap::new();
+    let mut seen = HashSet::new();
+    for endpoint in &cluster.endpoints {
+        let EndpointAddress::Socket(address) = endpoint.address else { continue };
+        if seen.insert(address)
+            && let Some(host) = &endpoint.host
+        {
+            hosts.insert(address, host.to_string());
+        }
+    }
+    hosts
+}
+
+/// Each with its weight. Nothing is written to states that are in use: the snapshot may yet be refused.
+fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<(Arc<EndpointState>, u32)> {
+    let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
+        .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
+        .unwrap_or_default();
+    let mut states: Vec<(Arc<EndpointState>, u32)> = Vec::with_capacity(cluster.endpoints.len());
+    let mut seen = HashSet::with_capacity(cluster.endpoints.len());
+    for endpoint in &cluster.endpoints {
+        let EndpointAddress::Socket(address) = endpoint.address else { continue };
+        // A name may resolve to an address that is also given as such.
+        if !seen.insert(address) {
+            continue;
+        }
+        let state = match (known.get(&address), old) {
+            (Some(state), _) => (*state).clone(),
+            (None, Some(_)) => Arc::new(EndpointState::joining(address, now_ms)),
+            (None, None) => Arc::new(EndpointState::new(address)),
+        };
+        states.push((state, endpoint.weight));
+    }
+    states
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! Snapshots for tests: some listeners, all of them in front of one cluster.
+
+    use std::time::Duration;
+
+    use model::{
+        ClusterId, Dns, Endpoint, ForwardedHeaders, Generation, HttpListener, ListenerLimits, PassthroughListener,
+        PassthroughRoute, PathRules, TcpListener,
+    };
+
+    use super::*;
+
+    pub(crate) fn http(name: &str, port: u16) -> Listener {
+        let http = HttpListener {
+            routes: [Route::to_all("/", ClusterId(0).into())].into(),
+            trusted_proxies: Vec::new(),
+            forwarded: ForwardedHeaders::Off,
+            limits: ListenerLimits::default(),
+            paths: PathRules::default(),
+        };
+        listener(name, port, Protocol::Http(http))
+    }
+
+    pub(crate) fn tcp(name: &str, port: u16) -> Listener {
+        let idle_timeout = Duration::from_secs(3600);
+        listener(name, port, Protocol::Tcp(TcpListener { to: ClusterId(0), idle_timeout }))
+    }
+
+    pub(crate) fn passthrough(name: &str, port: u16) -> Listener {
+        let long = Duration::from_secs(3600);
+        let routes = vec![PassthroughRoute { sni: Vec::new(), to: ClusterId(0) }];
+        let passthrough = PassthroughListener { routes, hello_timeout: long, idle_timeout: long };
+        listener(name, port, Protocol::TlsPassthrough(passthrough))
+    }
+
+    fn listener(name: &str, port: u16, protocol: Protocol) -> Listener {
+        Listener {
+            name: name.into(),
+            bind: ([127, 0, 0, 1], port).into(),
+            protocol,
+            tls: None,
+            accept_proxy_protocol: false,
+            connections_max: 1000,
+        }
+    }
+
+    pub(crate) fn endpoint(port: u16, weight: u32) -> Endpoint {
+        Endpoint { address: EndpointAddress::Socket(([127, 0, 0, 1], port).into()), weight, host: None }
+    }
+
+    pub(crate) fn snapshot(listeners: Vec<Listener>, endpoints: Vec<Endpoint>) -> Arc<Snapshot> {
+        Arc::new(Snapshot {
+            generation: Generation(1),
+            admin: None,
+            metrics: None,
+            access_log: None,
+            dns: Dns::default(),
+            drain_timeout: Duration::ZERO,
+            memory_max: None,
+            listeners,
+            clusters: vec![Cluster::new("c", endpoints).into()],
+            vips: Vec::new(),
+            flows_max: 1,
+        })
+    }
+
+    pub(crate) fn compiled(listeners: Vec<Listener>, ports: &[u16]) -> Compiled {
+        let endpoints = ports.iter().map(|port| endpoint(*port, 1)).collect();
+        Compiled::new(snapshot(listeners, endpoints), &Keys::default(), None, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(endpoints: &[(u16, u32)]) -> Arc<Snapshot> {
+        let endpoints = endpoints.iter().map(|(port, weight)| fixture::endpoint(*port, *weight)).collect();
+        fixture::snapshot(Vec::new(), endpoints)
+    }
+
+    fn weights(compiled: &Compiled) -> Vec<(u16, u32)> {
+        let state = &compiled.clusters[0].state;
+        state.endpoints().iter().enumerate().map(|(i, e)| (e.address().port(), state.weight(i))).collect()
+    }
+
+    #[test]
+    fn compiling_changes_nothing_of_the_snapshot_in_use() {
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 5)]), &Keys::default(), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 0), (1, 7), (3, 1), (1, 9)]), &Keys::default(), Some(&used), 0);
+        assert_eq!(weights(&used), [(1, 1), (2, 5)]);
+        assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
+        assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));
+    }
+
+    #[test]
+    fn what_is_the_very_same_is_not_made_anew() {
+        let first = snapshot(&[(1, 1)]);
+        let used = Compiled::new(first.clone(), &Keys::default(), None, 0);
+        let again = Compiled::new(first.clone(), &Keys::default(), Some(&used), 0);
+        assert!(Arc::ptr_eq(&used.clusters[0], &again.clusters[0]));
+        // One that is merely equal is not looked at more closely: whoever makes snapshots knows what has changed.
+        let other = Compiled::new(snapshot(&[(1, 1)]), &Keys::default(), Some(&used), 0);
+        assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
+    }
+
+    #[test]
+    fn names_of_addresses() {
+        let mut endpoints: Vec<_> = [1, 2, 1].map(|port| fixture::endpoint(port, 1)).into();
+        endpoints[0].host = Some("first.example".into());
+        endpoints[2].host = Some("second.example".into());
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let hosts = hosts(&Cluster::new("c", endpoints));
+        assert_eq!(hosts.get(&address(1)).map(String::as_str), Some("first.example"));
+        assert_eq!(hosts.get(&address(2)), None);
+    }
+}
