@@ -119,15 +119,14 @@ pub(crate) fn for_each(
     while !rest.is_empty() {
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
         let length = message.header.length as usize;
-        match message.payload {
-            NetlinkPayload::Done(_) => return Ok(true),
+        let flow = match message.payload {
+            NetlinkPayload::Done(_) => ControlFlow::Break(()),
             NetlinkPayload::Error(error) => return Err(error.to_io()),
-            NetlinkPayload::InnerMessage(message) => {
-                if take(message).is_break() {
-                    return Ok(true);
-                }
-            }
-            _ => {}
+            NetlinkPayload::InnerMessage(message) => take(message),
+            _ => ControlFlow::Continue(()),
+        };
+        if flow.is_break() {
+            return Ok(true);
         }
         // Messages begin at multiples of four (netlink(7)).
         let Some(after) = rest.get(length.next_multiple_of(4).max(4)..) else { break };

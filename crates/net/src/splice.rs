@@ -37,15 +37,17 @@ impl Pipe {
         self.filled == 0
     }
 
-    /// Takes what `from` has into the pipe. `Ready(Ok(0))` is the end of the stream. The pipe must be empty.
+    /// Takes what `from` has into the pipe, up to so many bytes, which are not 0. `Ready(Ok(0))` is the end of the stream. The pipe must be
+    /// empty.
     ///
     /// # Errors
     /// Those of splice(2).
-    pub fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<usize>> {
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream, bytes_max: usize) -> Poll<io::Result<usize>> {
+        let bytes = self.capacity.min(bytes_max);
         loop {
             ready!(from.poll_read_ready(cx))?;
             let outcome = from.try_io(Interest::READABLE, || {
-                Ok(splice(from, None, &self.write, None, self.capacity, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
+                Ok(splice(from, None, &self.write, None, bytes, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
             });
             match outcome {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -103,13 +105,13 @@ mod tests {
         let ((mut source, from), (to, mut sink)) = (pair().await, pair().await);
         source.write_all(b"hello").await.unwrap();
         let mut pipe = Pipe::new().unwrap();
-        assert_eq!(poll_fn(|cx| pipe.poll_fill(cx, &from)).await.unwrap(), 5);
+        assert_eq!(poll_fn(|cx| pipe.poll_fill(cx, &from, usize::MAX)).await.unwrap(), 5);
         assert_eq!(poll_fn(|cx| pipe.poll_drain(cx, &to)).await.unwrap(), 5);
         assert!(pipe.is_empty());
         let mut got = [0; 5];
         sink.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"hello");
         drop(source);
-        assert_eq!(poll_fn(|cx| pipe.poll_fill(cx, &from)).await.unwrap(), 0);
+        assert_eq!(poll_fn(|cx| pipe.poll_fill(cx, &from, usize::MAX)).await.unwrap(), 0);
     }
 }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use model::{HttpListener, Protocol};
 use net::buffer::{self, Buffer};
 use net::clock;
+use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
 use wire::message::Method;
@@ -124,7 +125,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
         Stream::H2(handle) => exchange.handle_request(&arrived, handle.is_too_large()),
         _ => exchange.handle_head_bytes(&arrived, &mut downstream.input),
     }
-    let mut upstream = None;
+    let (mut upstream, mut turn) = (None, Turn::default());
     loop {
         send_copies(context.worker, exchange);
         let action = exchange.action();
@@ -137,7 +138,9 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
             (Action::Await | Action::Relay, Some(upstream)) => {
-                pass(context, downstream, upstream, exchange, action == Action::Await).await;
+                turn.begin();
+                exchange.set_splice(downstream.stream.plain().is_some() && upstream.stream.plain().is_some());
+                pass(context, downstream, upstream, exchange, &mut turn, action == Action::Await).await;
             }
             (Action::Respond, _) => respond(context, downstream, exchange).await,
             (Action::Await | Action::Relay, None) => {
@@ -228,20 +231,19 @@ async fn pass(
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
+    turn: &mut Turn,
     is_awaiting: bool,
 ) {
-    let mut watch = ClientWatch::default();
-    let mut armed = None;
     loop {
         let is_over = poll_fn(|cx| {
             let polled = if is_awaiting {
-                poll_await(cx, context, downstream, upstream, exchange, &mut watch, &mut armed)
+                poll_await(cx, context, downstream, upstream, exchange, turn)
             } else {
-                poll_relay(cx, context, downstream, upstream, exchange, &mut watch, &mut armed)
+                poll_relay(cx, context, downstream, upstream, exchange, turn)
             };
             match polled {
                 Poll::Ready(()) => Poll::Ready(true),
-                Poll::Pending if watch.needs_gone() => Poll::Ready(false),
+                Poll::Pending if turn.watch.needs_gone() => Poll::Ready(false),
                 Poll::Pending => Poll::Pending,
             }
         });
@@ -262,6 +264,23 @@ fn release_empty(input: &mut Buffer) {
     }
 }
 
+/// What is kept between two looks at an exchange that waits for its connections.
+#[derive(Default)]
+struct Turn {
+    watch: ClientWatch,
+    /// What the timer is set to, in milliseconds.
+    armed: Option<u64>,
+    /// For the request's body and for the response's, where the kernel moves them.
+    pipes: [Option<Pipe>; 2],
+}
+
+impl Turn {
+    /// Another wait begins.
+    fn begin(&mut self) {
+        (self.watch, self.armed) = (ClientWatch::default(), None);
+    }
+}
+
 /// Sends what there is of the request while it waits for the head of a response.
 fn poll_await(
     cx: &mut Context<'_>,
@@ -269,12 +288,12 @@ fn poll_await(
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
-    watch: &mut ClientWatch,
-    armed: &mut Option<u64>,
+    turn: &mut Turn,
 ) -> Poll<()> {
+    let Turn { watch, armed, pipes: [upload_pipe, _] } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     if let Some(upload) = exchange.upload()
-        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
     {
         exchange.handle_upload_failure(&context.now(), failure);
         if exchange.action() != Action::Await {
@@ -313,18 +332,19 @@ fn poll_relay(
     downstream: &mut Downstream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
-    watch: &mut ClientWatch,
-    armed: &mut Option<u64>,
+    turn: &mut Turn,
 ) -> Poll<()> {
+    let Turn { watch, armed, pipes: [upload_pipe, download_pipe] } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     let is_overdue = armed.is_some() && timer.is_elapsed();
     if let Some(upload) = exchange.upload()
-        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream)
+        && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
     {
         exchange.handle_upload_failure(&context.now(), failure);
     }
     if let Some(download) = exchange.download()
-        && let Poll::Ready(Err(failure)) = pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream)
+        && let Poll::Ready(Err(failure)) =
+            pump::poll(cx, download, &mut upstream.stream, &mut upstream.input, stream, download_pipe)
     {
         exchange.handle_download_failure(&context.now(), failure);
         return Poll::Ready(());

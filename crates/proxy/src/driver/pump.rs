@@ -9,6 +9,8 @@ use net::clock;
 use net::memory::{self, Pressure};
 use tokio::io::AsyncWrite;
 
+use net::splice::Pipe;
+
 use crate::exchange::TransferError;
 use crate::exchange::transfer::{Next, Transfer};
 use crate::stream::Stream;
@@ -33,12 +35,17 @@ pub(super) fn poll(
     reader: &mut Stream,
     input: &mut Buffer,
     writer: &mut Stream,
+    pipe: &mut Option<Pipe>,
 ) -> Poll<Result<(), TransferError>> {
-    let polled = poll_turn(cx, transfer, reader, input, writer);
+    let polled = poll_turn(cx, transfer, reader, input, writer, pipe);
     if polled.is_pending() {
         // Either side may take its time now.
         input.fit();
         transfer.rest();
+        if !transfer.is_bulk() && pipe.as_ref().is_some_and(Pipe::is_empty) {
+            // A body that only drips now holds no descriptors.
+            *pipe = None;
+        }
     }
     polled
 }
@@ -49,20 +56,30 @@ fn poll_turn(
     reader: &mut Stream,
     input: &mut Buffer,
     writer: &mut Stream,
+    pipe: &mut Option<Pipe>,
 ) -> Poll<Result<(), TransferError>> {
     let mut turn = 0;
     note_stream_end(transfer, reader);
     loop {
-        let moved = poll_step(cx, transfer, input, writer);
+        let moved = poll_step(cx, transfer, input, writer, pipe);
         turn += release(transfer, reader);
         match ready!(moved)? {
             Moved::Written => {}
+            Moved::Drained(count) => turn += count,
             Moved::Done => return Poll::Ready(Ok(())),
             Moved::Starved if turn >= TURN_BYTES_MAX => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             Moved::Starved => ready!(poll_read(cx, transfer, reader, input, writer))?,
+            Moved::Emptied(_) if turn >= TURN_BYTES_MAX => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Moved::Emptied(bytes_max) => match splice_bytes(writer) {
+                0 => ready!(poll_read(cx, transfer, reader, input, writer))?,
+                bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
+            },
         }
     }
 }
@@ -77,16 +94,20 @@ pub(super) fn poll_write(
     writer: &mut Stream,
 ) -> Poll<Result<(), TransferError>> {
     let mut input = Buffer::none();
-    while ready!(poll_step(cx, transfer, &mut input, writer))? != Moved::Done {}
+    while ready!(poll_step(cx, transfer, &mut input, writer, &mut None))? != Moved::Done {}
     Poll::Ready(Ok(()))
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moved {
     /// Something was written.
     Written,
+    /// So many bytes of the pipe were written.
+    Drained(usize),
     /// All that was read is written.
     Starved,
+    /// The same, and the kernel is to move up to so many bytes.
+    Emptied(u64),
     /// All is read and written.
     Done,
 }
@@ -96,6 +117,7 @@ fn poll_step(
     transfer: &mut Transfer,
     input: &mut Buffer,
     writer: &mut Stream,
+    pipe: &mut Option<Pipe>,
 ) -> Poll<Result<Moved, TransferError>> {
     let failed = TransferError::Write;
     match transfer.next(input)? {
@@ -129,6 +151,15 @@ fn poll_step(
             ready!(Pin::new(writer).poll_flush(cx)).map_err(failed)?;
             transfer.handle_flushed();
         }
+        Next::DrainPipe => {
+            let (Some(pipe), Some(socket)) = (pipe, writer.plain()) else {
+                return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into())));
+            };
+            let count = ready!(pipe.poll_drain(cx, socket)).map_err(failed)?;
+            transfer.handle_pipe_drained(count);
+            return Poll::Ready(Ok(Moved::Drained(count)));
+        }
+        Next::FillPipe(bytes_max) => return Poll::Ready(Ok(Moved::Emptied(bytes_max))),
         Next::Read => return Poll::Ready(Ok(Moved::Starved)),
         Next::Done => return Poll::Ready(Ok(Moved::Done)),
     }
@@ -141,6 +172,31 @@ fn write(cx: &mut Context<'_>, writer: &mut Stream, bytes: &[u8], ends: bool) ->
         Stream::H2(handle) => handle.poll_send(cx, bytes, ends),
         writer => Pin::new(writer).poll_write(cx, bytes),
     }
+}
+
+/// Lets the kernel take bytes from the reader into the pipe, which is empty. What is in it goes out with the next step.
+fn poll_fill_pipe(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &Stream,
+    input: &mut Buffer,
+    pipe: &mut Option<Pipe>,
+    bytes_max: u64,
+) -> Poll<Result<(), TransferError>> {
+    *input = Buffer::none();
+    if pipe.is_none() {
+        *pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a body")).ok();
+    }
+    let (Some(pipe), Some(socket)) = (pipe, reader.plain()) else {
+        transfer.set_splice(false);
+        return Poll::Ready(Ok(()));
+    };
+    let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    let count = ready!(pipe.poll_fill(cx, socket, bytes_max)).map_err(TransferError::Read)?;
+    if count == 0 {
+        return Poll::Ready(transfer.handle_closed().map_err(TransferError::Body));
+    }
+    Poll::Ready(transfer.handle_pipe_filled(count).map_err(TransferError::Body))
 }
 
 /// Reads into `input`, which is empty.
@@ -190,6 +246,14 @@ fn release(transfer: &mut Transfer, reader: &Stream) -> usize {
         reader.release(count);
     }
     count
+}
+
+/// How much the kernel moves at once: as much as the receiver can take now, since what is left over would stay in the pipe for as long as the body
+/// lasts. 0: nothing, and the body is read.
+fn splice_bytes(writer: &Stream) -> u64 {
+    let room = writer.tcp().and_then(net::socket::send_room).unwrap_or_default();
+    let is_short = memory::pressure() > Pressure::Low;
+    if room < BULK_ROOM_BYTES || is_short { 0 } else { (room / 2) as u64 }
 }
 
 /// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
@@ -250,11 +314,15 @@ mod tests {
             unreachable!("not HTTP/1")
         };
         head.push(b'H');
-        if call.is_some() {
+        let is_call = call.is_some();
+        if is_call {
             transfer.set_call(call);
         }
-        let mut input = Buffer::small();
-        let outcome = poll_fn(|cx| poll(cx, &mut transfer, &mut from, &mut input, &mut to)).await;
+        transfer.set_splice(true);
+        let (mut input, mut pipe) = (Buffer::small(), None);
+        let outcome = poll_fn(|cx| poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut pipe)).await;
+        let is_bulk = !is_call && framing != Body::Chunked && bytes.len() > 1_000_000;
+        assert_eq!(pipe.is_some(), is_bulk, "{body:?} as {framing:?}");
         drop(to);
         let mut got = Vec::new();
         receiver.read_to_end(&mut got).await.unwrap();

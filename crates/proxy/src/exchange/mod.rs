@@ -388,6 +388,14 @@ impl Exchange {
         if download.is_done() { None } else { Some(download) }
     }
 
+    /// Both connections are in the clear: the kernel may move bodies between them.
+    pub(crate) fn set_splice(&mut self, may_splice: bool) {
+        self.upload.set_splice(may_splice);
+        if let Some(response) = &mut self.response {
+            response.download.set_splice(may_splice);
+        }
+    }
+
     /// How long both sides of the tunnel may be silent, in milliseconds.
     pub(crate) fn tunnel_idle_ms(&self) -> u64 {
         if let Phase::Tunnel(tunnel) = &self.phase { tunnel.idle_ms } else { 0 }

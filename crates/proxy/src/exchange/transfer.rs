@@ -23,6 +23,10 @@ const COALESCE_BYTES_MAX: usize = SMALL_BYTES;
 /// over keep no more.
 const OUT_KEPT_BYTES_MAX: usize = 4096;
 
+/// A body of which less than this is left is not worth a pipe.
+/// (Simulated bodies are smaller.)
+const SPLICE_BYTES_MIN: u64 = if cfg!(test) { 1024 } else { 128 * 1024 };
+
 /// How one side of an exchange frames a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
@@ -61,6 +65,10 @@ pub(crate) enum Next<'t> {
     Flush,
     /// Read more of the body into the input, which is empty.
     Read,
+    /// Let the kernel take up to so many bytes of the body into a pipe, which is empty; or read, as for [`Next::Read`].
+    FillPipe(u64),
+    /// Let the kernel write what is in the pipe.
+    DrainPipe,
     /// Nothing: all is read and written.
     Done,
 }
@@ -85,6 +93,8 @@ pub(crate) struct Transfer {
     is_over: bool,
     /// The last read filled its room: the body comes faster than it is read.
     is_bulk: bool,
+    /// Both sides are connections in the clear, between which the kernel can move bytes.
+    may_splice: bool,
     /// Trailers for HTTP/2 are to be sent.
     has_trailers: bool,
     /// When the last of the head was written, in microseconds; `None`: it was not yet.
@@ -93,6 +103,8 @@ pub(crate) struct Transfer {
     received: u64,
     /// Bytes written, head and framing and all; of HTTP/2, heads as they are before HPACK.
     sent: u64,
+    /// Bytes of the body in the driver's pipe, which are received and not sent.
+    in_pipe: u64,
     /// Bytes that were taken from the input since [`Transfer::take_consumed`] was asked last.
     consumed: usize,
     /// Bytes of the body, as framed by the sender, that may still come; one more is an error.
@@ -199,6 +211,8 @@ impl Transfer {
         self.is_unflushed = false;
         self.is_over = false;
         self.is_bulk = false;
+        self.may_splice = false;
+        self.in_pipe = 0;
         self.has_trailers = false;
         self.call = None;
         self.copy = None;
@@ -337,7 +351,7 @@ impl Transfer {
             Sink::H2 { step: Step::Head, .. } => true,
             Sink::H2 { step, is_head_only } => step == Step::Body && self.is_read() && !is_head_only,
         };
-        is_unended || self.written < self.out.len() || self.is_unflushed
+        is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
     }
 
     /// The receiver has all that was read: if the transfer waits, it waits for the sender.
@@ -391,14 +405,18 @@ impl Transfer {
             self.is_over = true;
             return Ok(Next::Done);
         }
-        Ok(Next::Read)
+        Ok(self.splice_bytes().map_or(Next::Read, Next::FillPipe))
     }
 
     /// What of that which was read is to be written next.
     fn pending(&self) -> Next<'_> {
         let rest = self.out.get(self.written..).unwrap_or_default();
         let Sink::H2 { step, is_head_only } = self.sink else {
-            return if rest.is_empty() { Next::Flush } else { Next::Write { bytes: rest, ends: false } };
+            return match rest {
+                [] if self.in_pipe > 0 => Next::DrainPipe,
+                [] => Next::Flush,
+                bytes => Next::Write { bytes, ends: false },
+            };
         };
         // END_STREAM stands on the last frame that there is anyway.
         let is_last = self.is_read() && !self.has_trailers && !is_head_only;
@@ -474,6 +492,46 @@ impl Transfer {
     /// More of the body was read into the input; `filled`: as much as there was room for.
     pub(crate) fn handle_read(&mut self, count: usize, filled: bool) {
         self.is_bulk = filled || (self.is_bulk && count > SMALL_BYTES);
+    }
+
+    /// Both sides are connections in the clear: see [`Next::FillPipe`].
+    pub(crate) fn set_splice(&mut self, may_splice: bool) {
+        self.may_splice = may_splice;
+    }
+
+    /// How much the kernel may move by itself; `None`: every byte has to be seen, or it does not pay.
+    fn splice_bytes(&self) -> Option<u64> {
+        let left = match self.source {
+            Source::Length(left) => left,
+            Source::UntilClose => u64::MAX,
+            _ => return None,
+        };
+        let is_seen = self.copy.is_some() || self.allowance.is_some() || self.call.is_some();
+        let is_worth_it = self.is_bulk() && self.is_forgotten && left >= SPLICE_BYTES_MIN;
+        (self.may_splice && is_worth_it && !is_seen).then_some(left)
+    }
+
+    /// So many bytes of the body are in the pipe.
+    ///
+    /// # Errors
+    /// As [`Transfer::next`].
+    pub(crate) fn handle_pipe_filled(&mut self, count: usize) -> Result<(), BodyError> {
+        self.in_pipe += count as u64;
+        self.is_bulk = count > SMALL_BYTES;
+        self.count(count)?;
+        match &mut self.source {
+            Source::Length(left) => {
+                *left = left.saturating_sub(count as u64);
+                if *left == 0 { self.finish(&[], &[]) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// So many bytes of the pipe were written.
+    pub(crate) fn handle_pipe_drained(&mut self, count: usize) {
+        self.in_pipe = self.in_pipe.saturating_sub(count as u64);
+        self.sent += count as u64;
     }
 
     /// The sender's connection has ended: nothing more comes.

@@ -214,7 +214,7 @@ impl Direction {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        let count = ready!(pipe.poll_fill(cx, socket))?;
+        let count = ready!(pipe.poll_fill(cx, socket, usize::MAX))?;
         if count <= SMALL_BYTES {
             // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
             self.mode = Mode::Interactive;

@@ -69,6 +69,8 @@ pub(super) struct Client {
     pub(super) input: Buffer,
     pub(super) upstream: Option<Upstream>,
     pub(super) connecting: Option<Connecting>,
+    /// What the kernel moves by itself: of the request, and of the response.
+    pub(super) pipes: [Vec<u8>; 2],
     /// When it stops waiting for room at an endpoint.
     pub(super) waits_until_us: Option<u64>,
     pub(super) served: u64,
@@ -108,6 +110,7 @@ impl World {
             input: Buffer::none(),
             upstream: None,
             connecting: None,
+            pipes: [Vec::new(), Vec::new()],
             waits_until_us: None,
             served: 0,
             armed_ms: None,

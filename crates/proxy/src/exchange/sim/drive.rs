@@ -7,17 +7,13 @@ use telemetry::Reason;
 use wire::h1::{self, Parsed};
 use wire::message::{Body, Method, ResponseHead, Version};
 
-use super::client::Client;
 use super::link::{Link, Sent};
+use super::pump::{Read, Side, read_client, read_link, reset};
 use super::{Event, TRANSIT_US, World};
 use crate::error::Error;
-use crate::exchange::transfer::{self, Transfer};
-use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed, TransferError};
+use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed};
 use crate::h2::Cut;
 use crate::upstream::connect::OnBehalfOf;
-
-/// Bytes that an exchange may hold, besides what it has read and not written.
-const HELD_BYTES_MAX: usize = 160 * 1024;
 
 /// What the proxy has of a link.
 pub(super) struct Upstream {
@@ -29,25 +25,6 @@ pub(super) struct Upstream {
 pub(super) struct Connecting {
     at_us: u64,
     outcome: Result<(), Reason>,
-}
-
-/// A side of an exchange.
-#[derive(Clone, Copy)]
-enum Side {
-    Client(usize),
-    Link(usize),
-}
-
-/// What reading gave.
-enum Read {
-    Bytes(usize),
-    /// The end: of the connection, or of the stream.
-    End,
-    Nothing,
-}
-
-fn reset() -> std::io::Error {
-    std::io::ErrorKind::ConnectionReset.into()
 }
 
 impl World {
@@ -337,6 +314,7 @@ impl World {
     ) -> bool {
         let action = exchange.action();
         let link = upstream.link;
+        exchange.set_splice(!self.clients[index].is_h2 && !self.links[link].is_h2);
         match self.pump(index, exchange.upload(), client_input, Side::Client(index), Side::Link(link)) {
             Ok(_) => {}
             Err(error) => {
@@ -425,171 +403,6 @@ impl World {
                 Read::End => return Err(Link::eof()),
                 Read::Nothing => return Ok(false),
             }
-        }
-    }
-
-    /// Moves a message as far as it goes.
-    fn pump(
-        &mut self,
-        index: usize,
-        transfer: Option<&mut Transfer>,
-        input: &mut Buffer,
-        from: Side,
-        to: Side,
-    ) -> Result<bool, TransferError> {
-        let Some(transfer) = transfer else { return Ok(true) };
-        loop {
-            self.note_stream_end(transfer, from);
-            if self.write(index, Some(transfer), input, to)? {
-                return Ok(true);
-            }
-            if !matches!(transfer.next(input)?, transfer::Next::Read) {
-                transfer.rest();
-                return Ok(false);
-            }
-            let read = match from {
-                Side::Client(index) if self.clients[index].was_reset => Err(reset()),
-                Side::Client(index) => {
-                    let client = &mut self.clients[index];
-                    std::mem::swap(&mut client.input, input);
-                    let read = read_client(client);
-                    std::mem::swap(&mut client.input, input);
-                    Ok(read)
-                }
-                Side::Link(index) => read_link(&mut self.links[index], input),
-            };
-            match read.map_err(TransferError::Read)? {
-                Read::Bytes(count) => transfer.handle_read(count, false),
-                Read::End if self.is_h2(from) => self.note_stream_end(transfer, from),
-                Read::End => transfer.handle_closed()?,
-                Read::Nothing => {
-                    transfer.rest();
-                    return Ok(false);
-                }
-            }
-        }
-    }
-
-    fn is_h2(&self, side: Side) -> bool {
-        match side {
-            Side::Client(index) => self.clients[index].is_h2,
-            Side::Link(index) => self.links[index].is_h2,
-        }
-    }
-
-    fn note_stream_end(&mut self, transfer: &mut Transfer, from: Side) {
-        if !transfer.awaits_stream_end() {
-            return;
-        }
-        let has_ended = match from {
-            Side::Client(index) => {
-                let client = &self.clients[index];
-                client.has_ended && client.arrived.is_empty()
-            }
-            Side::Link(index) => {
-                matches!(self.links[index].arrived.front(), Some(Sent::Data(bytes, true)) if bytes.is_empty())
-            }
-        };
-        if !has_ended {
-            return;
-        }
-        let trailers = match from {
-            Side::Client(index) => self.clients[index].trailers.take(),
-            Side::Link(index) => self.links[index].trailers.take(),
-        };
-        if let (Some(text), Some((fields, bytes))) = (&trailers, transfer.handle_stream_end(trailers.is_some())) {
-            bytes.extend_from_slice(text);
-            h1::parse_trailers(bytes, fields).expect("good trailers");
-        }
-    }
-
-    /// Writes what there is; true: all is read and written.
-    fn write(
-        &mut self,
-        index: usize,
-        transfer: Option<&mut Transfer>,
-        input: &mut Buffer,
-        to: Side,
-    ) -> Result<bool, TransferError> {
-        let Some(transfer) = transfer else { return Ok(true) };
-        let now_us = self.now_us;
-        loop {
-            match transfer.next(input)? {
-                transfer::Next::Write { bytes, ends } => {
-                    let (is_end_alone, length) = (bytes.is_empty(), bytes.len());
-                    let count = self.write_bytes(to, bytes, ends).map_err(TransferError::Write)?;
-                    if count == 0 && !is_end_alone {
-                        return Ok(false);
-                    }
-                    transfer.handle_written(count, false, || now_us);
-                    if count < length {
-                        return Ok(false);
-                    }
-                }
-                transfer::Next::Forward { count, ends } => {
-                    let piece = &input.filled()[..count];
-                    let written = self.write_bytes(to, piece, ends).map_err(TransferError::Write)?;
-                    if written == 0 {
-                        return Ok(false);
-                    }
-                    transfer.handle_forwarded(written, (count, ends), false, input)?;
-                }
-                transfer::Next::SendHead { head, ends } => {
-                    match to {
-                        Side::Client(index) => {
-                            let client = &mut self.clients[index];
-                            if client.was_reset {
-                                return Err(TransferError::Write(reset()));
-                            }
-                            if head.status >= 200 {
-                                assert!(client.status.is_none(), "seed {}: a second response", self.seed);
-                                client.status = Some(head.status);
-                                client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
-                                client.is_complete = ends;
-                            }
-                        }
-                        Side::Link(index) => {
-                            let path = String::from_utf8(head.to().path.to_vec()).expect("text");
-                            let method = String::from_utf8(head.to().method.to_vec()).expect("text");
-                            let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-                            self.links[index].in_flight = 0;
-                            self.write_link(index, text.as_bytes(), ends).map_err(TransferError::Write)?;
-                        }
-                    }
-                    transfer.handle_head_sent(ends, || now_us);
-                }
-                transfer::Next::SendTrailers(trailers) => {
-                    let is_there = trailers.find(b"t").is_some();
-                    match to {
-                        Side::Client(index) => {
-                            self.clients[index].got_trailers = is_there;
-                            self.clients[index].is_complete = true;
-                        }
-                        Side::Link(index) => {
-                            self.links[index].got_trailers = is_there;
-                            self.write_link(index, b"", true).map_err(TransferError::Write)?;
-                        }
-                    }
-                    transfer.handle_trailers_sent();
-                }
-                transfer::Next::Flush => transfer.handle_flushed(),
-                transfer::Next::Read => return Ok(false),
-                transfer::Next::Done => return Ok(true),
-            }
-            let held = transfer.held_bytes();
-            assert!(held <= HELD_BYTES_MAX, "seed {}: client {index} holds {held} bytes", self.seed);
-        }
-    }
-
-    fn write_bytes(&mut self, to: Side, bytes: &[u8], ends: bool) -> std::io::Result<usize> {
-        match to {
-            Side::Client(index) => {
-                let client = &mut self.clients[index];
-                let count = client.write(bytes)?;
-                client.is_complete |= client.is_h2 && ends && count == bytes.len();
-                Ok(count)
-            }
-            Side::Link(index) => self.write_link(index, bytes, ends),
         }
     }
 
@@ -700,6 +513,7 @@ impl World {
         }
         let client = &mut self.clients[index];
         client.served += 1;
+        client.pipes = [Vec::new(), Vec::new()];
         client.armed_ms = None;
         if next == Next::KeepAlive {
             assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that is to end");
@@ -741,48 +555,6 @@ fn env<'e>(
         is_ending: world.is_draining,
         is_cut: world.is_cut,
         is_memory_full: false,
-    }
-}
-
-/// Reads what has come of a client into its input.
-fn read_client(client: &mut Client) -> Read {
-    if client.arrived.is_empty() {
-        return if client.has_ended { Read::End } else { Read::Nothing };
-    }
-    let count = client.arrived.len().min(16 * 1024);
-    let bytes: Vec<u8> = client.arrived.drain(..count).collect();
-    client.input.put(&bytes);
-    Read::Bytes(count)
-}
-
-fn read_link(link: &mut Link, input: &mut Buffer) -> std::io::Result<Read> {
-    match link.arrived.pop_front() {
-        None => Ok(Read::Nothing),
-        Some(Sent::Bytes(bytes)) => {
-            input.put(&bytes);
-            Ok(Read::Bytes(bytes.len()))
-        }
-        Some(Sent::Data(bytes, ends)) => {
-            let count = bytes.len();
-            input.put(&bytes);
-            if ends {
-                link.arrived.push_front(Sent::Data(Vec::new(), true));
-            }
-            Ok(if count == 0 { Read::End } else { Read::Bytes(count) })
-        }
-        Some(Sent::Fin) => {
-            link.arrived.push_front(Sent::Fin);
-            Ok(Read::End)
-        }
-        Some(Sent::Rst) => {
-            link.arrived.push_front(Sent::Rst);
-            Err(reset())
-        }
-        Some(Sent::Cut(cut, is_ending)) => {
-            link.arrived.push_front(Sent::Cut(cut, is_ending));
-            Err(std::io::Error::other(cut))
-        }
-        Some(Sent::Ack | Sent::Head(..)) => Ok(Read::Nothing),
     }
 }
 

@@ -10,6 +10,7 @@
 mod client;
 mod drive;
 mod link;
+mod pump;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
