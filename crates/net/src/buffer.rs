@@ -59,6 +59,12 @@ pub fn piece_bytes() -> usize {
     if memory::pressure() == Pressure::Full { LITTLE_BYTES } else { SMALL_BYTES }
 }
 
+/// The same for what a receiver takes that has so much room: the largest size that fits in it, or the smallest where none does.
+pub fn piece_bytes_within(room: usize) -> usize {
+    let sizes = [SMALL_BYTES, LITTLE_BYTES];
+    sizes.into_iter().find(|size| *size <= room).unwrap_or(TINY_BYTES).min(piece_bytes())
+}
+
 /// Frees storage in this thread's pool that is not needed ([`FreeList::trim`]).
 pub fn trim() {
     POOL.with_borrow_mut(|lists| lists.iter_mut().for_each(FreeList::trim));

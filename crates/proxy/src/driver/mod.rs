@@ -300,7 +300,7 @@ fn poll_await(
             return Poll::Ready(());
         }
     }
-    match poll_response(cx, context, upstream, exchange) {
+    match poll_response(cx, context, stream, upstream, exchange) {
         Poll::Ready(Ok(early)) => {
             exchange.handle_response(&context.env(arrived_us(&upstream.stream)), early);
             return Poll::Ready(());
@@ -398,6 +398,7 @@ fn poll_deadline(cx: &mut Context<'_>, timer: &Timer, exchange: &Exchange, armed
 fn poll_response(
     cx: &mut Context<'_>,
     context: &ExchangeContext<'_>,
+    client: &Stream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
 ) -> Poll<Result<Option<grpc::Status>, Error>> {
@@ -412,7 +413,8 @@ fn poll_response(
             Poll::Ready(Ok(if exchange.call().is_some() { handle.early_status() } else { None }))
         }
         stream => {
-            ready!(poll_h1_head(cx, stream, input, |input| exchange.take_response_head(storage, input)))?;
+            let take = |input: &mut Buffer| exchange.take_response_head(storage, input);
+            ready!(poll_h1_head(cx, stream, input, first_read_bytes(client), take))?;
             Poll::Ready(Ok(None))
         }
     }
@@ -436,15 +438,29 @@ pub(crate) fn poll_response_head(
             handle.take_response(&mut response.head, &mut response.bytes);
             Poll::Ready(Ok(()))
         }
-        stream => poll_h1_head(cx, stream, input, |input| receive::response_head(response, input, scanned, method)),
+        stream => {
+            let take = |input: &mut Buffer| receive::response_head(response, input, scanned, method);
+            poll_h1_head(cx, stream, input, buffer::piece_bytes(), take)
+        }
     }
 }
 
-/// Reads until `take` has taken a head from the input.
+/// How much of a response is read with its head. The beginning of the body comes with it, and waits in memory where the client cannot take it now.
+fn first_read_bytes(client: &Stream) -> usize {
+    /// Most heads are smaller.
+    const BYTES_MIN: usize = 4096;
+    match client {
+        Stream::H2(handle) => handle.piece_bytes().max(BYTES_MIN),
+        _ => buffer::piece_bytes(),
+    }
+}
+
+/// Reads until `take` has taken a head from the input; at first so many bytes.
 fn poll_h1_head(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     input: &mut Buffer,
+    first_bytes: usize,
     mut take: impl FnMut(&mut Buffer) -> Result<bool, Error>,
 ) -> Poll<Result<(), Error>> {
     loop {
@@ -456,7 +472,7 @@ fn poll_h1_head(
             ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
-            input.grow((input.capacity() * 2).max(buffer::piece_bytes()));
+            input.grow((input.capacity() * 2).max(first_bytes));
         }
         let read = input.poll_fill(cx, stream);
         if read.is_pending() && input.is_empty() {

@@ -259,9 +259,15 @@ fn splice_bytes(writer: &Stream) -> u64 {
 /// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
 /// buffer for as long as the body lasts. So a large piece is read only for a receiver that can take all of it now. Some is left over all the
 /// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
-/// While the process is short of memory, pieces are small.
+/// While the process is short of memory, pieces are small; and so they are for one of many streams that can send less (`Handle::piece_bytes`).
 fn read_bytes(transfer: &Transfer, writer: &Stream) -> usize {
     let is_short = memory::pressure() > Pressure::Low;
+    if let Stream::H2(handle) = writer {
+        let piece_bytes = handle.piece_bytes();
+        if piece_bytes < SMALL_BYTES {
+            return piece_bytes;
+        }
+    }
     if !transfer.is_bulk() || buffer::large_in_use() >= LARGE_IN_USE_MAX || is_short {
         return buffer::piece_bytes();
     }

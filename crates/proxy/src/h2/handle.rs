@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use net::buffer::Buffer;
+use net::buffer::{self, Buffer};
 use telemetry::Reason;
 use tokio::io::ReadBuf;
 use wire::h2::{ErrorCode, SendError, StreamKey};
@@ -268,6 +268,19 @@ impl Handle {
     /// Bytes of a body that the other side lets the stream send now.
     pub(crate) fn send_window(&self) -> usize {
         self.connection.wire.borrow_mut().data_window(self.key)
+    }
+
+    /// How much is read at once of what the stream is to send. Few streams of a connection may read a whole piece and wait with what is left of it; of many, each
+    /// reads no more than it can send now.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        /// So many wait with 16 KiB each at most. A client with more that takes nothing holds 1 to 4 KiB for each of the others.
+        const FEW: usize = 16;
+        let mut wire = self.connection.wire.borrow_mut();
+        if wire.streams_held() <= FEW {
+            buffer::piece_bytes()
+        } else {
+            buffer::piece_bytes_within(wire.data_room(self.key))
+        }
     }
 
     /// Sends some of `bytes`; when all of them are taken, `end` is, too.

@@ -144,13 +144,22 @@ impl Connection {
         self.streams.get(key).map_or(0, |stream| stream.send_window.min(self.windows.send).max(0) as usize)
     }
 
+    /// Bytes of DATA that a stream can send now: what the windows allow and the output has room for.
+    pub fn data_room(&mut self, key: StreamKey) -> usize {
+        self.data_window(key).min(self.output_room())
+    }
+
+    fn output_room(&self) -> usize {
+        (self.limits.output_bytes_max as usize).saturating_sub(self.output.len())
+    }
+
     /// Sends a piece of a body, and with `end` its end. Gives how many bytes were taken: all of them, and then the end, too; or fewer, and then
     /// [`Event::Writable`](super::Event::Writable) comes when it is worth trying again.
     ///
     /// # Errors
     /// [`SendError::Closed`]: the stream was cut off, has ended, or has no head yet.
     pub fn send_data(&mut self, key: StreamKey, bytes: &[u8], end: bool) -> Result<usize, SendError> {
-        let room = (self.limits.output_bytes_max as usize).saturating_sub(self.output.len());
+        let room = self.output_room();
         let Self { streams, windows, output, glitches, want_window, want_room, turn, failed, .. } = self;
         let stream = streams.get(key).filter(|stream| stream.send == Half::Body && failed.is_none());
         let stream = stream.ok_or(SendError::Closed)?;
