@@ -214,7 +214,11 @@ impl Direction {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        let count = ready!(pipe.poll_fill(cx, socket, usize::MAX))?;
+        let Some(count) = ready!(pipe.poll_fill(cx, socket, usize::MAX))? else {
+            (self.pipe, self.mode) = (None, Mode::Interactive);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
         if count <= SMALL_BYTES {
             // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
             self.mode = Mode::Interactive;
