@@ -1,7 +1,7 @@
 //! What rolls out rolls out under load, and nothing is lost.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use testkit::strict::ResponseTo;
@@ -160,6 +160,9 @@ fn sigterm_is_told_then_drains() {
         let told = until(PATIENCE, is_unready).expect("/readyz fails as long as something is under way");
         assert!(told.body.starts_with(b"draining"), "{}", String::from_utf8_lossy(&told.body));
         assert_eq!(controller.program.ended().unwrap(), None);
+        // Readiness is withdrawn first; a worker that drains has closed its sockets.
+        let is_refused = || TcpStream::connect(gateway(80)).err();
+        until(PATIENCE, is_refused).expect("no worker accepts any more");
 
         (&upstream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").unwrap();
         let response = conn.response(ResponseTo::Other).unwrap();
