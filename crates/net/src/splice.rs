@@ -27,15 +27,10 @@ struct PipePermit;
 impl PipePermit {
     fn take() -> io::Result<Self> {
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let permit = if PIPES.fetch_add(1, Relaxed) < descriptors_max / DESCRIPTORS_PER_PIPE_MIN {
-            Ok(Self)
-        } else {
-            Err(Errno::MFILE.into())
-        };
-        if permit.is_err() {
-            PIPES.fetch_sub(1, Relaxed);
-        }
-        permit
+        let pipes = PIPES.fetch_add(1, Relaxed);
+        // One too many is taken back when it is dropped.
+        let permit = Self;
+        if pipes < descriptors_max / DESCRIPTORS_PER_PIPE_MIN { Ok(permit) } else { Err(Errno::MFILE.into()) }
     }
 }
 

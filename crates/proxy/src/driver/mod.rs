@@ -414,7 +414,7 @@ fn poll_response(
         }
         stream => {
             let take = |input: &mut Buffer| exchange.take_response_head(storage, input);
-            ready!(poll_h1_head(cx, stream, input, first_read_bytes(client), take))?;
+            ready!(poll_h1_head(cx, stream, input, || first_read_bytes(client), take))?;
             Poll::Ready(Ok(None))
         }
     }
@@ -440,7 +440,7 @@ pub(crate) fn poll_response_head(
         }
         stream => {
             let take = |input: &mut Buffer| receive::response_head(response, input, scanned, method);
-            poll_h1_head(cx, stream, input, buffer::piece_bytes(), take)
+            poll_h1_head(cx, stream, input, buffer::piece_bytes, take)
         }
     }
 }
@@ -460,7 +460,7 @@ fn poll_h1_head(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     input: &mut Buffer,
-    first_bytes: usize,
+    first_bytes: impl Fn() -> usize,
     mut take: impl FnMut(&mut Buffer) -> Result<bool, Error>,
 ) -> Poll<Result<(), Error>> {
     loop {
@@ -472,7 +472,7 @@ fn poll_h1_head(
             ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
-            input.grow((input.capacity() * 2).max(first_bytes));
+            input.grow((input.capacity() * 2).max(first_bytes()));
         }
         let read = input.poll_fill(cx, stream);
         if read.is_pending() && input.is_empty() {

@@ -70,15 +70,11 @@ fn poll_turn(
             Moved::Written => {}
             Moved::Drained(count) => turn += count,
             Moved::Done => return Poll::Ready(Ok(())),
-            Moved::Starved if turn >= TURN_BYTES_MAX => {
+            Moved::Starved | Moved::Emptied(_) if turn >= TURN_BYTES_MAX => {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             Moved::Starved => ready!(poll_read(cx, transfer, reader, input, writer))?,
-            Moved::Emptied(_) if turn >= TURN_BYTES_MAX => {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
             Moved::Emptied(bytes_max) => match splice_bytes(writer) {
                 0 => ready!(poll_read(cx, transfer, reader, input, writer))?,
                 bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
@@ -268,13 +264,13 @@ fn splice_bytes(writer: &Stream) -> u64 {
 /// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
 /// While the process is short of memory, pieces are small; and so they are for one of many streams that can send less (`Handle::piece_bytes`).
 fn read_bytes(transfer: &Transfer, writer: &Stream) -> usize {
-    let is_short = memory::pressure() > Pressure::Low;
     if let Stream::H2(handle) = writer {
         let piece_bytes = handle.piece_bytes();
         if piece_bytes < SMALL_BYTES {
             return piece_bytes;
         }
     }
+    let is_short = memory::pressure() > Pressure::Low;
     if !transfer.is_bulk() || buffer::large_in_use() >= LARGE_IN_USE_MAX || is_short {
         return buffer::piece_bytes();
     }

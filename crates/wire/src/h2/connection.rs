@@ -391,7 +391,7 @@ impl Connection {
     }
 
     pub(super) fn is_output_full(&self) -> bool {
-        self.output.len() >= self.limits.output_bytes_max as usize
+        self.output_room() == 0
     }
 
     /// Gives released bytes back to the stream's window and to the connection's.

@@ -149,7 +149,7 @@ impl Connection {
         self.data_window(key).min(self.output_room())
     }
 
-    fn output_room(&self) -> usize {
+    pub(super) fn output_room(&self) -> usize {
         (self.limits.output_bytes_max as usize).saturating_sub(self.output.len())
     }
 
