@@ -72,9 +72,18 @@ pub struct ReportArgs {
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "summary", conflicts_with = "out")]
     pub table: Option<report::Tables>,
 
-    /// Put what --table prints into this document instead, between `<!-- NAME -->` and `<!-- end of NAME -->`, the run's directory being NAME
+    /// Put what --table prints into this document instead, between `<!-- NAME -->` and `<!-- end of NAME -->`, the run's directory being NAME; for tables
+    /// other than the summary, between `<!-- NAME costs -->` and `<!-- end of NAME costs -->` and the like
     #[arg(long, value_name = "FILE", requires = "table")]
     pub into: Option<PathBuf>,
+
+    /// Write a chart of one case to this file instead, as SVG: the CPU time of each balancer, with every round
+    #[arg(long, value_name = "FILE", requires = "case", conflicts_with_all = ["out", "keep", "table"])]
+    pub chart: Option<PathBuf>,
+
+    /// The case of --chart
+    #[arg(long, value_name = "CASE", requires = "chart")]
+    pub case: Option<String>,
 }
 
 /// The arguments of `lab compare`.
@@ -259,9 +268,17 @@ fn write_report(args: &ReportArgs) -> io::Result<()> {
     if let Some(which) = args.table {
         let tables = report::tables(&run, which);
         return match &args.into {
-            Some(document) => put_into(document, &file, &tables),
+            Some(document) => put_into(document, &which.mark(&name_of(&file)?), &tables),
             None => write!(io::stdout().lock(), "{tables}"),
         };
+    }
+    if let (Some(chart), Some(case)) = (&args.chart, &args.case) {
+        let svg = report::chart(&run, &name_of(&file)?, case).ok_or_else(|| {
+            let cases: Vec<&str> = run.scenario.cases.iter().map(|case| case.name.as_str()).collect();
+            let why = format!("no valid round of a case `{case}`; the run has {}", cases.join(", "));
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        })?;
+        return report::write_text(chart, &svg);
     }
     let directory = match &args.out {
         Some(directory) => directory.clone(),
@@ -271,13 +288,17 @@ fn write_report(args: &ReportArgs) -> io::Result<()> {
     report::write(&run, &directory)
 }
 
-fn put_into(document: &Path, run: &Path, tables: &str) -> io::Result<()> {
-    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+/// The name of the directory that a run is in.
+fn name_of(run: &Path) -> io::Result<String> {
     let directory = std::fs::canonicalize(run)?;
-    let name = directory.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    Ok(directory.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned())
+}
+
+fn put_into(document: &Path, mark: &str, tables: &str) -> io::Result<()> {
+    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let text = std::fs::read_to_string(document)?;
-    let text = keep::into_document(&text, &name, tables).ok_or_else(|| {
-        let marks = format!("<!-- {name} --> and <!-- end of {name} -->");
+    let text = keep::into_document(&text, mark, tables).ok_or_else(|| {
+        let marks = format!("<!-- {mark} --> and <!-- end of {mark} -->");
         wrong(format!("{} has no place for it: two lines {marks}, in this order", document.display()))
     })?;
     report::write_text(document, &text)

@@ -7,6 +7,7 @@
 //!
 //! Order of the work: `figures` (one round of one metric) -> `statistics` -> `tables`, `conclude`, `sizing` -> `markdown`, `html`.
 
+mod chart;
 mod conclude;
 mod environment;
 mod figures;
@@ -64,6 +65,39 @@ pub enum Tables {
     Published,
     /// Those that it should have had: intervals, costs, verdicts
     Honest,
+    /// What an operation costs each balancer, a row for each case
+    Costs,
+}
+
+impl Tables {
+    /// What the two lines name between which a document shows these tables of the run `name`.
+    #[must_use]
+    pub fn mark(self, name: &str) -> String {
+        match self {
+            Self::Summary => name.to_owned(),
+            Self::Published => format!("{name} published"),
+            Self::Honest => format!("{name} honest"),
+            Self::Costs => format!("{name} costs"),
+        }
+    }
+
+    /// The run and the tables that such a line names.
+    #[must_use]
+    pub fn of_mark(mark: &str) -> (&str, Self) {
+        match mark.split_once(' ') {
+            Some((name, "published")) => (name, Self::Published),
+            Some((name, "honest")) => (name, Self::Honest),
+            Some((name, "costs")) => (name, Self::Costs),
+            _ => (mark, Self::Summary),
+        }
+    }
+}
+
+/// A chart of one case as a file of SVG: the CPU time of each balancer, with every round. `name` is that of the run's directory. None if the
+/// run has no such case, or no valid round of it. `run` has been analysed.
+#[must_use]
+pub fn chart(run: &Run, name: &str, case: &str) -> Option<String> {
+    chart::chart(figures::Figures::new(run), name, case)
 }
 
 /// Those tables as Markdown. `run` has been analysed.
@@ -73,6 +107,7 @@ pub fn tables(run: &Run, which: Tables) -> String {
         Tables::Summary => tables::summary(figures).into_iter().collect(),
         Tables::Published => tables::published(figures),
         Tables::Honest => tables::honest(figures),
+        Tables::Costs => vec![chart::costs(figures)],
     };
     tables.iter().map(table::Table::markdown).collect::<Vec<_>>().join("\n")
 }

@@ -49,7 +49,7 @@ pub(super) fn plots(figures: Figures<'_>) -> Vec<Markup> {
 }
 
 /// Colour by make, dash by what a make has several of; grey is for what is no balancer.
-fn ink(figures: Figures<'_>, instance: &Instance) -> Ink {
+pub(super) fn ink(figures: Figures<'_>, instance: &Instance) -> Ink {
     let layer = |instance: &Instance| crate::judge::layer_of(figures.run, &instance.id);
     let is_plain = |instance: &Instance| matches!(layer(instance), Layer::Direct | Layer::Routed);
     let make = |instance: &Instance| instance.contender.split('-').next().unwrap_or_default().to_owned();

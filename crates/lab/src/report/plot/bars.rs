@@ -30,29 +30,85 @@ pub(in crate::report) fn bars(caption: &str, unit: &str, note: &str, bars: &[Bar
     let values = bars.iter().flat_map(|bar| bar.rounds.iter().copied().chain([bar.estimate.high]));
     let x = Axis::new(Scale::Linear, values, LEFT, WIDTH - RIGHT)?;
     let height = TOP + ROW * bars.len() as f64 + BOTTOM;
-    let zero = x.at(0.0)?;
     let svg = html! {
         svg class="plot" viewBox={ "0 0 " (WIDTH) " " (px(height)) } role="img" aria-label=(caption) {
-            (grid(&x, height, unit))
-            @for (row, bar) in bars.iter().enumerate() {
-                @let middle = TOP + ROW * (row as f64 + 0.5);
-                @let end = x.at(bar.estimate.median).unwrap_or(zero);
-                g style=(bar.ink.style()) {
-                    title { (bar.name) ": " (number::with_interval(&bar.estimate, number::plain)) " " (unit) }
-                    text x=(LEFT - 8.0) y=(px(middle + 4.0)) text-anchor="end" { (shortened(&bar.name)) }
-                    rect class="bar" x=(px(zero)) y=(px(middle - BAR / 2.0)) width=(px((end - zero).max(0.0))) height=(BAR) {}
-                    @for round in bar.rounds.iter().filter_map(|round| x.at(*round)) {
-                        circle class="round" cx=(px(round)) cy=(px(middle)) r="2" {}
-                    }
-                    @if let (Some(low), Some(high)) = (x.at(bar.estimate.low), x.at(bar.estimate.high)) {
-                        path class="interval" d={ "M" (px(low)) " " (px(middle - 5.0)) "v10m0 -5H" (px(high)) "m0 -5v10" } {}
-                    }
-                    text x=(WIDTH - 4.0) y=(px(middle + 4.0)) text-anchor="end" { (number::median(Some(bar.estimate), number::plain)) }
-                }
-            }
+            (rows(&x, height, unit, bars)?)
         }
     };
     Some(figure(caption, note, &svg, &[]))
+}
+
+/// The grid, and a row for each bar.
+fn rows(x: &Axis, height: f64, unit: &str, bars: &[Bar]) -> Option<Markup> {
+    let zero = x.at(0.0)?;
+    Some(html! {
+        (grid(x, height, unit))
+        @for (row, bar) in bars.iter().enumerate() {
+            @let middle = TOP + ROW * (row as f64 + 0.5);
+            @let end = x.at(bar.estimate.median).unwrap_or(zero);
+            g style=(bar.ink.style()) {
+                title { (bar.name) ": " (number::with_interval(&bar.estimate, number::plain)) " " (unit) }
+                text x=(LEFT - 8.0) y=(px(middle + 4.0)) text-anchor="end" { (shortened(&bar.name)) }
+                rect class="bar" x=(px(zero)) y=(px(middle - BAR / 2.0)) width=(px((end - zero).max(0.0))) height=(BAR) {}
+                @for round in bar.rounds.iter().filter_map(|round| x.at(*round)) {
+                    circle class="round" cx=(px(round)) cy=(px(middle)) r="2" {}
+                }
+                @if let (Some(low), Some(high)) = (x.at(bar.estimate.low), x.at(bar.estimate.high)) {
+                    path class="interval" d={ "M" (px(low)) " " (px(middle - 5.0)) "v10m0 -5H" (px(high)) "m0 -5v10" } {}
+                }
+                text x=(WIDTH - 4.0) y=(px(middle + 4.0)) text-anchor="end" { (number::median(Some(bar.estimate), number::plain)) }
+            }
+        }
+    })
+}
+
+/// The style sheet of the page, as far as a chart in a file of its own needs it. A file cannot know the page that shows it, but it knows whether its
+/// reader prefers dark. It brings its own paper, so that it can be read on either.
+const STYLE: &str = "
+:root { --paper: #fdfdfb; --ink: #1b1f24; --soft: #5a636e; --rule: #d9dde2; --s0: #6b7480; --s1: #0b6fc2; --s2: #c25700; --s3: #16803c; --s4: #9a3ab0; \
+--s5: #b3261e; --s6: #00798a; --s7: #7a6a00; --s8: #4b4bc8; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --ink: #e4e7ea; --soft: #9aa4af; --rule: #343b43; --s0: #a0aab5; --s1: #5fb0ff; \
+--s2: #ffa057; --s3: #5fd38a; --s4: #d990ea; --s5: #ff8a80; --s6: #4dd0e1; --s7: #dcca4e; --s8: #a3a3ff; } }
+text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+.caption { font-weight: 600; font-size: 14px; }
+.note, .name { font-size: 10.5px; fill: var(--soft); }
+.paper { fill: var(--paper); }
+.grid { stroke: var(--rule); fill: none; }
+.bar { fill: var(--c); opacity: .55; }
+.round { fill: var(--ink); }
+.interval { stroke: var(--ink); fill: none; stroke-width: 1.5; }
+";
+
+/// Bars in a file of their own: SVG with its caption, its note, its style sheet and the command that made it. None when there is no bar.
+pub(in crate::report) fn document(
+    caption: &str,
+    unit: &str,
+    note: &str,
+    made_by: &str,
+    bars: &[Bar],
+) -> Option<String> {
+    const CAPTION: f64 = 26.0;
+    const NOTE: f64 = 18.0;
+    let values = bars.iter().flat_map(|bar| bar.rounds.iter().copied().chain([bar.estimate.high]));
+    let x = Axis::new(Scale::Linear, values, LEFT, WIDTH - RIGHT)?;
+    let plot = TOP + ROW * bars.len() as f64 + BOTTOM;
+    let height = CAPTION + plot + NOTE;
+    let figures =
+        bars.iter().map(|bar| format!("{}: {}", bar.name, number::with_interval(&bar.estimate, number::plain)));
+    let description = format!("{unit}. {}. {note}", figures.collect::<Vec<_>>().join("; "));
+    let svg = html! {
+        svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (px(height)) } width=(WIDTH) height=(px(height)) role="img"
+            aria-labelledby="title description" {
+            title id="title" { (caption) }
+            desc id="description" { (description) }
+            style { (STYLE) }
+            rect class="paper" width="100%" height="100%" rx="6" {}
+            text class="caption" x="10" y="19" { (caption) }
+            g transform={ "translate(0 " (CAPTION) ")" } { (rows(&x, plot, unit, bars)?) }
+            text class="note" x="10" y=(px(height - 7.0)) { (note) }
+        }
+    };
+    Some(format!("<?made-by {made_by}?>\n{}\n", svg.into_string()))
 }
 
 /// One bar of parts.

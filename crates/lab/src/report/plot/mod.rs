@@ -11,7 +11,7 @@ mod lines;
 use maud::{Markup, html};
 
 pub(super) use axis::{Scale, short, short_micros};
-pub(super) use bars::{Bar, Stack, bars, stacked};
+pub(super) use bars::{Bar, Stack, bars, document, stacked};
 pub(super) use lines::{Line, Lines, Point};
 
 /// Colours that the style sheet defines as `--s0` to `--s8`.
