@@ -2,7 +2,10 @@
 //!
 //! Job: their tables still follow from their rounds, nothing in them is the host's own, and a document that shows a run's table shows it as
 //! the run gives it. When a change of the report makes this fail, `steelyard lab report lab/runs/NAME --keep lab/runs/NAME` writes a run
-//! anew, and `--table --into FILE` updates its table in a document.
+//! anew, `--table --into FILE` updates its table in a document, and the first line of a chart is the command that draws it.
+//!
+//! A figure of speed stands in a document only between the marks of a kept run, where the first of these tests computes it again, or in [`ALLOWED`]
+//! with the reason why no run can have it. Design notes and kept runs are dated records, and are not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,25 +60,146 @@ fn kept_runs_say_nothing_of_their_host() {
 /// What is wrong with the tables of runs that `document` shows: the run is not kept, or it gives another table.
 fn wrong_tables(document: &str) -> Vec<String> {
     let shown = document.lines().filter_map(|line| line.strip_prefix("<!-- end of ")?.strip_suffix(" -->"));
-    let is_wrong = |name: &&str| {
+    let is_wrong = |mark: &&str| {
+        let (name, which) = Tables::of_mark(mark);
         let directory = root().join("lab/runs").join(name);
         if !directory.join("run.json").exists() {
             return true;
         }
         let mut run = read(&directory);
         report::analyse(&mut run);
-        into_document(document, name, &report::tables(&run, Tables::Summary)).is_none_or(|again| again != document)
+        into_document(document, mark, &report::tables(&run, which)).is_none_or(|again| again != document)
     };
     shown.filter(is_wrong).map(str::to_owned).collect()
 }
 
 #[test]
 fn documents_show_tables_as_their_runs_give_them() {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    for path in docs.filter(|path| path.extension().is_some_and(|end| end == "md")).chain([root().join("README.md")]) {
-        let document = fs::read_to_string(&path).unwrap();
-        assert_eq!(wrong_tables(&document), [""; 0], "{}", path.display());
+    for (name, document) in documents() {
+        assert_eq!(wrong_tables(&document), [""; 0], "{name}");
     }
+}
+
+/// Name and text of what a user reads.
+fn documents() -> Vec<(String, String)> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let beside = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name));
+    let name = |path: &Path| path.strip_prefix(root()).unwrap().display().to_string();
+    pages.chain(beside).map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()
+}
+
+#[test]
+fn charts_are_those_of_their_runs() {
+    let mut charts = 0;
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "svg") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let made_by: Vec<&str> = text.lines().next().unwrap_or_default().split(' ').collect();
+        let ["<?made-by", "steelyard", "lab", "report", run, "--case", case, "--chart?>"] = made_by[..] else {
+            panic!("{}: the first line is not the command that makes it", path.display());
+        };
+        let name = run.strip_prefix("lab/runs/").expect("a chart of a run that is not kept");
+        let mut kept = read(&root().join(run));
+        report::analyse(&mut kept);
+        let again = report::chart(&kept, name, case).expect("no such case");
+        assert!(again == text, "{0}: run `steelyard lab report {run} --case {case} --chart {0}`", path.display());
+        charts += 1;
+    }
+    assert!(charts > 0, "no chart");
+}
+
+/// Units that only a measurement of speed has. Limits and timeouts are in ms, s and bytes.
+const UNITS: [&str; 22] = [
+    "µs",
+    "us",
+    "ns",
+    "Gbps",
+    "Gbit/s",
+    "Mbit/s",
+    "req/s",
+    "requests/s",
+    "calls/s",
+    "connections/s",
+    "packets/s",
+    "Mpps",
+    "pps",
+    "requests a second",
+    "requests per second",
+    "calls a second",
+    "connections a second",
+    "packets a second",
+    "times faster",
+    "times as fast",
+    "% faster",
+    "% less CPU",
+];
+
+/// Page, a part of the line, and why no kept run has the figure.
+const ALLOWED: &[(&str, &str, &str)] = &[];
+
+/// Lines, from 1, with a figure of speed that does not stand between the marks of a run.
+fn unmarked_figures(document: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut within: Option<&str> = None;
+    for (index, line) in document.lines().enumerate() {
+        if let Some(mark) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
+            within = match mark.strip_prefix("end of ") {
+                Some(_) => None,
+                None => Some(mark).filter(|mark| document.contains(&format!("<!-- end of {mark} -->"))),
+            };
+        }
+        if within.is_none() && has_figure(line) {
+            found.push((index + 1, line));
+        }
+    }
+    found
+}
+
+/// A number with one of [`UNITS`] behind it.
+fn has_figure(line: &str) -> bool {
+    let is_end = |rest: &str| rest.chars().next().is_none_or(|next| !next.is_alphanumeric());
+    line.match_indices(|c: char| c.is_ascii_digit()).any(|(at, _)| {
+        let rest = line[at + 1..].trim_start_matches([' ', '\u{a0}', '*', '`']);
+        UNITS.iter().any(|unit| rest.strip_prefix(unit).is_some_and(is_end))
+    })
+}
+
+#[test]
+fn figures_of_speed_come_from_kept_runs() {
+    let mut unused: Vec<_> = ALLOWED.iter().collect();
+    let mut wrong = Vec::new();
+    for (name, document) in documents() {
+        for (number, line) in unmarked_figures(&document) {
+            match ALLOWED.iter().find(|(page, part, _)| *page == name && line.contains(part)) {
+                Some(allowed) => unused.retain(|other| *other != allowed),
+                None => wrong.push(format!("{name}:{number}: {line}")),
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "figures without a kept run; put a table of one between its marks:\n{}",
+        wrong.join("\n")
+    );
+    assert!(unused.is_empty(), "nothing needs these exceptions any more: {unused:?}");
+}
+
+#[test]
+fn a_figure_of_speed_is_found() {
+    let check = |document: &str, expect: &[usize]| {
+        let found: Vec<usize> = unmarked_figures(document).into_iter().map(|(number, _)| number).collect();
+        assert_eq!(found, expect, "{document}");
+    };
+    check("It adds 51.3 µs to a request.", &[1]);
+    check("| vip | 65,900 requests/s |", &[1]);
+    check("a\nIt moves **9.3** Gbps.", &[2]);
+    check("times out after 250 ms; `added_us`; 64 KiB; HTTP/2 using 3 users", &[]);
+    check("<!-- run -->\n5 µs\n<!-- end of run -->\n6 µs", &[4]);
+    check("<!-- run -->\n5 µs that no end follows", &[2]);
 }
 
 #[test]

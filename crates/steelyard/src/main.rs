@@ -14,6 +14,8 @@ mod limits;
 mod logging;
 mod operate;
 mod overlay;
+#[cfg(test)]
+mod reference;
 mod resolve;
 mod run;
 mod signals;

@@ -4,6 +4,11 @@ use super::Problem;
 use super::tree::File;
 use crate::cargo::Member;
 
+/// Describes each example.
+const EXAMPLES: &str = "docs/examples.md";
+/// The table of contents of the documentation.
+const SUMMARY: &str = "docs/SUMMARY.md";
+
 /// Every rule of this file, on every Markdown file.
 pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -11,15 +16,32 @@ pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
         links(file, files, &mut problems);
     }
     let examples = files.iter().filter_map(|file| file.path.strip_prefix("examples/").map(|_| file.path.as_str()));
-    mentioned("README.md", examples, files, &mut problems);
+    mentioned(EXAMPLES, examples, files, &mut problems);
     let folders = members.iter().map(|member| member.folder.as_str());
     mentioned("ARCHITECTURE.md", folders, files, &mut problems);
+    let pages = files.iter().map(|file| file.path.as_str());
+    let pages = pages.filter(|path| path.starts_with("docs/") && path.ends_with(".md") && *path != SUMMARY);
+    mentioned(SUMMARY, pages, files, &mut problems);
+    front_page(files, &mut problems);
     problems
 }
 
+/// Whoever comes upon the project reads one page, not a book: everything else goes to `docs/`.
+const FRONT_PAGE_LINES_MAX: usize = 120;
+
+fn front_page(files: &[File], problems: &mut Vec<Problem>) {
+    let lines = files.iter().find(|file| file.path == "README.md").map_or(0, |file| file.text.lines().count());
+    if lines > FRONT_PAGE_LINES_MAX {
+        let message = format!("has {lines} lines, {FRONT_PAGE_LINES_MAX} at most: move something to docs/");
+        problems.push(Problem { file: "README.md".into(), line: FRONT_PAGE_LINES_MAX + 1, message });
+    }
+}
+
+/// Each name stands on the page as code, or a link leads to it.
 fn mentioned<'a>(page: &str, names: impl Iterator<Item = &'a str>, files: &[File], problems: &mut Vec<Problem>) {
     let text = files.iter().find(|file| file.path == page).map_or("", |file| &file.text);
-    for name in names.filter(|name| !text.contains(&format!("`{name}`")) && !text.contains(&format!("({name})"))) {
+    let linked: Vec<String> = targets(text).into_iter().map(|(_, target)| resolve(page, target)).collect();
+    for name in names.filter(|name| !text.contains(&format!("`{name}`")) && !linked.iter().any(|path| path == name)) {
         problems.push(Problem { file: page.into(), line: 1, message: format!("does not mention `{name}`") });
     }
 }
@@ -51,7 +73,7 @@ fn links(file: &File, files: &[File], problems: &mut Vec<Problem>) {
 }
 
 /// `[text](target)` outside fenced code, with line numbers from 1.
-fn targets(text: &str) -> Vec<(usize, &str)> {
+pub fn targets(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fenced = false;
     for (place, line) in text.lines().enumerate() {
@@ -74,7 +96,7 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// `path` as seen from the folder of `from`.
-fn resolve(from: &str, path: &str) -> String {
+pub fn resolve(from: &str, path: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in path.trim_end_matches('/').split('/') {
@@ -122,7 +144,10 @@ mod tests {
         };
         let files = [
             File::new("ARCHITECTURE.md", "`crates/wire`"),
-            File::new("README.md", "[http](examples/http.yaml)"),
+            File::new("README.md", "one line"),
+            File::new("docs/SUMMARY.md", "- [Examples](examples.md)"),
+            File::new("docs/examples.md", "[http](../examples/http.yaml)"),
+            File::new("docs/lost.md", ""),
             File::new("examples/http.yaml", ""),
             File::new("examples/tcp.yaml", ""),
         ];
@@ -130,7 +155,23 @@ mod tests {
         let shown: Vec<String> = problems.iter().map(Problem::to_string).collect();
         assert_eq!(
             shown,
-            ["README.md:1: does not mention `examples/tcp.yaml`", "ARCHITECTURE.md:1: does not mention `crates/net`"]
+            [
+                "docs/examples.md:1: does not mention `examples/tcp.yaml`",
+                "ARCHITECTURE.md:1: does not mention `crates/net`",
+                "docs/SUMMARY.md:1: does not mention `docs/lost.md`",
+            ]
         );
+    }
+
+    #[test]
+    fn the_front_page_is_short() {
+        let check = |lines: usize, expect: &[&str]| {
+            let mut problems = Vec::new();
+            front_page(&[File::new("README.md", "a\n".repeat(lines))], &mut problems);
+            let shown: Vec<String> = problems.iter().map(Problem::to_string).collect();
+            assert_eq!(shown, expect);
+        };
+        check(120, &[]);
+        check(121, &["README.md:121: has 121 lines, 120 at most: move something to docs/"]);
     }
 }

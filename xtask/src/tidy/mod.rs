@@ -4,7 +4,7 @@
 //! `clippy.toml` and the workspace's lints, not here.
 
 mod arrows;
-mod docs;
+pub mod docs;
 mod licences;
 mod scrub;
 mod source;
