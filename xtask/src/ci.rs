@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cargo::binaries;
 use crate::command::{cargo, run as run_command, succeeds};
-use crate::{fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
+use crate::{docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -18,6 +18,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", run: || tidy::run(&[]) },
     Stage { name: "lints", run: lints },
     Stage { name: "documentation", run: documentation },
+    Stage { name: "book", run: || docs::run(&[]) },
     Stage { name: "fuzz targets", run: fuzz_targets },
     Stage { name: "without clang", run: without_clang::run },
     Stage { name: "tests", run: || test::run(&[]) },
@@ -63,7 +64,8 @@ fn components() -> Result<(), String> {
 }
 
 fn lock_file() -> Result<(), String> {
-    run_command(&mut cargo(&["fetch", "--locked"]))
+    run_command(&mut cargo(&["fetch", "--locked"]))?;
+    run_command(&mut cargo(&["fetch", "--locked", "--manifest-path", docs::MANIFEST]))
 }
 
 fn format() -> Result<(), String> {

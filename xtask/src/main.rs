@@ -8,6 +8,7 @@ mod cargo;
 mod ci;
 mod command;
 mod demo;
+mod docs;
 mod fuzz;
 mod go;
 mod h2;
@@ -78,6 +79,12 @@ const VERBS: &[Verb] = &[
         arguments: "[--minutes N] [--bin FILE]",
         about: "mixed load with a reload every 2 s, for 10 minutes or N: memory, descriptors and failures over time",
         run: soak::run,
+    },
+    Verb {
+        name: "docs",
+        arguments: "",
+        about: "build the documentation as a site in target/book/html, and check its links",
+        run: docs::run,
     },
     Verb {
         name: "setup",
