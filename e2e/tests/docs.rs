@@ -141,7 +141,7 @@ fn prepare(scratch: &Path, script: &str) {
 const STEELYARD: &str = r#"#!/bin/bash
 case "$1" in
 status|reload|endpoint|flows|trace|top)
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         [[ "$*" == *--admin* ]] && break
         /usr/bin/curl -sf http://127.0.0.1:9900/readyz >/dev/null && break
         sleep 0.1
@@ -152,7 +152,7 @@ exec "$STEELYARD" "$@"
 
 /// The same for what has just been started in the background: refused connections are tried again.
 const CURL: &str = r#"#!/bin/bash
-for _ in $(seq 100); do
+for _ in $(seq 300); do
     /usr/bin/curl "$@" && exit 0
     code=$?
     [[ $code == 7 ]] || exit $code
