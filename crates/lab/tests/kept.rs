@@ -113,7 +113,7 @@ fn charts_are_those_of_their_runs() {
 }
 
 /// Units that only a measurement of speed has. Limits and timeouts are in ms, s and bytes.
-const UNITS: [&str; 22] = [
+const UNITS: [&str; 25] = [
     "µs",
     "us",
     "ns",
@@ -136,6 +136,9 @@ const UNITS: [&str; 22] = [
     "times as fast",
     "% faster",
     "% less CPU",
+    "ms of CPU",
+    "s of CPU",
+    "cores per Gbps",
 ];
 
 /// Page, a part of the line, and why no kept run has the figure.
@@ -197,6 +200,7 @@ fn a_figure_of_speed_is_found() {
     check("It adds 51.3 µs to a request.", &[1]);
     check("| vip | 65,900 requests/s |", &[1]);
     check("a\nIt moves **9.3** Gbps.", &[2]);
+    check("7.0 ms of CPU for 20 MB", &[1]);
     check("times out after 250 ms; `added_us`; 64 KiB; HTTP/2 using 3 users", &[]);
     check("<!-- run -->\n5 µs\n<!-- end of run -->\n6 µs", &[4]);
     check("<!-- run -->\n5 µs that no end follows", &[2]);
