@@ -109,9 +109,14 @@ fn meaning(arg: &Arg) -> String {
 }
 
 fn text(help: Option<&StyledStr>) -> String {
-    // A line that begins with four spaces would be code, and a `<` a tag.
+    // A line that begins with four spaces would be code, and a `<` outside of code a tag.
     let text = help.map(ToString::to_string).unwrap_or_default();
-    text.lines().map(str::trim).collect::<Vec<_>>().join("\n").replace('<', "&lt;")
+    let text = text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(at, part)| if at % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() })
+        .collect::<Vec<_>>()
+        .join("`")
 }
 
 /// In one line, with nothing that ends a cell.
