@@ -13,3 +13,4 @@ pub mod hpack;
 pub mod message;
 pub mod path;
 pub mod proxy_protocol;
+mod words;

@@ -3,6 +3,8 @@
 //! A head does not own its bytes. Whoever holds the buffer hands it in again to read a [`Span`]; the buffer must not move
 //! its contents while the head is in use.
 
+use crate::words;
+
 /// A piece of the buffer that a head was read from: `start <= end <= buffer.len()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
@@ -129,17 +131,39 @@ impl FieldId {
             24 => &[(b"x-envoy-external-address", Self::Claim), (b"x-original-forwarded-for", Self::Claim)],
             _ => &[],
         };
+        let ends = lower_ends(name);
         for (text, id) in known {
-            if name.eq_ignore_ascii_case(text) {
+            if ends == lower_ends(text) && is_same_between_ends(name, text) {
                 return *id;
             }
         }
-        let begins = |prefix: &[u8]| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
-        if begins(b"x-forwarded-") {
+        let begins_as_claim = name.first_chunk::<12>().is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-"));
+        if begins_as_claim {
             return Self::Claim;
         }
         if name.len() >= ALIAS_BYTES_MIN && is_alias(name) { Self::Alias } else { Self::Other }
     }
+}
+
+/// The first and the last bytes of a name, which are all of one of up to 16, in lower case: names are compared for each field of each head.
+///
+/// What makes letters lower leaves digits and `-` alone, and makes nothing else that a name may hold one of these.
+#[inline]
+fn lower_ends(name: &[u8]) -> [u64; 2] {
+    const LOWER: u64 = u64::from_ne_bytes([0x20; 8]);
+    let ends = match (name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last)) => [u64::from_ne_bytes(*first), u64::from_ne_bytes(*last)],
+        _ => match (name.first_chunk(), name.last_chunk()) {
+            (Some(first), Some(last)) => [u32::from_ne_bytes(*first).into(), u32::from_ne_bytes(*last).into()],
+            _ => [name.iter().fold(0, |ends, byte| ends << 8 | u64::from(*byte)), 0],
+        },
+    };
+    ends.map(|end| end | LOWER)
+}
+
+/// Whether what lies between the ends of two names that are equally long is the same.
+fn is_same_between_ends(name: &[u8], text: &[u8]) -> bool {
+    name.len() <= 16 || name.eq_ignore_ascii_case(text)
 }
 
 /// As long as `x-scheme`, the shortest name that has aliases.
@@ -149,7 +173,7 @@ const ALIAS_BYTES_MIN: usize = 8;
 const ALIAS_BYTES_MAX: usize = 24;
 
 fn is_alias(name: &[u8]) -> bool {
-    if !name.contains(&b'_') {
+    if !words::any(name, |word| words::equal(word, b'_') != 0) {
         return false;
     }
     let mut folded = [0; ALIAS_BYTES_MAX];
@@ -263,6 +287,8 @@ pub struct RequestHead {
     pub body: Body,
     /// The client means to send more on this connection.
     pub keep_alive: bool,
+    /// `Connection` names fields that are not to be passed on. Not in HTTP/2, which knows no such thing.
+    pub names_fields: bool,
     /// `Connection: upgrade` with an `Upgrade` that a hop may pass on: the one protocol of it that is passed on, which is WebSocket where that is
     /// among several. In HTTP/2 the `:protocol` of an extended CONNECT (RFC 8441), which asks for the same; then `method` is `Connect`.
     pub upgrade: Option<Span>,
@@ -287,6 +313,8 @@ pub struct ResponseHead {
     pub body: Body,
     /// The connection can carry another request after this response.
     pub keep_alive: bool,
+    /// As in [`RequestHead::names_fields`].
+    pub names_fields: bool,
     /// `Content-Length`, also where there is no body and it says what that of another method or status would be (RFC 9110 section 8.6).
     pub content_length: Option<u64>,
     /// `Keep-Alive: timeout=N`: the endpoint closes the connection after so many seconds without a request.
@@ -338,6 +366,33 @@ mod tests {
         check("x_trace", FieldId::Other);
         check("Accept", FieldId::Other);
         check("", FieldId::Other);
+    }
+
+    #[test]
+    fn a_name_is_known_by_all_of_its_bytes() {
+        let names = [
+            ("te", FieldId::Te),
+            ("host", FieldId::Host),
+            ("cookie", FieldId::Cookie),
+            ("upgrade", FieldId::Upgrade),
+            ("forwarded", FieldId::Forwarded),
+            ("connection", FieldId::Connection),
+            ("content-length", FieldId::ContentLength),
+            ("http2-settings", FieldId::Http2Settings),
+            ("proxy-connection", FieldId::ProxyConnection),
+            ("transfer-encoding", FieldId::TransferEncoding),
+            ("proxy-authorization", FieldId::ProxyAuthorization),
+        ];
+        for (name, id) in names {
+            for at in 0..name.len() {
+                for byte in b'!'..=b'~' {
+                    let mut other = name.as_bytes().to_vec();
+                    other[at] = byte;
+                    let is_same = other.eq_ignore_ascii_case(name.as_bytes());
+                    assert_eq!(FieldId::of(&other) == id, is_same, "{:?}", String::from_utf8_lossy(&other));
+                }
+            }
+        }
     }
 
     #[test]

@@ -44,13 +44,14 @@ const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", 
 
 type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
-/// The fields that `Connection` makes hop-by-hop, besides those that always are.
-fn named_in_connection<'b>(fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
-    let mut connection = fields.iter().filter(|field| field.id == FieldId::Connection).peekable();
-    if connection.peek().is_none() {
+/// The fields that `Connection` makes hop-by-hop, besides those that always are. `names_fields`: there are any.
+fn named_in_connection<'b>(names_fields: bool, fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
+    if !names_fields {
         return Named::new();
     }
-    connection
+    fields
+        .iter()
+        .filter(|field| field.id == FieldId::Connection)
         .flat_map(|field| list(field.value.get(buffer)))
         .filter(|option| {
             let is = |name: &&[u8]| option.eq_ignore_ascii_case(name);
@@ -170,7 +171,7 @@ fn write_request_fields(
     edits: &RequestEdits<'_>,
     is_other_version: bool,
 ) {
-    let (named, call) = (named_in_connection(&head.fields, buffer), client.call);
+    let (named, call) = (named_in_connection(head.names_fields, &head.fields, buffer), client.call);
     // Extended CONNECT has no key (RFC 8441 section 5), and the one of HTTP/1.1 is made here.
     let drops_key = is_other_version && head.upgrade.is_some();
     for field in &head.fields {
@@ -450,7 +451,7 @@ fn write_response_fields(
     edits: &ResponseEdits<'_>,
     drops_accept: bool,
 ) {
-    let named = named_in_connection(&head.fields, buffer);
+    let named = named_in_connection(head.names_fields, &head.fields, buffer);
     for field in &head.fields {
         let name = field.name.get(buffer);
         let is_end_to_end = match field.id {

@@ -1,51 +1,11 @@
 //! What requests and responses have in common: field lines, lengths, connection options.
 
-use std::mem::MaybeUninit;
-
 use super::HeadError;
-use crate::message::{Field, FieldId, Span, list};
+use super::reader::{Reader, Stop};
+use crate::message::{Field, FieldId, list};
 
 /// Fields that one head or one trailer section can hold, whatever the configuration allows.
 pub const FIELDS_MAX: usize = 256;
-
-/// Scratch memory for the fields that `httparse` finds; on the stack, not initialised.
-pub(super) type HeaderScratch<'b> = [MaybeUninit<httparse::Header<'b>>; FIELDS_MAX];
-
-/// Copies what `httparse` found into the neutral form.
-pub(super) fn index(
-    found: &[httparse::Header<'_>],
-    buffer: &[u8],
-    fields_max: usize,
-    fields: &mut Vec<Field>,
-) -> Result<(), HeadError> {
-    fields.clear();
-    if found.len() > fields_max {
-        return Err(HeadError::TooManyFields);
-    }
-    for header in found {
-        let name = header.name.as_bytes();
-        fields.push(Field {
-            id: FieldId::of(name),
-            name: Span::of(name, buffer),
-            // httparse trims spaces and tabs at both ends; `trim_ascii` makes that a promise of ours.
-            value: Span::of(header.value.trim_ascii(), buffer),
-            never_indexed: false,
-        });
-    }
-    Ok(())
-}
-
-/// Every line of a head ends in CRLF: `httparse` takes a bare LF as well, and a neighbour may not (RFC 9112 section 2.2).
-pub(super) fn check_line_ends(head: &[u8]) -> Result<(), HeadError> {
-    let mut previous_end = 0;
-    for at in memchr::memchr_iter(b'\n', head) {
-        if at == previous_end || head.get(at - 1) != Some(&b'\r') {
-            return Err(HeadError::Field);
-        }
-        previous_end = at + 1;
-    }
-    Ok(())
-}
 
 /// The longest body: many readers keep a length in 63 bits, and take a greater one for a negative one or for another.
 const LENGTH_MAX: u64 = i64::MAX as u64;
@@ -96,14 +56,27 @@ pub(super) struct ConnectionOptions {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
+    /// It names something besides: fields that end at this hop.
+    pub(super) names_fields: bool,
 }
 
 impl ConnectionOptions {
     pub(super) fn take(&mut self, value: &[u8]) {
+        // Nearly always there is one.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+            return;
+        }
         for option in list(value) {
-            self.close |= option.eq_ignore_ascii_case(b"close");
-            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            self.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+            if option.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if option.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else if option.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            } else {
+                self.names_fields = true;
+            }
         }
     }
 }
@@ -113,14 +86,11 @@ impl ConnectionOptions {
 /// # Errors
 /// [`HeadError::Field`] or [`HeadError::TooManyFields`]: the message is to be treated as badly framed.
 pub fn parse_trailers(section: &[u8], fields: &mut Vec<Field>) -> Result<(), HeadError> {
-    check_line_ends(section)?;
-    let mut scratch = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    match httparse::parse_headers(section, &mut scratch) {
-        Ok(httparse::Status::Complete((consumed, found))) if consumed == section.len() => {
-            index(found, section, FIELDS_MAX, fields)
-        }
-        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooManyFields),
-        _ => Err(HeadError::Field),
+    let mut reader = Reader::new(section, 0);
+    match reader.fields(FIELDS_MAX, fields) {
+        Ok(()) if reader.at() == section.len() => Ok(()),
+        Err(Stop::Refused(error)) => Err(error),
+        Ok(()) | Err(Stop::Partial) => Err(HeadError::Field),
     }
 }
 
@@ -140,16 +110,6 @@ mod tests {
         for bad in ["", "+5", "-1", "0x5", "1_0", "5 ", " 5", "1, 1", "5;", "18446744073709551616", "٥"] {
             check(bad, None);
         }
-    }
-
-    #[test]
-    fn every_line_ends_in_crlf() {
-        let check = |head: &[u8], good| assert_eq!(check_line_ends(head).is_ok(), good, "{head:?}");
-        check(b"GET / HTTP/1.1\r\nA: b\r\n\r\n", true);
-        check(b"GET / HTTP/1.1\nA: b\r\n\r\n", false);
-        check(b"GET / HTTP/1.1\r\nA: b\n\r\n", false);
-        check(b"GET / HTTP/1.1\r\nA: b\r\n\n", false);
-        check(b"\n", false);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Request heads (RFC 9112 sections 3 and 5).
 
-use std::mem::MaybeUninit;
-
 use super::authority::is_authority;
-use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, HeaderScratch};
+use super::fields::{ConnectionOptions, Framing};
+use super::reader::{Reader, Stop, TARGET, TOKEN};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, RequestHead, Span, Version, list};
 
@@ -21,35 +20,31 @@ pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -
         return if undecided { Ok(Parsed::Partial) } else { Err(HeadError::StartLine) };
     }
 
-    let mut scratch: HeaderScratch<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
-    let mut parsed = httparse::Request::new(&mut []);
-    let length = match parsed.parse_with_uninit_headers(text, &mut scratch) {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),
-        Err(error) => return Err(classify(error, text)),
-    };
-    fields::check_line_ends(text.get(..length).unwrap_or_default())?;
-
-    let method = parsed.method.unwrap_or_default().as_bytes();
-    head.method = Method::of(method);
-    head.method_name = Span::of(method, buffer);
-    head.version = if parsed.version == Some(0) { Version::Http10 } else { Version::Http11 };
-    let target = read_target(parsed.path.unwrap_or_default().as_bytes(), head.method)?;
-    head.path = Span::of(target.path, buffer);
+    let mut reader = Reader::new(buffer, skipped);
+    match read_lines(&mut reader, fields_max, head) {
+        Ok(()) => {}
+        Err(Stop::Partial) => return Ok(Parsed::Partial),
+        // A version that is well formed is refused as a version, with 505; anything else is no request line.
+        Err(Stop::Refused(HeadError::Version)) if !has_well_formed_version(text) => return Err(HeadError::StartLine),
+        Err(Stop::Refused(error)) => return Err(error),
+    }
+    head.method = Method::of(head.method_name.get(buffer));
     head.scheme = Span::default();
-    fields::index(parsed.headers, buffer, fields_max, &mut head.fields)?;
+    let target = read_target(head.path.get(buffer), head.method)?;
+    head.path = Span::of(target.path, buffer);
     read_fields(buffer, head, target.authority)?;
-    Ok(Parsed::Complete(skipped + length))
+    Ok(Parsed::Complete(reader.at()))
 }
 
-fn classify(error: httparse::Error, text: &[u8]) -> HeadError {
-    match error {
-        httparse::Error::TooManyHeaders => HeadError::TooManyFields,
-        httparse::Error::HeaderName | httparse::Error::HeaderValue => HeadError::Field,
-        // A version that is well formed is refused as a version, with 505; anything else is no request line.
-        httparse::Error::Version if has_well_formed_version(text) => HeadError::Version,
-        _ => HeadError::StartLine,
-    }
+/// Reads the request line and the field lines; the target into `head.path`.
+fn read_lines(reader: &mut Reader<'_>, fields_max: usize, head: &mut RequestHead) -> Result<(), Stop> {
+    head.method_name = reader.take(TOKEN, HeadError::StartLine)?;
+    reader.expect(b' ', HeadError::StartLine)?;
+    head.path = reader.take(TARGET, HeadError::StartLine)?;
+    reader.expect(b' ', HeadError::StartLine)?;
+    head.version = reader.version()?;
+    reader.line_end(HeadError::StartLine)?;
+    reader.fields(fields_max, &mut head.fields)
 }
 
 fn has_well_formed_version(text: &[u8]) -> bool {
@@ -70,10 +65,6 @@ struct RequestTarget<'b> {
 fn read_target(target: &[u8], method: Method) -> Result<RequestTarget<'_>, HeadError> {
     if method == Method::Connect {
         return Err(HeadError::Method);
-    }
-    // A fragment is never sent (RFC 9112 section 3.2.1), and what is not ASCII is read in different ways by different servers.
-    if !target.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#') {
-        return Err(HeadError::StartLine);
     }
     match target {
         [b'/', ..] => return Ok(RequestTarget { path: target, authority: None }),
@@ -130,6 +121,7 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
         let host = head.fields.iter_mut().find(|field| field.id == FieldId::Host);
         host.into_iter().for_each(|host| host.value = head.authority);
     }
+    head.names_fields = connection.names_fields;
     head.keep_alive = if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
     // h2c by upgrade is gone from the standard (RFC 9113 section 3.1) and a known way around a proxy: never passed on.
     let may_upgrade = connection.upgrade && !is_http10 && head.body == Body::None;

@@ -1,8 +1,7 @@
 //! Response heads (RFC 9112 section 4), read as strictly: an endpoint is not trusted to frame for its neighbours.
 
-use std::mem::MaybeUninit;
-
-use super::fields::{self, ConnectionOptions, FIELDS_MAX, Framing, HeaderScratch};
+use super::fields::{ConnectionOptions, Framing};
+use super::reader::{Reader, Stop};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, ResponseHead, Span, Version, list};
 
@@ -16,33 +15,43 @@ pub fn parse_response(
     request: Method,
     head: &mut ResponseHead,
 ) -> Result<Parsed, HeadError> {
-    let mut scratch: HeaderScratch<'_> = [MaybeUninit::uninit(); FIELDS_MAX];
-    let mut parsed = httparse::Response::new(&mut []);
-    // httparse skips empty lines in front of a response; no standard allows them there.
+    // Other readers skip empty lines in front of a response; no standard allows them there.
     if matches!(buffer.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::StartLine);
     }
-    let outcome =
-        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut scratch);
-    let length = match outcome {
-        Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) => return Ok(Parsed::Partial),
-        Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooManyFields),
-        Err(httparse::Error::HeaderName | httparse::Error::HeaderValue) => return Err(HeadError::Field),
-        Err(httparse::Error::Version) => return Err(HeadError::Version),
-        Err(_) => return Err(HeadError::StartLine),
-    };
-    fields::check_line_ends(buffer.get(..length).unwrap_or_default())?;
-
-    head.status = parsed.code.unwrap_or_default();
-    if !(100..=999).contains(&head.status) {
-        return Err(HeadError::StartLine);
+    let mut reader = Reader::new(buffer, 0);
+    match read_lines(&mut reader, buffer, fields_max, head) {
+        Ok(()) => {}
+        Err(Stop::Partial) => return Ok(Parsed::Partial),
+        Err(Stop::Refused(error)) => return Err(error),
     }
-    head.reason = Span::of(parsed.reason.unwrap_or_default().as_bytes(), buffer);
-    head.version = if parsed.version == Some(0) { Version::Http10 } else { Version::Http11 };
-    fields::index(parsed.headers, buffer, fields_max, &mut head.fields)?;
     read_fields(buffer, request, head)?;
-    Ok(Parsed::Complete(length))
+    Ok(Parsed::Complete(reader.at()))
+}
+
+/// Reads the status line and the field lines.
+fn read_lines(reader: &mut Reader<'_>, buffer: &[u8], fields_max: usize, head: &mut ResponseHead) -> Result<(), Stop> {
+    head.version = reader.version()?;
+    reader.expect(b' ', HeadError::Version)?;
+    head.status = 0;
+    for _ in 0..3 {
+        let digit = reader.peek()?;
+        reader.expect(digit.clamp(b'0', b'9'), HeadError::StartLine)?;
+        head.status = 10 * head.status + u16::from(digit - b'0');
+    }
+    if head.status < 100 {
+        return Err(HeadError::StartLine.into());
+    }
+    head.reason = Span::default();
+    // Some servers leave the space away with the reason.
+    if reader.peek()? == b' ' {
+        reader.expect(b' ', HeadError::StartLine)?;
+        let reason = reader.take_text();
+        // What is not ASCII would be read in different ways, and is of no use to anybody.
+        head.reason = if reason.get(buffer).is_ascii() { reason } else { Span::default() };
+    }
+    reader.line_end(HeadError::StartLine)?;
+    reader.fields(fields_max, &mut head.fields)
 }
 
 fn read_fields(buffer: &[u8], request: Method, head: &mut ResponseHead) -> Result<(), HeadError> {
@@ -72,6 +81,7 @@ fn read_fields(buffer: &[u8], request: Method, head: &mut ResponseHead) -> Resul
         (_, Some(length)) => Body::Length(length),
         (_, None) => Body::UntilClose,
     };
+    head.names_fields = connection.names_fields;
     head.keep_alive = head.body != Body::UntilClose
         && if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
     Ok(())

@@ -304,6 +304,7 @@ fn fill_request(
     head.authority = authority(bytes, pseudo, is_connect)?;
     head.version = Version::Http2;
     head.keep_alive = true;
+    head.names_fields = false;
     head.upgrade = pseudo.protocol;
     head.body = body(pseudo.content_length, is_end)?;
     head.expect_continue = pseudo.expects_continue && !is_end;
@@ -368,6 +369,7 @@ fn fill_response(
     head.reason = Span::default();
     head.version = Version::Http2;
     head.keep_alive = true;
+    head.names_fields = false;
     head.keep_alive_timeout_s = None;
     head.content_length = pseudo.content_length;
     head.body = match head.status {

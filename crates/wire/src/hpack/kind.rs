@@ -1,6 +1,7 @@
 //! Which field a field is, and whether HTTP/2 allows its bytes (RFC 9113 sections 8.2.1 and 8.3).
 
 use crate::message::FieldId;
+use crate::words;
 
 /// A field's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +82,9 @@ const fn name_bytes() -> [bool; 256] {
 /// in HTTP/1.1 (RFC 9110 section 5.5), so they end here.
 fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    // Without a branch for each byte, so that it is done several bytes at a time.
-    let bad = value.iter().fold(false, |bad, byte| bad | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f));
-    !bad && !is_space(value.first()) && !is_space(value.last())
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    let has_control = words::any(value, |word| words::control(word) != 0) && value.iter().any(is_control);
+    !has_control && !is_space(value.first()) && !is_space(value.last())
 }
 
 #[cfg(test)]

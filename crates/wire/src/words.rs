@@ -1,0 +1,68 @@
+//! Eight bytes at a time: what heads are searched for, without a branch for each byte.
+
+const ONES: u64 = u64::from_le_bytes([1; 8]);
+const HIGHEST: u64 = ONES << 7;
+
+/// Sets the highest bit of the first byte of `word` that is `byte`, and none below it; what stands above it means nothing. The first is the lowest,
+/// as `u64::from_le_bytes` has it.
+pub(crate) const fn equal(word: u64, byte: u8) -> u64 {
+    // What is 0 now borrows from its highest bit, which it does not have itself.
+    let differs = word ^ (ONES * byte as u64);
+    differs.wrapping_sub(ONES) & !differs & HIGHEST
+}
+
+/// Likewise of the first byte that is a control character.
+pub(crate) const fn control(word: u64) -> u64 {
+    let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGHEST;
+    below_space | equal(word, 0x7f)
+}
+
+/// Whether `is_in` says so of any eight bytes of `bytes`. Spaces are put behind fewer than eight.
+#[inline]
+pub(crate) fn any(bytes: &[u8], is_in: impl Fn(u64) -> bool) -> bool {
+    let mut rest = bytes;
+    while let Some((word, behind)) = rest.split_first_chunk() {
+        if is_in(u64::from_le_bytes(*word)) {
+            return true;
+        }
+        rest = behind;
+    }
+    match bytes.last_chunk() {
+        // Some of it for the second time, which does not matter.
+        Some(word) => !rest.is_empty() && is_in(u64::from_le_bytes(*word)),
+        None => is_in(rest.iter().rev().fold(ONES * 0x20, |word, byte| word << 8 | u64::from(*byte))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_found_wherever_it_stands() {
+        for byte in 0..=255_u8 {
+            for at in 0..8 {
+                // What is above it is of the kind, too.
+                let mut bytes = [byte; 8];
+                bytes[..at].fill(b'a');
+                let first = |found: u64| found.trailing_zeros() as usize / 8;
+                let expect = if byte.is_ascii_control() { at } else { 8 };
+                assert_eq!(first(control(u64::from_le_bytes(bytes))), expect, "{byte:#x} at {at}");
+                let expect = if byte == b'a' { 0 } else { at };
+                assert_eq!(first(equal(u64::from_le_bytes(bytes), byte)), expect, "{byte:#x} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_byte_is_looked_at() {
+        for length in 0..40 {
+            for at in 0..=length {
+                let mut bytes = vec![b'a'; length];
+                bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = b'_');
+                assert_eq!(any(&bytes, |word| equal(word, b'_') != 0), at < length, "{at} of {length}");
+                assert!(!any(&bytes, |word| control(word) != 0), "{at} of {length}");
+            }
+        }
+    }
+}
