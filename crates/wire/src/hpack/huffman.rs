@@ -29,8 +29,11 @@ const LENGTHS: [u8; 256] = [
 /// No code is longer.
 const BITS_MAX: usize = 30;
 
-/// A code of up to this many bits is found by one look into [`SHORT`].
+/// A code of up to this many bits is found by one look into [`SHORT`]: those of all letters and digits.
 const SHORT_BITS: u32 = 8;
+
+/// In place of a length: the code has more than [`SHORT_BITS`]. More bits than there ever are.
+const LONGER: u16 = 0xff;
 
 #[derive(Clone, Copy, Default)]
 struct Code {
@@ -52,14 +55,14 @@ struct Class {
 static CODES: [Code; 256] = CODE_BOOK.codes;
 static SORTED: [u8; 256] = CODE_BOOK.sorted;
 static CLASSES: [Class; BITS_MAX + 1] = CODE_BOOK.classes;
-/// By the next eight bits: the symbol, and the length of its code; 0: the code is longer.
-static SHORT: [(u8, u8); 1 << SHORT_BITS] = CODE_BOOK.short;
+/// By the next eight bits: the symbol, and below it in one byte the length of its code, or [`LONGER`].
+static SHORT: [u16; 1 << SHORT_BITS] = CODE_BOOK.short;
 
 struct CodeBook {
     codes: [Code; 256],
     sorted: [u8; 256],
     classes: [Class; BITS_MAX + 1],
-    short: [(u8, u8); 1 << SHORT_BITS],
+    short: [u16; 1 << SHORT_BITS],
 }
 
 const CODE_BOOK: CodeBook = code_book();
@@ -70,7 +73,7 @@ const fn code_book() -> CodeBook {
         codes: [Code { bits: 0, length: 0 }; 256],
         sorted: [0; 256],
         classes: [Class { first: 0, end: 0, offset: 0 }; BITS_MAX + 1],
-        short: [(0, 0); 1 << SHORT_BITS],
+        short: [LONGER; 1 << SHORT_BITS],
     };
     let (mut code, mut count, mut length) = (0_u32, 0_usize, 1_usize);
     while length <= BITS_MAX {
@@ -86,7 +89,7 @@ const fn code_book() -> CodeBook {
                     let from = (code as usize) << (SHORT_BITS as usize - length);
                     let mut at = 0;
                     while at < 1 << (SHORT_BITS as usize - length) {
-                        book.short[from + at] = (symbol as u8, length as u8);
+                        book.short[from + at] = (symbol as u16) << 8 | length as u16;
                         at += 1;
                     }
                 }
@@ -135,10 +138,21 @@ fn code(byte: u8) -> Code {
     CODES.get(usize::from(byte)).copied().unwrap_or_default()
 }
 
-/// Appends what `coded` stands for: at most 8/5 as many bytes. After an error, some of it.
+/// Appends what `coded` stands for: at most 8/5 as many bytes. After an error, nothing.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
-    out.reserve(coded.len() * 8 / 5);
+    let from = out.len();
+    // No code is shorter than five bits.
+    out.resize(from + coded.len() * 8 / 5, 0);
+    let decoded = decode_into(coded, out.get_mut(from..).unwrap_or_default());
+    out.truncate(from + decoded.unwrap_or_default());
+    decoded.map(|_| ())
+}
+
+/// Writes what `coded` stands for to the beginning of `room`, which is large enough, and says how many bytes that is.
+fn decode_into(coded: &[u8], room: &mut [u8]) -> Result<usize, HpackError> {
     let mut rest = coded;
+    let room_bytes = room.len();
+    let mut places = room.iter_mut();
     // The next bits, at the left end, zeros behind them.
     let mut bits = 0_u64;
     let mut count = 0_u32;
@@ -156,19 +170,36 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
                 }
             }
         }
-        let next = (bits >> 32) as u32;
-        let (mut symbol, mut length) = SHORT.get((next >> (32 - SHORT_BITS)) as usize).copied().unwrap_or_default();
-        if length == 0 {
-            (symbol, length) = long_code(next).unwrap_or((0, u8::MAX));
+        // Nearly all codes are short ones.
+        loop {
+            let [length, symbol] = short(bits).to_le_bytes();
+            if u32::from(length) > count {
+                break;
+            }
+            places.next().into_iter().for_each(|place| *place = symbol);
+            bits <<= length;
+            count -= u32::from(length);
         }
-        if u32::from(length) > count {
+        if count < 32 && !rest.is_empty() {
+            continue;
+        }
+        // Where more than a short code is left, this is a longer one.
+        let long = if count > SHORT_BITS { long_code((bits >> 32) as u32) } else { None };
+        match long {
+            Some((symbol, length)) if u32::from(length) <= count => {
+                places.next().into_iter().for_each(|place| *place = symbol);
+                bits <<= length;
+                count -= u32::from(length);
+            }
             // Less than a code is left: the ones that fill up the last byte, fewer than eight (section 5.2).
-            return if count < 8 && bits.leading_ones() == count { Ok(()) } else { Err(HpackError::Huffman) };
+            _ if count < 8 && bits.leading_ones() == count => return Ok(room_bytes - places.len()),
+            _ => return Err(HpackError::Huffman),
         }
-        out.push(symbol);
-        bits <<= length;
-        count -= u32::from(length);
     }
+}
+
+fn short(bits: u64) -> u16 {
+    SHORT.get((bits >> (64 - SHORT_BITS)) as usize).copied().unwrap_or_default()
 }
 
 /// `None`: thirty ones, which is EOS.
