@@ -1,6 +1,6 @@
 //! A connection, in the clear or within TLS, or one stream of a connection of HTTP/2: what the stages read from and write to.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -112,6 +112,21 @@ impl AsyncWrite for Stream {
             // What was taken is sealed, and has left only once it is flushed.
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::H2(handle) => handle.poll_send(cx, buf, false),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::H2(handle) => {
+                let first = bufs.iter().find(|buf| !buf.is_empty());
+                handle.poll_send(cx, first.map_or(&[], |buf| buf), false)
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Moves a [`Transfer`] between two connections: reads, writes, and reports what became of it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -135,6 +135,15 @@ fn poll_step(
                 return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
             }
             transfer.handle_forwarded(written, (count, ends), writer.is_buffering(), input)?;
+        }
+        Next::WriteAndForward { bytes, count } => {
+            let piece = input.filled().get(..count).unwrap_or_default();
+            let both = [IoSlice::new(bytes), IoSlice::new(piece)];
+            let written = ready!(Pin::new(&mut *writer).poll_write_vectored(cx, &both)).map_err(failed)?;
+            if written == 0 {
+                return Poll::Ready(Err(failed(io::ErrorKind::WriteZero.into())));
+            }
+            transfer.handle_written_and_forwarded(written, count, writer.is_buffering(), input, clock::now_us)?;
         }
         Next::SendHead { head, ends } => {
             let Stream::H2(handle) = writer else { return Poll::Ready(Err(failed(io::ErrorKind::Unsupported.into()))) };
@@ -410,6 +419,32 @@ mod tests {
         check(encode(false), Body::Chunked, ended, Ok(&expect), Some(grpc::Status::NotFound));
         let expect = "H20\r\naGk=gAAAAA9ncnBjLXN0YXR1czo1DQo=\r\n0\r\n\r\n";
         check(encode(true), Body::Chunked, ended, Ok(expect), Some(grpc::Status::NotFound));
+    }
+
+    #[test]
+    fn a_body_leaves_with_its_head_and_is_copied_only_where_that_is_little_or_it_is_kept() {
+        // `expect`: how much is written of what was framed here, and of what was read.
+        let check = |is_sent_once, length: usize, expect: (usize, usize)| {
+            let mut transfer = Transfer::default();
+            let body = Framing::H1(Body::Length(1_000_000));
+            let Head::H1(head) = transfer.start(body, body, None) else { unreachable!("not HTTP/1") };
+            head.extend_from_slice(b"head");
+            if is_sent_once {
+                transfer.send_once();
+            }
+            let mut input = Buffer::small();
+            input.put(&vec![b'x'; length]);
+            let written = match transfer.next(&mut input) {
+                Ok(Next::Write { bytes, .. }) => (bytes.len(), 0),
+                Ok(Next::WriteAndForward { bytes, count }) => (bytes.len(), count),
+                _ => unreachable!("nothing is to be written"),
+            };
+            assert_eq!(written, expect, "{length} bytes, once: {is_sent_once}");
+        };
+        check(true, 2048, (4 + 2048, 0));
+        check(true, 2049, (4, 2049));
+        check(true, SMALL_BYTES, (4, SMALL_BYTES));
+        check(false, SMALL_BYTES, (4 + SMALL_BYTES, 0));
     }
 
     #[test]

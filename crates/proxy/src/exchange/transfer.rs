@@ -4,7 +4,7 @@
 //! [`Transfer::handle_written`] and the other `handle_*`. It asks for more only when all that was read before has been written: a slow
 //! receiver stops its sender, and memory stays at one small buffer each way whatever the size of the body.
 //!
-//! The file is long because reading, framing and writing share the state of the message.
+//! Its length has a reason: reading, framing and writing share the state of the message.
 
 use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
@@ -15,9 +15,13 @@ use crate::grpc::{self, Translation};
 use crate::h2::HeaderList;
 use crate::http::headers::{self, Out};
 
-/// Body bytes up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that the request
-/// can be sent again.
+/// Body bytes of a request up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that
+/// the request can be sent again.
 const COALESCE_BYTES_MAX: usize = SMALL_BYTES;
+
+/// Of a message that is sent once, no more than this is copied behind its head. More leaves from where it was read, in the same write. Measured over
+/// loopback: with 4 KiB, the copy costs 0.2 us less than a second piece in the write; with 16 KiB, 0.2 us more.
+const COPIED_BYTES_MAX: usize = OUT_KEPT_BYTES_MAX / 2;
 
 /// Capacity of `out` that is kept while nothing in it is needed: a head, and chunks that come one by one. Messages that wait and those that are
 /// over keep no more.
@@ -57,6 +61,8 @@ pub(crate) enum Next<'t> {
     Write { bytes: &'t [u8], ends: bool },
     /// Write so many bytes of the input as they are. Over HTTP/2 they are DATA; `ends`: they end the stream.
     Forward { count: usize, ends: bool },
+    /// Write these bytes, which were framed here, and in the same write so many bytes of the input as they are. Never over HTTP/2.
+    WriteAndForward { bytes: &'t [u8], count: usize },
     /// Send this head over HTTP/2. `ends`: it ends the stream.
     SendHead { head: &'t HeaderList, ends: bool },
     /// Send these trailers over HTTP/2, which end the stream.
@@ -393,7 +399,13 @@ impl Transfer {
     pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<Next<'_>, BodyError> {
         if !self.is_read() && !input.is_empty() {
             if let Some((count, ends)) = self.take(input)? {
-                return Ok(Next::Forward { count, ends });
+                let bytes = self.out.get(self.written..).unwrap_or_default();
+                let is_alone = bytes.is_empty();
+                return Ok(if is_alone {
+                    Next::Forward { count, ends }
+                } else {
+                    Next::WriteAndForward { bytes, count }
+                });
             }
         } else if matches!(self.source, Source::LastFrames) {
             self.finish_frames()?;
@@ -468,6 +480,26 @@ impl Transfer {
     /// What was written has left.
     pub(crate) fn handle_flushed(&mut self) {
         self.is_unflushed = false;
+    }
+
+    /// So many bytes of [`Next::WriteAndForward`] were written: those that were framed here first.
+    ///
+    /// # Errors
+    /// As [`Transfer::next`].
+    pub(crate) fn handle_written_and_forwarded(
+        &mut self,
+        written: usize,
+        count: usize,
+        is_buffered: bool,
+        input: &mut Buffer,
+        clock_us: impl FnOnce() -> u64,
+    ) -> Result<(), BodyError> {
+        let framed = written.min(self.out.len() - self.written);
+        self.handle_written(framed, is_buffered, clock_us);
+        if written == framed {
+            return Ok(());
+        }
+        self.handle_forwarded(written - framed, (count, false), is_buffered, input)
     }
 
     /// So many of the bytes of [`Next::Forward`], which was for `count` of them, were written.
@@ -605,12 +637,17 @@ impl Transfer {
         let is_chunked = self.sink == Sink::H1 { is_chunked: true };
         let is_translated = self.call.as_ref().is_some_and(|call| call.translation.is_some());
         let count = piece.len();
-        if is_chunked || is_translated || (has_pending && count <= COALESCE_BYTES_MAX) {
+        let copied_max = if self.is_forgotten { COPIED_BYTES_MAX } else { COALESCE_BYTES_MAX };
+        if is_chunked || is_translated || (has_pending && count <= copied_max) {
             self.put(piece)?;
             return self.consume(count, input).map(|()| None);
         }
-        let is_behind_head = !matches!(self.sink, Sink::H2 { step: Step::Head, .. });
-        if self.written < self.out.len() || !is_behind_head {
+        let is_first = match self.sink {
+            // What is kept to be sent again is written before something is sent that is not kept.
+            Sink::H1 { .. } => self.is_forgotten || self.written == self.out.len(),
+            Sink::H2 { step, .. } => step != Step::Head && self.written == self.out.len(),
+        };
+        if !is_first {
             // What goes before it first.
             return Ok(None);
         }

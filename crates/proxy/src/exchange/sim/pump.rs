@@ -8,6 +8,7 @@ use super::client::Client;
 use super::link::{Link, Sent};
 use crate::exchange::TransferError;
 use crate::exchange::transfer::{self, Transfer};
+use crate::h2::HeaderList;
 
 /// Bytes that an exchange may hold, besides what it has read and not written.
 const HELD_BYTES_MAX: usize = 160 * 1024;
@@ -138,6 +139,32 @@ impl World {
         }
     }
 
+    /// Sends a head over HTTP/2.
+    fn send_head(&mut self, to: Side, head: &HeaderList, ends: bool) -> std::io::Result<()> {
+        match to {
+            Side::Client(index) => {
+                let client = &mut self.clients[index];
+                if client.was_reset {
+                    return Err(reset());
+                }
+                if head.status >= 200 {
+                    assert!(client.status.is_none(), "seed {}: a second response", self.seed);
+                    client.status = Some(head.status);
+                    client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
+                    client.is_complete = ends;
+                }
+                Ok(())
+            }
+            Side::Link(index) => {
+                let path = String::from_utf8(head.to().path.to_vec()).expect("text");
+                let method = String::from_utf8(head.to().method.to_vec()).expect("text");
+                let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+                self.links[index].in_flight = 0;
+                self.write_link(index, text.as_bytes(), ends).map(|_| ())
+            }
+        }
+    }
+
     /// Writes what there is; true: all is read and written.
     pub(super) fn write(
         &mut self,
@@ -169,28 +196,16 @@ impl World {
                     }
                     transfer.handle_forwarded(written, (count, ends), false, input)?;
                 }
-                transfer::Next::SendHead { head, ends } => {
-                    match to {
-                        Side::Client(index) => {
-                            let client = &mut self.clients[index];
-                            if client.was_reset {
-                                return Err(TransferError::Write(reset()));
-                            }
-                            if head.status >= 200 {
-                                assert!(client.status.is_none(), "seed {}: a second response", self.seed);
-                                client.status = Some(head.status);
-                                client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
-                                client.is_complete = ends;
-                            }
-                        }
-                        Side::Link(index) => {
-                            let path = String::from_utf8(head.to().path.to_vec()).expect("text");
-                            let method = String::from_utf8(head.to().method.to_vec()).expect("text");
-                            let text = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-                            self.links[index].in_flight = 0;
-                            self.write_link(index, text.as_bytes(), ends).map_err(TransferError::Write)?;
-                        }
+                transfer::Next::WriteAndForward { bytes, count } => {
+                    let both = [bytes, &input.filled()[..count]].concat();
+                    let written = self.write_bytes(to, &both, false).map_err(TransferError::Write)?;
+                    if written == 0 {
+                        return Ok(false);
                     }
+                    transfer.handle_written_and_forwarded(written, count, false, input, || now_us)?;
+                }
+                transfer::Next::SendHead { head, ends } => {
+                    self.send_head(to, head, ends).map_err(TransferError::Write)?;
                     transfer.handle_head_sent(ends, || now_us);
                 }
                 transfer::Next::SendTrailers(trailers) => {
