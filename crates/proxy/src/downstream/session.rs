@@ -159,9 +159,14 @@ async fn wait_for_request(worker: &Worker, active: &ActiveListener, downstream: 
 
 /// Reads the first bytes of a request, or of a connection, into `input`; false where the client ended the connection instead.
 pub(crate) async fn first_bytes<S: Readable>(stream: &mut S, input: &mut Buffer) -> bool {
+    let mut was_asked = false;
     poll_fn(|cx| {
-        if ready!(stream.poll_readable(cx)).is_err() {
-            return Poll::Ready(false);
+        // Asked once, and then nearly always woken since there is something: that it can be read is told by reading.
+        if !was_asked {
+            was_asked = true;
+            if ready!(stream.poll_readable(cx)).is_err() {
+                return Poll::Ready(false);
+            }
         }
         *input = Buffer::small();
         let read = input.poll_fill(cx, stream);

@@ -270,6 +270,8 @@ struct Turn {
     watch: ClientWatch,
     /// What the timer is set to, in milliseconds.
     armed: Option<u64>,
+    /// The endpoint's connection was asked whether there is something to read.
+    was_asked: bool,
     /// For the request's body and for the response's, where the kernel moves them.
     pipes: [Option<Pipe>; 2],
 }
@@ -277,7 +279,7 @@ struct Turn {
 impl Turn {
     /// Another wait begins.
     fn begin(&mut self) {
-        (self.watch, self.armed) = (ClientWatch::default(), None);
+        (self.watch, self.armed, self.was_asked) = (ClientWatch::default(), None, false);
     }
 }
 
@@ -290,7 +292,7 @@ fn poll_await(
     exchange: &mut Exchange,
     turn: &mut Turn,
 ) -> Poll<()> {
-    let Turn { watch, armed, pipes: [upload_pipe, _] } = turn;
+    let Turn { watch, armed, was_asked, pipes: [upload_pipe, _] } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     if let Some(upload) = exchange.upload()
         && let Poll::Ready(Err(failure)) = pump::poll(cx, upload, stream, input, &mut upstream.stream, upload_pipe)
@@ -300,7 +302,7 @@ fn poll_await(
             return Poll::Ready(());
         }
     }
-    match poll_response(cx, context, stream, upstream, exchange) {
+    match poll_response(cx, context, stream, upstream, exchange, was_asked) {
         Poll::Ready(Ok(early)) => {
             exchange.handle_response(&context.env(arrived_us(&upstream.stream)), early);
             return Poll::Ready(());
@@ -334,7 +336,7 @@ fn poll_relay(
     exchange: &mut Exchange,
     turn: &mut Turn,
 ) -> Poll<()> {
-    let Turn { watch, armed, pipes: [upload_pipe, download_pipe] } = turn;
+    let Turn { watch, armed, pipes: [upload_pipe, download_pipe], .. } = turn;
     let Downstream { stream, input, timer, .. } = downstream;
     let is_overdue = armed.is_some() && timer.is_elapsed();
     if let Some(upload) = exchange.upload()
@@ -401,6 +403,7 @@ fn poll_response(
     client: &Stream,
     upstream: &mut Upstream,
     exchange: &mut Exchange,
+    was_asked: &mut bool,
 ) -> Poll<Result<Option<grpc::Status>, Error>> {
     let Upstream { stream, input, .. } = upstream;
     let storage: &Storage = &context.worker.storage;
@@ -414,7 +417,7 @@ fn poll_response(
         }
         stream => {
             let take = |input: &mut Buffer| exchange.take_response_head(storage, input);
-            ready!(poll_h1_head(cx, stream, input, || first_read_bytes(client), take))?;
+            ready!(poll_h1_head(cx, stream, input, was_asked, || first_read_bytes(client), take))?;
             Poll::Ready(Ok(None))
         }
     }
@@ -440,7 +443,7 @@ pub(crate) fn poll_response_head(
         }
         stream => {
             let take = |input: &mut Buffer| receive::response_head(response, input, scanned, method);
-            poll_h1_head(cx, stream, input, buffer::piece_bytes, take)
+            poll_h1_head(cx, stream, input, &mut false, buffer::piece_bytes, take)
         }
     }
 }
@@ -455,11 +458,13 @@ fn first_read_bytes(client: &Stream) -> usize {
     }
 }
 
-/// Reads until `take` has taken a head from the input; at first so many bytes.
+/// Reads until `take` has taken a head from the input; at first so many bytes. `was_asked`: the connection was asked whether there is something to
+/// read, and this is polled since there probably is.
 fn poll_h1_head(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     input: &mut Buffer,
+    was_asked: &mut bool,
     first_bytes: impl Fn() -> usize,
     mut take: impl FnMut(&mut Buffer) -> Result<bool, Error>,
 ) -> Poll<Result<(), Error>> {
@@ -467,8 +472,8 @@ fn poll_h1_head(
         if !input.is_empty() && take(input)? {
             return Poll::Ready(Ok(()));
         }
-        if input.capacity() == 0 {
-            // Asked first, so that a request that waits for its endpoint holds no buffer for the answer.
+        if input.capacity() == 0 && !std::mem::replace(was_asked, true) {
+            // Asked first, so that a request that waits for its endpoint takes no buffer for the answer.
             ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
@@ -507,7 +512,10 @@ pub(crate) fn give_back(upstream: Upstream, reuse: Option<Reuse>) {
 }
 
 fn send_copies(worker: &Worker, exchange: &mut Exchange) {
-    if let Some((copies, body)) = exchange.take_copies() {
+    // Asked at every turn, and there are hardly ever any.
+    if exchange.has_copies()
+        && let Some((copies, body)) = exchange.take_copies()
+    {
         copies.send(body, &worker.timers);
     }
 }

@@ -401,6 +401,11 @@ impl Exchange {
         if let Phase::Tunnel(tunnel) = &self.phase { tunnel.idle_ms } else { 0 }
     }
 
+    /// There are copies of the request to be sent, now or once its body is whole.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.mirror.is_some()
+    }
+
     /// Copies of the request that are to be sent now, since its body is whole; and that body, unless it was too long to be kept.
     pub(crate) fn take_copies(&mut self) -> Option<(Box<Copies>, Option<Vec<u8>>)> {
         if self.mirror.is_none() || !self.upload.is_read() {

@@ -24,9 +24,10 @@ impl Exchange {
         self.record.has_head = true;
         self.record.bytes_in = self.request.bytes.len() as u64;
         self.call = Ongoing::of(&self.request.head, &self.request.bytes);
-        let is_h2 = self.is_h2();
         // The connection goes on behind a request that goes nowhere, if it has no body to be skipped.
-        self.upload.leave(Framing::of(is_h2, self.request.head.body));
+        if self.request.head.body != Body::None {
+            self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
+        }
         let (number, route, cluster) = match self.destination(env) {
             Ok((number, route, Destination::Cluster(cluster))) => (number, route, cluster),
             Ok((.., Destination::Redirect(status, location))) => {
