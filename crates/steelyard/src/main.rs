@@ -70,8 +70,9 @@ fn demo(args: &lab::demo::DemoArgs) -> Exit {
 
 fn load(command: lab::load::LoadCommand) -> Exit {
     match lab::load::run(command) {
-        Ok(lab::Verdict::Good) => Exit::Good,
-        Ok(lab::Verdict::Failed) => Exit::Failed,
+        Ok(lab::command::Outcome::Good) => Exit::Good,
+        Ok(lab::command::Outcome::Failed) => Exit::Failed,
+        Ok(lab::command::Outcome::GateDoesNotHold) => Exit::GateDoesNotHold,
         Err(error) => fail(&error.to_string()),
     }
 }

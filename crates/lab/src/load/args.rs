@@ -1,18 +1,23 @@
 //! The command line of `steelyard load`, and what it means.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use bytes::Bytes;
+use clap::{Args, Subcommand, ValueHint};
 
 use super::grpc::GrpcLoad;
 use super::http::{HttpLoad, Version};
+use super::reach::{Attempt, reach};
 use super::search::Objective;
-use super::shape::{Shape, Stop, Until};
+use super::shape::{Shape, Until};
+use super::socket::{Offer, Trust};
 use super::stream::{Direction, StreamLoad};
-use super::target::{self, Target};
+use super::target::{self, Target, Url};
 use super::tcp::TcpLoad;
+use super::threshold::Thresholds;
 use crate::percentiles::Percentiles;
 use crate::record::Pacing;
 use crate::units;
@@ -23,61 +28,86 @@ const CONNECTIONS_MAX: u32 = 65_536;
 /// Operations under way on one connection at most.
 const STREAMS_MAX: u32 = 1_024;
 
+/// Bytes of a body that is read from a file: it is held in memory.
+const DATA_BYTES_MAX: u64 = 1 << 30;
+
 /// Between two steps of a search for capacity.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 
 /// Which load.
 #[derive(Debug, Subcommand)]
 pub enum LoadCommand {
-    /// HTTP requests: a closed loop, or an open one with --rate
-    Http(HttpLoadArgs),
-    /// gRPC calls, of strest.Responder or of any method that takes an empty message
+    /// Send HTTP requests, over http or https
+    #[command(after_long_help = EXAMPLES)]
+    Http(Box<HttpLoadArgs>),
+    /// Make gRPC calls, of strest.Responder or of any method that takes an empty message
     Grpc(GrpcLoadArgs),
-    /// TCP: requests and answers of a fixed size on connections that stay
+    /// Send requests of a fixed size over TCP connections that stay open
     TcpRr(TcpRrArgs),
-    /// TCP: connect, a request, its answer, close
+    /// Open a TCP connection for each request, and close it
     TcpCrr(TcpCrrArgs),
-    /// TCP: bulk, one way or both, or messages at the pace of the origin
+    /// Move bulk data over TCP, one way or both, or receive messages at the pace of the origin
     #[command(alias = "tcp-stream")]
     Stream(StreamArgs),
 }
 
+/// What `--help` ends with.
+pub const EXAMPLES: &str = "\
+Examples:
+  steelyard load https://example.com/
+      64 connections for 10 seconds, each as fast as the server answers
+  steelyard load http://localhost:8080/ -c 100 -d 30s -r 2000
+      2000 requests per second over 100 connections
+  steelyard load http://localhost:8080/ -n 1000 --data @order.json -H 'content-type: application/json'
+      1000 POST requests with the file as the body
+  steelyard load http://localhost:8080/ --max-p99 50ms --max-errors 0.1%
+      Exit with 99 if the service is too slow or fails too often
+
+An answer with a status of 200 to 399 is a success; redirects are not followed. Ctrl-C prints the
+results so far.
+
+Exit codes:
+  0   at least one request succeeded, and every threshold was met
+  1   no request succeeded, or the server could not be reached
+  2   the command line is wrong
+  99  a threshold was missed";
+
 /// What all loads have in common.
 #[derive(Clone, Debug, Args)]
 pub struct CommonArgs {
-    /// Connections
+    /// Number of connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(CONNECTIONS_MAX)))]
     pub connections: u32,
 
-    /// Threads, each with its share of the connections
+    /// Number of threads, which share the connections
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// How long, as in 10s, or 10 for seconds; what follows ramp and warm-up
+    /// How long to measure, after the ramp and the warm-up: 10s, or 10 for seconds
     #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "10s", value_parser = measured_time)]
     pub duration: Duration,
 
-    /// Make the connections one after the other over so long, instead of all at once
+    /// Open the connections one after the other over this time, instead of all at once
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub ramp: Duration,
 
-    /// Go on for so long before anything is measured
+    /// Put the load on for this long before the measurement begins
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub warm_up: Duration,
 
-    /// Go on for so long after the measured time; without it, what is under way at the end is waited for and counts
+    /// Keep the load on for this long after the measurement; without it, what is under way at the end is waited for and counts
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub trim: Duration,
 
-    /// How long one operation may take, with its connect
+    /// Give up on an operation after this time, its connect included
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds_or_duration)]
     pub timeout: Duration,
 
-    /// Address of this host to connect from; repeatable, connections take turns
+    /// Connect from this address of this host; repeat it for several, which take turns
     #[arg(long = "source", value_name = "ADDRESS")]
     pub sources: Vec<IpAddr>,
 
-    /// Say on standard error when the measured time begins and when it ends
+    /// Print a line on standard error when the measurement begins and when it ends
     #[arg(long)]
     pub announce: bool,
 
@@ -89,77 +119,94 @@ pub struct CommonArgs {
 /// What loads of operations have in common: all but streams.
 #[derive(Clone, Debug, Args)]
 pub struct OperationArgs {
-    /// How many operations, whatever time they take
+    /// Stop after this many operations, whatever time they take
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
 
-    /// Open loop: operations a second over all connections; latency then counts from when one was due
+    /// Begin this many operations per second, over all connections; latency then counts from when one was due
     #[arg(short, long, visible_short_alias = 'q', value_name = "PER_SECOND", value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// Open loop: evenly (uniform), or all of a second's at its start, as strest-grpc does (burst1hz)
+    /// With --rate: begin them evenly (uniform), or all of a second at its start, as strest-grpc does (burst1hz)
     #[arg(long, value_name = "HOW", default_value = "uniform", value_parser = pacing, requires = "rate")]
     pub pacing: Pacing,
 
-    /// Find the greatest rate at which p99, from when operations were due, is within this time; --rate is where to begin
+    /// Find the highest rate at which p99, counted from when operations were due, is within this time; begin at --rate
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "requests")]
     pub find_capacity: Option<Duration>,
 
-    /// How long each step of the search takes; the rate that is found is then tried three times for --duration
+    /// How long each step of that search takes; the rate that is found is then tried three times for --duration
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration)]
     pub step: Duration,
 
-    /// Keep the connections open and unused for so long after the last answer
+    /// Keep the connections open and unused for this long after the last answer
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     pub hold: Duration,
 
-    /// Burn so much CPU before each operation: a load that saturates on purpose, to see whether that is noticed
+    /// Burn this much CPU before each operation: a load that saturates on purpose, to see whether that is noticed
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, hide = true)]
     pub work: Duration,
+
+    /// Limits that set the exit code.
+    #[command(flatten)]
+    pub thresholds: Thresholds,
 }
 
 /// The arguments of `load http`.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("connections", |arg| arg.default_value("64")))]
 pub struct HttpLoadArgs {
-    /// Where to, as in http://127.0.0.1:8080/path
+    /// The URL to request: https://example.com/path, or localhost:8080/path for plain HTTP
+    #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
     /// What all loads have in common.
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// What loads of operations have in common.
-    #[command(flatten)]
-    pub operations: OperationArgs,
+    /// HTTP version: 1.0 (with keep-alive, as ab -k), 1.1 or 2. Without it, https lets the server choose 2 or 1.1 (ALPN), and http uses 1.1
+    #[arg(long = "http", value_name = "VERSION", value_parser = version)]
+    pub version: Option<Version>,
 
-    /// 1.0 (with keep-alive, as ab -k), 1.1, or 2 (clear text, by prior knowledge)
-    #[arg(long = "http", value_name = "VERSION", default_value = "1.1", value_parser = version)]
-    pub version: Version,
-
-    /// A connection for each request, as ab without -k
+    /// Open a connection for each request, as ab does without -k
     #[arg(long)]
     pub close: bool,
 
-    /// HTTP/2: streams on each connection, each with one request at a time
+    /// With HTTP/2: run this many requests at a time on each connection
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
 
-    /// Request method
-    #[arg(short, long, visible_short_alias = 'X', value_name = "METHOD", default_value = "GET", value_parser = method)]
-    pub method: String,
+    /// Request method [default: GET, or POST with --data]
+    #[arg(short, long, visible_short_alias = 'X', value_name = "METHOD", value_parser = method)]
+    pub method: Option<String>,
 
-    /// Further header, as in 'accept: text/html'; repeatable. `Host`, `Connection` and `Content-Length` take the place of what would be sent
+    /// Add a header, such as 'accept: text/html'; repeat it for several. `Host`, `Connection` and `Content-Length` replace what would be sent
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
 
-    /// Size of the request's body, as in 10kB or 5GiB
+    /// Send this text as the body of each request, or the content of a file: @FILE, or @- for standard input
+    #[arg(long, value_name = "TEXT|@FILE", conflicts_with = "body")]
+    pub data: Option<String>,
+
+    /// Send a body of this size, such as 10kB or 5GiB, filled with dots
     #[arg(short, long, value_name = "BYTES", default_value = "0", value_parser = units::size)]
     pub body: u64,
 
-    /// Count an answer of another length than the first one as failed, as ab does
+    /// With https: accept any certificate
+    #[arg(short = 'k', long)]
+    pub insecure: bool,
+
+    /// With https: trust the authorities in this PEM file instead of those of this host
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "insecure")]
+    pub cacert: Option<PathBuf>,
+
+    /// Count an answer that has another length than the first one as failed, as ab does
     #[arg(long)]
     pub same_length: bool,
+
+    /// What loads of operations have in common.
+    #[command(flatten)]
+    pub operations: OperationArgs,
 }
 
 /// The arguments of `load grpc`. strest-grpc's own names for them are understood, too.
@@ -169,7 +216,7 @@ pub struct HttpLoadArgs {
     mut_arg("rate", |arg| arg.alias("totalTargetRps"))
 )]
 pub struct GrpcLoadArgs {
-    /// Where to, as in 127.0.0.1:9001, or http://127.0.0.1:9001/package.Service/Method
+    /// The server to call: 127.0.0.1:9001, or http://127.0.0.1:9001/package.Service/Method
     pub url: String,
 
     /// What all loads have in common.
@@ -180,27 +227,27 @@ pub struct GrpcLoadArgs {
     #[command(flatten)]
     pub operations: OperationArgs,
 
-    /// Streams on each connection, each with one call at a time
+    /// Run this many calls at a time on each connection
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
     pub streams: u32,
 
-    /// Bytes of each reply's body
+    /// Ask for replies with a body of this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub length: u32,
 
-    /// Wait that the origin is asked for, in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
+    /// Ask the origin to wait before it replies, in whole ms by percentile, as strest-grpc reads them: 100=10 is 0 to 9 ms
     #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
     pub latency_percentiles: Option<Percentiles>,
 
-    /// Share of the calls that the origin is asked to fail, 0 to 1
+    /// Ask the origin to fail this share of the calls, 0 to 1
     #[arg(long, alias = "errorRate", value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub error_rate: f32,
 
-    /// Replies to each call: StreamingGet instead of Get
+    /// Ask for this many replies to each call: StreamingGet instead of Get
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub streaming: Option<u32>,
 
-    /// Of the draws of latencies
+    /// Seed of the random latencies
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
@@ -212,7 +259,7 @@ pub struct GrpcLoadArgs {
 /// The arguments of `load tcp-rr`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpRrArgs {
-    /// Where to, as in 127.0.0.1:8080; an echo must answer there
+    /// The server, which must echo what it receives: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     pub address: String,
 
@@ -236,7 +283,7 @@ pub struct TcpCrrArgs {
     #[command(flatten)]
     pub rr: TcpRrArgs,
 
-    /// Wait for the origin to close (origin tcp --once): TIME_WAIT is then on its side, and ports on this one do not run out
+    /// Wait for the origin to close (origin tcp --once): TIME_WAIT is then on its side, and this side does not run out of ports
     #[arg(long)]
     pub wait_for_close: bool,
 }
@@ -244,7 +291,7 @@ pub struct TcpCrrArgs {
 /// The arguments of `load stream`.
 #[derive(Clone, Debug, Args)]
 pub struct StreamArgs {
-    /// Where to, as in 127.0.0.1:8080
+    /// The server: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     pub address: String,
 
@@ -252,11 +299,11 @@ pub struct StreamArgs {
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Which way: send to a sink, receive from an origin that sends, or both with an echo
+    /// Direction: send to a sink, receive from an origin that sends, or both with an echo
     #[arg(long, value_enum, default_value_t = Direction::Send)]
     pub direction: Direction,
 
-    /// What comes are messages with time stamps (origin stream --rate): measure how long each took, one way
+    /// Expect messages with time stamps (origin stream --rate) and measure how long each took, one way
     #[arg(long)]
     pub messages: bool,
 }
@@ -268,17 +315,13 @@ impl CommonArgs {
             streams: streams as usize,
             threads: usize::from(self.threads),
             until: Until::Elapsed(self.duration),
-            rate: None,
-            pacing: Pacing::Uniform,
             ramp: self.ramp,
             warm_up: self.warm_up,
             trim: self.trim,
             timeout: self.timeout,
-            hold: Duration::ZERO,
             sources: self.sources.clone(),
-            work: Duration::ZERO,
             announce: self.announce,
-            stop: Stop::default(),
+            ..Shape::closed(1, Until::Requests(1))
         }
     }
 }
@@ -303,19 +346,59 @@ impl OperationArgs {
 }
 
 impl HttpLoadArgs {
-    pub(super) fn to_load(&self) -> io::Result<HttpLoad> {
+    /// Connects once, to find out what the server speaks.
+    pub(super) async fn to_load(&self) -> io::Result<HttpLoad> {
+        let url = Url::parse(&self.url)?;
+        if !url.is_secure && (self.insecure || self.cacert.is_some()) {
+            let why = "--insecure and --cacert are for https: the URL says http";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let data = self.data.as_deref().map(data).transpose()?;
+        let offer = match self.version {
+            Some(Version::Http2) => Offer::Http2,
+            // HTTP/2 knows no connection for each request.
+            None if !self.close => Offer::Both,
+            _ => Offer::Http1,
+        };
+        let trust = match &self.cacert {
+            _ if self.insecure => Trust::Anything,
+            Some(file) => Trust::File(file),
+            None => Trust::Host,
+        };
+        let (source, timeout) = (self.common.sources.first().copied(), self.common.timeout);
+        let reached = reach(&url, &Attempt { trust, offer, source, timeout }).await?;
+        let chosen = if reached.chose_http2 { Version::Http2 } else { Version::Http11 };
+        let default_method = if data.is_some() { "POST" } else { "GET" };
         Ok(HttpLoad {
-            target: Target::resolve(&self.url)?,
-            version: self.version,
+            target: url.at(reached.address),
+            tls: reached.tls,
+            version: self.version.unwrap_or(chosen),
             close: self.close,
-            method: self.method.clone(),
+            method: self.method.clone().unwrap_or_else(|| default_method.to_owned()),
             headers: self.headers.clone(),
+            data,
             body_bytes: self.body,
             same_length: self.same_length,
             shape: self.operations.shape(&self.common, self.streams),
             mark: Default::default(),
         })
     }
+}
+
+/// The text, or what the file holds.
+fn data(text: &str) -> io::Result<Bytes> {
+    let Some(file) = text.strip_prefix('@') else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot read --data {text}: {error}"));
+    let mut bytes = Vec::new();
+    match file {
+        "-" => io::stdin().lock().take(DATA_BYTES_MAX + 1).read_to_end(&mut bytes),
+        _ => std::fs::File::open(file).and_then(|file| file.take(DATA_BYTES_MAX + 1).read_to_end(&mut bytes)),
+    }
+    .map_err(named)?;
+    if bytes.len() as u64 > DATA_BYTES_MAX {
+        return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "it is longer than 1 GiB")));
+    }
+    Ok(bytes.into())
 }
 
 impl GrpcLoadArgs {

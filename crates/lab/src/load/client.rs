@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-use super::dial::dial;
+use super::payload::Payload;
+use super::socket::{Socket, Tls};
 use super::target::Target;
 use crate::buffer::ReadBuffer;
 use crate::framing::{BodyReader, Framing, content_length, has_token, invalid};
@@ -18,16 +18,15 @@ const HEADERS_MAX: usize = 100;
 /// Interim answers (1xx) before the final one; more are an error.
 const INTERIM_MAX: usize = 16;
 
-/// Bodies up to this size go out together with the head; a longer one in blocks of this size.
-const BLOCK_BYTES: usize = 64 * 1024;
+/// Bodies up to this size go out together with the head; a longer one follows it.
+const TOGETHER_BYTES_MAX: u64 = 64 * 1024;
 
 /// The one request of a load, laid out once.
 pub(super) struct Request {
     /// Head, and the body if it is short.
     first: Vec<u8>,
-    /// One block of a long body, and how many bytes of it follow `first`.
-    block: Vec<u8>,
-    rest_bytes: u64,
+    /// A long body, which follows `first`; else empty.
+    rest: Payload,
     is_head: bool,
     /// Whether it may be sent again when nothing of an answer came (RFC 9110 section 9.2.2).
     pub is_idempotent: bool,
@@ -70,7 +69,7 @@ pub(super) enum Failure {
 
 /// One connection.
 pub(super) struct Client {
-    stream: TcpStream,
+    stream: Socket,
     input: ReadBuffer,
     answers: u64,
     /// Bytes that came from the socket.
@@ -83,7 +82,7 @@ impl Request {
         method: &str,
         target: &Target,
         headers: &[(String, String)],
-        body_bytes: u64,
+        payload: &Payload,
     ) -> Self {
         let (version, connection) = match manner {
             Manner::Keep => ("1.1", ""),
@@ -100,52 +99,46 @@ impl Request {
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        let has_length = body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH");
+        let has_length = payload.len() > 0 || matches!(method, "POST" | "PUT" | "PATCH");
         if has_length && !is_given("content-length") {
-            head.push_str(&format!("content-length: {body_bytes}\r\n"));
+            head.push_str(&format!("content-length: {}\r\n", payload.len()));
         }
         head.push_str("\r\n");
         let mut first = head.into_bytes();
-        let (mut block, mut rest_bytes) = (Vec::new(), 0);
-        if body_bytes <= BLOCK_BYTES as u64 {
-            first.resize(first.len() + body_bytes as usize, b'.');
-        } else {
-            (block, rest_bytes) = (vec![b'.'; BLOCK_BYTES], body_bytes);
+        let mut rest = payload.clone();
+        if payload.len() <= TOGETHER_BYTES_MAX {
+            first.extend_from_slice(&payload.piece(0, usize::MAX));
+            rest = Payload::default();
         }
         let is_idempotent = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
-        Self { first, block, rest_bytes, is_head: method == "HEAD", is_idempotent }
+        Self { first, rest, is_head: method == "HEAD", is_idempotent }
     }
 
     /// Bytes on the wire.
     pub(super) fn bytes(&self) -> u64 {
-        self.first.len() as u64 + self.rest_bytes
+        self.first.len() as u64 + self.rest.len()
     }
 
     async fn send_rest<W: AsyncWrite + Unpin>(&self, to: &mut W) -> io::Result<()> {
-        let mut left = self.rest_bytes;
-        while left > 0 {
-            let count = left.min(self.block.len() as u64) as usize;
-            to.write_all(&self.block[..count]).await?;
-            left -= count as u64;
+        let mut sent = 0;
+        while sent < self.rest.len() {
+            let piece = self.rest.piece(sent, usize::MAX);
+            to.write_all(&piece).await?;
+            sent += piece.len() as u64;
         }
-        Ok(())
+        to.flush().await
     }
 }
 
 impl Client {
-    pub(super) async fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<Self> {
-        let stream = dial(address, source).await?;
-        stream.set_nodelay(true)?;
+    pub(super) async fn connect(address: SocketAddr, source: Option<IpAddr>, tls: Option<&Tls>) -> io::Result<Self> {
+        let stream = Socket::connect(address, source, tls).await?;
         Ok(Self { stream, input: ReadBuffer::new(), answers: 0, received: 0 })
     }
 
-    /// Whether the other side has closed, or has sent what nobody asked for, since the last answer. Costs no system call while nothing
-    /// has come.
-    pub(super) fn is_spent(&self) -> bool {
-        match self.stream.try_read(&mut [0]) {
-            Ok(_) => true,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
+    /// Whether the other side has closed, or has sent what nobody asked for, since the last answer.
+    pub(super) fn is_spent(&mut self) -> bool {
+        self.stream.is_spent()
     }
 
     /// Sends the request and reads the answer to its end. `on_origin` gets the value of `x-origin`, if there is one.
@@ -154,9 +147,13 @@ impl Client {
         request: &Request,
         on_origin: impl FnMut(&[u8]),
     ) -> Result<Answer, Failure> {
-        let sent = self.stream.write_all(&request.first).await;
+        // The flush is for TLS, which keeps what the socket has no room for; on a bare socket it does nothing.
+        let sent = match self.stream.write_all(&request.first).await {
+            Ok(()) => self.stream.flush().await,
+            failed => failed,
+        };
         let sent_at = Instant::now();
-        let answer = if request.rest_bytes == 0 || sent.is_err() {
+        let answer = if request.rest.len() == 0 || sent.is_err() {
             // Where the request could not be sent whole, an answer may still wait: a refusal that came early.
             read_answer(&mut self.stream, &mut self.input, &mut self.received, request.is_head, on_origin).await
         } else {
@@ -166,7 +163,7 @@ impl Client {
             Ok(mut answer) => {
                 self.answers += 1;
                 answer.keep_alive &= sent.is_ok() && self.input.unused().is_empty();
-                if request.rest_bytes == 0 {
+                if request.rest.len() == 0 {
                     answer.waiting = answer.first_byte.map(|at| at.saturating_duration_since(sent_at));
                 }
                 Ok(answer)
@@ -190,7 +187,7 @@ impl Client {
 
     /// Sends a long body and reads at the same time: an origin that echoes stops reading when nobody reads from it.
     async fn exchange_long(&mut self, request: &Request, on_origin: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let (mut from, mut to) = self.stream.split();
+        let (mut from, mut to) = tokio::io::split(&mut self.stream);
         let reading = read_answer(&mut from, &mut self.input, &mut self.received, request.is_head, on_origin);
         let writing = request.send_rest(&mut to);
         tokio::pin!(reading, writing);
@@ -340,13 +337,13 @@ mod tests {
     fn requests() {
         let text = |request: Request| String::from_utf8(request.first).unwrap();
         let target = Target { address: "127.0.0.1:1".parse().unwrap(), host: "b".to_owned(), path: "/a".to_owned() };
-        let new = |method, body_bytes| Request::new(Manner::Keep, method, &target, &[], body_bytes);
-        let get = Request::new(Manner::Keep, "GET", &target, &[("c".into(), "d".into())], 0);
+        let new = |method, body_bytes| Request::new(Manner::Keep, method, &target, &[], &Payload::filler(body_bytes));
+        let get = Request::new(Manner::Keep, "GET", &target, &[("c".into(), "d".into())], &Payload::default());
         assert!(get.is_idempotent);
         assert_eq!(text(get), "GET /a HTTP/1.1\r\nhost: b\r\nc: d\r\n\r\n");
         let given = |headers: &[(&str, &str)]| {
             let headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-            text(Request::new(Manner::Close, "PUT", &target, &headers, 0))
+            text(Request::new(Manner::Close, "PUT", &target, &headers, &Payload::default()))
         };
         assert_eq!(
             given(&[("Host", "x")]),
@@ -359,6 +356,9 @@ mod tests {
         let post = new("POST", 3);
         assert!(!post.is_idempotent);
         assert_eq!(text(post), "POST /a HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\n...");
+        let given = Payload::of("a=b".into());
+        let post_of = |payload| text(Request::new(Manner::Keep, "POST", &target, &[], payload));
+        assert_eq!(post_of(&given), "POST /a HTTP/1.1\r\nhost: b\r\ncontent-length: 3\r\n\r\na=b");
         let long = new("PUT", 1 << 20);
         assert_eq!(long.bytes(), (1 << 20) + text(long).len() as u64);
         for (manner, expect) in [
@@ -366,7 +366,7 @@ mod tests {
             (Manner::Keep10, "GET /a HTTP/1.0\r\nhost: b\r\nconnection: Keep-Alive\r\n\r\n"),
             (Manner::Close10, "GET /a HTTP/1.0\r\nhost: b\r\n\r\n"),
         ] {
-            assert_eq!(text(Request::new(manner, "GET", &target, &[], 0)), expect);
+            assert_eq!(text(Request::new(manner, "GET", &target, &[], &Payload::default())), expect);
         }
     }
 }

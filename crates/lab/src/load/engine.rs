@@ -59,7 +59,7 @@ pub(super) struct Thread {
     /// Of the connections: the first that belongs to this thread, and how many do.
     pub first: u64,
     pub share: u64,
-    /// Shared by the tasks of this one thread, so the lock is never contended.
+    /// Shared by the tasks of this one thread, and looked at twice a second where a live line is shown: the lock is hardly ever contended.
     tally: Arc<Mutex<Tally>>,
 }
 
@@ -102,11 +102,13 @@ where
     let run = Arc::new(Run { shape: shape.clone(), timeline, mark, given_up: AtomicBool::new(false) });
     let _give_up_on_drop = GiveUpOnDrop(run.clone());
     let threads = shape.threads() as u64;
+    shape.progress.begin(timeline);
     let on_thread = {
         let run = run.clone();
         move |index| {
             let (first, share) = share_of(run.shape.connections as u64, index as u64, threads);
             let thread = Thread { run: run.clone(), index: index as u64, first, share, tally: Arc::default() };
+            run.shape.progress.watch(&thread.tally);
             metered(thread, work.clone())
         }
     };

@@ -10,6 +10,7 @@ use http::response::Parts;
 use super::engine;
 use super::h2c::Exchange;
 use super::http::FirstLength;
+use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::Shape;
 use super::tally::{Met, Outcome};
@@ -56,8 +57,10 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let exchange = Exchange {
         address: load.target.address,
+        tls: None,
         shape: load.shape.clone(),
         request,
+        payload: Payload::default(),
         calls: Some(Calls::new(load)),
         body: FirstLength::when(false),
     };

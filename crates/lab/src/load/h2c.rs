@@ -1,4 +1,4 @@
-//! HTTP/2 load, clear text by prior knowledge: plain requests and gRPC calls. A stream is a lane.
+//! HTTP/2 load, over TLS or in clear text by prior knowledge: plain requests and gRPC calls. A stream is a lane.
 //!
 //! The protocol is that of the `h2` crate, which costs several times what a lean HTTP/1.1 client does: compare balancers by their own CPU
 //! time, and mind who saturates first.
@@ -13,16 +13,17 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::dial::dial;
 use super::engine::{self, Lane, Protocol};
 use super::grpc::Calls;
-use super::http::{FirstLength, HttpLoad};
+use super::http::{FirstLength, HttpLoad, is_success};
+use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::Shape;
+use super::socket::{Socket, Tls};
 use super::tally::{Met, Outcome};
 
 /// Flow-control windows, of a stream and of a connection: so large that it is never this side that slows a transfer down.
@@ -32,38 +33,51 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// What goes out on each stream.
 pub(super) struct Exchange {
     pub address: SocketAddr,
+    pub tls: Option<Tls>,
     pub shape: Shape,
     pub request: http::Request<()>,
+    /// What each request carries; gRPC has messages instead.
+    pub payload: Payload,
     /// gRPC: what is called, and how its answers are judged.
     pub calls: Option<Calls>,
     pub body: FirstLength,
 }
 
-/// Plain requests, without a body.
+/// A stream asks for room for as many bytes of a body at a time: a few frames.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+/// Plain requests.
 pub(super) async fn run(load: &HttpLoad) -> io::Result<LoadReport> {
-    if load.body_bytes > 0 || load.close {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "HTTP/2 is spoken without request bodies, and kept open",
-        ));
+    if load.close {
+        let why = "--close is for HTTP/1: HTTP/2 carries many requests on a connection";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
+    let payload = load.payload();
     // What is given as `host` is `:authority` here: two that differ would be refused (RFC 9113 section 8.3.1).
     let is_host = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("host");
     let host = load.headers.iter().find(is_host).map_or(&load.target.host, |(_, value)| value);
-    let uri = format!("http://{host}{}", load.target.path);
+    let scheme = if load.tls.is_some() { "https" } else { "http" };
+    let uri = format!("{scheme}://{host}{}", load.target.path);
     let mut request = http::Request::builder().method(load.method.as_str()).uri(uri).version(http::Version::HTTP_2);
     for (name, value) in load.headers.iter().filter(|header| !is_host(header)) {
         request = request.header(name, value);
     }
+    let has_length = load.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    if payload.len() > 0 && !has_length {
+        request = request.header("content-length", payload.len());
+    }
     let request = request.body(()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let exchange = Exchange {
         address: load.target.address,
+        tls: load.tls.clone(),
         shape: load.shape.clone(),
         request,
+        payload,
         calls: None,
         body: FirstLength::when(load.same_length),
     };
-    engine::run("h2c", Arc::new(exchange), &load.shape, load.mark.clone()).await
+    let name = if load.tls.is_some() { "http/2 over TLS" } else { "h2c" };
+    engine::run(name, Arc::new(exchange), &load.shape, load.mark.clone()).await
 }
 
 impl Protocol for Arc<Exchange> {
@@ -72,6 +86,7 @@ impl Protocol for Arc<Exchange> {
     fn lanes(&self, number: u64, streams: usize) -> Vec<Stream> {
         let link = Arc::new(Link {
             address: self.address,
+            tls: self.tls.clone(),
             source: self.shape.source(number),
             current: tokio::sync::Mutex::default(),
             traffic: Arc::default(),
@@ -89,6 +104,7 @@ impl Protocol for Arc<Exchange> {
 /// One connection, through all its reconnects, as its streams share it.
 struct Link {
     address: SocketAddr,
+    tls: Option<Tls>,
     source: Option<IpAddr>,
     current: tokio::sync::Mutex<Current>,
     traffic: Arc<Traffic>,
@@ -118,8 +134,10 @@ impl Link {
         }
         current.sender = None;
         let begun = Instant::now();
-        let stream = dial(self.address, self.source).await?;
-        stream.set_nodelay(true)?;
+        let stream = Socket::connect(self.address, self.source, self.tls.as_ref()).await?;
+        if stream.chose_http2() == Some(false) {
+            return Err(io::Error::other("the server chose HTTP/1.1 in the TLS handshake"));
+        }
         let io = Counted { stream, traffic: self.traffic.clone() };
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
@@ -202,32 +220,87 @@ impl Stream {
     async fn exchange_once(&mut self, met: &mut Met) -> Result<Outcome, h2::Error> {
         let Some((_, sender)) = &mut self.sender else { return Ok(Outcome::NoConnection) };
         let message = self.calls.as_mut().map(Calls::next_message);
-        let (answer, mut sending) = sender.send_request(self.exchange.request.clone(), message.is_none())?;
+        let payload = &self.exchange.payload;
+        let has_body = message.is_some() || payload.len() > 0;
+        let (answer, mut sending) = sender.send_request(self.exchange.request.clone(), !has_body)?;
         if let Some(message) = message {
             sending.send_data(message, true)?;
         }
         let sent_at = Instant::now();
-        let answer = answer.await?;
-        met.waiting = Some(sent_at.elapsed());
-        let (head, mut body) = answer.into_parts();
+        let reading = read_answer(answer, self.calls.is_some());
+        let answer = match payload.len() {
+            0 => reading.await?,
+            // Both at once: an origin that echoes stops reading when nobody reads from it.
+            _ => {
+                tokio::pin!(reading);
+                tokio::select! {
+                    // An answer that is whole before the end of the body is a refusal: the rest of the body is not sent.
+                    answer = &mut reading => answer?,
+                    // What the server says of a body that it does not take is in its answer.
+                    _ = send_payload(&mut sending, payload) => reading.await?,
+                }
+            }
+        };
+        // Of a long body, the end of the send is not known here.
+        let is_short = payload.len() <= PIECE_BYTES_MAX as u64;
+        met.waiting = is_short.then(|| answer.came_at.saturating_duration_since(sent_at));
+        let head = &answer.head;
         if let Some(origin) = head.headers.get("x-origin") {
             met.origin.clear();
             met.origin.extend_from_slice(origin.as_bytes());
         }
-        let mut length = 0;
-        while let Some(piece) = body.data().await {
-            let count = piece?.len();
-            length += count as u64;
-            body.flow_control().release_capacity(count)?;
-        }
         if self.calls.is_some() {
-            let trailers = body.trailers().await?;
-            return Ok(Calls::judge(&head, trailers.as_ref(), met));
+            return Ok(Calls::judge(head, answer.trailers.as_ref(), met));
         }
         met.status = Some(head.status.as_u16());
-        met.is_other_length = head.status.is_success() && self.exchange.body.is_other(length);
-        Ok(if head.status.is_success() { Outcome::Good } else { Outcome::Refused })
+        let is_good = is_success(head.status.as_u16());
+        met.is_other_length = is_good && self.exchange.body.is_other(answer.length);
+        Ok(if is_good { Outcome::Good } else { Outcome::Refused })
     }
+}
+
+/// An answer that came whole.
+struct Answer {
+    head: http::response::Parts,
+    /// When the head came.
+    came_at: Instant,
+    /// Of the body.
+    length: u64,
+    trailers: Option<http::HeaderMap>,
+}
+
+async fn read_answer(answer: ResponseFuture, has_trailers: bool) -> Result<Answer, h2::Error> {
+    let answer = answer.await?;
+    let came_at = Instant::now();
+    let (head, mut body) = answer.into_parts();
+    let mut length = 0;
+    while let Some(piece) = body.data().await {
+        let count = piece?.len();
+        length += count as u64;
+        body.flow_control().release_capacity(count)?;
+    }
+    let trailers = if has_trailers { body.trailers().await? } else { None };
+    Ok(Answer { head, came_at, length, trailers })
+}
+
+/// Sends a body as the windows of flow control allow.
+async fn send_payload(sending: &mut SendStream<Bytes>, payload: &Payload) -> Result<(), h2::Error> {
+    let mut sent = 0;
+    while sent < payload.len() {
+        let wanted = payload.piece(sent, PIECE_BYTES_MAX).len();
+        sending.reserve_capacity(wanted);
+        while sending.capacity() == 0 {
+            match poll_fn(|context| sending.poll_capacity(context)).await {
+                Some(room) => room?,
+                // The stream is over.
+                None => return Ok(()),
+            };
+        }
+        let piece = payload.piece(sent, wanted.min(sending.capacity()));
+        sent += piece.len() as u64;
+        sending.send_data(piece, sent == payload.len())?;
+    }
+    Ok(())
 }
 
 fn is_unprocessed(error: &h2::Error) -> bool {
@@ -236,7 +309,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 
 /// A socket that counts.
 struct Counted {
-    stream: TcpStream,
+    stream: Socket,
     traffic: Arc<Traffic>,
 }
 

@@ -1,14 +1,18 @@
-//! HTTP/1 load: a connection is a lane.
+//! HTTP/1 load, in clear text or over TLS: a connection is a lane.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bytes::Bytes;
+
 use super::client::{Client, Failure, Manner, Request};
 use super::engine::{self, Lane, Protocol};
 use super::h2c;
+use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::{Shape, Until};
+use super::socket::Tls;
 use super::tally::{Met, Outcome};
 use super::target::Target;
 
@@ -19,7 +23,7 @@ pub enum Version {
     Http10,
     /// HTTP/1.1.
     Http11,
-    /// HTTP/2, clear text, by prior knowledge.
+    /// HTTP/2: over TLS by ALPN, in clear text by prior knowledge.
     Http2,
 }
 
@@ -28,7 +32,9 @@ pub enum Version {
 pub struct HttpLoad {
     /// Where to.
     pub target: Target,
-    /// In which words.
+    /// How the connections are encrypted; `None`: clear text.
+    pub tls: Option<Tls>,
+    /// Which HTTP.
     pub version: Version,
     /// A connection for each request; not for HTTP/2.
     pub close: bool,
@@ -36,7 +42,9 @@ pub struct HttpLoad {
     pub method: String,
     /// Fields beside `host` and `content-length`.
     pub headers: Vec<(String, String)>,
-    /// Size of the request's body; none for HTTP/2.
+    /// The request's body; `None`: `body_bytes` of filler.
+    pub data: Option<Bytes>,
+    /// Size of the request's body, where that is filler.
     pub body_bytes: u64,
     /// Whether an answer of another length than the first one is a failure, as it is for ab. Endpoints may have their reasons to differ.
     pub same_length: bool,
@@ -51,16 +59,28 @@ impl HttpLoad {
     pub fn get(target: Target, connections: usize, until: Until) -> Self {
         Self {
             target,
+            tls: None,
             version: Version::Http11,
             close: false,
             method: "GET".to_owned(),
             headers: Vec::new(),
+            data: None,
             body_bytes: 0,
             same_length: false,
             shape: Shape::closed(connections, until),
             mark: Arc::default(),
         }
     }
+
+    pub(super) fn payload(&self) -> Payload {
+        self.data.clone().map_or_else(|| Payload::filler(self.body_bytes), Payload::of)
+    }
+}
+
+/// Whether an answer with this status is a success. A redirect is one: it is what the server was to say, and a load does not follow it. So
+/// h2load and k6 have it, too.
+pub(super) fn is_success(status: u16) -> bool {
+    (200..400).contains(&status)
 }
 
 /// Puts the load on, from threads of its own, and reports when it is over. When the future is dropped, no further request is sent.
@@ -75,12 +95,13 @@ pub async fn run_http(load: &HttpLoad) -> io::Result<LoadReport> {
         (Version::Http11, true) => (Manner::Close, "http/1.1, a connection each"),
         (Version::Http2, _) => return h2c::run(load).await,
     };
-    let request = Request::new(manner, &load.method, &load.target, &load.headers, load.body_bytes);
-    let target = load.target.clone();
-    let http = Http { target, request, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
+    let name = if load.tls.is_some() { format!("{name} over TLS") } else { name.to_owned() };
+    let request = Request::new(manner, &load.method, &load.target, &load.headers, &load.payload());
+    let (target, tls) = (load.target.clone(), load.tls.clone());
+    let http = Http { target, tls, request, shape: load.shape.clone(), body: FirstLength::when(load.same_length) };
     // Without keep-alive, streams on a connection would be connections under another name.
     let shape = Shape { streams: 1, ..load.shape.clone() };
-    engine::run(name, Arc::new(http), &shape, load.mark.clone()).await
+    engine::run(&name, Arc::new(http), &shape, load.mark.clone()).await
 }
 
 /// The length that the first good answer had: ab's idea of how long all must be.
@@ -104,6 +125,7 @@ impl FirstLength {
 
 struct Http {
     target: Target,
+    tls: Option<Tls>,
     request: Request,
     shape: Shape,
     body: FirstLength,
@@ -146,7 +168,7 @@ impl Lane for Connection {
                     if answer.keep_alive {
                         self.client = Some(client);
                     }
-                    if !(200..300).contains(&answer.status) {
+                    if !is_success(answer.status) {
                         return Outcome::Refused;
                     }
                     met.is_other_length = http.body.is_other(answer.body_bytes);
@@ -172,7 +194,9 @@ impl Lane for Connection {
 impl Connection {
     /// The open connection, or a new one.
     async fn take_client(&mut self, met: &mut Met) -> Option<Client> {
-        if let Some(client) = self.client.take().filter(|client| !client.is_spent()) {
+        if let Some(mut client) = self.client.take()
+            && !client.is_spent()
+        {
             return Some(client);
         }
         let begun = std::time::Instant::now();
@@ -194,7 +218,7 @@ impl Connection {
         // Each connect takes the next source, so that a connection for each request uses the ports of all of them.
         let source = self.http.shape.source(self.number);
         self.number += 1;
-        Client::connect(self.http.target.address, source).await
+        Client::connect(self.http.target.address, source, self.http.tls.as_ref()).await
     }
 }
 

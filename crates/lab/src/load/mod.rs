@@ -11,15 +11,20 @@ mod grpc;
 mod h2c;
 mod http;
 mod latency;
+mod live;
 mod pace;
+mod payload;
+mod reach;
 mod report;
 mod search;
 mod shape;
+mod socket;
 mod stream;
 mod strest_report;
 mod tally;
 mod target;
 mod tcp;
+mod threshold;
 
 use std::fmt::Display;
 use std::future::Future;
@@ -27,32 +32,38 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-pub use args::{CommonArgs, GrpcLoadArgs, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs};
+pub use args::{
+    CommonArgs, EXAMPLES, GrpcLoadArgs, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs,
+};
 pub(crate) use engine::burn;
 pub use grpc::{GrpcLoad, run_grpc};
 pub use http::{HttpLoad, Version, run_http};
 pub use latency::Latencies;
 pub(crate) use latency::micros;
+pub use live::Progress;
 pub use report::{Generator, LoadReport, Outside, REPORT_VERSION};
 pub use search::{CapacityReport, Objective, Step, find_capacity};
 pub use shape::{Shape, Stop, Until};
+pub use socket::{Tls, Trust};
 pub use stream::{Direction, StreamLoad, run_stream, run_tcp_stream};
 use strest_report::StrestReport;
 pub use target::Target;
 pub use tcp::{TcpLoad, run_tcp};
+pub use threshold::{ErrorsMax, Judged, Thresholds};
 
-use crate::{Verdict, host};
+use crate::command::Outcome;
+use crate::host;
 
-/// Puts a load on and prints its report on standard output. `Failed` when no operation succeeded, or no capacity was found. SIGINT and SIGTERM
-/// end it early, with a report of what it has met.
+/// Puts a load on and prints its report on standard output. `Failed` when no operation succeeded, or no capacity was found;
+/// `GateDoesNotHold` when a threshold was missed. SIGINT and SIGTERM end it early, with a report of what it has met.
 ///
 /// # Errors
-/// A target that is none, and threads or timers that this host refuses.
-pub fn run(command: LoadCommand) -> io::Result<Verdict> {
+/// A target that is none or that cannot be reached, and threads or timers that this host refuses.
+pub fn run(command: LoadCommand) -> io::Result<Outcome> {
     host::raise_open_files_limit();
     match command {
         LoadCommand::Http(args) => {
-            let load = args.to_load()?;
+            let load = host::runtime()?.block_on(args.to_load())?;
             let shaped = |shape: Shape| HttpLoad { shape, ..load.clone() };
             operate(&args.operations, &args.common, &load.shape, async |shape| run_http(&shaped(shape)).await)
         }
@@ -61,7 +72,7 @@ pub fn run(command: LoadCommand) -> io::Result<Verdict> {
             if args.strest_report {
                 let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_grpc(&load)))?;
                 print_json(&StrestReport::of(&report))?;
-                return Ok(verdict(report.ok > 0));
+                return Ok(outcome(report.ok > 0));
             }
             let shaped = |shape: Shape| GrpcLoad { shape, ..load.clone() };
             operate(&args.operations, &args.common, &load.shape, async |shape| run_grpc(&shaped(shape)).await)
@@ -72,12 +83,12 @@ pub fn run(command: LoadCommand) -> io::Result<Verdict> {
             let load = args.to_load()?;
             let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_stream(&load)))?;
             print(args.common.json, &report)?;
-            Ok(verdict(report.received_bytes.max(report.sent_bytes) > 0))
+            Ok(outcome(report.received_bytes.max(report.sent_bytes) > 0))
         }
     }
 }
 
-fn tcp(load: &TcpLoad, args: &TcpRrArgs) -> io::Result<Verdict> {
+fn tcp(load: &TcpLoad, args: &TcpRrArgs) -> io::Result<Outcome> {
     let shaped = |shape: Shape| TcpLoad { shape, ..load.clone() };
     operate(&args.operations, &args.common, &load.shape, async |shape| run_tcp(&shaped(shape)).await)
 }
@@ -88,16 +99,21 @@ fn operate(
     common: &CommonArgs,
     shape: &Shape,
     run: impl AsyncFn(Shape) -> io::Result<LoadReport>,
-) -> io::Result<Verdict> {
+) -> io::Result<Outcome> {
     let runtime = host::runtime()?;
     if let Some(objective) = operations.objective() {
         let report = runtime.block_on(until_interrupted(shape, find_capacity(&objective, shape, run)))?;
         print(common.json, &report)?;
-        return Ok(verdict(report.capacity_per_s.is_some()));
+        return Ok(outcome(report.capacity_per_s.is_some()));
     }
-    let report = runtime.block_on(until_interrupted(shape, run(shape.clone())))?;
+    let load = live::shown(shape, run(shape.clone()));
+    let mut report = runtime.block_on(until_interrupted(shape, load))?;
+    report.thresholds = operations.thresholds.judge(&report);
     print(common.json, &report)?;
-    Ok(verdict(report.ok > 0))
+    match report.thresholds.iter().all(|threshold| threshold.met) {
+        true => Ok(outcome(report.ok > 0)),
+        false => Ok(Outcome::GateDoesNotHold),
+    }
 }
 
 /// Stops the loads of this shape when a signal asks for the end, and gives what they then report.
@@ -111,8 +127,8 @@ async fn until_interrupted<T>(shape: &Shape, load: impl Future<Output = io::Resu
     load.await
 }
 
-fn verdict(is_good: bool) -> Verdict {
-    if is_good { Verdict::Good } else { Verdict::Failed }
+fn outcome(is_good: bool) -> Outcome {
+    if is_good { Outcome::Good } else { Outcome::Failed }
 }
 
 fn print<R: Display + Serialize>(as_json: bool, report: &R) -> io::Result<()> {

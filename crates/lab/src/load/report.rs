@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::latency::{Latencies, columns, in_columns};
 use super::shape::{Shape, Timeline};
 use super::tally::Tally;
+use super::threshold::Judged;
 use crate::record::{Distribution, Errors, Pacing, Second};
 
 /// The version of the JSON form; it changes when a field goes or changes its meaning.
@@ -59,6 +60,9 @@ pub struct LoadReport {
     /// It was told to end before its time, and this is what it had met until then.
     #[serde(default)]
     pub interrupted: bool,
+    /// The thresholds of the command line, and whether they were kept to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub thresholds: Vec<Judged>,
     /// Connections made again because the other side had closed one that was kept alive, or said that it would.
     pub reconnects: u64,
     /// Requests sent again on a new connection because the old one closed without a byte of an answer; idempotent ones only.
@@ -148,6 +152,7 @@ impl LoadReport {
             statuses: tally.statuses.clone(),
             reasons: tally.reasons.clone(),
             interrupted: shape.stop.at().is_some(),
+            thresholds: Vec::new(),
             reconnects: tally.reconnects,
             resent: tally.resent,
             received_bytes: tally.received_bytes,
@@ -183,6 +188,37 @@ impl LoadReport {
         self.errors.total()
     }
 
+    /// How many failed, and the kinds of failure that occurred.
+    fn failed_by_kind(&self) -> String {
+        let Errors { connect, request, timeout, length, status, unsent: _ } = self.errors;
+        let kinds = [
+            ("error status", status),
+            ("no connection", connect),
+            ("broken", request),
+            ("timed out", timeout),
+            ("other length", length),
+        ];
+        let occurred = kinds.into_iter().filter(|(_, count)| *count > 0);
+        let occurred: Vec<_> = occurred.map(|(kind, count)| format!("{count} {kind}")).collect();
+        match occurred.as_slice() {
+            [] => "0".to_owned(),
+            _ => {
+                let share = 100.0 * self.failures() as f64 / self.requests() as f64;
+                format!("{} ({share:.2} %): {}", self.failures(), occurred.join(", "))
+            }
+        }
+    }
+
+    /// What was put on.
+    fn title(&self) -> String {
+        let Self { protocol, connections, streams, .. } = self;
+        let connections =
+            if *connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") };
+        let streams = if *streams > 1 { format!(" of {streams} streams") } else { String::new() };
+        let rate = self.rate.map_or(String::new(), |rate| format!(", {rate}/s asked for"));
+        format!("{protocol}: {connections}{streams}{rate}")
+    }
+
     /// Share of the planned operations that were begun in time, 0 to 1; 1 for a closed loop.
     pub fn sent_share(&self) -> f64 {
         self.planned.filter(|&planned| planned > 0).map_or(1.0, |planned| self.sent as f64 / planned as f64)
@@ -191,15 +227,14 @@ impl LoadReport {
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Errors { connect, request, timeout, length, status, unsent } = &self.errors;
         let seconds = self.elapsed.as_secs_f64();
         let ended = if self.interrupted { ", interrupted" } else { "" };
-        writeln!(to, "{:<12}{} in {seconds:.2} s, {:.0}/s{ended}", self.protocol, self.ok, self.ok_per_s)?;
-        writeln!(
-            to,
-            "failed      connect {connect}  request {request}  timed out {timeout}  length {length}  status {status}"
-        )?;
-        if *status > 0 {
+        writeln!(to, "{}", self.title())?;
+        writeln!(to, "succeeded   {} in {seconds:.2} s, {:.0}/s{ended}", self.ok, self.ok_per_s)?;
+        writeln!(to, "failed      {}", self.failed_by_kind())?;
+        // All of one status, and of one that says that all went well: nothing to tell.
+        let is_plain = self.statuses.keys().all(|status| matches!(status, 0 | 200));
+        if !is_plain {
             let statuses: Vec<_> = self.statuses.iter().map(|(status, count)| format!("{status} x {count}")).collect();
             writeln!(to, "statuses    {}", statuses.join("  "))?;
         }
@@ -214,8 +249,13 @@ impl fmt::Display for LoadReport {
             let queued = self.queued.unwrap_or_default();
             writeln!(to, "schedule    due {planned}  late at p99 {late}  waited for a connection {queued}")?;
         }
-        if *unsent > 0 {
-            writeln!(to, "not sent    {unsent}: every connection was busy, from when they were due to the end")?;
+        let unsent = self.errors.unsent;
+        if unsent > 0 {
+            let why = match self.interrupted {
+                true => "they were due or under way when the load was interrupted",
+                false => "every connection was busy, from when they were due to the end",
+            };
+            writeln!(to, "not sent    {unsent}: {why}")?;
         }
         writeln!(
             to,
@@ -247,6 +287,9 @@ impl fmt::Display for LoadReport {
                 let shares: Vec<_> = origins.iter().map(|(name, count)| format!("{name} {count}")).collect();
                 writeln!(to, "origins{when}     {}", shares.join("  "))?;
             }
+        }
+        for judged in &self.thresholds {
+            writeln!(to, "threshold   {judged}")?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::live::Progress;
 use crate::record::Pacing;
 
 /// How long a load goes on.
@@ -72,6 +73,8 @@ pub struct Shape {
     pub announce: bool,
     /// Ends it early.
     pub stop: Stop,
+    /// What it has met so far.
+    pub progress: Progress,
 }
 
 impl Shape {
@@ -93,6 +96,7 @@ impl Shape {
             work: Duration::ZERO,
             announce: false,
             stop: Stop::default(),
+            progress: Progress::default(),
         }
     }
 

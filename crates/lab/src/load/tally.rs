@@ -253,6 +253,16 @@ impl Tally {
         }
     }
 
+    /// Operations that ended well, and that failed, in the window or not.
+    pub(super) fn so_far(&self) -> (u64, u64) {
+        self.seconds.iter().fold((0, 0), |(ok, failed), second| (ok + second.ok, failed + second.errors))
+    }
+
+    /// What ended well in one second of the load, and how long it took; `None`: nothing ended in it.
+    pub(super) fn in_second(&self, second: usize) -> Option<(u64, &CoarseLatencies)> {
+        self.seconds.get(second).map(|second| (second.ok, &second.latencies))
+    }
+
     pub(super) fn ended_at(&mut self, end: Instant) {
         self.end = self.end.max(Some(end));
     }

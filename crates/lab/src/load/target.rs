@@ -14,18 +14,33 @@ pub struct Target {
     pub path: String,
 }
 
-impl Target {
-    /// Parses a URL and resolves its host, which may block; the first address is taken.
+/// A URL, taken apart and not resolved yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Url {
+    /// The scheme is `https`.
+    pub is_secure: bool,
+    /// Name or address, without brackets.
+    pub name: String,
+    pub port: u16,
+    /// Host and port as they were written: the value of the header `host`.
+    pub authority: String,
+    /// Path and query.
+    pub path: String,
+}
+
+impl Url {
+    /// Parses `http://`, `https://`, or what stands behind `http://`.
     ///
     /// # Errors
-    /// Another scheme, characters that do not belong into a request line, a name that does not resolve.
-    pub fn resolve(url: &str) -> io::Result<Self> {
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
+    /// Another scheme, characters that do not belong into a request line, no host, a bad port.
+    pub(super) fn parse(url: &str) -> io::Result<Self> {
+        let (is_secure, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
             Some((scheme, _)) => {
-                return Err(unusable(url, &format!("the scheme {scheme} is not spoken here, only http")));
+                return Err(unusable(url, &format!("the scheme is {scheme:?}; use http or https")));
             }
-            None => url,
+            None => (false, url),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         if !rest.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
@@ -36,9 +51,65 @@ impl Target {
             Some(at) => (&rest[..at], rest[at..].to_owned()),
             None => (rest, "/".to_owned()),
         };
-        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let dialled = if has_port { authority.to_owned() } else { format!("{authority}:80") };
-        Ok(Self { address: resolve_address(&dialled)?, host: authority.to_owned(), path })
+        if authority.contains('@') {
+            return Err(unusable(url, "it has a user name; use -H 'Authorization: Basic ...' instead"));
+        }
+        let default_port = if is_secure { 443 } else { 80 };
+        // The colons of an IPv6 address stand within brackets.
+        let bracket = authority.rfind(']').map_or(0, |at| at + 1);
+        let (name, port) = match authority[bracket..].split_once(':') {
+            Some((name, port)) => {
+                let port = port.parse().map_err(|_| unusable(url, &format!("{port:?} is not a port")))?;
+                (&authority[..bracket + name.len()], port)
+            }
+            None => (authority, default_port),
+        };
+        let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if name.is_empty() {
+            return Err(unusable(url, "it has no host"));
+        }
+        Ok(Self { is_secure, name: name.to_owned(), port, authority: authority.to_owned(), path })
+    }
+
+    /// Every address of the host, which may block.
+    ///
+    /// # Errors
+    /// The name does not resolve.
+    pub(super) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let Self { name, port, .. } = self;
+        let addresses: Vec<SocketAddr> =
+            (name.as_str(), *port).to_socket_addrs().map_err(|error| not_found(name, &error))?.collect();
+        if addresses.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} has no address")));
+        }
+        Ok(addresses)
+    }
+
+    /// The target behind one of its addresses.
+    pub(super) fn at(self, address: SocketAddr) -> Target {
+        Target { address, host: self.authority, path: self.path }
+    }
+}
+
+/// What the resolver said, without its own preface.
+fn not_found(name: &str, error: &io::Error) -> io::Error {
+    let text = error.to_string();
+    let why = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    io::Error::new(io::ErrorKind::InvalidInput, format!("cannot look up {name}: {why}"))
+}
+
+impl Target {
+    /// Parses a URL and resolves its host, which may block; the first address is taken.
+    ///
+    /// # Errors
+    /// Another scheme than `http`, characters that do not belong into a request line, a name that does not resolve.
+    pub fn resolve(url: &str) -> io::Result<Self> {
+        let parsed = Url::parse(url)?;
+        if parsed.is_secure {
+            return Err(unusable(url, "this kind of load has no TLS; use http"));
+        }
+        let address = parsed.addresses()?.first().copied().ok_or_else(|| unusable(url, "the name has no address"))?;
+        Ok(parsed.at(address))
     }
 }
 
@@ -76,5 +147,26 @@ mod tests {
         for bad in ["https://127.0.0.1/", "http://127.0.0.1/a b", "http://127.0.0.1/\r\nx: y", "http://:8080:/", ""] {
             check(bad, None);
         }
+    }
+
+    #[test]
+    fn schemes_names_and_ports() {
+        let check = |url: &str, expect: (bool, &str, u16)| {
+            let parsed = Url::parse(url).unwrap();
+            assert_eq!((parsed.is_secure, parsed.name.as_str(), parsed.port), expect, "{url}");
+        };
+        check("https://a.example/b", (true, "a.example", 443));
+        check("https://a.example:8443", (true, "a.example", 8443));
+        check("http://[2001:db8::1]/", (false, "2001:db8::1", 80));
+        check("https://[2001:db8::1]:8443/", (true, "2001:db8::1", 8443));
+        check("localhost:8080/", (false, "localhost", 8080));
+        let refused = |url: &str, expect: &str| {
+            assert_eq!(Url::parse(url).unwrap_err().to_string(), format!("cannot put load on {url}: {expect}"));
+        };
+        refused("ftp://a/", "the scheme is \"ftp\"; use http or https");
+        refused("http://a:b/", "\"b\" is not a port");
+        refused("http://a:70000/", "\"70000\" is not a port");
+        refused("http:///b", "it has no host");
+        refused("http://me:secret@a/", "it has a user name; use -H 'Authorization: Basic ...' instead");
     }
 }

@@ -329,6 +329,97 @@ fn an_answer_of_another_length_is_a_failure_for_those_who_say_so() {
     assert_eq!((report.ok, report.errors.length, report.answers, report.failures()), (1, 2, 3, 2));
 }
 
+/// Whoever measures a redirect or a 304 measures what the server was to say.
+#[test]
+fn redirects_are_successes_and_are_not_followed() {
+    let statuses = [200, 204, 301, 302, 304, 404, 500];
+    let address = server(move |_, mut stream| {
+        for status in statuses.iter().cycle() {
+            if !read_request(&mut stream) {
+                return;
+            }
+            let answer = format!("HTTP/1.1 {status} X\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let report = run(&load(address, 1, Until::Requests(14)));
+    assert_eq!((report.ok, report.errors.status, report.failures(), report.answers), (10, 4, 4, 14));
+    let text = report.to_string();
+    assert!(text.contains("failed      4 (28.57 %): 4 error status\n"), "{text}");
+    let counted = "statuses    200 x 2  204 x 2  301 x 2  302 x 2  304 x 2  404 x 2  500 x 2\n";
+    assert!(text.contains(counted), "{text}");
+}
+
+/// Sends back every body that comes over HTTP/2, and gives what each connection carried.
+fn h2_echo() -> (SocketAddr, std::sync::mpsc::Receiver<(String, usize)>) {
+    let (sender, seen) = std::sync::mpsc::channel();
+    let address = server(move |_, stream| {
+        let sender = sender.clone();
+        host::runtime().unwrap().block_on(async move {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    let length =
+                        request.headers().get("content-length").map(|value| value.to_str().unwrap().to_owned());
+                    let mut echo = respond.send_response(::http::Response::new(()), false).unwrap();
+                    let (mut body, mut count) = (request.into_body(), 0);
+                    while let Some(Ok(piece)) = body.data().await {
+                        body.flow_control().release_capacity(piece.len()).unwrap();
+                        count += piece.len();
+                        echo.send_data(piece, false).unwrap();
+                    }
+                    echo.send_data(bytes::Bytes::new(), true).unwrap();
+                    sender.send((length.unwrap_or_default(), count)).unwrap();
+                });
+            }
+        });
+    });
+    (address, seen)
+}
+
+#[test]
+fn bodies_go_over_http2_as_its_windows_allow() {
+    for (data, body_bytes, expect) in
+        [(None, 0, (String::new(), 0)), (Some("a=b"), 0, ("3".into(), 3)), (None, 1 << 20, ("1048576".into(), 1 << 20))]
+    {
+        let (address, seen) = h2_echo();
+        let load = HttpLoad {
+            version: Version::Http2,
+            method: "POST".to_owned(),
+            data: data.map(bytes::Bytes::from),
+            body_bytes,
+            ..load(address, 2, Until::Requests(6))
+        };
+        let report = run(&shaped(load, |shape| shape.streams = 3));
+        assert_eq!((report.ok, report.failures()), (6, 0), "{report}");
+        assert_eq!(seen.iter().take(6).collect::<Vec<_>>(), vec![expect; 6]);
+        assert!(report.received_bytes >= 6 * body_bytes && report.sent_bytes >= 6 * body_bytes, "{report}");
+    }
+}
+
+/// An answer before the end of the body is an answer: what is left of the body is not sent.
+#[test]
+fn an_early_answer_over_http2_counts() {
+    let address = server(|_, stream| {
+        host::runtime().unwrap().block_on(async move {
+            stream.set_nonblocking(true).unwrap();
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                // It reads nothing of the body, which is larger than the window.
+                respond.send_response(::http::Response::builder().status(413).body(()).unwrap(), true).unwrap();
+            }
+        });
+    });
+    let load = HttpLoad { version: Version::Http2, body_bytes: 4 << 20, ..load(address, 1, Until::Requests(3)) };
+    let report = run(&load);
+    assert_eq!((report.errors.status, report.failures()), (3, 3), "{report}");
+    assert_eq!(report.statuses.get(&413), Some(&3));
+}
+
 #[test]
 fn h2c_streams_share_a_connection() {
     let origin = Running::start("grpc --name a --body 70000");
@@ -455,7 +546,7 @@ fn a_load_that_saturates_says_so() {
 }
 
 /// Runs a command line to its end.
-fn command(line: &str) -> Verdict {
+fn command(line: &str) -> Outcome {
     use clap::Parser;
     let cli = Cli::try_parse_from(["load"].into_iter().chain(line.split(' '))).unwrap();
     super::run(cli.command).unwrap()
@@ -471,15 +562,58 @@ struct Cli {
 fn a_load_of_which_nothing_succeeds_has_failed() {
     let origin = Running::start("http");
     let address = origin.address;
-    assert_eq!(command(&format!("http http://{address}/ -n 3 -c 1 --json")), Verdict::Good);
+    assert_eq!(command(&format!("http http://{address}/ -n 3 -c 1 --json")), Outcome::Good);
     let missing = server(|_, mut stream| {
         while read_request(&mut stream) {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
         }
     });
-    assert_eq!(command(&format!("http http://{missing}/ -n 3 -c 1 --json")), Verdict::Failed);
+    assert_eq!(command(&format!("http http://{missing}/ -n 3 -c 1 --json")), Outcome::Failed);
     let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    assert_eq!(command(&format!("tcp-rr {refused} -n 3 --json")), Verdict::Failed);
+    assert_eq!(command(&format!("tcp-rr {refused} -n 3 --json")), Outcome::Failed);
+}
+
+#[test]
+fn a_threshold_that_is_missed_sets_the_exit_code() {
+    let origin = Running::start("http");
+    let check = |thresholds: &str, expect| {
+        let line = format!("http http://{}/ -n 5 -c 1 --json {thresholds}", origin.address);
+        assert_eq!(command(&line), expect, "{thresholds}");
+    };
+    check("--max-p99 1h --max-errors 0% --min-rate 0.001", Outcome::Good);
+    check("--max-p50 1us", Outcome::GateDoesNotHold);
+    check("--max-p95 1h --max-p999 1us", Outcome::GateDoesNotHold);
+    check("--min-rate 1000000000", Outcome::GateDoesNotHold);
+    let failing = server(|_, mut stream| {
+        while read_request(&mut stream) {
+            stream.write_all(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+    });
+    let line = format!("http http://{failing}/ -n 5 -c 1 --json --max-errors");
+    assert_eq!(command(&format!("{line} 4")), Outcome::GateDoesNotHold);
+    // Kept to, and nothing succeeded all the same.
+    assert_eq!(command(&format!("{line} 5")), Outcome::Failed);
+}
+
+#[test]
+fn a_target_that_cannot_be_reached_is_an_error_in_a_sentence() {
+    use clap::Parser;
+    let error = |line: &str| {
+        let cli = Cli::try_parse_from(["load"].into_iter().chain(line.split(' '))).unwrap();
+        super::run(cli.command).unwrap_err().to_string()
+    };
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let refused = format!("cannot connect to {nobody}: nothing listens there (connection refused)");
+    assert_eq!(error(&format!("http http://{nobody}/")), refused);
+    assert_eq!(error(&format!("http https://{nobody}/")), refused);
+    let origin = Running::start("http");
+    let expect = format!("{} does not answer with TLS: use http:// if it speaks plain HTTP", origin.address);
+    assert_eq!(error(&format!("http https://{}/ --insecure", origin.address)), expect);
+    assert!(error(&format!("http http://{}/ --insecure", origin.address)).contains("are for https"));
+    let missing = error(&format!("http http://{}/ --data @/nonexistent", origin.address));
+    assert!(missing.starts_with("cannot read --data @/nonexistent: "), "{missing}");
+    assert_eq!(error("http ftp://a/"), "cannot put load on ftp://a/: the scheme is \"ftp\"; use http or https");
+    assert!(error("http http://nobody.invalid/").starts_with("cannot look up nobody.invalid: "));
 }
 
 #[test]
@@ -517,6 +651,13 @@ fn command_lines() {
     };
     check("http http://x/ -c 8 -d 2s --rate 100 -H a:b --json", true);
     check("http http://x/ -n 5", true);
+    check("http https://x/ -k --data a=b -H content-type:text/plain -X PUT", true);
+    check("http https://x/ --cacert ca.pem --max-p99 50ms --max-errors 0.1% --min-rate 100", true);
+    check("http https://x/ --cacert ca.pem -k", false);
+    check("http http://x/ --data a --body 5", false);
+    check("http http://x/ --max-p99 50", false);
+    check("http http://x/ --max-errors 0.1", false);
+    check("http http://x/ --find-capacity 10ms --max-p99 50ms", false);
     // As wrk, hey, oha, ab and curl have them.
     check("http http://x/ -d 2 -X POST -q 100 --timeout 3", true);
     check("http http://x/ -z 2s -c 8 -t 2", true);

@@ -1,0 +1,148 @@
+//! The live line: what a load has met so far, on the terminal of the person who waits for it.
+
+use std::future::Future;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::latency::CoarseLatencies;
+use super::micros;
+use super::shape::{Shape, Timeline, Until};
+use super::tally::Tally;
+
+/// How often the line is drawn again.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// Columns of the narrowest terminal that is in use.
+const COLUMNS: usize = 80;
+
+/// What a load has met so far. Clones look at the same load.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Watched>>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    timeline: Option<Timeline>,
+    /// One of each thread.
+    tallies: Vec<Weak<Mutex<Tally>>>,
+}
+
+/// Sums over the threads.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Since the load began.
+    ok: u64,
+    failed: u64,
+    /// In the last whole second.
+    ok_in_second: u64,
+    latencies: CoarseLatencies,
+}
+
+impl Progress {
+    /// A load begins.
+    pub(super) fn begin(&self, timeline: Timeline) {
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *watched = Watched { timeline: Some(timeline), tallies: Vec::new() };
+    }
+
+    /// One of its threads counts here.
+    pub(super) fn watch(&self, tally: &Arc<Mutex<Tally>>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).tallies.push(Arc::downgrade(tally));
+    }
+
+    /// What was met by `now`, and how long the load has gone on; `None`: it has not begun.
+    fn seen(&self, now: Instant) -> Option<(Duration, Seen)> {
+        let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_duration_since(watched.timeline?.start);
+        let last_second = passed.as_secs().checked_sub(1);
+        let mut seen = Seen::default();
+        for tally in watched.tallies.iter().filter_map(Weak::upgrade) {
+            let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+            let (ok, failed) = tally.so_far();
+            seen.ok += ok;
+            seen.failed += failed;
+            if let Some((ok, latencies)) = last_second.and_then(|second| tally.in_second(second as usize)) {
+                seen.ok_in_second += ok;
+                seen.latencies.add(latencies);
+            }
+        }
+        Some((passed, seen))
+    }
+}
+
+/// Waits for a load, and shows a live line meanwhile where standard error is a terminal.
+pub(super) async fn shown<T>(shape: &Shape, load: impl Future<Output = T>) -> T {
+    if !std::io::stderr().is_terminal() || shape.announce {
+        return load.await;
+    }
+    let mut ticks = tokio::time::interval(REDRAW);
+    tokio::pin!(load);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut load => {
+                draw("");
+                return outcome;
+            }
+            _ = ticks.tick() => {
+                if let Some((passed, seen)) = shape.progress.seen(Instant::now()) {
+                    draw(&line(shape, passed, &seen));
+                }
+            }
+        }
+    }
+}
+
+/// Replaces the line that the cursor is on. A terminal that has gone away is no reason to end a load.
+fn draw(line: &str) {
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}").and_then(|()| std::io::stderr().flush());
+}
+
+fn line(shape: &Shape, passed: Duration, seen: &Seen) -> String {
+    let Seen { ok, failed, ok_in_second, latencies } = seen;
+    let passed_s = passed.as_secs();
+    let passed = match shape.until {
+        Until::Elapsed(duration) => {
+            let whole = shape.ramp + shape.warm_up + duration + shape.trim;
+            format!("{passed_s} s of {} s", whole.as_secs_f64().ceil())
+        }
+        Until::Requests(count) => format!("{passed_s} s, {} of {count}", ok + failed),
+    };
+    let at = |percent| latencies.percentile_us(percent).map_or("-".to_owned(), micros);
+    let (p50, p99) = (at(50.0), at(99.0));
+    let line = format!("{passed}  {ok} ok  {failed} failed  {ok_in_second}/s  p50 {p50}  p99 {p99}");
+    line.chars().take(COLUMNS - 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tally::{Met, Outcome, Times};
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_it_is_and_what_the_last_second_was_like() {
+        let second = Duration::from_secs(1);
+        let shape = Shape::closed(1, Until::Elapsed(second * 10));
+        let timeline = Timeline::new(&shape, Instant::now());
+        assert!(shape.progress.seen(timeline.start).is_none());
+        shape.progress.begin(timeline);
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        shape.progress.watch(&tally);
+        for (ms, outcome) in
+            [(500, Outcome::Good), (1_100, Outcome::Good), (1_900, Outcome::Good), (2_100, Outcome::Broken)]
+        {
+            let ended = timeline.start + Duration::from_millis(ms);
+            let times = Times { due: None, begun: ended - Duration::from_millis(20), ended };
+            tally.lock().unwrap().count(&timeline, times, outcome, &Met::default());
+        }
+        let (passed, seen) = shape.progress.seen(timeline.start + second * 2).unwrap();
+        let shown = line(&shape, passed, &seen);
+        assert!(shown.starts_with("2 s of 10 s  3 ok  1 failed  2/s  p50 20"), "{shown}");
+        let counted = Shape::closed(1, Until::Requests(9));
+        assert!(line(&counted, passed, &seen).starts_with("2 s, 4 of 9  3 ok  1 failed  2/s"), "{shown}");
+        // A load that is over counts no more.
+        drop(tally);
+        let (_, seen) = shape.progress.seen(timeline.start + second * 2).unwrap();
+        assert_eq!((seen.ok, seen.failed), (0, 0));
+    }
+}

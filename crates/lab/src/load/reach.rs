@@ -1,0 +1,125 @@
+//! Connects once before a load is put on, so that a person is told at once, and in one sentence, what is wrong.
+//!
+//! Job: find the first address of the host that takes a connection, and what its server speaks; explain why there is none. Not its job:
+//! what happens once the load has begun: that is in its report.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+use super::socket::{Offer, Socket, Tls, Trust};
+use super::target::Url;
+
+/// What to connect with.
+pub(super) struct Attempt<'a> {
+    pub trust: Trust<'a>,
+    pub offer: Offer,
+    /// The address of this host to connect from; `None`: the kernel chooses.
+    pub source: Option<IpAddr>,
+    pub timeout: Duration,
+}
+
+/// What was found.
+pub(super) struct Reached {
+    pub address: SocketAddr,
+    pub tls: Option<Tls>,
+    /// The server chose HTTP/2 in the TLS handshake.
+    pub chose_http2: bool,
+}
+
+/// Connects, to one address of the host after the other, and closes the connection again.
+///
+/// # Errors
+/// No address takes a connection, or TLS fails; in one sentence, with what to do.
+pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reached> {
+    let offered = url.is_secure.then(|| Tls::new(&url.name, attempt.trust, attempt.offer)).transpose()?;
+    let mut first_error = None;
+    for address in url.addresses()? {
+        let connecting = Socket::connect(address, attempt.source, offered.as_ref());
+        let error = match tokio::time::timeout(attempt.timeout, connecting).await {
+            Ok(Ok(socket)) => return settle(url, attempt.offer, address, offered, &socket),
+            Ok(Err(error)) => explained(url, address, &error),
+            Err(_) => failed(format!("{} did not answer within {:?}", place(url, address), attempt.timeout)),
+        };
+        first_error.get_or_insert(error);
+    }
+    Err(first_error.unwrap_or_else(|| failed(format!("{} has no address", url.name))))
+}
+
+/// Further connections offer what the first one settled, so that all speak the same.
+fn settle(url: &Url, offer: Offer, address: SocketAddr, tls: Option<Tls>, socket: &Socket) -> io::Result<Reached> {
+    let chose_http2 = socket.chose_http2() == Some(true);
+    if tls.is_some() && offer == Offer::Http2 && !chose_http2 {
+        let place = place(url, address);
+        return Err(failed(format!("{place} does not speak HTTP/2 over TLS: leave out --http 2, or enable it there")));
+    }
+    let settled = if chose_http2 { Offer::Http2 } else { Offer::Http1 };
+    Ok(Reached { address, tls: tls.map(|tls| tls.offering(settled)), chose_http2 })
+}
+
+fn failed(why: String) -> io::Error {
+    io::Error::other(why)
+}
+
+/// The host as it was written, and the address that is meant where that says more.
+fn place(url: &Url, address: SocketAddr) -> String {
+    let Url { name, port, .. } = url;
+    if address.ip().to_string() == *name { address.to_string() } else { format!("{name}:{port} ({address})") }
+}
+
+fn explained(url: &Url, address: SocketAddr, error: &io::Error) -> io::Error {
+    let place = place(url, address);
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    let why = match (tls, error.kind()) {
+        (Some(error), _) => of_tls(url, &place, error),
+        (None, io::ErrorKind::ConnectionRefused) => {
+            format!("cannot connect to {place}: nothing listens there (connection refused)")
+        }
+        (None, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) if url.is_secure => {
+            format!("{place} closed the connection during the TLS handshake: does it serve https on this port?")
+        }
+        _ => {
+            let text = error.to_string();
+            format!("cannot connect to {place}: {}", text.split(" (os error").next().unwrap_or_default())
+        }
+    };
+    failed(why)
+}
+
+fn of_tls(url: &Url, place: &str, error: &Error) -> String {
+    let trust = "use --cacert FILE to trust another authority, or --insecure to accept any certificate";
+    match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            format!("the certificate of {place} is not signed by an authority that is trusted here: {trust}")
+        }
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            format!("the certificate of {place} has expired: renew it, or use --insecure to accept it")
+        }
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => {
+            format!(
+                "the certificate of {place} is not for the name {}: use a name that it has, or --insecure to accept it",
+                url.name
+            )
+        }
+        Error::InvalidCertificate(why) if why.to_string().contains("CaUsedAsEndEntity") => {
+            // What `openssl req -x509` makes unless it is told otherwise.
+            format!(
+                "the certificate of {place} is one of an authority (CA:TRUE) and not of a server: use --insecure to accept it"
+            )
+        }
+        Error::InvalidCertificate(why) => {
+            format!("the certificate of {place} is not valid ({why}): use --insecure to accept it")
+        }
+        Error::InvalidMessage(_) => {
+            format!("{place} does not answer with TLS: use http:// if it speaks plain HTTP")
+        }
+        Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            format!("{place} speaks none of the HTTP versions that were offered in the TLS handshake: leave out --http")
+        }
+        _ => format!("the TLS handshake with {place} failed: {error}"),
+    }
+}
