@@ -41,7 +41,7 @@ clusters:
 
 #[test]
 fn usage() {
-    check(&[], 2, &["Usage: steelyard <COMMAND>", "serve", "A load balancer that weighs itself"]);
+    check(&[], 2, &["Usage: steelyard <COMMAND>", "serve", "An HTTP, gRPC, TCP and eBPF load balancer"]);
     check(&["blance"], 2, &["unrecognized subcommand 'blance'"]);
     check(&["serv"], 2, &["'serve'"]);
     check(&["serve"], 2, &["--config <FILE>"]);
@@ -53,8 +53,8 @@ fn usage() {
         &["--help"],
         0,
         &[
-            "demo", "proxy", "serve", "check", "schema", "status", "reload", "endpoint", "vip", "flows", "trace",
-            "origin", "load",
+            "demo", "proxy", "serve", "check", "schema", "status", "top", "reload", "endpoint", "vip", "flows",
+            "trace", "origin", "load",
         ],
     );
 }
@@ -149,8 +149,10 @@ fn a_file_that_is_not_watched_changes_on_reload_alone() {
     balancer.write(&minimal(&listen, "{admin}"));
     balancer.until("watched again", |status| status["generation"] == 4);
     let help = run(&["serve", "--help"]);
+    // Lines break where the terminal ends.
+    let words = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        help.stdout.contains("served within two seconds") && help.stdout.contains("`watch: false`"),
+        words.contains("serves a saved change within two seconds") && words.contains("`watch: false`"),
         "{}",
         help.stdout
     );
@@ -232,6 +234,8 @@ fn nobody_at_the_admin_address() {
     let hint: Vec<&str> = hint.iter().map(String::as_str).collect();
     check(&["status", "--admin", &nobody], 1, &hint);
     check(&["status", "--json", "--admin", &nobody], 1, &hint);
+    check(&["top", "--admin", &nobody], 1, &hint);
+    check(&["top", "--once", "--json", "--admin", &nobody], 1, &hint);
     check(&["reload", "--admin", &nobody], 1, &hint);
     check(&["endpoint", "drain", "127.0.0.1:9001", "--admin", &nobody], 1, &hint);
     check(&["vip", "list", "--admin", &nobody], 1, &hint);
@@ -241,6 +245,7 @@ fn nobody_at_the_admin_address() {
 
     let origin = Origin::start("x");
     check(&["status", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
+    check(&["top", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
 }
 
 #[test]
@@ -303,7 +308,11 @@ fn what_other_programs_read() {
     let page = std::fs::read_to_string(scratch.path().join("steelyard.1")).unwrap();
     assert!(page.contains(".SH NAME"), "{page}");
     assert!(scratch.path().join("steelyard-serve.1").is_file());
-    check(&["man", &scratch.path().join("missing").display().to_string()], 1, &["No such file"]);
+    // A directory that is missing is made; a file in its place is not.
+    check(&["man", &scratch.path().join("missing").display().to_string()], 0, &[]);
+    assert!(scratch.path().join("missing/steelyard-top.1").exists());
+    let file = scratch.write("file", "");
+    check(&["man", &file], 1, &[&format!("cannot write to {file}: ")]);
 }
 
 #[test]

@@ -29,6 +29,7 @@ enum Page {
     Health,
     Ready,
     Status,
+    Counters,
     Reload,
     Drain,
     Undrain,
@@ -45,6 +46,7 @@ const PAGES: &[(&str, Page, &str)] = &[
     ("/healthz", Page::Health, "200 while the process lives"),
     ("/readyz", Page::Ready, "200 while traffic is taken, else 503 and why"),
     ("/status", Page::Status, "how things are, as JSON: what `steelyard status` shows"),
+    ("/counters", Page::Counters, "counters and histograms as JSON: what `steelyard top` computes rates from"),
     ("/reload", Page::Reload, "reads the configuration again"),
     ("/endpoint/drain", Page::Drain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: no new work for it"),
     ("/endpoint/ready", Page::Undrain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: takes it back"),
@@ -136,6 +138,7 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full
             Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
         },
         Page::Status => json(&control.status()),
+        Page::Counters => json(&control.counters()),
         Page::Reload => match control.reload().await {
             Ok(generation) => response(StatusCode::OK, JSON, format!("{{\"generation\":{generation}}}\n")),
             Err(errors) => text(StatusCode::UNPROCESSABLE_ENTITY, errors),
@@ -258,9 +261,14 @@ impl Page {
         match self {
             Page::Reload | Page::Drain | Page::Undrain | Page::VipAdd | Page::VipRemove | Page::VipDetach => true,
             // A trace runs the program over a packet that goes nowhere.
-            Page::Index | Page::Metrics | Page::Health | Page::Ready | Page::Status | Page::Flows | Page::Trace => {
-                false
-            }
+            Page::Index
+            | Page::Metrics
+            | Page::Health
+            | Page::Ready
+            | Page::Status
+            | Page::Counters
+            | Page::Flows
+            | Page::Trace => false,
         }
     }
 }

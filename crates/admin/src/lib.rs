@@ -9,6 +9,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod client;
+mod counters;
 mod findings;
 mod handle;
 mod listener;
@@ -21,13 +22,20 @@ mod vip;
 use std::pin::Pin;
 
 pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
+pub use counters::{
+    COUNTERS_VERSION, Counters, EndpointCounts, EndpointRates, ListenerCounts, ListenerRates, Rates, RouteCounts,
+    RouteRates, VipCounts, VipRow, listener_counts, rates_between, route_counts,
+};
 pub use findings::{Finding, Severity, findings};
 pub use listener::Listener;
 pub use server::serve;
-pub use show::{render_flows_text, render_status_text, render_trace_text, render_vips_text};
+pub use show::{
+    TopOptions, TopSort, TopView, render_flows_text, render_status_text, render_top_text, render_trace_text,
+    render_vips_text,
+};
 pub use status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MethodStatus,
-    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses, method_statuses,
+    Quantiles, Reload, RouteRecent, RouteStatus, STATUS_VERSION, Status, listener_statuses, method_statuses, quantiles,
     route_statuses,
 };
 pub use vip::{
@@ -42,6 +50,9 @@ pub trait Control: Send + Sync + 'static {
 
     /// How things are.
     fn status(&self) -> Status;
+
+    /// The counters as they stand, for clients that compute rates of their own.
+    fn counters(&self) -> Counters;
 
     /// Whether traffic is taken.
     ///

@@ -1,22 +1,22 @@
 //! A status for people: what needs a look first, then tables. Bounded, so that it fits one screen of 80 columns; `--json` has all of it.
 
+mod table;
+mod top;
 mod vips;
 
 use std::collections::BTreeMap;
-
-use comfy_table::{CellAlignment, Table, presets};
 
 use crate::status::{
     ClusterStatus, EndpointState, EndpointStatus, ListenerStatus, MethodStatus, Quantiles, RouteStatus, Status,
 };
 use crate::{Finding, Severity};
+use table::{Layout, Row, wrapped};
 
+pub use top::{TopOptions, TopSort, TopView, render_top_text};
 pub use vips::{render_flows_text, render_trace_text, render_vips_text};
 
-/// Columns of the screen. Only an address that is too long by itself makes a line longer.
+/// Columns of the screen.
 const WIDTH: usize = 80;
-/// A column of names is not made narrower than this.
-const NAME_MIN: usize = 10;
 /// Rows of a table. What needs a look, or is used most, comes first.
 const ROWS_MAX: usize = 20;
 /// Endpoints named in one sentence, reasons in one cell, errors of one reload.
@@ -73,24 +73,6 @@ fn listed(findings: &[Finding], severity: Severity, paint: impl Fn(&str) -> Stri
     text
 }
 
-/// Lines of at most `width` characters, broken at spaces. A further line begins where the first one does.
-fn wrapped(line: &str, width: usize) -> Vec<String> {
-    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
-    let mut lines = vec![indent.clone()];
-    for word in line.split(' ').filter(|word| !word.is_empty()) {
-        let Some(last) = lines.last_mut() else { break };
-        if last.trim().is_empty() {
-            last.push_str(word);
-        } else if last.chars().count() + 1 + word.chars().count() <= width {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(format!("{indent}{word}"));
-        }
-    }
-    lines
-}
-
 fn title(status: &Status) -> String {
     format!(
         "steelyard {}, pid {}, up {}, {} {}, generation {}",
@@ -113,10 +95,10 @@ fn listeners(listeners: &[ListenerStatus]) -> String {
             listener.connections_total.to_string(),
             listener.requests.to_string(),
         ];
-        Row { cells, note: note("refused or cut", &listener.refused) }
+        Row::noted(cells, note("refused or cut", &listener.refused))
     };
     let head = ["LISTENER", "BIND", "PROTOCOL", "OPEN", "ACCEPTED", "REQUESTS"];
-    table(head, &[0], &[3, 4, 5], listeners.iter().map(row))
+    table(head, &Layout { names: &[0], addresses: &[1], numbers: &[3, 4, 5] }, listeners.iter().map(row))
 }
 
 fn routes(routes: &[RouteStatus]) -> String {
@@ -133,7 +115,7 @@ fn routes(routes: &[RouteStatus]) -> String {
         ])
     };
     let head = ["ROUTE", "LISTENER", "CLUSTER", "REQUESTS", "ADDED p50/p99", "UPSTREAM p50/p99"];
-    table(head, &[0, 1, 2], &[3, 4, 5], routes.iter().map(row))
+    table(head, &Layout { names: &[0, 1, 2], addresses: &[], numbers: &[3, 4, 5] }, routes.iter().map(row))
 }
 
 fn methods(methods: &[MethodStatus]) -> String {
@@ -149,9 +131,10 @@ fn methods(methods: &[MethodStatus]) -> String {
             calls(method).to_string(),
             quantiles(method.duration_us),
         ];
-        Row { cells, note: note("not OK", &failed) }
+        Row::noted(cells, note("not OK", &failed))
     };
-    table(["METHOD", "LISTENER", "CALLS", "TOOK p50/p99"], &[0, 1], &[2, 3], methods.iter().map(row))
+    let layout = Layout { names: &[0, 1], addresses: &[], numbers: &[2, 3] };
+    table(["METHOD", "LISTENER", "CALLS", "TOOK p50/p99"], &layout, methods.iter().map(row))
 }
 
 fn clusters(clusters: &[ClusterStatus]) -> String {
@@ -165,7 +148,8 @@ fn clusters(clusters: &[ClusterStatus]) -> String {
             cluster.retries.to_string(),
         ])
     };
-    table(["CLUSTER", "ALGORITHM", "USABLE", "REQUESTS", "RETRIES"], &[0], &[2, 3, 4], clusters.iter().map(row))
+    let layout = Layout { names: &[0], addresses: &[], numbers: &[2, 3, 4] };
+    table(["CLUSTER", "ALGORITHM", "USABLE", "REQUESTS", "RETRIES"], &layout, clusters.iter().map(row))
 }
 
 fn endpoints(clusters: &[ClusterStatus]) -> String {
@@ -187,22 +171,10 @@ fn endpoints(clusters: &[ClusterStatus]) -> String {
             endpoint.requests.to_string(),
             endpoint.failures.to_string(),
         ];
-        Row { cells, note: endpoint.why.clone().unwrap_or_default() }
+        Row::noted(cells, endpoint.why.clone().unwrap_or_default())
     };
     let head = ["ENDPOINT", "CLUSTER", "STATE", "WEIGHT", "BUSY", "CONNS", "REQUESTS", "FAILED"];
-    table(head, &[1], &[3, 4, 5, 6, 7], endpoints.iter().map(row))
-}
-
-/// A row of a table, and what stands in lines of its own below it.
-struct Row<const N: usize> {
-    cells: [String; N],
-    note: String,
-}
-
-impl<const N: usize> Row<N> {
-    fn of(cells: [String; N]) -> Self {
-        Self { cells, note: String::new() }
-    }
+    table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
 }
 
 /// Counts by what is counted, most frequent first; empty where there are none.
@@ -215,84 +187,11 @@ fn note(title: &str, counts: &BTreeMap<String, u64>) -> String {
     format!("{title}: {}", shortened(counts.iter().map(|(what, count)| format!("{count} {what}")), ", "))
 }
 
-/// Empty where there is no row. `names` are the columns that may be cut to fit the screen, `numbers` those that are set to the right.
-fn table<const N: usize>(
-    head: [&str; N],
-    names: &[usize],
-    numbers: &[usize],
-    rows: impl ExactSizeIterator<Item = Row<N>>,
-) -> String {
+/// Empty where there is no row; at most [`ROWS_MAX`] rows.
+fn table<const N: usize>(head: [&str; N], layout: &Layout<'_>, rows: impl ExactSizeIterator<Item = Row<N>>) -> String {
     let more = rows.len().saturating_sub(ROWS_MAX);
-    let lines = table_of(head, names, numbers, ROWS_MAX, rows);
-    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` has all\n") }
-}
-
-/// The same with another limit, and no word of what is left out.
-fn table_of<const N: usize>(
-    head: [&str; N],
-    names: &[usize],
-    numbers: &[usize],
-    rows_max: usize,
-    rows: impl Iterator<Item = Row<N>>,
-) -> String {
-    let mut rows: Vec<Row<N>> = rows.take(rows_max).collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    cut_names(&head, names, &mut rows);
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(head);
-    table.add_rows(rows.iter().map(|row| row.cells.clone()));
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if numbers.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let notes = std::iter::once("").chain(rows.iter().map(|row| row.note.as_str()));
-    let mut text = String::new();
-    for (line, note) in table.lines().zip(notes) {
-        text += &format!("{}\n", line.trim_end());
-        for line in wrapped(note, WIDTH - 2).iter().filter(|line| !line.is_empty()) {
-            text += &format!("  {line}\n");
-        }
-    }
-    text
-}
-
-/// Cuts the longest names until the table fits the screen.
-fn cut_names<const N: usize>(head: &[&str; N], names: &[usize], rows: &mut [Row<N>]) {
-    let mut widths = head.map(|title| title.chars().count());
-    for row in &mut *rows {
-        for (width, cell) in widths.iter_mut().zip(&mut row.cells) {
-            // A name with a line break would be a row of several lines.
-            *cell = visible(cell).replace('\n', "\u{fffd}");
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    while widths.iter().sum::<usize>() + 2 * (N - 1) > WIDTH {
-        let widest = widths.iter_mut().enumerate().filter(|(index, _)| names.contains(index));
-        match widest.map(|(_, width)| width).max_by_key(|width| **width).filter(|width| **width > NAME_MIN) {
-            Some(width) => *width -= 1,
-            None => break,
-        }
-    }
-    for row in rows {
-        for (width, cell) in widths.iter().zip(&mut row.cells) {
-            *cell = cut(cell, *width);
-        }
-    }
-}
-
-/// Beginning and end, where the middle does not fit.
-fn cut(name: &str, width: usize) -> String {
-    let count = name.chars().count();
-    if count <= width {
-        return name.to_owned();
-    }
-    let (first, last) = (width / 2, width.saturating_sub(1 + width / 2));
-    name.chars().take(first).chain(['\u{2026}']).chain(name.chars().skip(count - last)).collect()
+    let lines = table::render(WIDTH, head, layout, rows.take(ROWS_MAX));
+    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` shows all of them\n") }
 }
 
 pub(crate) fn state_name(state: EndpointState) -> &'static str {

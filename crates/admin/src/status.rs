@@ -183,7 +183,7 @@ pub struct Quantiles {
 }
 
 /// A cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// Its name.
     pub name: String,
@@ -200,7 +200,7 @@ pub struct ClusterStatus {
 }
 
 /// An endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
     /// Where.
     pub address: String,
@@ -218,6 +218,9 @@ pub struct EndpointStatus {
     pub requests: u64,
     /// Those that failed.
     pub failures: u64,
+    /// The time until its response head; `None`: nothing measured yet.
+    #[serde(default)]
+    pub upstream_us: Option<Quantiles>,
     /// The last minute.
     #[serde(default)]
     pub recent: EndpointRecent,
@@ -385,7 +388,7 @@ pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Out
     statuses
 }
 
-fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
+pub(crate) fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
     match to {
         RouteAction::Redirect(_) => "redirect".to_owned(),
         RouteAction::Clusters(clusters) => match clusters.as_slice() {
@@ -411,7 +414,8 @@ pub fn method_statuses(totals: &Totals) -> Vec<MethodStatus> {
     totals.methods.iter().map(status).collect()
 }
 
-fn quantiles(distribution: &Distribution) -> Option<Quantiles> {
+/// The median and the 99th percentile; `None`: nothing was measured.
+pub fn quantiles(distribution: &Distribution) -> Option<Quantiles> {
     Some(Quantiles { p50: distribution.quantile(0.5)?, p99: distribution.quantile(0.99)? })
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use model::{AdminAddress, UNIX_PREFIX};
@@ -11,56 +12,88 @@ use model::{AdminAddress, UNIX_PREFIX};
 pub(crate) const ADMIN_DEFAULT: AdminAddress =
     AdminAddress::Socket(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900));
 
-/// A load balancer that weighs itself.
+/// An HTTP, gRPC, TCP and eBPF load balancer that measures its own cost
 #[derive(Debug, Parser)]
-#[command(name = "steelyard", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "steelyard", version, about, max_term_width = 100, arg_required_else_help = true, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  steelyard demo
+      Try it: a balancer, three origins and load, for some seconds
+  steelyard proxy --listen :8080 --to 127.0.0.1:9001,127.0.0.1:9002
+      Balance port 8080 over two servers
+  steelyard serve -c steelyard.yaml
+      Run a configuration file
+  steelyard load http://localhost:8080/
+      Measure a server";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  steelyard status
+  steelyard status --check || page-someone
+  steelyard status --json | jq '.clusters[].endpoints[] | select(.state == \"ejected\")'";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  steelyard top
+      Refresh the terminal every second; q quits, ? lists the other keys
+  steelyard top --once --view endpoints --sort errors
+      Print the endpoints that fail most, and exit
+  steelyard top -i 10s | tee traffic.log
+      Print tables every 10 seconds
+
+Rates and latencies are those of the last interval. ADDED is the time that Steelyard itself added to
+a request; ENDPOINT is the time from the request's head to the response's head.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start three origins and a balancer, put load through, kill one origin on the way, and say what it cost
+    /// Start three origins and a balancer, put load through them, kill one origin meanwhile, and print what the balancer costs
     Demo(lab::demo::DemoArgs),
     /// Balance one address over some endpoints, without a configuration file
     Proxy(ProxyArgs),
-    /// Run what a configuration file says
+    /// Run a configuration file
     ///
-    /// The file, and the certificates and keys that it names, are watched: a change that is saved is served within two seconds, and a file
-    /// with an error changes nothing. With `watch: false` in the file, a change is served on `steelyard reload` or SIGHUP alone.
-    /// SIGTERM and SIGINT drain; a second one, a second or more later, closes what is left.
+    /// Steelyard watches the file, and the certificates and keys that it names: it serves a saved change within two seconds, and ignores a
+    /// file with an error. With `watch: false` in the file, it reads changes on `steelyard reload` or SIGHUP only.
+    /// SIGTERM and SIGINT drain. A second signal, a second or more later, closes the connections that are left.
     Serve(ServeArgs),
-    /// Run what a cluster of Kubernetes asks for: Gateways and their routes, Ingresses, Services of the type LoadBalancer
+    /// Serve a Kubernetes cluster: Gateways and their routes, Ingresses, and Services of type LoadBalancer
     Controller(Box<ControllerArgs>),
-    /// Read a configuration file and report every error in it; opens nothing
+    /// Check a configuration file and report every error in it; open nothing
     Check(FileArgs),
     /// Print the JSON schema of the configuration file, for editors
     Schema,
-    /// Show how a running Steelyard does; what is wrong comes first
+    /// Show the state of a running Steelyard, problems first
+    #[command(after_long_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
-    /// Let a running Steelyard read its file again
+    /// Show live rates, errors and latencies of a running Steelyard
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(TopArgs),
+    /// Reload the configuration of a running Steelyard
     Reload(AskArgs),
-    /// Take an endpoint out of service, or back in
+    /// Take an endpoint out of service, or put it back
     #[command(subcommand)]
     Endpoint(EndpointCommand),
-    /// Virtual IPs that the kernel balances
+    /// Manage virtual IPs, which the kernel balances
     #[command(subcommand)]
     Vip(VipCommand),
     /// List connections of the kernel plane
     Flows(FlowsArgs),
-    /// Say what the kernel plane would do with a packet, stage by stage; exit 0 if it would be forwarded
+    /// Show what the kernel plane would do with a packet, stage by stage; exit with 0 if it would forward it
     Trace(TraceArgs),
-    /// Test back ends
+    /// Run a server to test with
     #[command(subcommand)]
     Origin(lab::origin::OriginCommand),
     /// Put load on a server and measure it; `load URL` is short for `load http URL`
     ///
-    /// Ctrl-C prints what was met until then. The exit code is 0 when at least one operation succeeded, and 1 when none did: no connection could
-    /// be made, no answer came, or every answer was a failure (HTTP: a status outside of 200 to 299; gRPC: a status other than 0).
-    #[command(subcommand)]
+    /// The options of `load URL` are those of `load http`: `steelyard load http --help` lists them.
+    #[command(subcommand, after_long_help = lab::load::EXAMPLES)]
     Load(lab::load::LoadCommand),
-    /// Measure Steelyard side by side with its rivals, and write reports
+    /// Measure Steelyard beside other load balancers, and write reports
     #[command(subcommand)]
     Lab(lab::command::LabCommand),
     /// Print shell completions
@@ -70,7 +103,7 @@ pub(crate) enum Command {
     },
     /// Write man pages
     Man {
-        /// The directory they are written to
+        /// The directory to write to
         #[arg(value_hint = ValueHint::DirPath)]
         directory: PathBuf,
     },
@@ -80,16 +113,16 @@ pub(crate) enum Command {
 #[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
 #[derive(Debug, Args)]
 pub(crate) struct ProxyArgs {
-    /// Where to listen: 127.0.0.1:8080, [::1]:8080, or :8080 for every address of this host
+    /// Listen on this address: 127.0.0.1:8080, [::1]:8080, or :8080 for every address of this host
     #[arg(long, value_name = "ADDRESS", value_parser = config::parse_bind)]
     pub(crate) listen: SocketAddr,
-    /// The endpoints, comma-separated: 127.0.0.1:9001, [::1]:9001, or api.example.com:80
+    /// Balance over these endpoints, comma-separated: 127.0.0.1:9001, [::1]:9001, or api.example.com:80
     #[arg(long, value_name = "ENDPOINTS", value_delimiter = ',', required = true, value_parser = config::parse_endpoint)]
     pub(crate) to: Vec<model::EndpointAddress>,
-    /// Move bytes, whatever they are, instead of HTTP requests
+    /// Relay TCP connections instead of HTTP requests
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// Where the control API listens: a loopback address, or unix:PATH; without it 127.0.0.1:9900, if no other process has that
+    /// Serve the control API here: a loopback address, or unix:PATH [default: 127.0.0.1:9900, if it is free]
     #[arg(long, value_name = "ADDRESS", value_parser = config::parse_admin)]
     pub(crate) admin: Option<AdminAddress>,
     #[command(flatten)]
@@ -206,10 +239,10 @@ pub(crate) struct FileArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Worker threads; without it, as many as this process has CPUs
+    /// Number of worker threads [default: one for each CPU that this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
-    /// What is logged to standard error: off, error, warn, info, debug or trace; and for single modules, as in warn,proxy=debug
+    /// Log this to standard error: off, error, warn, info, debug or trace; and for single modules, as in warn,proxy=debug
     #[arg(long, value_name = "LEVEL", env = "STEELYARD_LOG", default_value = "info")]
     pub(crate) log: String,
 }
@@ -256,18 +289,121 @@ pub(crate) struct AskArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Exit with 1 if something is wrong, with 0 if nothing is; findings that are only to be looked at do not count
+    /// Exit with 1 if something is wrong; findings that only deserve a look do not count
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Refresh after this time: 2s, 500ms, or 2 for seconds
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Exit after this many refreshes
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Print one interval as plain text and exit: the same as -n 1 without a terminal
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+    /// Sort rows by this
+    #[arg(short, long, value_name = "COLUMN", default_value = "rate")]
+    pub(crate) sort: TopSort,
+    /// Show these rows
+    #[arg(short, long, value_name = "ROWS", default_value = "all")]
+    pub(crate) view: TopView,
+    /// Print at most this many rows of a table as plain text; a terminal shows as many as fit
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rows: u16,
+    /// Print a line of JSON for each interval, stable and versioned
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs,
+}
+
+/// What `steelyard top` sorts rows by.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TopSort {
+    /// Requests per second
+    Rate,
+    /// Errors per second
+    Errors,
+    /// Latency that Steelyard added, at p99
+    Added,
+    /// Latency of the endpoint, at p99
+    Endpoint,
+    /// Name
+    Name,
+}
+
+/// Which rows `steelyard top` shows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TopView {
+    /// Listeners, routes, endpoints and vips
+    All,
+    /// Listeners
+    Listeners,
+    /// Routes
+    Routes,
+    /// Endpoints
+    Endpoints,
+    /// Virtual IPs
+    Vips,
+}
+
+impl From<TopSort> for admin::TopSort {
+    fn from(sort: TopSort) -> Self {
+        match sort {
+            TopSort::Rate => Self::Rate,
+            TopSort::Errors => Self::Errors,
+            TopSort::Added => Self::Added,
+            TopSort::Endpoint => Self::Endpoint,
+            TopSort::Name => Self::Name,
+        }
+    }
+}
+
+impl From<TopView> for admin::TopView {
+    fn from(view: TopView) -> Self {
+        match view {
+            TopView::All => Self::All,
+            TopView::Listeners => Self::Listeners,
+            TopView::Routes => Self::Routes,
+            TopView::Endpoints => Self::Endpoints,
+            TopView::Vips => Self::Vips,
+        }
+    }
+}
+
+/// Rates over less are of too few requests, and asking more often costs the control API more than it tells.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
+/// `2s`, `500ms`, or `2` for seconds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let example = || "write a time from 100ms to 1h, such as 2s".to_owned();
+    let (number, seconds_per_unit) = match text.find(|c: char| !c.is_ascii_digit() && c != '.') {
+        None => (text, 1.0),
+        Some(at) => match text.split_at(at) {
+            (number, "ms") => (number, 1e-3),
+            (number, "s") => (number, 1.0),
+            (number, "m") => (number, 60.0),
+            (number, "h") => (number, 3600.0),
+            _ => return Err(example()),
+        },
+    };
+    let seconds: f64 = number.parse().map_err(|_| example())?;
+    let interval = Duration::try_from_secs_f64(seconds * seconds_per_unit).map_err(|_| example())?;
+    if (INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) { Ok(interval) } else { Err(example()) }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum EndpointCommand {
-    /// Finish old work there, give it no new
+    /// Send an endpoint no new work, and let it finish what it has
     Drain(EndpointArgs),
-    /// Give it work again
+    /// Send an endpoint work again
     Ready(EndpointArgs),
 }
 
@@ -275,10 +411,10 @@ pub(crate) enum EndpointCommand {
 pub(crate) struct EndpointArgs {
     /// The endpoint's address, as `steelyard status` shows it
     pub(crate) endpoint: String,
-    /// Only in this cluster; without it, in every cluster and vip that has the endpoint
+    /// Change it in this cluster only, and not in every cluster and vip that has the endpoint
     #[arg(long, value_name = "NAME", conflicts_with = "vip")]
     pub(crate) cluster: Option<String>,
-    /// Only in this vip
+    /// Change it in this vip only
     #[arg(long, value_name = "NAME")]
     pub(crate) vip: Option<String>,
     #[command(flatten)]
@@ -287,13 +423,13 @@ pub(crate) struct EndpointArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VipCommand {
-    /// Add a vip to a running Steelyard, until that ends; a file is how to keep one
+    /// Add a vip to a running Steelyard until it ends; put a vip into the file to keep it
     Add(VipAddArgs),
     /// List the vips of a running Steelyard
     List(AskArgs),
-    /// Remove a vip that was added
+    /// Remove a vip that `vip add` added
     Remove(VipRemoveArgs),
-    /// Take the kernel plane down, with or without a running Steelyard: no vip is served any more
+    /// Take the kernel plane down, whether or not Steelyard runs: it serves no vip any more
     Detach(AskArgs),
 }
 
@@ -301,31 +437,31 @@ pub(crate) enum VipCommand {
 #[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
 #[derive(Debug, Args)]
 pub(crate) struct VipAddArgs {
-    /// The label of its metrics
+    /// The name of the vip, which labels its metrics
     pub(crate) name: String,
     /// The address, port and protocol: 192.0.2.1:80/tcp, [2001:db8::1]:5000-5010/udp
     #[arg(long)]
     pub(crate) address: String,
-    /// Where its packets, and the replies, arrive; once for each. Without it: where the default routes and those to its
-    /// endpoints lead
+    /// Attach to this interface, where its packets or the replies arrive; repeat it for several [default: the interfaces of the
+    /// default routes and of the routes to its endpoints]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) interface: Vec<String>,
-    /// An endpoint, and its weight if that is not 1: 10.0.0.1:5001, 10.0.0.1:5001=3; once for each
+    /// Balance over this endpoint, with a weight if that is not 1: 10.0.0.1:5001, 10.0.0.1:5001=3; repeat it for several
     #[arg(long, value_name = "ADDRESS[=WEIGHT]", value_delimiter = ',')]
     pub(crate) endpoint: Vec<String>,
-    /// round_robin, random, maglev, source_hash or least_connections
+    /// Balance by round_robin, random, maglev, source_hash or least_connections
     #[arg(long)]
     pub(crate) balance: Option<String>,
-    /// nat, full_nat, dsr or local
+    /// Forward by nat, full_nat, dsr or local
     #[arg(long)]
     pub(crate) mode: Option<String>,
-    /// With full_nat: an address that endpoints see connections come from; once for each
+    /// With full_nat: connect to endpoints from this address; repeat it for several
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) source: Vec<String>,
-    /// How long a client stays with its endpoint: 10m
+    /// Keep a client with its endpoint for this long: 10m
     #[arg(long, value_name = "DURATION")]
     pub(crate) affinity: Option<String>,
-    /// Probe the endpoints: tcp, or the path to ask for over HTTP
+    /// Probe the endpoints: tcp, or a path to request over HTTP
     #[arg(long, value_name = "tcp|PATH")]
     pub(crate) health_check: Option<String>,
     #[command(flatten)]
@@ -334,7 +470,7 @@ pub(crate) struct VipAddArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VipRemoveArgs {
-    /// As `steelyard vip list` shows it
+    /// The vip, as `steelyard vip list` shows it
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
@@ -342,10 +478,10 @@ pub(crate) struct VipRemoveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowsArgs {
-    /// Only of this vip
+    /// List connections of this vip only
     #[arg(long, value_name = "NAME")]
     pub(crate) vip: Option<String>,
-    /// How many at most
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
     #[command(flatten)]
@@ -357,13 +493,13 @@ pub(crate) struct TraceArgs {
     /// The name of a vip, or an address and port: 192.0.2.1:80, 192.0.2.1:53/udp
     #[arg(long, value_name = "NAME|ADDRESS")]
     pub(crate) vip: String,
-    /// The client: an address, or an address and port
+    /// The client: 10.0.0.7, or 10.0.0.7:40000
     #[arg(long, value_name = "IP[:PORT]")]
     pub(crate) from: String,
-    /// Where the packet arrives; without it, on the first interface of the vip
+    /// The interface on which the packet arrives [default: the first interface of the vip]
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
-    /// Of TCP, comma-separated: syn, ack, fin, rst, psh; without it, a SYN
+    /// The TCP flags, comma-separated: syn, ack, fin, rst, psh [default: syn]
     #[arg(long)]
     pub(crate) flags: Option<String>,
     #[command(flatten)]
@@ -373,9 +509,10 @@ pub(crate) struct TraceArgs {
 /// `load URL` means `load http URL`.
 pub(crate) fn with_kind_of_load(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let text = |at: usize| arguments.get(at).and_then(|argument| argument.to_str()).unwrap_or_default();
-    let is_url = |argument: &str| argument.starts_with("http://");
-    // Behind options there may be one, too. A kind of load stands before all of them.
-    let begins = is_url(text(2)) || (text(2).starts_with('-') && (3..arguments.len()).any(|at| is_url(text(at))));
+    let is_help = |argument: &str| matches!(argument, "-h" | "--help" | "-V" | "--version");
+    // A bare word is a kind of load, or a misspelt one. Options of all kinds stand behind the kind.
+    let is_url = |argument: &str| argument.contains([':', '/', '.']) || argument == "localhost";
+    let begins = is_url(text(2)) || (text(2).starts_with('-') && !is_help(text(2)));
     if text(1) == "load" && begins {
         arguments.insert(2, "http".into());
     }
@@ -396,12 +533,33 @@ mod tests {
         };
         check("steelyard load http://a:80/ -c 1", "steelyard load http http://a:80/ -c 1");
         check("steelyard load -c 1 http://a:80/", "steelyard load http -c 1 http://a:80/");
+        check("steelyard load https://a/", "steelyard load http https://a/");
+        check("steelyard load localhost", "steelyard load http localhost");
+        check("steelyard load a.example/b -n 1", "steelyard load http a.example/b -n 1");
+        check("steelyard load [::1]:80", "steelyard load http [::1]:80");
+        check("steelyard load -k https://a/", "steelyard load http -k https://a/");
+        check("steelyard load htpp a:80", "steelyard load htpp a:80");
         check("steelyard load grpc http://a:80/b.C/D", "steelyard load grpc http://a:80/b.C/D");
         check("steelyard load http http://a:80/", "steelyard load http http://a:80/");
         check("steelyard load --help", "steelyard load --help");
         check("steelyard load tcp-rr a:80", "steelyard load tcp-rr a:80");
         check("steelyard check http://a", "steelyard check http://a");
         check("steelyard", "steelyard");
+    }
+
+    #[test]
+    fn intervals() {
+        let check = |text: &str, ms: Option<u64>| {
+            assert_eq!(interval(text).ok(), ms.map(Duration::from_millis), "{text}");
+        };
+        check("2", Some(2_000));
+        check("0.5", Some(500));
+        check("250ms", Some(250));
+        check("1.5s", Some(1_500));
+        check("2m", Some(120_000));
+        for bad in ["", "s", "0", "99ms", "2h", "1 s", "1d", "-1", "1.2.3"] {
+            check(bad, None);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod resolve;
 mod run;
 mod signals;
 mod sole;
+mod top;
 mod vips;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Check(args) => files::check(&args.config),
         Command::Schema => print_line(&format!("{:#}", config::schema())),
         Command::Status(args) => operate::status(&args),
+        Command::Top(args) => top::top(&args),
         Command::Reload(args) => operate::reload(&args),
         Command::Endpoint(command) => operate::endpoint(&command),
         Command::Vip(command) => operate::vip(&command),
@@ -51,9 +53,15 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "steelyard", &mut std::io::stdout());
             Exit::Good
         }
-        Command::Man { directory } => report(clap_mangen::generate_to(Cli::command(), directory)),
+        Command::Man { directory } => man(&directory),
     }
     .into()
+}
+
+/// Writes a page for each command; makes the directory where there is none.
+fn man(directory: &std::path::Path) -> Exit {
+    let written = std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
+    written.map_or_else(|error| fail(&format!("cannot write to {}: {error}", directory.display())), |()| Exit::Good)
 }
 
 fn demo(args: &lab::demo::DemoArgs) -> Exit {

@@ -4,7 +4,7 @@ use std::array;
 
 use crate::counter::{Counter, Gauge};
 use crate::grpc::{CodeCounters, CodeTotals};
-use crate::histogram::{Distribution, Histogram};
+use crate::histogram::{Distribution, Histogram, LazyHistogram};
 use crate::reason::Reason;
 
 /// Something that workers count apart and that is told as one.
@@ -132,6 +132,8 @@ group! {
         timeouts: Counter => u64,
         /// How often outlier ejection took it out.
         ejections: Counter => u64,
+        /// From the end of a request's head going there to the end of its response's head, microseconds.
+        upstream: LazyHistogram => Distribution,
     }
 }
 
@@ -252,6 +254,14 @@ impl Summed for Histogram {
 
     fn add_to(&self, total: &mut Distribution) {
         Histogram::add_to(self, total);
+    }
+}
+
+impl Summed for LazyHistogram {
+    type Total = Distribution;
+
+    fn add_to(&self, total: &mut Distribution) {
+        LazyHistogram::add_to(self, total);
     }
 }
 

@@ -4,6 +4,8 @@
 //! between them. A bound belongs to its bucket, as `le` means it in Prometheus. So a quantile lies in a bucket whose bounds are at most a
 //! factor of two apart below 2 us, and 1.5 above. Exact histograms (HDR) cost 10 to 40 KiB each; this costs 432 bytes.
 
+use std::sync::OnceLock;
+
 use crate::counter::Counter;
 
 /// Buckets with an upper bound.
@@ -17,6 +19,10 @@ pub struct Histogram {
     buckets: [Counter; BUCKETS],
     sum_us: Counter,
 }
+
+/// A [`Histogram`] that takes no memory until something is recorded: of a large configuration, most endpoints are idle on most workers.
+#[derive(Debug, Default)]
+pub struct LazyHistogram(OnceLock<Box<Histogram>>);
 
 /// What one or more [`Histogram`]s held when they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +51,44 @@ impl Histogram {
     }
 }
 
+impl LazyHistogram {
+    /// Counts one duration.
+    #[inline]
+    pub fn record(&self, us: u64) {
+        self.0.get_or_init(Box::default).record(us);
+    }
+
+    /// Adds what it holds now to `total`.
+    pub fn add_to(&self, total: &mut Distribution) {
+        if let Some(histogram) = self.0.get() {
+            histogram.add_to(total);
+        }
+    }
+}
+
 impl Distribution {
+    /// The greatest duration of each bucket, microseconds; the last bucket has none and is not among them.
+    pub fn bounds_us() -> impl Iterator<Item = u64> {
+        (0..BOUNDED).map(bound_us)
+    }
+
+    /// Durations in each bucket, as far as there are any: what follows the last one is 0.
+    pub fn counts(&self) -> &[u64] {
+        let used = self.buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+        self.buckets.get(..used).unwrap_or_default()
+    }
+
+    /// The growth from what [`Distribution::counts`] was to what it is: a distribution of the durations in between. Buckets that there are none
+    /// of are passed over, and one that is less than it was began anew.
+    pub fn between(before: &[u64], now: &[u64]) -> Self {
+        let mut grown = Self::default();
+        let before = before.iter().copied().chain(std::iter::repeat(0));
+        for ((grown, now), before) in grown.buckets.iter_mut().zip(now).zip(before) {
+            *grown = now.checked_sub(before).unwrap_or(*now);
+        }
+        grown
+    }
+
     /// Durations counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -181,6 +224,30 @@ mod tests {
         other.add_to(&mut merged);
         assert_eq!(merged, distribution(&[3, 900, 17]));
         assert_eq!((merged.count(), merged.sum_us), (3, 920));
+    }
+
+    #[test]
+    fn a_lazy_one_holds_the_same() {
+        let lazy = LazyHistogram::default();
+        let mut total = Distribution::default();
+        lazy.add_to(&mut total);
+        assert_eq!(total, Distribution::default());
+        [3, 900].into_iter().for_each(|us| lazy.record(us));
+        lazy.add_to(&mut total);
+        assert_eq!(total, distribution(&[3, 900]));
+    }
+
+    #[test]
+    fn what_came_between_two_readings() {
+        let before = distribution(&[3, 900]);
+        let now = distribution(&[3, 900, 8, 8, 2_000_000]);
+        let between = Distribution::between(before.counts(), now.counts());
+        assert_eq!((between.count(), between.quantile(0.5)), (3, Some(7.5)));
+        // Nothing came, or the process began anew.
+        assert_eq!(Distribution::between(now.counts(), now.counts()).count(), 0);
+        assert_eq!(Distribution::between(distribution(&[3, 3]).counts(), distribution(&[3]).counts()).count(), 1);
+        assert_eq!(Distribution::default().counts(), [0; 0]);
+        assert_eq!((distribution(&[3]).counts(), Distribution::bounds_us().nth(2)), ([0, 0, 1].as_slice(), Some(3)));
     }
 
     proptest! {

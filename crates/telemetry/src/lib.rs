@@ -26,7 +26,7 @@ pub use groups::{
     MethodTotals, ReasonCounters, ReasonTotals, ResponseCounters, ResponseTotals, RouteCounters, RouteTotals,
 };
 pub use grpc::{CodeCounters, CodeTotals, METHODS_MAX, MethodKey, OTHER_METHODS};
-pub use histogram::{Distribution, Histogram};
+pub use histogram::{Distribution, Histogram, LazyHistogram};
 pub use process::{OpenFiles, open_files};
 pub use prometheus::{Kind, Sample};
 pub use reason::{Reason, ReasonGroup};

@@ -31,6 +31,11 @@ impl Control for Scripted {
         status()
     }
 
+    fn counters(&self) -> crate::Counters {
+        let [_, counters] = crate::counters::tests::before_and_now();
+        counters
+    }
+
     fn ready(&self) -> Result<(), String> {
         self.not_ready.map_or(Ok(()), |why| Err(why.to_owned()))
     }
@@ -89,6 +94,7 @@ fn status() -> Status {
         connections: 1,
         requests: 2,
         failures: 3,
+        upstream_us: None,
         recent: crate::EndpointRecent::default(),
         latest: crate::EndpointRecent::default(),
     };

@@ -1,6 +1,7 @@
 //! The kernel plane on the screen: vips and their endpoints, flows, traces.
 
-use super::{Row, duration, note, shortened, state_name, table, visible};
+use super::table::{self, Layout, Row};
+use super::{WIDTH, duration, note, shortened, state_name, visible};
 use crate::status::Status;
 use crate::vip::{FlowStatus, Flows, TraceReport, VipEndpointStatus, VipStatus};
 
@@ -17,25 +18,23 @@ pub fn render_vips_text(status: &Status) -> String {
             vip.algorithm.clone(),
             if vip.added { "a command" } else { "the file" }.to_owned(),
         ];
-        Row::of(cells)
+        Row::noted(cells, lists(vip))
     };
     let head = ["VIP", "ADDRESS", "MODE", "BALANCE", "FROM"];
-    let table = super::table_of(head, &[0], &[], status.vips.len(), status.vips.iter().map(row));
-    // Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
-    let lists = |vip: &VipStatus| {
-        let along = if vip.along_routes { "along the routes: " } else { "" };
-        let interfaces = match shortened(vip.interfaces.iter(), ", ") {
-            none if none.is_empty() => "none".to_owned(),
-            found => found,
-        };
-        let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
-        let endpoints = if endpoints.is_empty() { String::new() } else { format!("    endpoints   {endpoints}\n") };
-        format!("    interfaces  {along}{interfaces}\n{endpoints}")
+    let layout = Layout { names: &[0], addresses: &[1], numbers: &[] };
+    visible(&table::render(WIDTH, head, &layout, status.vips.iter().map(row)))
+}
+
+/// Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
+fn lists(vip: &VipStatus) -> String {
+    let along = if vip.along_routes { "along the routes: " } else { "" };
+    let interfaces = match shortened(vip.interfaces.iter(), ", ") {
+        none if none.is_empty() => "none".to_owned(),
+        found => found,
     };
-    let mut lines = table.lines();
-    let head: String = lines.by_ref().take(1).map(|line| format!("{line}\n")).collect();
-    let vips = lines.zip(&status.vips).map(|(line, vip)| format!("{line}\n{}", lists(vip)));
-    visible(&(head + &vips.collect::<String>()))
+    let endpoints = shortened(vip.endpoints.iter().map(|endpoint| endpoint.address.as_str()), ", ");
+    let endpoints = if endpoints.is_empty() { String::new() } else { format!("\n  endpoints   {endpoints}") };
+    format!("  interfaces  {along}{interfaces}{endpoints}")
 }
 
 /// What `steelyard flows` prints.
@@ -53,12 +52,13 @@ pub fn render_flows_text(flows: &Flows) -> String {
     };
     // Without the address of the vip, which `vip list` has: with it a line is too long for most terminals.
     let head = ["VIP", "PROTO", "CLIENT", "ENDPOINT", "STATE", "AGE", "IDLE"];
-    let mut text = super::table_of(head, &[0], &[5, 6], flows.flows.len(), flows.flows.iter().map(row));
+    let layout = Layout { names: &[0], addresses: &[2, 3], numbers: &[5, 6] };
+    let mut text = table::render(WIDTH, head, &layout, flows.flows.iter().map(row));
     if flows.flows.is_empty() {
         text += "no flows\n";
     }
     if flows.more {
-        text += "and more: `--limit` shows them\n";
+        text += "and more: `--limit N` shows them\n";
     }
     text
 }
@@ -84,10 +84,10 @@ pub(super) fn vips(vips: &[VipStatus]) -> String {
             rate(vip.rates.packets_per_second),
             rate(vip.rates.bits_per_second),
         ];
-        Row { cells, note: note("dropped", &vip.drops) }
+        Row::noted(cells, note("dropped", &vip.drops))
     };
     let head = ["VIP", "ADDRESS", "USABLE", "FLOWS", "MADE", "NEW/s", "PACKETS/s", "BITS/s"];
-    table(head, &[0], &[2, 3, 4, 5, 6, 7], vips.iter().map(row))
+    super::table(head, &Layout { names: &[0], addresses: &[1], numbers: &[2, 3, 4, 5, 6, 7] }, vips.iter().map(row))
 }
 
 pub(super) fn endpoints(vips: &[VipStatus]) -> String {
@@ -106,10 +106,10 @@ pub(super) fn endpoints(vips: &[VipStatus]) -> String {
             endpoint.packets_to.to_string(),
             endpoint.packets_from.to_string(),
         ];
-        Row { cells, note: endpoint.why.clone().unwrap_or_default() }
+        Row::noted(cells, endpoint.why.clone().unwrap_or_default())
     };
     let head = ["ENDPOINT", "VIP", "STATE", "WEIGHT", "FLOWS", "MADE", "PACKETS TO", "FROM"];
-    table(head, &[1], &[3, 4, 5, 6, 7], endpoints.iter().map(row))
+    super::table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
 }
 
 /// With a unit prefix of SI from a thousand on.

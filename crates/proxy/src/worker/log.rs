@@ -64,6 +64,9 @@ impl Worker {
                 counters.upstream.record(upstream_us);
             }
         }
+        if let (Some(upstream_us), Some(endpoint)) = (record.upstream_us, &record.endpoint) {
+            endpoint.counters.upstream.record(upstream_us);
+        }
         // A response that ended without a status was taken for one of an unknown status.
         let ended = |call: &Ongoing| call.status.unwrap_or(Status::Unknown);
         if let (Some(call), Some(route), Some(begun_us)) = (call, record.route, record.begun_us()) {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
-    ChangeRefused, ClusterStatus, EndpointState, EndpointStatus, Flows, STATUS_VERSION, Status, TraceQuestion,
-    TraceReport, VipChange, Within,
+    COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
+    STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within,
 };
 use net::clock;
 use proxy::ClusterPlan;
-use telemetry::{EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
+use telemetry::{Distribution, EndpointTotals, Kind, OpenFiles, Outcomes, Sample, Spans, Totals};
 use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
@@ -68,6 +68,30 @@ impl admin::Control for Control {
         };
         status.findings = admin::findings(&status);
         status
+    }
+
+    fn counters(&self) -> Counters {
+        let totals = self.registry.totals();
+        let state = self.state();
+        // What probes met is for the state of endpoints, which is not told of vips here.
+        let (_, vips) = self.kernel().status(&Probes { failures: Vec::new(), unproven: HashSet::new() });
+        let probes = Probes { failures: Vec::new(), unproven: state.checker.unproven() };
+        let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
+        let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
+        Counters {
+            version: COUNTERS_VERSION,
+            steelyard: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            workers: self.workers,
+            uptime_ms: clock::now_ms().saturating_sub(self.started_ms),
+            generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation.0),
+            draining: self.draining.load(Relaxed),
+            bounds_us: Distribution::bounds_us().collect(),
+            listeners: snapshot.iter().flat_map(|snapshot| admin::listener_counts(snapshot, &totals)).collect(),
+            routes: snapshot.iter().flat_map(|snapshot| admin::route_counts(snapshot, &totals)).collect(),
+            endpoints: plans.flat_map(|plan| endpoint_counts(plan, &totals, &probes)).collect(),
+            vips: vips.iter().map(VipCounts::from).collect(),
+        }
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -176,39 +200,68 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         let failure = probes.failures.iter().find(|failure| failure.cluster == name && failure.address == address);
         // What probes met, else what connections for requests met last.
         let mut why = failure.map(|failure| failure.why.clone()).or_else(|| endpoint.last_failure());
-        let state = match plan.state.status(index, now_ms) {
-            Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
-            Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
-            Some(balance::EndpointStatus::Ejected { until_ms }) => {
-                let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
-                let cause = why.map_or_else(String::new, |why| format!(" ({why})"));
-                why = Some(format!("failed real requests{cause}; back in {left} s"));
-                EndpointState::Ejected
-            }
-            Some(balance::EndpointStatus::Healthy) | None => {
-                match plan.policy.health_check.is_some() && !probes.unproven.contains(&key) {
-                    true => EndpointState::Healthy,
-                    false => EndpointState::Unchecked,
-                }
-            }
-        };
+        if let Some(balance::EndpointStatus::Ejected { until_ms }) = plan.state.status(index, now_ms) {
+            let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
+            let cause = why.map_or_else(String::new, |why| format!(" ({why})"));
+            why = Some(format!("failed real requests{cause}; back in {left} s"));
+        }
         let total = totals.endpoints.get(&key);
         let in_span = |outcomes: &Outcomes| outcomes.endpoints.get(&key).copied().unwrap_or_default().into();
         EndpointStatus {
             address: address.to_string(),
             weight: plan.state.weight(index),
-            state,
+            state: endpoint_state(plan, index, &key, now_ms, probes),
             why,
             in_flight: u64::from(endpoint.in_flight()),
             connections: u64::from(endpoint.connections()),
             requests: total.map_or(0, |total| total.requests),
             failures: total.map_or(0, EndpointTotals::failures),
+            upstream_us: total.and_then(|total| admin::quantiles(&total.upstream)),
             recent: in_span(&outcomes.minute),
             latest: in_span(&outcomes.latest),
         }
     };
     let endpoints = plan.state.endpoints().iter().enumerate().map(endpoint).collect();
     ClusterStatus::new(&plan.policy, totals, plan.state.panicking(now_ms), endpoints)
+}
+
+fn endpoint_state(
+    plan: &ClusterPlan,
+    index: usize,
+    key: &(String, SocketAddr),
+    now_ms: u64,
+    probes: &Probes,
+) -> EndpointState {
+    match plan.state.status(index, now_ms) {
+        Some(balance::EndpointStatus::Draining) => EndpointState::Draining,
+        Some(balance::EndpointStatus::Unhealthy) => EndpointState::Unhealthy,
+        Some(balance::EndpointStatus::Ejected { .. }) => EndpointState::Ejected,
+        Some(balance::EndpointStatus::Healthy) | None => {
+            match plan.policy.health_check.is_some() && !probes.unproven.contains(key) {
+                true => EndpointState::Healthy,
+                false => EndpointState::Unchecked,
+            }
+        }
+    }
+}
+
+fn endpoint_counts(plan: &ClusterPlan, totals: &Totals, probes: &Probes) -> Vec<EndpointCounts> {
+    let now_ms = clock::now_ms();
+    let counts = |(index, endpoint): (usize, &Arc<balance::EndpointState>)| {
+        let key = (plan.policy.name.clone(), endpoint.address());
+        let total = totals.endpoints.get(&key);
+        EndpointCounts {
+            address: endpoint.address().to_string(),
+            state: endpoint_state(plan, index, &key, now_ms, probes),
+            cluster: key.0,
+            in_flight: u64::from(endpoint.in_flight()),
+            connections: u64::from(endpoint.connections()),
+            requests: total.map_or(0, |total| total.requests),
+            failures: total.map_or(0, EndpointTotals::failures),
+            upstream: total.map_or_else(Vec::new, |total| total.upstream.counts().to_vec()),
+        }
+    };
+    plan.state.endpoints().iter().enumerate().map(counts).collect()
 }
 
 impl Control {

@@ -1,0 +1,166 @@
+//! `steelyard top` on a terminal: draws over what it drew, follows the size of the window, and leaves the terminal as it found it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use admin::{Counters, Rates, rates_between};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::{Pressed, View, ask, ticks};
+use crate::cli::TopArgs;
+
+/// The size of a terminal that does not tell its own.
+const SIZE_DEFAULT: (usize, usize) = (80, 24);
+/// Keys that wait to be looked at.
+const KEYS_WAITING_MAX: usize = 64;
+
+/// A screen of its own, without a cursor, where a line that is too long is cut and not wrapped.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// Runs until a key or a signal ends it, or the intervals that were asked for are over.
+pub(super) fn run(args: &TopArgs, first: Counters, runtime: &tokio::runtime::Runtime) -> Result<(), String> {
+    let outcome = Terminal::take().and_then(|_terminal| runtime.block_on(shown(args, first)));
+    outcome.map_err(|error| format!("the terminal failed: {error}"))
+}
+
+/// The terminal while it shows the screen: keys come one by one, and are not echoed. Dropped, it is as it was.
+struct Terminal {
+    before: Termios,
+}
+
+impl Terminal {
+    fn take() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut modes = before.clone();
+        // Ctrl-C is a key like any other, so that the terminal is put back before the process ends.
+        modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(io::stdin(), OptionalActions::Now, &modes)?;
+        let terminal = Self { before };
+        write!(io::stdout(), "{ENTER}")?;
+        io::stdout().flush()?;
+        Ok(terminal)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // A terminal that has gone away needs nothing put back.
+        let _ = write!(io::stdout(), "{LEAVE}").and_then(|()| io::stdout().flush());
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+/// What is on the screen.
+struct Shown {
+    view: View,
+    rates: Option<Rates>,
+    problem: Option<String>,
+}
+
+async fn shown(args: &TopArgs, first: Counters) -> io::Result<()> {
+    let mut keys = keys();
+    let (questions, mut answers) = answers(args);
+    let mut ticks = ticks(args);
+    ticks.tick().await;
+    let mut resized = signal(SignalKind::window_change())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
+    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut before = first;
+    let mut screen = Shown { view: View::of(args), rates: None, problem: None };
+    screen.draw()?;
+    while left > 0 {
+        tokio::select! {
+            key = keys.recv() => match key.map(|key| screen.view.press(key)) {
+                None | Some(Pressed::Quit) => return Ok(()),
+                Some(Pressed::Nothing) => continue,
+                Some(Pressed::Changed(view)) => screen.view = view,
+            },
+            _ = ticks.tick() => {
+                // Where the last question has no answer yet, that one will do.
+                let _ = questions.try_send(());
+                continue;
+            }
+            answer = answers.recv() => match answer {
+                None => return Ok(()),
+                Some(Err(problem)) => screen.problem = Some(format!("no answer, asking again: {problem}")),
+                Some(Ok(now)) => {
+                    screen.problem = None;
+                    let rates = rates_between(&before, &now);
+                    left -= u64::from(rates.is_some());
+                    if !screen.view.is_paused {
+                        screen.rates = rates;
+                    }
+                    before = now;
+                }
+            },
+            _ = resized.recv() => {}
+            _ = terminated.recv() => return Ok(()),
+            _ = interrupted.recv() => return Ok(()),
+            _ = hung_up.recv() => return Ok(()),
+        }
+        screen.draw()?;
+    }
+    Ok(())
+}
+
+impl Shown {
+    fn draw(&self) -> io::Result<()> {
+        let lines = self.view.lines(self.rates.as_ref(), self.problem.as_deref(), size());
+        // Each line is cleared behind its end rather than all before the first, which would flicker.
+        let mut frame = String::from("\x1b[H");
+        frame += &lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\n");
+        frame += "\x1b[J";
+        let mut out = io::stdout().lock();
+        out.write_all(frame.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// Columns and lines.
+fn size() -> (usize, usize) {
+    match tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (usize::from(size.ws_col), usize::from(size.ws_row)),
+        _ => SIZE_DEFAULT,
+    }
+}
+
+/// What is pressed, read on a thread of its own, which ends with the process.
+fn keys() -> mpsc::Receiver<u8> {
+    let (sender, keys) = mpsc::channel(KEYS_WAITING_MAX);
+    std::thread::spawn(move || {
+        let Ok(mut terminal) = File::open("/dev/stdin") else { return };
+        let mut bytes = [0; 16];
+        while let Ok(count) = terminal.read(&mut bytes) {
+            let pressed = bytes.get(..count).unwrap_or_default();
+            // What begins with an escape is an arrow or a function key: none of them means anything here.
+            let Some(&key) = pressed.first() else { return };
+            if key != b'\x1b' && sender.blocking_send(key).is_err() {
+                return;
+            }
+        }
+    });
+    keys
+}
+
+/// Where to ask for an answer, and where it comes. A thread of its own asks, which ends with the process: a Steelyard that hangs must not hold up
+/// the keys.
+fn answers(args: &TopArgs) -> (mpsc::Sender<()>, mpsc::Receiver<Result<Counters, String>>) {
+    let (questions, mut asked) = mpsc::channel(1);
+    let (sender, answers) = mpsc::channel(1);
+    let address = args.admin.admin.clone();
+    std::thread::spawn(move || {
+        while asked.blocking_recv().is_some() {
+            if sender.blocking_send(ask(&address)).is_err() {
+                return;
+            }
+        }
+    });
+    (questions, answers)
+}

@@ -1,0 +1,187 @@
+//! `steelyard load` and `steelyard top` as their users meet them: what they send, what they print, and with which code they end.
+#![forbid(unsafe_code)]
+
+mod support;
+#[path = "support/tls.rs"]
+mod tls;
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use support::{Origin, Scratch, Steelyard, local, port, run};
+use testkit::{Exit, Finished, Program, Signal};
+use tls::Pki;
+
+/// Steelyard in front of an origin: `https` by a certificate for `localhost`, with HTTP/2 and HTTP/1.1, and `http`.
+struct Edge {
+    balancer: Steelyard,
+    https: SocketAddr,
+    http: SocketAddr,
+    pki: Pki,
+    origin: Origin,
+    scratch: Scratch,
+}
+
+impl Edge {
+    fn start() -> Self {
+        let scratch = Scratch::new();
+        let pki = Pki::new(&scratch.path().join("tls"));
+        pki.issue("www", &["localhost"]);
+        let (https, http) = (local(port()), local(port()));
+        let origin = Origin::start("o");
+        let (cert, key) = (pki.path("www.pem"), pki.path("www.key"));
+        let config = format!(
+            "admin: {{admin}}
+listeners:
+  edge: {{bind: '{https}', protocol: https, tls: {{certificates: [{{cert: {}, key: {}}}]}}, to: web}}
+  plain: {{bind: '{http}', protocol: http, to: web}}
+clusters:
+  web: {{endpoints: ['{}', '{}'], health_check: {{tcp: true, interval: 200ms}}}}
+",
+            cert.display(),
+            key.display(),
+            origin.address,
+            local(port()),
+        );
+        let balancer = Steelyard::serve(&config, 1);
+        Self { balancer, https, http, pki, origin, scratch }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}/", self.https.port())
+    }
+
+    fn ca(&self) -> String {
+        self.pki.path("ca.pem").display().to_string()
+    }
+}
+
+#[track_caller]
+fn report(finished: &Finished) -> Value {
+    assert_eq!(finished.exit, Exit::Code(0), "{finished:?}");
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}
+
+#[track_caller]
+fn fails(finished: &Finished, code: i32, says: &str) {
+    assert_eq!(finished.exit, Exit::Code(code), "{finished:?}");
+    assert!(finished.stderr.contains(says), "{says:?} is not in {finished:?}");
+}
+
+#[test]
+fn a_load_over_https_speaks_what_the_server_chooses() {
+    let edge = Edge::start();
+    let (url, ca) = (edge.url(), edge.ca());
+    let load = |words: &[&str]| {
+        let before = edge.origin.requests();
+        let report = report(&run(&[&["load", &url, "-n", "40", "-c", "2", "--json"], words].concat()));
+        assert_eq!((&report["ok"], edge.origin.requests() - before), (&40.into(), 40), "{report}");
+        report["protocol"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(load(&["--cacert", &ca]), "http/2 over TLS");
+    assert_eq!(load(&["--cacert", &ca, "-s", "4"]), "http/2 over TLS");
+    assert_eq!(load(&["--insecure", "--http", "2"]), "http/2 over TLS");
+    assert_eq!(load(&["-k", "--http", "1.1"]), "http/1.1 over TLS");
+    assert_eq!(load(&["-k", "--close"]), "http/1.1, a connection each over TLS");
+}
+
+#[test]
+fn a_load_verifies_certificates_and_says_what_is_wrong() {
+    let edge = Edge::start();
+    let (url, ca) = (edge.url(), edge.ca());
+    let place = format!("localhost:{} ({})", edge.https.port(), edge.https);
+    let refused = run(&["load", &url, "-n", "4"]);
+    fails(&refused, 1, &format!("the certificate of {place} is not signed by an authority that is trusted here"));
+    assert!(refused.stderr.contains("--cacert FILE") && refused.stderr.contains("--insecure"), "{refused:?}");
+    let address = format!("https://{}/", edge.https);
+    fails(&run(&["load", &address, "-n", "4", "--cacert", &ca]), 1, "is not for the name 127.0.0.1");
+    let plain = format!("https://{}/", edge.http);
+    fails(&run(&["load", &plain, "-n", "4", "-k"]), 1, "does not answer with TLS: use http://");
+    fails(&run(&["load", &url, "--cacert", "/nonexistent"]), 1, "/nonexistent: ");
+    let empty = edge.scratch.write("empty.pem", "");
+    fails(&run(&["load", &url, "--cacert", &empty]), 1, "holds no certificate");
+    assert_eq!(edge.origin.requests(), 0);
+}
+
+#[test]
+fn a_load_sends_the_body_that_it_is_given() {
+    let edge = Edge::start();
+    let file = edge.scratch.write("order.json", &"[1, 2, 3]".repeat(20_000));
+    let (https, http) = (format!("{}echo", edge.url()), format!("{}/echo", edge.http));
+    for (url, data, bytes) in [
+        (&https, "a=b".to_owned(), 3),
+        (&https, format!("@{file}"), 180_000),
+        (&http, "a=b".to_owned(), 3),
+        (&http, format!("@{file}"), 180_000),
+    ] {
+        let secure: &[&str] = if url.starts_with("https") { &["-k"] } else { &[] };
+        let words = ["load", url, "-n", "6", "-c", "2", "--json", "--same-length", "--data", &data];
+        let report = report(&run(&[&words, secure].concat()));
+        // The origin sends each body back.
+        assert_eq!(report["ok"], 6, "{url} {report}");
+        let [sent, received] = ["sent_bytes", "received_bytes"].map(|name| report[name].as_u64().unwrap());
+        assert!(sent >= 6 * bytes && received >= 6 * bytes, "{url} {report}");
+    }
+}
+
+#[test]
+fn thresholds_set_the_exit_code() {
+    let edge = Edge::start();
+    let url = format!("http://{}/", edge.http);
+    let load = |words: &[&str]| run(&[&["load", &url, "-n", "20", "-c", "2"], words].concat());
+    let good = load(&["--max-p99", "1h", "--max-errors", "0"]);
+    assert_eq!(good.exit, Exit::Code(0), "{good:?}");
+    assert!(good.stdout.contains("threshold   errors 0, at most 0: ok"), "{good:?}");
+    let missed = load(&["--max-p50", "1us", "--max-errors", "50%"]);
+    assert_eq!(missed.exit, Exit::Code(99), "{missed:?}");
+    assert!(missed.stdout.contains(", at most 1 µs: MISSED"), "{missed:?}");
+    assert!(missed.stdout.contains("threshold   errors 0 %, at most 50 %: ok"), "{missed:?}");
+}
+
+#[test]
+fn top_tells_rates_by_listener_route_and_endpoint() {
+    let mut edge = Edge::start();
+    edge.balancer
+        .until("the dead endpoint is found", |status| status["clusters"][0]["endpoints"][1]["state"] == "unhealthy");
+    let url = format!("http://{}/", edge.http);
+    let words = ["load", &url, "-d", "1h", "-r", "200", "-c", "4"];
+    let load = Program::spawn("load", support::steelyard().args(words)).unwrap();
+    // Neither table has a line of traffic before the load has begun.
+    let text = testkit::until(testkit::PATIENCE, || {
+        let finished = edge.balancer.ask(&["top", "--once", "-i", "200ms"]);
+        assert_eq!(finished.exit, Exit::Code(0), "{finished:?}");
+        (!finished.stdout.contains(" 0 requests/s") && finished.stdout.contains("ROUTE")).then_some(finished.stdout)
+    })
+    .expect("rates");
+    let line = |begins: &str| text.lines().find(|line| line.starts_with(begins)).map(str::to_owned);
+    for head in ["LISTENER ", "ROUTE ", "ENDPOINT "] {
+        assert!(line(head).is_some(), "{text}");
+    }
+    let endpoint = line(&edge.origin.address.to_string()).expect("the endpoint");
+    assert!(endpoint.contains(" healthy ") && endpoint.contains("s / "), "{text}");
+    assert!(text.contains(" unhealthy ") && !text.contains('\x1b'), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+
+    let rates = edge.balancer.ask(&["top", "--json", "-n", "2", "-i", "200ms", "--sort", "errors"]);
+    assert_eq!(rates.exit, Exit::Code(0), "{rates:?}");
+    let rates: Vec<Value> = rates.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [rates, _] = rates.as_slice() else { panic!("{rates:?}") };
+    assert_eq!((&rates["version"], &rates["generation"]), (&1.into(), &1.into()));
+    assert!(rates["interval_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{rates}");
+    assert!(rates["routes"][0]["added_us"]["p99"].is_number(), "{rates}");
+    assert!(rates["endpoints"][0]["upstream_us"]["p50"].is_number(), "{rates}");
+
+    // An interrupted load prints what it has met.
+    load.signal(Signal::INT).unwrap();
+    let interrupted = load.finish().unwrap();
+    assert_eq!(interrupted.exit, Exit::Code(0), "{interrupted:?}");
+    assert!(interrupted.stdout.contains("/s, interrupted\n"), "{interrupted:?}");
+    // Standard error is no terminal: no line is drawn over again.
+    assert_eq!(interrupted.stderr, "");
+
+    // The process that it asks goes away: it says so and ends.
+    let admin = edge.balancer.admin.to_string();
+    let mut top = Program::spawn("top", support::steelyard().args(["top", "--admin", &admin])).unwrap();
+    edge.balancer.program.signal(Signal::KILL).unwrap();
+    assert_eq!(top.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(1), "{}", top.log());
+}
