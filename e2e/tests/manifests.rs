@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -44,12 +44,10 @@ const RIGHTS: &[(&str, &str, &str)] = &[
     ("networking.k8s.io", "ingresses/status", "patch"),
 ];
 
-fn deploy(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder)
-}
-
-fn documents(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+/// The objects of a file of `deploy`.
+fn objects(name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -58,47 +56,40 @@ fn strings(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_manifest_is_a_resource_of_its_folder() {
-    for (folder, objects_min) in [("", 13), ("kernel-plane", 6)] {
-        let kustomization = &documents(&deploy(folder).join("kustomization.yaml"))[0];
-        let mut listed = strings(&kustomization["resources"]);
-        listed.sort_unstable();
-        let files =
-            fs::read_dir(deploy(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut files: Vec<String> =
-            files.filter(|name| name.ends_with(".yaml") && name != "kustomization.yaml").collect();
-        files.sort_unstable();
-        assert_eq!(listed, files, "{folder}");
-        let objects: Vec<Value> = files.iter().flat_map(|name| documents(&deploy(folder).join(name))).collect();
-        assert!(objects.len() >= objects_min, "{folder}: {} objects", objects.len());
+fn every_object_is_whole() {
+    for (name, objects_min) in [("gateway.yaml", 12), ("kernel-plane.yaml", 7)] {
+        let objects = objects(name);
+        assert!(objects.len() >= objects_min, "{name}: {} objects", objects.len());
         for object in objects {
             assert!(object["apiVersion"].is_string() && object["kind"].is_string(), "{object}");
             assert!(object["metadata"]["name"].is_string(), "{object}");
+            assert_ne!(
+                object["kind"], "CustomResourceDefinition",
+                "the kinds of the Gateway API are the cluster's own"
+            );
         }
     }
 }
 
 #[test]
 fn rights_are_these_and_no_others() {
-    let mut found: Vec<(String, String, String)> = Vec::new();
-    for role in documents(&deploy("").join("rbac.yaml")) {
-        for rule in role["rules"].as_array().into_iter().flatten() {
-            let verbs = strings(&rule["verbs"]).join(",");
-            for group in strings(&rule["apiGroups"]) {
-                for resource in strings(&rule["resources"]) {
-                    found.push((group.to_owned(), resource.to_owned(), verbs.clone()));
+    // The kernel plane is the same program, which follows the same kinds.
+    for name in ["gateway.yaml", "kernel-plane.yaml"] {
+        let mut found: Vec<(String, String, String)> = Vec::new();
+        for role in objects(name) {
+            for rule in role["rules"].as_array().into_iter().flatten() {
+                let verbs = strings(&rule["verbs"]).join(",");
+                for group in strings(&rule["apiGroups"]) {
+                    for resource in strings(&rule["resources"]) {
+                        found.push((group.to_owned(), resource.to_owned(), verbs.clone()));
+                    }
                 }
             }
         }
+        found.sort();
+        let expect = RIGHTS
+            .iter()
+            .map(|(group, resource, verbs)| ((*group).to_owned(), (*resource).to_owned(), (*verbs).to_owned()));
+        assert_eq!(found, expect.collect::<Vec<_>>(), "{name}");
     }
-    found.sort();
-    let expect: Vec<_> = RIGHTS.iter().map(|(g, r, v)| ((*g).to_owned(), (*r).to_owned(), (*v).to_owned())).collect();
-    assert_eq!(found, expect);
-    // The kernel plane's Lease is got by the same rights.
-    let role = |folder: &str| {
-        let objects = documents(&deploy(folder).join("rbac.yaml"));
-        objects.into_iter().find(|object| object["kind"] == "Role").map(|role| role["rules"].clone())
-    };
-    assert_eq!(role(""), role("kernel-plane"));
-    assert!(role("").is_some());
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cargo::binaries;
 use crate::command::{cargo, run as run_command, succeeds};
-use crate::{docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
+use crate::{dist, docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -26,6 +26,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },
     Stage { name: "kernels", run: || kernels::run(&[]) },
     Stage { name: "Kubernetes", run: || kube::test(&[]) },
+    Stage { name: "packages", run: || dist::trial::run(&[]) },
 ];
 
 /// Runs every stage; an error names those that failed.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::cargo::metadata;
 use crate::command::{self, capture, cargo, is_root};
-use crate::{go, setup, test};
+use crate::{dist, go, setup, test};
 
 /// Where the modules are.
 const MODULE: &str = "hack/kube";
@@ -23,7 +23,7 @@ const KINDS: (&str, &str) = ("sigs.k8s.io/gateway-api", "config/crd/standard");
 const PACKAGES: [&str; 2] = ["k8s.io/kubernetes/cmd/kube-apiserver", "go.etcd.io/etcd/server/v3"];
 
 /// What a released kube-apiserver says of itself; built from the module alone it would not know.
-const VERSION: &str = "v1.36.3";
+pub const VERSION: &str = "v1.36.3";
 
 /// The tests; `arguments` go to the test binary: names of tests, mostly.
 pub fn test(arguments: &[String]) -> Result<(), String> {
@@ -31,6 +31,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let binary = test::build_steelyard(&[])?;
     let mut tests = cargo(&["test", "--workspace", "--features", "e2e/kube", "--test", "kube", "--"]);
     let run = prepare(&binary, &mut tests)?;
+    dist::render_variants(&metadata()?.target_directory.join("kube/charts"))?;
     let outcome = test::run_chosen(tests.args(arguments));
     clear(&run)?;
     outcome

@@ -8,6 +8,7 @@ mod cargo;
 mod ci;
 mod command;
 mod demo;
+mod dist;
 mod docs;
 mod fuzz;
 mod go;
@@ -40,8 +41,8 @@ const VERBS: &[Verb] = &[
     },
     Verb {
         name: "test",
-        arguments: "[h2|kube|kernels] [ARGS]",
-        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server; or (kernels) the kernel plane on Debian's kernels, under qemu",
+        arguments: "[h2|kube|kernels|dist] [ARGS]",
+        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server; or (kernels) the kernel plane on Debian's kernels, under qemu; or (dist) the packages",
         run: test::run,
     },
     Verb {
@@ -85,6 +86,12 @@ const VERBS: &[Verb] = &[
         arguments: "",
         about: "build the documentation as a site in target/book/html, and check its links",
         run: docs::run,
+    },
+    Verb {
+        name: "dist",
+        arguments: "[render | --profile NAME]",
+        about: "make what a release publishes: programs, Debian package, image, chart, bill of materials; or (render) write deploy/*.yaml anew",
+        run: dist::run,
     },
     Verb {
         name: "setup",

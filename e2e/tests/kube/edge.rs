@@ -83,15 +83,20 @@ pub fn manifest(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The account and its rights, of `deploy/gateway.yaml`.
+pub fn rights() -> Vec<Value> {
+    let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    let objects = documents(&manifest("gateway.yaml")).into_iter();
+    objects.filter(|object| kinds.iter().any(|kind| object["kind"] == *kind)).collect()
+}
+
 impl Edge {
     fn new(link: Link<'static>, test: &str) -> Self {
         let name = test.replace('_', "-");
         let cluster = api_server().admin(&name);
         cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}"));
-        for object in documents(&manifest("rbac.yaml")) {
-            if object["metadata"]["name"] == "steelyard" {
-                cluster.apply(&moved(object, &name).to_string());
-            }
+        for object in rights() {
+            cluster.apply(&moved(object, &name).to_string());
         }
         cluster.apply(&format!(
             "
@@ -263,7 +268,7 @@ pub fn fails(object: &Value, status: &Value, kind: &str) -> String {
     found.and_then(|condition| condition["reason"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// An object of `deploy/rbac.yaml` as it would be in this namespace, under a name that no other test has where it is of none.
+/// An object of [`rights`] as it would be in this namespace, under a name that no other test has where it is of none.
 fn moved(mut object: Value, namespace: &str) -> Value {
     if object["kind"] == "ClusterRoleBinding" {
         object["metadata"]["name"] = format!("steelyard-{namespace}").into();

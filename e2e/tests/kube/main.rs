@@ -1,7 +1,7 @@
 //! `steelyard controller` on a real API server: `cargo xtask test kube`.
 //!
 //! One API server for all tests of a run; each test has a namespace of the cluster and a node of its own, and its controllers run as a
-//! ServiceAccount with exactly the rights that `deploy/rbac.yaml` gives. A call that was refused fails the test.
+//! ServiceAccount with exactly the rights that `deploy/gateway.yaml` gives. A call that was refused fails the test.
 #![forbid(unsafe_code)]
 
 mod away;

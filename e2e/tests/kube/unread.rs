@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 use testkit::{PATIENCE, until};
 
-use crate::edge::{Edge, answer, api_server, fails, gateway, manifest, origin, pod, within, within_alone};
+use crate::edge::{Edge, answer, api_server, fails, gateway, origin, pod, rights, within, within_alone};
 use crate::harness::holding::Holding;
-use crate::harness::{ADDRESS, GATEWAY, PORT, condition, documents};
+use crate::harness::{ADDRESS, GATEWAY, PORT, condition};
 
 /// The condition of a class where something cannot be read.
 const READABLE: &str = "steelyard.io/ObjectsReadable";
@@ -63,14 +63,12 @@ fn a_kind_that_may_not_be_read() {
     });
 }
 
-/// The rights of `deploy/rbac.yaml` for the account `limited`, except that TCPRoutes may not be read.
+/// The rights of `deploy/gateway.yaml` for the account `limited`, except that TCPRoutes may not be read.
 fn limit(edge: &Edge, is_limited: bool) {
     let name = format!("limited-{}", edge.name);
-    for mut object in documents(&manifest("rbac.yaml")) {
+    for mut object in rights() {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        if object["metadata"]["name"] != "steelyard"
-            || !["ClusterRole", "ClusterRoleBinding", "RoleBinding"].contains(&&*kind)
-        {
+        if !["ClusterRole", "ClusterRoleBinding", "RoleBinding"].contains(&&*kind) {
             continue;
         }
         object["metadata"]["name"] = if kind == "RoleBinding" { "limited".into() } else { name.clone().into() };

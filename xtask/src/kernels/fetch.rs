@@ -90,11 +90,11 @@ fn options(apt: &Path) -> Vec<String> {
 }
 
 /// Where this host gets Debian from.
-fn mirror() -> Result<String, String> {
+pub fn mirror() -> Result<String, String> {
     let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
     let known = capture(&mut command("apt-get", &targets))?;
     let debian = known.lines().find(|line| line.trim_end_matches('/').ends_with("/debian"));
-    debian.map(str::to_owned).ok_or_else(|| "this host has no sources of Debian's packages to get a kernel from".into())
+    debian.map(str::to_owned).ok_or_else(|| "this host has no sources of Debian's packages".into())
 }
 
 /// What the package that always names the newest kernel depends on.

@@ -8,6 +8,8 @@ mod boot;
 mod fetch;
 mod image;
 
+pub use fetch::mirror;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -41,6 +43,15 @@ const KERNELS: &[Kernel] = &[
     Kernel { name: "6.1", suite: "bookworm", expect: Expect::Serves { by: "tc" } },
     Kernel { name: "6.12", suite: "bookworm-backports", expect: Expect::Serves { by: "tcx" } },
 ];
+
+/// The oldest on which the kernel plane is shown to serve.
+#[cfg(test)]
+pub fn oldest_that_serves() -> &'static str {
+    let serving = KERNELS.iter().filter(|kernel| matches!(kernel.expect, Expect::Serves { .. }));
+    let oldest =
+        serving.min_by_key(|kernel| kernel.name.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>());
+    oldest.map_or("", |kernel| kernel.name)
+}
 
 /// The compilers that `crates/l4/build.rs` takes and Debian has. What each makes of the programs must load.
 const CLANGS: &[&str] = &["clang-14", "clang-15", "clang-16", "clang-19"];

@@ -15,17 +15,18 @@ pub use binaries::build_steelyard;
 use crate::command::{cargo, is_root, root};
 use crate::setup;
 use crate::tidy::tree;
-use crate::{h2, kernels, kube};
+use crate::{dist, h2, kernels, kube};
 
 /// Runs them all; `arguments` go to `cargo test` (`-p wire`, `-- name`), and then nothing is asked of the counts but that some test ran.
 ///
 /// With `h2` in front, the suites of others instead: see [`h2`]; with `kube`, the tests that need an API server: see [`kube`];
-/// with `kernels`, the kernel plane on older kernels: see [`kernels`].
+/// with `kernels`, the kernel plane on older kernels: see [`kernels`]; with `dist`, the packages: see [`dist::trial`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("h2", rest)) => return h2::run(rest),
         Some(("kube", rest)) => return kube::test(rest),
         Some(("kernels", rest)) => return kernels::run(rest),
+        Some(("dist", rest)) => return dist::trial::run(rest),
         _ => {}
     }
     setup::install_for("test")?;

@@ -1,0 +1,182 @@
+{{- /* The pod of either component. */ -}}
+{{- define "steelyard.pod" -}}
+{{- $kernel := eq .Values.component "kernel-plane" -}}
+metadata:
+  labels:
+    {{- include "steelyard.selector" . | nindent 4 }}
+    {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  {{- if or .Values.podAnnotations (and .Values.scrapeAnnotations (not $kernel)) }}
+  annotations:
+    {{- if and .Values.scrapeAnnotations (not $kernel) }}
+    prometheus.io/scrape: 'true'
+    prometheus.io/port: '9902'
+    prometheus.io/path: /metrics
+    {{- end }}
+    {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ include "steelyard.account" . }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if $kernel }}
+  # The programs are attached to interfaces of the node. They stay when the pod is replaced, and go on forwarding.
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  securityContext:
+    {{- if .Values.podSecurityContext }}
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+    {{- else if $kernel }}
+    # Pods get capabilities as root or not at all. Of root's, those below are left, and a file system to read.
+    runAsUser: 0
+    seccompProfile: {type: RuntimeDefault}
+    {{- else }}
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    seccompProfile: {type: RuntimeDefault}
+    sysctls:
+      # Ports 80 and 443 without any capability. It holds for the pod's own network alone.
+      - {name: net.ipv4.ip_unprivileged_port_start, value: '0'}
+    {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if .Values.topologySpreadConstraints }}
+  topologySpreadConstraints: {{- toYaml .Values.topologySpreadConstraints | nindent 4 }}
+  {{- else if not $kernel }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels: {{- include "steelyard.selector" . | nindent 10 }}
+      # Counts the pods of one rollout only: those that it replaces would push both new ones onto one node.
+      matchLabelKeys: [pod-template-hash]
+  {{- end }}
+  containers:
+    - name: steelyard
+      image: {{ include "steelyard.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args:
+        - controller
+        {{- if $kernel }}
+        # No GatewayClass names this one, and no Ingress has this class: they are the gateway's business. Two controllers of one name would
+        # each take back what the other writes.
+        - --controller-name=steelyard.io/kernel-plane
+        - --ingress-class=steelyard-kernel-plane
+        {{- else }}
+        - --controller-name={{ .Values.gatewayClass.controllerName }}
+        - --gateway-class={{ .Values.gatewayClass.name }}
+        - --ingress-class={{ .Values.ingressClass.name }}
+        {{- end }}
+        - --lease-name={{ include "steelyard.name" . }}
+        {{- range .Values.publishAddresses }}
+        - --publish-address={{ . }}
+        {{- end }}
+        {{- range .Values.gatewayAddressPools }}
+        - --gateway-address-pool={{ . }}
+        {{- end }}
+        {{- range .Values.addressPools }}
+        - --address-pool={{ . }}
+        {{- end }}
+        {{- range .Values.vipInterfaces }}
+        - --vip-interface={{ . }}
+        {{- end }}
+        {{- range .Values.namespaces }}
+        - --namespace={{ . }}
+        {{- end }}
+        {{- range .Values.trustedProxies }}
+        - --trusted-proxy={{ . }}
+        {{- end }}
+        {{- if $kernel }}
+        # The port is the node's own.
+        - --admin=127.0.0.1:9901
+        {{- else }}
+        # Probes and Prometheus come from outside of the pod. The control API stays on the pod's loopback address:
+        # `kubectl exec POD -- steelyard status`
+        - --metrics=0.0.0.0:9902
+        {{- end }}
+        {{- with .Values.workers }}
+        - --workers={{ . }}
+        {{- end }}
+        {{- with .Values.accessLog }}
+        - --access-log={{ . }}
+        {{- end }}
+        {{- range .Values.extraArgs }}
+        - {{ . | quote }}
+        {{- end }}
+      env:
+        - name: POD_NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        - name: POD_NAMESPACE
+          valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+        - name: NODE_NAME
+          valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+        - {name: STEELYARD_LOG, value: {{ .Values.log | quote }}}
+        {{- with .Values.extraEnv }}{{ toYaml . | nindent 8 }}{{ end }}
+      {{- if not $kernel }}
+      ports:
+        {{- range .Values.service.ports }}
+        - {name: {{ .name }}, containerPort: {{ default .port .targetPort }}, protocol: {{ default "TCP" .protocol }}}
+        {{- end }}
+        - {name: metrics, containerPort: 9902}
+      {{- end }}
+      # Ready when the cluster has been read and what it asks for is served; not while draining.
+      readinessProbe:
+        {{- if $kernel }}
+        httpGet: {host: 127.0.0.1, path: /readyz, port: 9901}
+        {{- else }}
+        httpGet: {path: /readyz, port: metrics}
+        {{- end }}
+        {{- toYaml .Values.readinessProbe | nindent 8 }}
+      # Alive also while the API server is away: a restart would lose what is known.
+      livenessProbe:
+        {{- if $kernel }}
+        httpGet: {host: 127.0.0.1, path: /healthz, port: 9901}
+        {{- else }}
+        httpGet: {path: /healthz, port: metrics}
+        {{- end }}
+        {{- toYaml .Values.livenessProbe | nindent 8 }}
+      {{- if and (gt (int .Values.drainDelaySeconds) 0) (not $kernel) }}
+      lifecycle:
+        preStop:
+          # What sends packets learns of the end of a pod a moment after the pod does.
+          sleep: {seconds: {{ .Values.drainDelaySeconds }}}
+      {{- end }}
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        {{- if .Values.securityContext }}
+        {{- toYaml .Values.securityContext | nindent 8 }}
+        {{- else }}
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities:
+          drop: [ALL]
+          {{- if $kernel }}
+          # Programs, where they are attached, what they may see, and resets of connections to dead endpoints and of idle ones.
+          add: [BPF, NET_ADMIN, PERFMON, NET_RAW]
+          {{- end }}
+        {{- end }}
+      {{- if $kernel }}
+      volumeMounts:
+        # What is pinned outlives the pod.
+        - {name: bpffs, mountPath: /sys/fs/bpf}
+      {{- end }}
+  {{- if $kernel }}
+  volumes:
+    - name: bpffs
+      hostPath: {path: /sys/fs/bpf, type: Directory}
+  {{- end }}
+{{- end -}}

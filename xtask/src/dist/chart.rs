@@ -1,0 +1,159 @@
+//! The Helm chart: checked, rendered into the manifests of `deploy/`, and packed.
+//!
+//! `deploy/steelyard` is the chart, and `deploy/values` has the values of its renderings: `gateway.yaml` and `kernel-plane.yaml` are committed as
+//! they come out, for those who use no Helm; `trial-*.yaml` are rendered for the tests alone. Helm is a Go module that `hack/helm` pins.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Release, fresh, pack};
+use crate::cargo::metadata;
+use crate::command::{capture, command, root, run as run_command};
+use crate::{go, kube};
+
+const MODULE: &str = "hack/helm";
+const PACKAGE: &str = "helm.sh/helm/v3/cmd/helm";
+
+const CHART: &str = "deploy/steelyard";
+const VALUES: &str = "deploy/values";
+
+/// What is committed: a file of `deploy/values`, and the namespace of the release. The rendering has the name of the file.
+const COMMITTED: &[(&str, &str)] = &[("gateway", "steelyard"), ("kernel-plane", "steelyard-kernel-plane")];
+
+/// Checks and packs the chart.
+pub fn package(release: &Release) -> Result<PathBuf, String> {
+    let helm = helm()?;
+    check_versions(&release.version)?;
+    run_command(&mut command(&helm, &["lint", "--strict", CHART]))?;
+    check_committed(&helm)?;
+    // Not by `helm package`, which writes the time of the day into the archive.
+    let stage = release.stage("chart")?;
+    copy_tree(&root().join(CHART), &stage.join("steelyard"))?;
+    let tar = release.directory.join("chart.tar");
+    pack::tar(release, &stage, &["steelyard"], &tar)?;
+    pack::gzip(release, &tar)?;
+    let packed = release.directory.join(format!("steelyard-{}.tgz", release.version));
+    fs::rename(tar.with_extension("tar.gz"), &packed).map_err(|error| format!("{}: {error}", packed.display()))?;
+    let shown = capture(&mut command(&helm, &["show", "chart", &packed.to_string_lossy()]))?;
+    if shown.contains(&format!("version: {}\n", release.version)) {
+        Ok(packed)
+    } else {
+        Err(format!("Helm does not find the version in {}:\n{shown}", packed.display()))
+    }
+}
+
+/// Renders every file of values but the committed ones into `directory`, for an API server to judge; and holds the committed ones.
+pub fn render_variants(directory: &Path) -> Result<(), String> {
+    let helm = helm()?;
+    check_committed(&helm)?;
+    fresh(directory)?;
+    for name in names(&root().join(VALUES))? {
+        if let Some(name) = name.strip_prefix("trial-").and_then(|name| name.strip_suffix(".yaml")) {
+            let rendered = render(&helm, name, &format!("trial-{name}"), &format!("trial-{name}"))?;
+            pack::write(&directory.join(format!("{name}.yaml")), rendered)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the committed renderings anew: `cargo xtask dist render`.
+pub fn write_committed() -> Result<(), String> {
+    let helm = helm()?;
+    for (name, namespace) in COMMITTED {
+        let path = committed(name);
+        pack::write(&path, committed_text(&helm, name, namespace)?)?;
+        println!("dist: wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn check_committed(helm: &str) -> Result<(), String> {
+    for (name, namespace) in COMMITTED {
+        if fs::read_to_string(committed(name)).unwrap_or_default() != committed_text(helm, name, namespace)? {
+            return Err(format!(
+                "deploy/{name}.yaml is not what the chart renders with {VALUES}/{name}.yaml: run `cargo xtask dist render`"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn committed(name: &str) -> PathBuf {
+    root().join(format!("deploy/{name}.yaml"))
+}
+
+fn committed_text(helm: &str, name: &str, namespace: &str) -> Result<String, String> {
+    let rendered = render(helm, "steelyard", namespace, name)?;
+    Ok(format!(
+        "# Rendered from the chart deploy/steelyard with {VALUES}/{name}.yaml: change those, then run `cargo xtask dist render`.\n{rendered}"
+    ))
+}
+
+fn render(helm: &str, release: &str, namespace: &str, values: &str) -> Result<String, String> {
+    let values = format!("{VALUES}/{values}.yaml");
+    let version = kube::VERSION.trim_start_matches('v');
+    let words = ["template", release, CHART, "--namespace", namespace, "--values", &values, "--kube-version", version];
+    capture(&mut command(helm, &words))
+}
+
+/// The chart, the program and its image have one version.
+fn check_versions(version: &str) -> Result<(), String> {
+    let chart = pack::read(&root().join(CHART).join("Chart.yaml"))?;
+    for key in ["version", "appVersion"] {
+        if !chart.lines().any(|line| line == format!("{key}: {version}")) {
+            return Err(format!(
+                "{CHART}/Chart.yaml does not say `{key}: {version}`, which is the version in Cargo.toml"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Some minutes the first time, and a second after that.
+fn helm() -> Result<String, String> {
+    let directory = metadata()?.target_directory.join("helm");
+    run_command(go::build(MODULE, &directory)?.args(["-ldflags", "-s -w", PACKAGE]))?;
+    Ok(directory.join("helm").to_string_lossy().into_owned())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<(), String> {
+    for name in names(from)? {
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() { copy_tree(&from, &to)? } else { pack::copy(&from, &to)? }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let names = entries.map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<Result<Vec<_>, String>>()?;
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chart_and_program_have_one_version() {
+        check_versions(env!("CARGO_PKG_VERSION")).unwrap();
+        assert!(check_versions("9.9.9").unwrap_err().contains("does not say `version: 9.9.9`"));
+    }
+
+    #[test]
+    fn no_definition_of_a_kind_is_in_the_chart() {
+        for folder in ["", "templates"] {
+            let folder = root().join(CHART).join(folder);
+            for name in names(&folder).unwrap() {
+                assert_ne!(name, "crds", "the kinds of the Gateway API are the cluster's own");
+                let path = folder.join(&name);
+                if path.is_file() {
+                    assert!(!fs::read_to_string(&path).unwrap().contains("CustomResourceDefinition"), "{name}");
+                }
+            }
+        }
+    }
+}

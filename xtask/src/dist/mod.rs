@@ -1,0 +1,167 @@
+//! `cargo xtask dist`: everything that a release publishes, made on one Debian host into `target/dist`.
+//!
+//! Job: the program (stripped, with its debug symbols apart, and fully static), the Debian package, the OCI image, the Helm chart, the list of
+//! what is inside and its licences, and a file of SHA-256 sums. `cargo xtask test dist` tries all of it: see [`trial`]. Non-job: publishing. It
+//! needs nothing but the Debian packages that `setup` names, and Go for Helm, which only renders and checks the chart.
+//!
+//! Two builds from one commit and one toolchain give the same archives: files are sorted, belong to root, and carry the commit's time.
+
+mod binaries;
+mod chart;
+mod deb;
+mod image;
+mod inside;
+mod minimum;
+mod pack;
+pub mod trial;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cargo::metadata;
+use crate::command::{capture, command};
+use crate::setup;
+
+pub use chart::render_variants;
+
+/// What is being made.
+struct Release {
+    /// Of the workspace, and of every artifact.
+    version: String,
+    /// As the archives and Debian call it.
+    architecture: Architecture,
+    /// The time of every file in every archive: that of the commit, in seconds since 1970.
+    epoch: u64,
+    /// The commit, where this is a repository.
+    revision: Option<String>,
+    /// Packed for speed rather than size: for tests.
+    quick: bool,
+    /// Where the artifacts go.
+    directory: PathBuf,
+}
+
+/// What one architecture is called by those who name it differently.
+#[derive(Clone, Copy, Debug)]
+struct Architecture {
+    rust: &'static str,
+    /// Debian's name, and that of OCI images.
+    debian: &'static str,
+}
+
+const ARCHITECTURES: &[Architecture] =
+    &[Architecture { rust: "x86_64", debian: "amd64" }, Architecture { rust: "aarch64", debian: "arm64" }];
+
+const USAGE: &str = "usage: cargo xtask dist [render | --profile NAME]";
+
+/// Makes all of it, or (`render`) writes the manifests of `deploy/` that the chart renders. The profile is `release`; another one (`--profile dev`) builds faster what nobody should publish.
+pub fn run(arguments: &[String]) -> Result<(), String> {
+    let profile = match arguments {
+        [] => "release",
+        [render] if render == "render" => return chart::write_committed(),
+        [flag, name] if flag == "--profile" => name.as_str(),
+        _ => return Err(USAGE.into()),
+    };
+    setup::install_for("dist")?;
+    let release = Release::new()?;
+    fresh(&release.directory)?;
+    let built = binaries::build(profile)?;
+    let made = make(&release, &built)?;
+    println!("\n{}", list(&release, &made)?);
+    Ok(())
+}
+
+/// Every artifact of these programs.
+fn make(release: &Release, built: &binaries::Built) -> Result<Vec<PathBuf>, String> {
+    let minimum = minimum::stated()?;
+    let inside = inside::write(release)?;
+    let programs = binaries::separate(release, built)?;
+    minimum::hold(&minimum, &programs.dynamic)?;
+    let mut made = vec![
+        binaries::archive(release, &programs, &inside)?,
+        binaries::archive_of_symbols(release, &programs)?,
+        deb::build(release, &release.version, &programs.dynamic, &inside, &minimum)?,
+        image::build(release, &programs.static_, &inside)?,
+        chart::package(release)?,
+    ];
+    made.extend(inside.files());
+    Ok(made)
+}
+
+impl Release {
+    fn new() -> Result<Self, String> {
+        let metadata = metadata()?;
+        let architecture = ARCHITECTURES.iter().find(|known| known.rust == std::env::consts::ARCH);
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            architecture: *architecture.ok_or(format!("nothing is known of {}", std::env::consts::ARCH))?,
+            epoch: epoch()?,
+            revision: capture(&mut command("git", &["rev-parse", "HEAD"])).ok().map(|text| text.trim().to_owned()),
+            quick: false,
+            directory: metadata.target_directory.join("dist"),
+        })
+    }
+
+    /// A folder for the parts of one artifact, empty.
+    fn stage(&self, name: &str) -> Result<PathBuf, String> {
+        let folder = self.directory.join("stage").join(name);
+        fresh(&folder)?;
+        Ok(folder)
+    }
+
+    /// `steelyard-0.1.0-linux-amd64` and what follows.
+    fn file(&self, ending: &str) -> PathBuf {
+        self.directory.join(format!("steelyard-{}-linux-{}{ending}", self.version, self.architecture.debian))
+    }
+
+    /// RFC 3339, of [`Self::epoch`].
+    fn time(&self) -> Result<String, String> {
+        let at = format!("@{}", self.epoch);
+        Ok(capture(&mut command("date", &["--utc", "--date", &at, "+%Y-%m-%dT%H:%M:%SZ"]))?.trim().to_owned())
+    }
+}
+
+/// `SOURCE_DATE_EPOCH`, or else the time of the commit, or of the changelog where there is no repository.
+fn epoch() -> Result<u64, String> {
+    if let Ok(said) = std::env::var("SOURCE_DATE_EPOCH") {
+        return said.parse().map_err(|_| format!("SOURCE_DATE_EPOCH is `{said}`: it must be seconds since 1970"));
+    }
+    let commit = capture(&mut command("git", &["log", "-1", "--format=%ct"]));
+    let time = commit.or_else(|_| capture(&mut command("stat", &["--format=%Y", "CHANGELOG.md"])))?;
+    time.trim().parse().map_err(|_| format!("the time of the commit is `{}`", time.trim()))
+}
+
+/// The names, sizes and SHA-256 sums; the sums are written beside the artifacts, too.
+fn list(release: &Release, made: &[PathBuf]) -> Result<String, String> {
+    let mut text = String::new();
+    let mut sums = String::new();
+    for path in made {
+        let sum = pack::sha256(path)?;
+        let size = pack::size(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        text += &format!("{size:>11}  {sum}  {name}\n");
+        sums += &format!("{sum}  {name}\n");
+    }
+    pack::write(&release.directory.join("SHA256SUMS"), &sums)?;
+    Ok(text + &format!("in {}", release.directory.display()))
+}
+
+/// The folder, empty.
+fn fresh(folder: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", folder.display()));
+        }
+        _ => {}
+    }
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_said() {
+        assert_eq!(run(&["--quick".into()]).unwrap_err(), USAGE);
+    }
+}
