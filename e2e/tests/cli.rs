@@ -335,7 +335,7 @@ fn vips_that_are_written_wrong() {
         check(&[command, "-c", &name], 64, &["name.yaml:1:73: ", "a vip takes no names"]);
     }
     let local = scratch.write("local.yaml", &vip("eth0", "mode: local, affinity: 1m"));
-    check(&["check", "-c", &local], 64, &["`affinity` has no meaning in mode local"]);
+    check(&["check", "-c", &local], 64, &["`affinity` has no effect in mode local"]);
     let good = scratch.write("good.yaml", &vip("eth0", "endpoints: [198.51.100.1]"));
     // An interface that is not there is nothing that `check` could know: it opens nothing.
     check(&["check", "-c", &good], 0, &["good (0 listeners, 0 clusters, 1 vip)"]);

@@ -1,45 +1,45 @@
-//! The defaults that the model leaves to whoever makes it, each with its reason. All others are those of the model's constructors.
+//! The defaults that the model leaves to its sources, each with its reason. The constructors of the model have all others.
 
 use std::time::Duration;
 
 use model::{AccessLogFormat, ForwardedHeaders, TlsVersion, VipAlgorithm};
 
-/// Open connections of one listener. Each takes up to two descriptors, and the hard limit that systemd gives a service is 524,288: four
-/// listeners fit. At 2 KiB for each idle connection this many take 128 MiB.
+/// Open connections of one listener. Each takes up to two descriptors. The hard limit that systemd gives a service is 524,288, which is
+/// enough for four listeners. At 2 KiB per idle connection, this many take 128 MiB.
 pub const CONNECTIONS_MAX: usize = 65_536;
 
-/// Of a drain. Long enough for nearly every request, and what Kubernetes waits before it kills a pod.
+/// The length of a drain. It is long enough for nearly every request, and Kubernetes waits this long before it kills a pod.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Of a TCP connection. Databases and message queues are silent for long, and half of this is how long Linux waits before its first keep-alive
-/// probe: shorter, and connections die that both ends still want.
+/// The idle timeout of a TCP connection. Databases and message queues are silent for long periods, and Linux waits twice as long before its
+/// first keep-alive probe. A shorter timeout would close connections that both ends still want.
 pub const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Statuses that an HTTP health check counts as success: a redirect, to a login say, shows that the endpoint lives.
+/// Statuses that an HTTP health check counts as success. A redirect, for example to a login page, shows that the endpoint works.
 pub const EXPECTED_STATUSES: (u16, u16) = (200, 399);
 
-/// What most origins know how to read.
+/// The headers that most origins can read.
 pub const FORWARDED: ForwardedHeaders = ForwardedHeaders::XForwarded;
 
-/// For people first.
+/// The access log is read by people first.
 pub const ACCESS_LOG_FORMAT: AccessLogFormat = AccessLogFormat::Text;
 
-/// Of an endpoint that says none.
+/// The weight of an endpoint that sets none.
 pub const WEIGHT: u32 = 1;
 
-/// For now: a permanent redirect that was a mistake stays in the caches of browsers. What Gateway API has.
+/// A temporary redirect: a permanent redirect that was a mistake stays in the caches of browsers. Gateway API has the same default.
 pub const REDIRECT_STATUS: u16 = 302;
 
-/// Older ones were withdrawn by RFC 8996.
+/// RFC 8996 deprecates older versions.
 pub const TLS_MIN_VERSION: TlsVersion = TlsVersion::V1_2;
 
-/// Flows of the kernel plane, whose table is allocated whole when the first vip comes: as many as Linux's own connection tracking takes by
-/// default on a host of more than 4 GiB, in some 90 MiB.
+/// Flows of the kernel plane. The table is allocated in full with the first vip. The number is what Linux's own connection tracking takes
+/// by default on a host with more than 4 GiB, and needs about 90 MiB.
 pub const FLOWS_MAX: u32 = 262_144;
 
-/// Of a vip. Spreads evenly whatever the sources are; the others are for those who know why.
+/// The algorithm of a vip. Round robin spreads evenly whatever the sources are; the others are for operators who know why they want them.
 pub const VIP_ALGORITHM: VipAlgorithm = VipAlgorithm::RoundRobin;
 
-/// A changed file is served without a command. Certificates that are renewed and files that Kubernetes mounts rely on it, and a file that is
-/// wrong or half written leaves the last good one in force.
+/// A changed file takes effect without a command. Renewed certificates and files that Kubernetes mounts rely on this. A wrong or
+/// half-written file leaves the last good configuration in force.
 pub const WATCH: bool = true;

@@ -1,28 +1,28 @@
-//! What a file may hold, as data: the kinds of values, the keys and their meaning.
+//! Describes what a file may hold, as data: the kinds of values, the keys and their meaning.
 //!
-//! The `keys!` tables of [`crate::raw`] are the one definition. The reader, the hints, the JSON schema and the reference page all come
-//! from it, so that none of them can say what another does not.
+//! The `keys!` tables of [`crate::raw`] are the only definition. The reader, the hints, the JSON schema and the reference page all come
+//! from it, so they cannot contradict each other.
 
 /// A kind of value.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Text of some form.
+    /// Text with a form.
     Text(Form),
-    /// A whole number from the first to the second.
+    /// A whole number from the first to the second, both included.
     Integer(u64, u64),
     /// `true` or `false`.
     Boolean,
-    /// `true`, and nothing else: the key says all.
+    /// Only `true`: the presence of the key is the setting.
     True,
-    /// One of some words.
+    /// One of a few words.
     Choice(Vec<Word>),
-    /// A list of these.
+    /// A list of values of this kind.
     List(Box<Kind>),
-    /// Names that the operator gives, each with one of these. The form is that of the name.
+    /// Names that the operator gives, each with a value of this kind. The form is that of the name.
     Named(Form, Box<Kind>),
-    /// Keys that this file knows.
+    /// A mapping with known keys.
     Object(&'static Object),
-    /// One of these.
+    /// A value of any of these kinds.
     Either(Vec<Kind>),
 }
 
@@ -31,9 +31,9 @@ pub enum Kind {
 pub struct Form {
     /// With its article: "a duration".
     pub noun: &'static str,
-    /// Of one that is right.
+    /// A valid example.
     pub example: &'static str,
-    /// For editors: a regular expression (ECMA 262, not anchored) that holds for every text that is right.
+    /// For editors: a regular expression (ECMA 262, not anchored) that matches every valid text.
     pub pattern: Option<&'static str>,
 }
 
@@ -51,7 +51,7 @@ pub struct Object {
     pub noun: &'static str,
     pub doc: String,
     pub keys: Vec<Key>,
-    /// Of these keys exactly one is written; empty: no such rule.
+    /// Exactly one of these keys must be written. Empty if there is no such rule.
     pub one_of: &'static [&'static str],
 }
 
@@ -61,9 +61,9 @@ pub struct Key {
     pub name: &'static str,
     pub kind: Kind,
     pub required: bool,
-    /// As it would be written in the file, or words that say what happens without the key.
+    /// The default as the file would have it, or words that say what happens without the key.
     pub default: Option<String>,
-    /// The protocols of the listener that it belongs to, with `, ` between them; `None`: every one.
+    /// The protocols of the listener to which the key belongs, separated by `, `; `None` means every protocol.
     pub only: Option<&'static str>,
     pub doc: String,
 }
@@ -83,14 +83,14 @@ impl Object {
         articles.iter().find_map(|article| self.noun.strip_prefix(article)).unwrap_or(self.noun)
     }
 
-    /// As an anchor and the name of a definition: "limits-of-a-cluster".
+    /// For an anchor and the name of a definition: "limits-of-a-cluster".
     pub fn slug(&self) -> String {
         self.name().replace(' ', "-").to_lowercase()
     }
 }
 
 impl Kind {
-    /// Every object that a value of this kind can hold, the outer ones first, each once.
+    /// Every object that a value of this kind can hold, outer objects first, each once.
     pub fn objects(&self) -> Vec<&'static Object> {
         let mut found = Vec::new();
         self.collect(&mut found);
@@ -126,7 +126,7 @@ impl Kind {
         }
     }
 
-    /// The same without the keys of objects.
+    /// The same, without the keys of objects.
     fn short(&self) -> String {
         match self {
             Self::Object(object) => object.noun.to_owned(),
@@ -168,7 +168,7 @@ pub fn paragraph(lines: &[&str]) -> String {
 /// }
 /// ```
 ///
-/// Every field is `Option<Located<Type>>`: `None` where the key was not written, or was wrong and the report says so.
+/// Every field is `Option<Located<Type>>`: `None` if the key was not written, or was wrong and the report says so.
 macro_rules! keys {
     (
         $(#[doc = $about:literal])*

@@ -1,17 +1,17 @@
-//! What is wrong with a file, and where. Collected, never thrown: a reader goes on after an error, so that one run tells all of them.
+//! Errors of a file and their places. The reader collects them and goes on after each, so that one run reports all errors.
 
 use std::fmt;
 
-/// Diagnostics that one file can have; those after it are counted, not kept. A file with more is not the file that was meant.
+/// The most diagnostics that one file can have. Later ones are counted but not kept: a file with more is most likely the wrong file.
 pub const DIAGNOSTICS_MAX: usize = 100;
 
-/// Characters of the source line shown around the place, so that a line of megabytes does not flood the terminal.
+/// Characters of the source line that are shown around the place, so that a line of megabytes does not flood the terminal.
 const EXCERPT_CHARS_MAX: usize = 160;
 
 /// Characters of the operator's own text that a message repeats.
 const QUOTE_CHARS_MAX: usize = 60;
 
-/// The location of something in the file. Both numbers begin at 1; columns count characters.
+/// A place in the file. Both numbers begin at 1, and columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     pub line: usize,
@@ -19,7 +19,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Where a file begins: the place of what is not there at all.
+    /// The beginning of the file: the place of an error about something that is missing.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -28,7 +28,7 @@ impl Location {
 /// `Display` is one line: `FILE:LINE:COLUMN: message; hint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// As the caller named it.
+    /// The file name as the caller gave it.
     pub file: String,
     /// From 1.
     pub line: usize,
@@ -36,22 +36,22 @@ pub struct Diagnostic {
     pub column: usize,
     /// What is wrong.
     pub message: String,
-    /// What would be right, where that is known.
+    /// What would be right, if known.
     pub hint: Option<String>,
-    /// The line of the file, and the characters in front of the place in it; `None` where there is no such line.
+    /// The line of the file and the number of characters before the place; `None` if the file has no such line.
     pub excerpt: Option<Excerpt>,
 }
 
-/// A line of a file, shortened on both sides where it is very long.
+/// A line of a file, shortened on both sides if it is very long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// Without its end, and without control characters other than tabs.
+    /// The line without its end and without control characters other than tabs.
     pub text: String,
-    /// Characters of `text` in front of the place.
+    /// Characters of `text` before the place.
     pub before: usize,
 }
 
-/// Everything that is wrong with a file, in the order of the file; never empty.
+/// All errors of a file, in the order of the file; never empty.
 ///
 /// `Display` shows each with its source line and a caret under the place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Excerpt {
         Self { text: text.trim_end().to_owned(), before: before - skipped }
     }
 
-    /// What stands in front of the caret: tabs stay tabs, so that the caret lands under its character however wide they are shown.
+    /// The text before the caret. Tabs stay tabs, so that the caret is under its character whatever the width of a tab.
     fn margin(&self) -> String {
         let mut margin: String =
             self.text.chars().take(self.before).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
@@ -129,11 +129,11 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Where the readers leave what they find wrong.
+/// Collects the errors that the readers find.
 #[derive(Debug, Default)]
 pub struct Report {
     found: Vec<(Location, Wrong)>,
-    /// Those beyond `DIAGNOSTICS_MAX`.
+    /// The number of errors beyond `DIAGNOSTICS_MAX`.
     dropped: usize,
 }
 
@@ -150,7 +150,7 @@ impl Report {
         self.found.is_empty()
     }
 
-    /// In the order of the file. What an alias repeats is told once: its errors have the place of the anchor.
+    /// Returns the errors in the order of the file. An error within an alias has the place of its anchor and is reported once.
     pub fn into_errors(mut self, file: &str, text: &str) -> Errors {
         self.found.sort_by(|a, b| (a.0, &a.1.message).cmp(&(b.0, &b.1.message)));
         self.found.dedup();
@@ -159,11 +159,11 @@ impl Report {
         {
             self.found.push((*last, Wrong::new(format!("{} more errors are not shown", self.dropped))));
         }
-        // YAML ends a line at a lone CR too (YAML 1.2 section 5.4).
+        // A lone CR also ends a line in YAML (YAML 1.2 section 5.4).
         let mut lines = text.lines().flat_map(|line| line.split('\r')).enumerate();
         let mut current: Option<(usize, &str)> = None;
         let diagnostics = self.found.into_iter().map(|(location, wrong)| {
-            // The places are sorted: one walk over the lines serves all of them.
+            // The places are sorted, so one pass over the lines serves all of them.
             while current.is_none_or(|(index, _)| index + 1 < location.line) {
                 match lines.next() {
                     Some(next) => current = Some(next),
@@ -199,7 +199,7 @@ pub fn ticked(key: &str) -> String {
     format!("`{}`", quoted.trim_matches('"'))
 }
 
-/// The nearest of `known` to what was written, when it is near enough to be what was meant.
+/// The nearest of `known` to the written text, if it is near enough to be what the operator meant.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // The cost is the product of both lengths, and no known name is longer than this.
     if written.len() > 64 {

@@ -1,10 +1,11 @@
-//! YAML text to model, with every error at its place.
+//! Turns YAML text into the model, and reports every error with its place.
 //!
-//! Job: read a file into a [`model::Snapshot`], or tell everything that is wrong with it and what would be right; describe what a file may
-//! hold, for editors ([`schema()`]) and for people ([`reference()`]). Not its job: opening files, sockets or names.
+//! Its job is to read a file into a [`model::Snapshot`], or to report everything that is wrong with it and what would be right. It also
+//! describes the file for editors ([`schema()`]) and for people ([`reference()`]). It does not open files or sockets, and does not resolve
+//! names.
 //!
-//! Text becomes a tree of nodes (`yaml`), the nodes become raw values by a table of keys (`raw`, read by `read`), and the raw values become
-//! the model (`lower`). Each step reports what it finds and goes on, so that one run tells all errors.
+//! Text becomes a tree of nodes (`yaml`), the nodes become raw values according to a table of keys (`raw`, read by `read`), and the raw
+//! values become the model (`lower`). Each step reports what it finds and goes on, so that one run reports all errors.
 #![forbid(unsafe_code)]
 
 mod defaults;
@@ -34,20 +35,20 @@ use diagnostic::{Location, Report, Wrong};
 use raw::RawFile;
 use read::Read;
 
-/// The snapshot that a file means. Files that it names by relative paths are seen from its own folder.
+/// Parses a file into a snapshot. Relative file names in it are resolved from the directory of the file.
 ///
 /// # Errors
-/// Everything that is wrong with it (at most a hundred things), in its order; never empty.
+/// Returns everything that is wrong with the file (at most a hundred errors), in the order of the file; never empty.
 pub fn parse(file_name: &str, text: &str, generation: Generation) -> Result<Snapshot, Errors> {
     read_file(file_name, text, generation).map(|file| file.snapshot)
 }
 
-/// The same, with what is known of the file itself.
+/// As [`parse`], and also returns what the file says about itself.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<File, Errors> {
-    // RFC 3629 section 6: a byte order mark is a signature and not text.
+    // RFC 3629 section 6: a byte order mark is a signature, not text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let base = Path::new(file_name).parent().unwrap_or(Path::new(""));
     let mut report = Report::default();
@@ -67,46 +68,46 @@ pub fn read_file(file_name: &str, text: &str, generation: Generation) -> Result<
 
 /// A file that was read.
 pub struct File {
-    /// What it means.
+    /// The snapshot that it describes.
     pub snapshot: Snapshot,
-    /// Whether it is to be read again when it, or a certificate or key that it names, changes.
+    /// Whether to read it again when it changes, or when a certificate or key that it names changes.
     pub watch: bool,
-    /// Where what stands in it.
+    /// The places of the files that it names.
     pub written: Written,
 }
 
 impl From<Snapshot> for File {
-    /// What no file says.
+    /// For a snapshot that does not come from a file.
     fn from(snapshot: Snapshot) -> Self {
         Self { snapshot, watch: false, written: Written::default() }
     }
 }
 
-/// The text of a file that was read, for what is found wrong later: what is in the files that it names.
+/// The text of a file that was read, for errors that are found later in the files that it names.
 #[derive(Default)]
 pub struct Written {
     name: String,
     text: String,
-    /// By who names a file, as in "listener web", and which; `None`: its TLS as a whole.
+    /// By the owner, such as "listener web", and the file; `None` stands for its TLS as a whole.
     locations: HashMap<(String, Option<PathBuf>), Location>,
 }
 
-/// One thing that is wrong with a file that the configuration names.
+/// An error in a file that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongFile {
-    /// Who names it: "listener web", "cluster app".
+    /// The part of the configuration that names it: "listener web", "cluster app".
     pub owner: String,
-    /// Which; `None`: it is not a file that is wrong, but how TLS is set up with it.
+    /// The file. `None` if no single file is wrong, but the TLS settings as a whole.
     pub file: Option<PathBuf>,
     /// What is wrong.
     pub message: String,
-    /// What would be right, where that is known.
+    /// What would be right, if known.
     pub hint: Option<String>,
 }
 
 impl Written {
-    /// The same as errors of the configuration file, each where the file is named. A snapshot that no file says has no places: they are
-    /// told without.
+    /// Returns these as errors of the configuration file, at the place where it names the wrong file. A snapshot that does not come from a
+    /// file has no places, so its errors have none.
     pub fn errors(&self, wrong: Vec<WrongFile>) -> String {
         if self.text.is_empty() {
             let line = |WrongFile { owner, message, hint, .. }| format!("{owner}: {}", Wrong { message, hint });
@@ -122,17 +123,17 @@ impl Written {
     }
 }
 
-/// The vip that a description means: what a file would have under its name.
+/// Parses the description of one vip: the text that a file would have under the vip's name.
 ///
 /// # Errors
-/// Everything that is wrong with it, one a line. Without places: nobody sees the text around it.
+/// Returns everything that is wrong with it, one error per line, without places, because the operator does not see the text around it.
 pub fn parse_vip(name: &str, description: &str) -> Result<Vip, String> {
-    // As a JSON string the name is one scalar of YAML, whatever it holds; indented, the description cannot leave its place.
+    // As a JSON string the name is one YAML scalar, whatever it contains. Because the description is indented, it cannot leave its place.
     let name = serde_json::Value::from(name);
     let indented: String = description.lines().map(|line| format!("    {line}\n")).collect();
     let text = format!("vips:\n  {name}:\n{indented}");
     match parse("", &text, Generation(0)) {
-        Ok(mut snapshot) => snapshot.vips.pop().ok_or_else(|| "this describes no vip".to_owned()),
+        Ok(mut snapshot) => snapshot.vips.pop().ok_or_else(|| "the text describes no vip".to_owned()),
         Err(errors) => {
             let line = |wrong: &Diagnostic| match &wrong.hint {
                 Some(hint) => format!("{}; {hint}", wrong.message),
@@ -143,8 +144,8 @@ pub fn parse_vip(name: &str, description: &str) -> Result<Vip, String> {
     }
 }
 
-/// What `steelyard proxy --listen ADDRESS --to A,B` means: one listener that sends everything to one cluster, all else as in a file that says
-/// no more than that.
+/// The snapshot for `steelyard proxy --listen ADDRESS --to A,B`: one listener that sends everything to one cluster, with defaults for
+/// everything else.
 pub fn proxy_snapshot(listen: SocketAddr, to: &[EndpointAddress], tcp: bool) -> Snapshot {
     let endpoint =
         |address: &EndpointAddress| Endpoint { address: address.clone(), weight: defaults::WEIGHT, host: None };

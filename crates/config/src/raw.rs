@@ -1,6 +1,7 @@
-//! The file as it is written: every key, its type, its default and its meaning. The one definition that all else comes from.
+//! The file as it is written: every key with its type, its default and its meaning. This is the only definition; everything else is derived
+//! from it.
 //!
-//! What the values mean together is the business of [`crate::lower`].
+//! [`crate::lower`] decides what the values mean together.
 
 use std::sync::LazyLock;
 
@@ -30,28 +31,38 @@ static PING: LazyLock<Ping> = LazyLock::new(Ping::default);
 keys! {
     /// The whole file.
     pub struct RawFile as "the file" {
-        /// Where the control API listens, and `/metrics`, `/healthz` and `/readyz`. It has no passwords, and may change everything: only a
-        /// loopback address is taken, or a Unix socket, as `unix:/run/steelyard/admin.sock`, which only the user of the process and root reach.
+        /// The address of the control API, `/metrics`, `/healthz` and `/readyz`. The control API has no authentication and can change
+        /// everything. Therefore only a loopback address is allowed, or a Unix socket such as `unix:/run/steelyard/admin.sock`, which only
+        /// root and the user of the process can open.
         optional admin: Admin, default "not opened";
-        /// Where `/metrics`, `/healthz` and `/readyz` are answered as well, and nothing else: any address, for scrapers and probes on other hosts.
+        /// A second address for `/metrics`, `/healthz` and `/readyz`, and nothing else. Any address is allowed, for scrapers and probes on
+        /// other hosts.
         optional metrics: Bind, default "not opened";
-        /// Where one line goes for each request (HTTP) or connection (TCP): a file, or `stdout`; or an object that says the format too.
-        optional access_log: RawAccessLog, default "none written";
-        /// How names among the endpoints are resolved.
+        /// The log with one line for each request (HTTP) or connection (TCP): a file, or `stdout`, or an object that also sets the format.
+        optional access_log: RawAccessLog, default "none";
+        /// How host names of endpoints are resolved.
         optional dns: RawDns, default "as below";
-        /// Whether this file and the certificates and keys that it names are read again when they change: what is saved is served within two seconds, and a file with an error leaves everything as it is. `false`: only on `steelyard reload` and SIGHUP.
+        /// Whether to read this file, and the certificates and keys that it names, again when they change. A saved change takes effect
+        /// within two seconds; a file with an error leaves everything as it is. With `false`, only `steelyard reload` and SIGHUP read them
+        /// again.
         optional watch: Flag, default defaults::WATCH.to_string();
-        /// The longest a drain takes after SIGTERM before the connections that are left are cut. Listeners that a reload removes drain without limit.
+        /// How long a drain lasts after SIGTERM before the remaining connections are closed. Listeners that a reload removes drain without
+        /// a limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
-        /// Memory that the whole process may use: its resident anonymous memory, without what the kernel holds for sockets. From three quarters of it on, buffers shrink; from seven eighths on, new connections and requests are refused (503, `memory_full`), and the last eighth is for what is under way.
-        optional memory_max: ByteSize<{ 32 << 20 }, { 1 << 50 }>, default "three quarters of the host's memory, or of the control group's limit (cgroup v2) if that is less";
-        /// Where connections arrive. The name is the label of the listener's metrics. A file has `listeners` or `vips`, or both.
+        /// Memory that the whole process may use: its resident anonymous memory, not counting kernel memory for sockets. From three
+        /// quarters of the limit on, buffers shrink. From seven eighths on, new connections and requests are refused (503, `memory_full`),
+        /// and the last eighth is left for work in progress.
+        optional memory_max: ByteSize<{ 32 << 20 }, { 1 << 50 }>, default "three quarters of the host's memory, or of the control group's \
+            limit (cgroup v2) if that is less";
+        /// Addresses that accept connections. The name becomes a label of the listener's metrics. A file has `listeners` or `vips`, or
+        /// both.
         optional listeners: Named<Label, RawListener>, default "none";
-        /// Who serves them. The name is what `to` names, and the label of the cluster's metrics.
+        /// Endpoints that serve the requests. `to` refers to a cluster by its name, which is also a label of the cluster's metrics.
         optional clusters: Named<Label, RawCluster>, default "none";
-        /// Virtual addresses that the kernel balances. The name is the label of the vip's metrics. `{}` where they come by `steelyard vip add`.
+        /// Virtual addresses that the kernel balances. The name becomes a label of the vip's metrics. Write `{}` if you add vips with
+        /// `steelyard vip add`.
         optional vips: Named<Label, RawVip>, default "none";
-        /// What all vips share.
+        /// Settings that all vips share.
         optional kernel_plane: RawKernelPlane, default "as below";
     }
 }
@@ -59,76 +70,84 @@ keys! {
 keys! {
     /// One line for each request or connection.
     pub struct RawAccessLogObject as "an access log" {
-        /// The file that lines are added to; `stdout` or `"-"` is standard output.
+        /// The file to append to; `stdout` or `"-"` is standard output.
         optional path: LogFile, default "stdout";
-        /// How a line is written.
+        /// The format of a line.
         optional format: OneOf<AccessLogFormat>, default word(&defaults::ACCESS_LOG_FORMAT);
     }
 }
 
 keys! {
-    /// How names among the endpoints are resolved. Every address of a name is an endpoint for as long as its TTL says.
+    /// How host names of endpoints are resolved. Each address of a name is an endpoint until its TTL expires.
     pub struct RawDns as "the resolver" {
-        /// Addresses of name servers; the port is 53 where none is given.
+        /// Addresses of name servers; the default port is 53.
         optional servers: OneOrMany<Server>, default "those of resolv.conf";
-        /// A TTL is raised to this: one of zero would ask at every request.
+        /// The lower limit for a TTL: with a TTL of zero, every request would cause a query.
         optional ttl_min: Positive, default duration_text(Dns::default().ttl_min);
-        /// And lowered to this.
+        /// The upper limit for a TTL.
         optional ttl_max: Positive, default duration_text(Dns::default().ttl_max);
     }
 }
 
 keys! {
-    /// An address on which connections are accepted, and what is spoken there.
+    /// An address that accepts connections, and the protocol that it speaks.
     pub struct RawListener as "a listener", one of [to, routes] {
         /// The address and port. `:8080` is port 8080 of every address, IPv4 and IPv6.
         required bind: Bind;
-        /// What is spoken.
+        /// The protocol of the connections.
         required protocol: OneOf<ProtocolName>;
         /// The cluster that every connection (TCP) or request (HTTP) goes to.
         optional to: Label;
-        /// Which request goes to which cluster. The first route that matches wins, the more specific host first.
+        /// Rules that send requests to clusters. The first matching route wins, and a more specific host comes before a less specific one.
         optional routes: Many<RawRoute>, only "http, tls_passthrough";
-        /// Certificates, and what else is asked of a connection before anything is spoken. Must be there with protocol https.
+        /// Certificates and requirements for clients. Required with protocol https.
         optional tls: RawListenerTls, default "none", only "https";
-        /// Every connection begins with a PROXY protocol header, v1 or v2, and is refused without one. For listeners behind another balancer.
+        /// Every connection must begin with a PROXY protocol header, v1 or v2; others are refused. For listeners behind another load
+        /// balancer.
         optional proxy_protocol: Flag, default "false";
-        /// What clients may ask.
+        /// Limits on what clients may send.
         optional limits: RawListenerLimits, default "as below";
-        /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are believed and extended. From all others they are replaced.
+        /// Addresses or networks whose `X-Forwarded-*` and `Forwarded` headers are trusted and extended. The headers of all other clients
+        /// are replaced.
         optional trusted_proxies: OneOrMany<Network>, default "none", only "http";
         /// The headers that tell the endpoint about the client.
         optional forwarded: OneOf<ForwardedHeaders>, default word(&defaults::FORWARDED), only "http";
-        /// How the paths of requests are compared with those of routes, and passed on.
+        /// How the paths of requests are compared with the paths of routes, and how they are forwarded.
         optional paths: RawPaths, default "as below", only "http";
-        /// A client of HTTP/1 that ends its side of the connection (FIN) before its response is complete has left: its request leaves the queue, or the connection to the endpoint is closed. With `false` it still gets its response, because a FIN cannot tell a client that has left from one that has nothing more to send. A reset ends the request in either case.
+        /// If a HTTP/1 client ends its side of the connection (FIN) before its response is complete, treat the client as gone: its request
+        /// leaves the queue, or the connection to the endpoint is closed. With `false` it still gets its response, because a FIN cannot
+        /// tell a client that has left from a client that has nothing more to send. A reset ends the request in either case.
         optional abort_on_half_close: Flag, default "false", only "http";
-        /// From the first byte of a request, or from accept, to the end of its headers; then 408. Also the longest that a TLS handshake takes.
+        /// From the first byte of a request, or from accept, to the end of its headers; then 408. It also limits a TLS handshake.
         optional header_timeout: Positive, default duration_text(LIMITS.header_timeout), only "http, tls_passthrough";
-        /// The longest silence within a request body (then 408), or while the client does not read its response (then the connection is closed). Where `min_rate` gives it less, that counts.
+        /// The longest pause within a request body (then 408), or while the client does not read its response (then the connection is
+        /// closed). A shorter limit from `min_rate` takes precedence.
         optional stall_timeout: Positive, default duration_text(LIMITS.stall_timeout), only "http";
-        /// The least that a client has to send of its body, or to take of its response, while it is waited for; then 408, or the connection is closed. `off`: only silence is judged, by `stall_timeout`. A call of gRPC may be silent between its messages.
+        /// The rate at which a client must send its body, or read its response, while Steelyard waits for it; a slower client gets 408, or
+        /// its connection is closed. With `off`, only `stall_timeout` applies. A gRPC call may be silent between its messages.
         optional min_rate: RawMinRate, default "on, as below", only "http";
-        /// PING to a client of HTTP/2 that is silent while a request is under way. `off`: it is not asked.
+        /// Sends PING to a HTTP/2 client that is silent while a request is in progress. `off`: never.
         optional ping: RawPing, default "on, as below", only "http";
-        /// HTTP: how long a kept-alive connection may wait for its next request. TCP: the longest silence of both directions together. Then it is closed.
+        /// HTTP: how long a kept-alive connection may wait for its next request. TCP: how long both directions may be silent. After that
+        /// the connection is closed.
         optional idle_timeout: Positive, default format!(
             "{} (http), {} (tcp)", duration_text(LIMITS.idle_timeout), duration_text(defaults::TCP_IDLE_TIMEOUT)
         );
-        /// The longest silence of both sides of a tunnel (WebSocket, after 101); then it is closed.
+        /// How long both sides of a tunnel (WebSocket, after 101) may be silent; then it is closed.
         optional tunnel_idle_timeout: Positive, default duration_text(LIMITS.tunnel_idle_timeout), only "http";
     }
 }
 
 keys! {
-    /// How connections are encrypted. Files are read again when they change; a pair that does not fit leaves the old one in use. A path that does not begin with `/` is
-    /// seen from the folder of this file.
+    /// How connections are encrypted. Files are read again when they change; if a new certificate and key do not match, the old pair stays
+    /// in use. A path that does not begin with `/` is relative to the directory of this file.
     pub struct RawListenerTls as "the TLS of a listener" {
-        /// Which is shown follows from the name that the client asks for and the names in the certificates; the first is shown where none fits.
+        /// Steelyard picks a certificate by the name that the client asks for and the names in the certificates; if none matches, it uses
+        /// the first.
         required certificates: Many<RawCertificate>;
-        /// Clients must show a certificate.
-        optional client_ca: RawClientCa, default "none asked for";
-        /// Older versions are refused.
+        /// Requires a certificate from clients.
+        optional client_ca: RawClientCa, default "not required";
+        /// The oldest version that is accepted.
         optional min_version: OneOf<TlsVersion>, default word(&defaults::TLS_MIN_VERSION);
     }
 }
@@ -136,7 +155,7 @@ keys! {
 keys! {
     /// A certificate and its key.
     pub struct RawCertificate as "a certificate" {
-        /// A PEM file: the certificate, then those that lead to the root.
+        /// A PEM file: the certificate, followed by the certificates that lead to the root.
         required cert: FileName;
         /// A PEM file: the private key.
         required key: FileName;
@@ -146,11 +165,12 @@ keys! {
 }
 
 keys! {
-    /// Whose certificates clients must show.
+    /// The CA of the certificates that clients must present.
     pub struct RawClientCa as "a client CA" {
-        /// For these names only. A request for one of them over a connection that was made for another name is answered 421.
+        /// Require the certificate only for these names. A request for one of them on a connection that was made for another name is
+        /// answered 421.
         optional hosts: OneOrMany<HostText>, default "every host";
-        /// A PEM file: those who may have signed them.
+        /// A PEM file with the CA certificates that may have signed them.
         required ca: FileName;
     }
 }
@@ -158,91 +178,102 @@ keys! {
 keys! {
     /// How connections to endpoints are encrypted.
     pub struct RawClusterTls as "the TLS of a cluster" {
-        /// The name that an endpoint's certificate must carry, and that is asked for.
+        /// The name that Steelyard asks for, and that an endpoint's certificate must have.
         optional server_name: HostHeader, default "the name in the endpoint's address, or the address";
-        /// A PEM file: those who may have signed it.
-        optional ca: FileName, default "those that this host trusts";
-        /// Shown to endpoints that ask for one.
-        optional certificate: RawCertificate, default "none shown";
-        /// false: any certificate is believed. For tests and nothing else.
+        /// A PEM file with the CA certificates that may have signed it.
+        optional ca: FileName, default "the CA certificates that this host trusts";
+        /// The certificate to present to endpoints that ask for one.
+        optional certificate: RawCertificate, default "none";
+        /// false: accept any certificate. Only for tests.
         optional verify: Flag, default "true";
     }
 }
 
 keys! {
-    /// What clients may ask of a listener. Each refusal is counted with its reason.
+    /// Limits on what clients may send to a listener. Metrics count each refusal with its reason.
     pub struct RawListenerLimits as "the limits of a listener" {
-        /// Open connections; one more is answered 503 (HTTP) or closed (TCP).
+        /// Open connections; a connection above the limit is answered 503 (HTTP) or closed (TCP).
         optional connections: Int<1, 10_000_000>, default defaults::CONNECTIONS_MAX.to_string();
-        /// The request line and the headers together; more is answered 431, or 414 where the request line alone is too long. From 1KiB to 1MiB.
+        /// Size of the request line and the headers together; a larger request is answered 431, or 414 if the request line alone is too
+        /// long. From 1KiB to 1MiB.
         optional header_bytes: ByteSize<1024, 1_048_576>, default size_text(LIMITS.header_bytes_max as u64), only "http";
-        /// Header fields of one request; more is answered 431.
+        /// Header fields of one request; a request with more is answered 431.
         optional header_count: Int<1, 256>, default LIMITS.header_count_max.to_string(), only "http";
-        /// A request body; more is answered 413.
+        /// Size of a request body; a larger body is answered 413.
         optional body_bytes: ByteSize<0, { u64::MAX }>, default "no limit", only "http";
-        /// Requests on one connection; the last is answered with `Connection: close`, or followed by GOAWAY.
+        /// Requests on one connection; the response to the last one has `Connection: close`, or GOAWAY follows it.
         optional requests_per_connection: Int<1, 1_000_000_000>, default "no limit", only "http";
-        /// Requests at once on one connection of HTTP/2; clients are told.
+        /// Concurrent requests on one HTTP/2 connection. Clients learn this limit from SETTINGS.
         optional streams_per_connection: Int<1, 10_000>, default LIMITS.streams_per_connection_max.to_string(), only "http";
     }
 }
 
 keys! {
-    /// Routes, rewrites and redirects see a path in its normal form (RFC 3986 section 6.2.2): `%61` is `a`, other escapes are in upper case, and `.` and `..` are resolved. So `/%61dmin` and `/x/../admin` take the route of `/admin`. A route's own path is put into the same form, but a regular expression is not.
+    /// Routes, rewrites and redirects see a path in its normal form (RFC 3986 section 6.2.2): `%61` is `a`, other escapes are in upper
+    /// case, and `.` and `..` are resolved. So `/%61dmin` and `/x/../admin` take the route of `/admin`. A route's own path is also put into
+    /// this form, but a regular expression is not.
     pub struct RawPaths as "the paths of a listener" {
-        /// In the normal form `//` is `/`, so that `//admin` takes the route of `/admin`.
+        /// Treat `//` as `/` in the normal form, so that `//admin` takes the route of `/admin`.
         optional merge_slashes: Flag, default PATHS.merge_slashes.to_string();
-        /// Which form an endpoint is asked for where no route rewrites the path, and a redirect that keeps the path leads to.
+        /// The form of the path that an endpoint gets if no route rewrites it, and that a redirect keeps.
         optional forward: OneOf<ForwardPath>, default word(&PATHS.forward);
-        /// Answer 400 to a path that others may read differently: with `%2F`, with `\` or `%5C`, with a control character such as `%00`, with a `%` that begins no escape, with a segment such as `..;x`, or with `//..`, which depends on whether slashes are merged first.
+        /// Answer 400 to a path that other software may read differently: with `%2F`, with `\` or `%5C`, with a control character such as
+        /// `%00`, with a `%` that begins no escape, with a segment such as `..;x`, or with `//..`, which depends on whether slashes are
+        /// merged first.
         optional refuse_ambiguous: Flag, default PATHS.refuse_ambiguous.to_string();
     }
 }
 
 keys! {
-    /// Conditions on a request, all of which must hold, and what becomes of what meets them. A route without conditions takes every request.
+    /// Conditions on a request, all of which must hold, and the action for requests that meet them. A route without conditions takes every
+    /// request.
     pub struct RawRoute as "a route", one of [to, redirect] {
         /// The label of the route's metrics.
         optional name: RouteName, default "made from the conditions", only "http";
-        /// One of these: `shop.example.com`, or `*.example.com` for one label or more in front. Compared without port and case.
+        /// Any of these hosts: `shop.example.com`, or `*.example.com` for one or more labels in front. The port and the case are ignored.
         optional hosts: OneOrMany<HostText>, default "every host", only "http";
-        /// Text is a prefix on the boundaries of segments: `/api` and `/api/` take `/api`, `/api/` and `/api/x`, but not `/apix`. It is no pattern, and `*` is refused. The query is no part of it.
+        /// Plain text is a prefix that ends at a segment boundary: `/api` and `/api/` both take `/api`, `/api/` and `/api/x`, but not
+        /// `/apix`. It is not a pattern, and `*` is refused. The query is not part of the path.
         optional path: RawPath, default "every path", only "http";
-        /// One of these. Case matters.
+        /// Any of these methods. Case matters.
         optional methods: OneOrMany<Method>, default "every method", only "http";
-        /// All of these: names of headers, each with the text that one of its values must be.
-        optional headers: Named<HeaderName, RawValue>, default "none asked for", only "http";
-        /// Calls of gRPC, and of gRPC-Web: `package.Service` for every method of the service, or `package.Service/Method`. Stands for `path` and `methods`, and for the content type; the cluster speaks HTTP/2.
-        optional grpc: GrpcName, default "not asked for", only "http";
-        /// All of these: names of cookies, each with the text that its value must be.
-        optional cookies: Named<CookieName, RawValue>, default "none asked for", only "http";
-        /// All of these: names of query parameters, each with the text that its decoded value must be.
-        optional query: Named<QueryName, RawValue>, default "none asked for", only "http";
-        /// The cluster that serves it; or a list of clusters and their weights, each of which gets its share of the requests. TLS that is passed through goes to one cluster.
+        /// All of these headers: each name with the text that one of its values must equal.
+        optional headers: Named<HeaderName, RawValue>, default "any headers", only "http";
+        /// gRPC and gRPC-Web calls: `package.Service` for every method of the service, or `package.Service/Method`. It replaces `path` and
+        /// `methods`, and also checks the content type; the cluster must speak HTTP/2.
+        optional grpc: GrpcName, default "any request", only "http";
+        /// All of these cookies: each name with the text that its value must equal.
+        optional cookies: Named<CookieName, RawValue>, default "any cookies", only "http";
+        /// All of these query parameters: each name with the text that its decoded value must equal.
+        optional query: Named<QueryName, RawValue>, default "any query", only "http";
+        /// The cluster that serves the requests, or a list of clusters with weights that share them. With TLS passthrough it must be one
+        /// cluster.
         optional to: RawTo;
-        /// Send clients elsewhere.
+        /// Redirects clients to another URL.
         optional redirect: RawRedirect, only "http";
-        /// From the end of the request's headers to the end of the response's; then 504, and DEADLINE_EXCEEDED to a client of gRPC, whose own `grpc-timeout` counts where it is shorter.
+        /// From the end of the request's headers to the end of the response's headers; then the client gets 504, or DEADLINE_EXCEEDED if it
+        /// is a gRPC client. A shorter `grpc-timeout` of the client takes precedence.
         optional timeout: Positive, default "no limit", only "http";
-        /// When a request is sent again. `off`: never, but where a kept connection turns out to be closed.
+        /// When a failed request is sent again. `off`: only if a kept connection turns out to be closed.
         optional retry: RawRetry, default "another endpoint, twice at most, on connect_failure and reset", only "http";
-        /// Who gets a copy of requests. At most 4.
-        optional mirror: OneOrMany<RawMirror>, default "nobody", only "http";
-        /// What is changed of the headers that the endpoint gets.
-        optional request_headers: RawHeaderChanges, default "nothing", only "http";
-        /// What is changed of the headers of an endpoint's response. Those that Steelyard makes itself stay as they are.
-        optional response_headers: RawHeaderChanges, default "nothing", only "http";
-        /// What the endpoint is asked for.
+        /// Clusters that get a copy of requests. At most 4.
+        optional mirror: OneOrMany<RawMirror>, default "none", only "http";
+        /// Changes to the headers that the endpoint gets.
+        optional request_headers: RawHeaderChanges, default "none", only "http";
+        /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself stay as they are.
+        optional response_headers: RawHeaderChanges, default "none", only "http";
+        /// Changes to the request that the endpoint gets.
         optional rewrite: RawRewrite, default "what the client asked for", only "http";
-        /// How much one client may ask.
+        /// How many requests one client may make.
         optional rate_limit: RawRateLimit, default "no limit", only "http";
-        /// One of these is the name that the client asks for in its first message: `vault.example.com`, or `*.example.com` for one label or more in front.
-        optional sni: OneOrMany<HostText>, default "every name, and none", only "tls_passthrough";
+        /// Any of these names, as the client asks for it in its first message: `vault.example.com`, or `*.example.com` for one or more
+        /// labels in front.
+        optional sni: OneOrMany<HostText>, default "every name, and clients that send none", only "tls_passthrough";
     }
 }
 
 keys! {
-    /// A path that is not a prefix.
+    /// A path condition other than a prefix.
     pub struct RawPathObject as "a path", one of [exact, regex] {
         /// The whole path, byte for byte.
         optional exact: RoutePath;
@@ -252,11 +283,11 @@ keys! {
 }
 
 keys! {
-    /// A condition on a value that is not one text.
+    /// A condition on a value other than one text.
     pub struct RawValueObject as "a condition", one of [regex, present] {
         /// The whole value matches; case matters.
         optional regex: Pattern;
-        /// It is there, whatever its value.
+        /// The value is present, whatever it is.
         optional present: True;
     }
 }
@@ -264,38 +295,43 @@ keys! {
 keys! {
     /// Endpoints that serve the same thing, and the policy for choosing among them.
     pub struct RawCluster as "a cluster" {
-        /// Where they are: `address:port`, or `name:port` for a name that is resolved at run time. At least one.
+        /// Addresses of the endpoints: `address:port`, or `name:port` for a name that is resolved at run time. At least one.
         required endpoints: Many<RawEndpoint>;
-        /// What is spoken with them, where listeners speak HTTP. An endpoint of another version fails: nothing is tried out.
+        /// The protocol towards the endpoints, for HTTP listeners. Steelyard does not probe for it: an endpoint that speaks another version
+        /// fails.
         optional protocol: OneOf<UpstreamName>, default word(&UpstreamName::H1);
         /// How an endpoint is chosen.
         optional balance: RawBalance, default word(&CLUSTER.algorithm);
-        /// Clients come back to the endpoint that served them first. HTTP only.
-        optional sticky: RawSticky, default "not done";
+        /// Sends clients back to the endpoint that served them first. HTTP only.
+        optional sticky: RawSticky, default "off";
         /// An active probe of each endpoint.
-        optional health_check: RawHealthCheck, default "none: endpoints are thought healthy";
-        /// What real requests say about an endpoint. `off`: nothing.
+        optional health_check: RawHealthCheck, default "none: endpoints count as healthy";
+        /// Ejects endpoints that fail real requests. `off`: never.
         optional outlier: RawOutlier, default "on, as below";
-        /// When less than this share of the endpoints' weight is usable, health and ejection are ignored: the verdict is then more likely wrong than the endpoints.
+        /// If less than this share of the endpoints' weight is usable, health and ejection are ignored, because then the verdict is more
+        /// likely wrong than the endpoints.
         optional panic_threshold: Percent, default percent_text(CLUSTER.panic_threshold);
-        /// How long the weight of an endpoint takes to grow from a tenth to whole after it becomes usable.
+        /// How long it takes until an endpoint that has become usable has its whole weight. It begins with a tenth.
         optional slow_start: Wait, default duration_text(CLUSTER.slow_start);
-        /// The breaker.
+        /// Limits on the load of a cluster (its breaker).
         optional limits: RawClusterLimits, default "as below";
         /// From the start of the TCP handshake to its end.
         optional connect_timeout: Positive, default duration_text(CLUSTER.connect_timeout);
-        /// The longest silence of an endpoint while a response is due or under way; then 504, or the connection is cut where the headers have gone out. HTTP only.
+        /// The longest silence of an endpoint while a response is due or in progress; then 504, or the connection is closed if the headers
+        /// were already sent. HTTP only.
         optional response_timeout: Positive, default duration_text(CLUSTER.response_timeout);
-        /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so. HTTP only.
+        /// How long an unused upstream connection is kept. A shorter `Keep-Alive: timeout` of the endpoint takes precedence. HTTP only.
         optional idle_timeout: Positive, default duration_text(CLUSTER.idle_timeout);
-        /// PING to an endpoint that is silent while a request is under way; its next try is another endpoint's. `off`: it is not asked. HTTP/2 only.
+        /// Sends PING to an endpoint that is silent while a request is in progress; a retry goes to another endpoint. `off`: never. HTTP/2
+        /// only.
         optional ping: RawPing, default "on, as below";
-        /// Unused upstream connections kept by each worker for each endpoint; 0: none is used again. HTTP/1.1 only.
+        /// Unused upstream connections that each worker keeps for each endpoint; 0 means that connections are not reused. HTTP/1.1 only.
         optional idle_connections: Int<0, 1_000_000>, default CLUSTER.idle_connections_max.to_string();
-        /// The version of the PROXY protocol sent at the start of each upstream connection. HTTP connections are then not shared between clients.
-        optional proxy_protocol: OneOf<ProxyProtocol>, default "none sent";
-        /// Connections to the endpoints are encrypted. An empty mapping (`{}`) is enough.
-        optional tls: RawClusterTls, default "in the clear";
+        /// The version of the PROXY protocol header that is sent at the start of each upstream connection. HTTP connections are then not
+        /// shared between clients.
+        optional proxy_protocol: OneOf<ProxyProtocol>, default "none";
+        /// Encrypts connections to the endpoints. An empty mapping (`{}`) is enough.
+        optional tls: RawClusterTls, default "not encrypted";
     }
 }
 
@@ -304,13 +340,13 @@ keys! {
     pub struct RawEndpointObject as "an endpoint" {
         /// `address:port` or `name:port`.
         required address: EndpointText;
-        /// Relative to the others; 0 takes no new work.
+        /// Relative to the other weights; an endpoint with weight 0 takes no new work.
         optional weight: Int<0, 65535>, default defaults::WEIGHT.to_string();
     }
 }
 
 keys! {
-    /// An algorithm with something to say about it.
+    /// An algorithm with settings.
     pub struct RawBalanceObject as "a balance" {
         /// Consistent hashing: the same key goes to the same endpoint, from every Steelyard.
         required maglev: RawMaglev;
@@ -320,13 +356,14 @@ keys! {
 keys! {
     /// What is hashed.
     pub struct RawMaglev as "the settings of maglev" {
-        /// The client's address as trusted proxies report it, a header or a cookie. Where the header or cookie is missing: the address.
+        /// What to hash: the client's address as trusted proxies report it, a header or a cookie. If the header or cookie is missing, the
+        /// address counts.
         optional key: RawHashKey, default word(&KeyWord);
     }
 }
 
 keys! {
-    /// A part of the request that is hashed.
+    /// The part of the request to hash.
     pub struct RawHashKeyObject as "a hash key", one of [header, cookie] {
         /// The value of this header.
         optional header: HeaderName;
@@ -338,19 +375,20 @@ keys! {
 keys! {
     /// An active probe.
     pub struct RawHealthCheck as "a health check", one of [http, grpc, tcp] {
-        /// `GET` this path, in the protocol of the cluster, or in HTTP/1.1 from another `port`; the status must be in `expect`.
+        /// Send `GET` for this path, in the protocol of the cluster, or in HTTP/1.1 if another `port` is set; the status must be in
+        /// `expect`.
         optional http: HttpPath;
-        /// Ask `grpc.health.v1.Health/Check` about this service; it must be SERVING. `""` asks about the endpoint as a whole.
+        /// Call `grpc.health.v1.Health/Check` for this service; it must be SERVING. `""` asks about the endpoint as a whole.
         optional grpc: GrpcService;
         /// The TCP handshake must complete.
         optional tcp: True;
-        /// The `Host` header, or `:authority`. With `http` or `grpc`.
+        /// The `Host` header, or `:authority`. Only with `http` or `grpc`.
         optional host: HostHeader, default "the endpoint's address";
-        /// The status that counts as success, or the first and the last of them. With `http`.
+        /// The status that counts as success, or a range of them. Only with `http`.
         optional expect: StatusRange, default format!("{}-{}", defaults::EXPECTED_STATUSES.0, defaults::EXPECTED_STATUSES.1);
-        /// From the start of one probe to the start of the next, give or take a tenth.
+        /// The time from the start of one probe to the start of the next, plus or minus a tenth.
         optional interval: Positive, default duration_text(PROBE.interval);
-        /// For the whole probe.
+        /// The time for the whole probe.
         optional timeout: Positive, default duration_text(PROBE.timeout);
         /// Failures in a row that make a healthy endpoint unhealthy.
         optional unhealthy_after: Int<1, 1000>, default PROBE.unhealthy_after.to_string();
@@ -362,35 +400,41 @@ keys! {
 }
 
 keys! {
-    /// Passive ejection: real requests are the probe.
+    /// Passive ejection: real requests act as the probe.
     pub struct RawOutlierObject as "the outlier ejection" {
-        /// Answers of 500 to 599, failed connections, resets and timeouts in a row that eject an endpoint.
+        /// Responses from 500 to 599, failed connections, resets and timeouts in a row that eject an endpoint.
         optional consecutive_5xx: Int<1, 1_000_000>, default Outlier::default().consecutive_5xx.to_string();
-        /// For the first ejection; the n-th in a row lasts n times as long, at most ten times. It ends early when the endpoint proves that it works: by a health check that passes, but not after answers of 500 to 599; or by serving a request that had nowhere else to go.
+        /// The duration of the first ejection; the n-th in a row lasts n times as long, at most ten times. It ends early when the endpoint
+        /// proves that it works: by a health check that passes (unless it was ejected for responses from 500 to 599), or by serving a
+        /// request that had no other endpoint to go to.
         optional eject_for: Positive, default duration_text(Outlier::default().eject_for);
-        /// The share of the endpoints that may be ejected at once; one may always be, of two or more. When no more may be, an endpoint that takes no connections changes places with the ejected one that would be back first, if no other endpoint is known to work.
+        /// The share of the endpoints that may be ejected at once. With two or more endpoints, one may always be ejected. At the limit, an
+        /// endpoint that takes no connections replaces the ejected endpoint that would return first, if no other endpoint is known to work.
         optional max_ejected: Percent, default percent_text(Outlier::default().max_ejected);
     }
 }
 
 keys! {
-    /// The breaker: what a cluster takes before it refuses. Shared by all workers.
+    /// Limits on the load that a cluster takes before it refuses more. All workers share them.
     pub struct RawClusterLimits as "the limits of a cluster" {
-        /// Requests at once at each endpoint; of TCP, connections. An idle connection in the pool does not count, and requests that share one connection of HTTP/2 count one by one.
+        /// Concurrent requests at each endpoint, or connections with TCP. Idle connections in the pool do not count, and each request on a
+        /// shared HTTP/2 connection does.
         optional connections: Int<1, 10_000_000>, default "no limit";
-        /// Requests, or connections of TCP, that wait until an endpoint has room, in the whole cluster; one more is answered 503. One whose client leaves waits no longer.
+        /// Requests, or TCP connections, that may wait for room at an endpoint, in the whole cluster; further ones are answered 503. A
+        /// request whose client leaves stops waiting.
         optional pending: Int<0, 10_000_000>, default ClusterLimits::default().pending_max.to_string();
-        /// How long one waits; then 503.
+        /// How long a request may wait; then 503.
         optional pending_timeout: Positive, default duration_text(ClusterLimits::default().pending_timeout);
-        /// Requests at once on one connection of HTTP/2, or fewer where the endpoint allows fewer; then another connection is made.
+        /// Concurrent requests on one HTTP/2 connection, or fewer if the endpoint allows fewer; above it, another connection is made.
         optional streams_per_connection: Int<1, 10_000>, default ClusterLimits::default().streams_per_connection_max.to_string();
     }
 }
 
 keys! {
-    /// How slow a client may be. It begins with `grace`; what it moves gives it more time, and waiting for it takes the time away. Up to `stall_timeout` is kept for later.
+    /// How slow a client may be. It begins with `grace`; the bytes that it moves give it more time, and waiting for it uses the time up. It
+    /// can save up to `stall_timeout`.
     pub struct RawMinRateObject as "a minimum rate" {
-        /// So many bytes in each `per`, at least.
+        /// The bytes that a client must move in each `per`.
         optional bytes: ByteSize<1, { 1 << 40 }>, default size_text(MIN_RATE.bytes);
         /// See `bytes`.
         optional per: Positive, default duration_text(MIN_RATE.per);
@@ -400,16 +444,17 @@ keys! {
 }
 
 keys! {
-    /// When the other side of a connection of HTTP/2 is asked for a sign of life, and given up. An endpoint that answers and goes on in silence is asked again only after five minutes: gRPC servers close connections that ask more often.
+    /// When to send PING to the other side of an HTTP/2 connection, and when to give the connection up. An endpoint that answers and stays
+    /// silent gets the next PING only after five minutes, because gRPC servers close connections that send it more often.
     pub struct RawPingObject as "the setting of PING" {
-        /// When nothing has come for so long.
+        /// The silence after which PING is sent.
         optional after: Positive, default duration_text(PING.after);
-        /// When then nothing has come for so long, the connection is given up.
+        /// The silence after PING after which the connection is given up.
         optional timeout: Positive, default duration_text(PING.timeout);
     }
 }
 
-/// A value that is one text, or an object for what one text cannot say.
+/// A value that is a plain text, or an object for what plain text cannot express.
 macro_rules! text_or_object {
     ($(#[doc = $doc:literal])* $raw:ident = $text:ty | $object:ty) => {
         $(#[doc = $doc])*
@@ -472,7 +517,7 @@ text_or_object! {
     RawEndpoint = EndpointText | RawEndpointObject
 }
 text_or_object! {
-    /// An algorithm as it is, or with settings.
+    /// An algorithm alone, or with settings.
     RawBalance = OneOf<Algorithm> | RawBalanceObject
 }
 text_or_object! {
@@ -506,13 +551,13 @@ impl ProtocolName {
         word(&self)
     }
 
-    /// Whether a key that belongs to these protocols has a meaning here. What is said of HTTP holds within TLS too.
+    /// Whether a key for these protocols has a meaning here. Keys for HTTP have one within TLS too.
     pub fn has(self, only: &str) -> bool {
         only.split(", ").any(|name| name == self.name() || (name == "http" && self == Self::Https))
     }
 }
 
-/// What is spoken with endpoints.
+/// The protocol towards endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamName {
     H1,
@@ -530,7 +575,7 @@ impl UpstreamName {
 }
 
 impl RawCluster {
-    /// What is spoken with its endpoints; a word that could not be read is not taken for the default.
+    /// Whether it speaks HTTP/1.1 with its endpoints. A word that could not be read does not count as the default.
     pub fn speaks_h1(&self) -> bool {
         match &self.protocol {
             Some(protocol) => protocol.value.0 == UpstreamName::H1,
@@ -539,11 +584,11 @@ impl RawCluster {
     }
 }
 
-/// The one word among the hash keys.
+/// The only word among the hash keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyWord;
 
-/// The one word that turns something off.
+/// The word that turns something off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Off;
 
@@ -551,11 +596,11 @@ impl Choice for ProtocolName {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
         ("http", Self::Http, "HTTP/1.0 and HTTP/1.1, and HTTP/2 by prior knowledge"),
         ("https", Self::Https, "the same within TLS, where ALPN offers `h2` and `http/1.1`"),
-        ("tcp", Self::Tcp, "bytes, whatever they mean"),
+        ("tcp", Self::Tcp, "bytes, not interpreted"),
         (
             "tls_passthrough",
             Self::TlsPassthrough,
-            "TLS that is not opened, routed by the name that the client asks for",
+            "TLS that is not decrypted, routed by the name that the client asks for",
         ),
     ];
 }
@@ -573,7 +618,7 @@ impl Choice for KeyWord {
 }
 
 impl Choice for Off {
-    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[("off", Self, "not done")];
+    const CHOICES: &'static [(&'static str, Self, &'static str)] = &[("off", Self, "off")];
 }
 
 impl Choice for AccessLogFormat {
@@ -583,7 +628,7 @@ impl Choice for AccessLogFormat {
 
 impl Choice for ForwardPath {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
-        ("received", Self::Received, "what the client wrote"),
+        ("received", Self::Received, "the path that the client wrote"),
         ("normal", Self::Normal, "the normal form, which the routes saw"),
     ];
 }
@@ -593,7 +638,7 @@ impl Choice for ForwardedHeaders {
         ("x_forwarded", Self::XForwarded, "`X-Forwarded-For`, `-Proto` and `-Host`"),
         ("rfc7239", Self::Rfc7239, "`Forwarded`"),
         ("both", Self::Both, "all four"),
-        ("off", Self::Off, "none of them"),
+        ("off", Self::Off, "none"),
     ];
 }
 
@@ -622,7 +667,7 @@ impl Choice for ProxyProtocol {
         &[("v1", Self::V1, "a line of text"), ("v2", Self::V2, "a binary header")];
 }
 
-/// The keys of other balancers' files, and of Kubernetes, by what they would be in ours: the object, our key, theirs.
+/// Keys in the files of other load balancers and of Kubernetes, and ours for the same thing: the object, our key, their keys.
 const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
     (
         "the file",
@@ -657,13 +702,13 @@ const KEYS_OF_OTHERS: &[(&str, &str, &[&str])] = &[
     ("a health check", "http", &["path", "uri", "url"]),
 ];
 
-/// The key that another balancer calls by this name, where this object has it.
+/// The key of this object that another load balancer calls by this name.
 pub fn meant_by(key: &str, object: &Object) -> Option<&'static str> {
     let is_of = |names: &[&str]| names.iter().any(|name| name.eq_ignore_ascii_case(key));
     KEYS_OF_OTHERS.iter().find(|(noun, _, names)| *noun == object.noun && is_of(names)).map(|(_, ours, _)| *ours)
 }
 
-/// What has this key, when it is not what the operator gave it to.
+/// The object that has this key, if it is another one.
 pub fn owner_of(key: &str) -> Option<&'static str> {
     RawFile::kind().objects().into_iter().find(|object| object.key(key).is_some()).map(|object| object.noun)
 }

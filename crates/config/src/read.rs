@@ -1,4 +1,4 @@
-//! From nodes to raw values: what each kind of value accepts, with every error at its place.
+//! Turns nodes into raw values. It knows what each kind of value accepts and reports every error at its place.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::yaml::{Node, Value};
 pub trait Read: Sized {
     fn kind() -> Kind;
 
-    /// `None`: the report says why. `subject` names the value in messages: "`bind`", "an entry of `hosts`".
+    /// Returns `None` if the report says why. `subject` names the value in messages: "`bind`", "an entry of `hosts`".
     fn read(node: &Node, subject: &str, report: &mut Report) -> Option<Self>;
 }
 
@@ -19,11 +19,11 @@ pub trait Read: Sized {
 pub trait Scalar: Sized {
     fn kind() -> Kind;
 
-    /// The message follows the subject and a colon.
+    /// The message of the error follows the subject and a colon.
     fn parse(text: &str) -> Result<Self, Wrong>;
 }
 
-/// A scalar of a form: most of them.
+/// A scalar with a form, as most scalars are.
 pub trait Formed: Sized {
     const FORM: Form;
 
@@ -33,7 +33,7 @@ pub trait Formed: Sized {
 
 /// One of a few words.
 pub trait Choice: Clone + 'static {
-    /// The word, what it stands for, what it means.
+    /// The word, its value, its meaning.
     const CHOICES: &'static [(&'static str, Self, &'static str)];
 }
 
@@ -89,7 +89,7 @@ impl<T: Scalar> Read for T {
     }
 }
 
-/// "must be X, not a list".
+/// Builds the message "must be X, not a list".
 pub fn unexpected(subject: &str, kind: &Kind, found: &Value) -> Wrong {
     match found {
         Value::Null => Wrong::new(format!("{subject} has no value")).hint(format!("it must be {}", kind.expected())),
@@ -112,7 +112,8 @@ impl Read for Flag {
             Value::Scalar { text, plain: true } if text == "false" => return Some(Self(false)),
             Value::Scalar { text, .. } => {
                 let wrong = Wrong::new(format!("{subject} must be true or false, not {}", quoted(text)));
-                // YAML 1.1 took these; YAML 1.2 (section 10.3) does not, and one file must not mean two things.
+                // YAML 1.1 took these words for booleans and YAML 1.2 (section 10.3) does not. A file must not have two
+                // meanings.
                 let meant = match text.to_ascii_lowercase().as_str() {
                     "true" | "yes" | "on" => Some("write true, without quotes"),
                     "false" | "no" | "off" => Some("write false, without quotes"),
@@ -126,7 +127,7 @@ impl Read for Flag {
     }
 }
 
-/// `true`, where anything else would say what the absence of the key says.
+/// `true`. Any other value would say the same as leaving the key out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct True;
 
@@ -141,7 +142,7 @@ impl Read for True {
             Flag(false) => {
                 report.add(
                     node.location,
-                    Wrong::new(format!("{subject} can only be true")).hint("leave the key out otherwise"),
+                    Wrong::new(format!("{subject} can only be true")).hint("otherwise remove the key"),
                 );
                 None
             }
@@ -180,14 +181,16 @@ impl<T: Choice> Scalar for OneOf<T> {
         if let Some((_, value, _)) = T::CHOICES.iter().find(|(word, ..)| *word == text) {
             return Ok(Self(value.clone()));
         }
-        let wrong = Wrong::new(format!("{} is not known; it is {}", quoted(text), <Self as Scalar>::kind().expected()));
-        // Among a few words that the message lists anyway, a guess adds nothing.
+        let wrong =
+            Wrong::new(format!("{} is not valid; it must be {}", quoted(text), <Self as Scalar>::kind().expected()));
+        // With only a few words, which the message lists anyway, a guess adds nothing.
         let guess = nearest(text, T::CHOICES.iter().map(|(word, ..)| *word)).filter(|_| T::CHOICES.len() > 3);
         Err(guess.map(|word| format!("did you mean {word}?")).into_iter().fold(wrong, Wrong::hint))
     }
 }
 
-/// A list of at least one `T`. An empty one would hold for everything in the model, and for nothing to whoever wrote it.
+/// A list of at least one `T`. To the model an empty list would match everything, but the operator who wrote it would
+/// expect it to match nothing.
 #[derive(Debug)]
 pub struct Many<T>(pub Vec<Located<T>>);
 
@@ -202,7 +205,7 @@ impl<T: Read> Read for Many<T> {
             return None;
         };
         if items.is_empty() {
-            report.add(node.location, Wrong::new(format!("{subject} is empty")).hint("give at least one entry"));
+            report.add(node.location, Wrong::new(format!("{subject} is empty")).hint("add at least one entry"));
             return None;
         }
         let subject = format!("an entry of {subject}");
@@ -231,15 +234,15 @@ impl<T: Read> Read for OneOrMany<T> {
     }
 }
 
-/// Names that the operator gives, in the order of the file, each with a `V`. The names are of the form `K`.
+/// Names that the operator gives, each with a `V`, in the order of the file. The names have the form `K`.
 #[derive(Debug)]
 pub struct Named<K, V>(pub Vec<NamedEntry<K, V>>);
 
-/// A name and what it stands for.
+/// A name and its value.
 #[derive(Debug)]
 pub struct NamedEntry<K, V> {
     pub name: K,
-    /// `None`: the report says why.
+    /// `None` if the report says why.
     pub value: Option<V>,
 }
 
@@ -284,7 +287,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// `None` where the node is no mapping. Unknown, repeated and missing keys are reported, and the rest is read on.
+    /// `None` if the node is not a mapping. Reports unknown, repeated and missing keys, and goes on reading.
     pub fn of(node: &'a Node, object: &'static Object, subject: &str, report: &mut Report) -> Option<Self> {
         let Value::Map(pairs) = &node.value else {
             report.add(node.location, unexpected(subject, &Kind::Object(object), &node.value));
@@ -317,8 +320,8 @@ impl<'a> Fields<'a> {
             }
             [first, others @ ..] => {
                 for other in others {
-                    let message = format!("{} has `{}` beside `{}`", object.noun, other.key, first.key);
-                    report.add(other.location, Wrong::new(message).hint("write one of them"));
+                    let message = format!("{} has both `{}` and `{}`", object.noun, other.key, first.key);
+                    report.add(other.location, Wrong::new(message).hint("keep one of them"));
                 }
             }
             [] => {}
@@ -362,7 +365,7 @@ fn unknown(key: &str, object: &Object) -> Wrong {
     }
     match (nearest(key, object.names()), owner_of(key)) {
         (Some(name), _) => wrong.hint(format!("did you mean `{name}`?")),
-        // A short list helps more than where else the key has a meaning.
+        // A short list of keys helps more than the name of the object that has this key.
         (None, Some(owner)) if object.keys.len() > 4 => wrong.hint(format!("it is a key of {owner}")),
         (None, _) => wrong.hint(format!("it can be {}", keys_of(object.names()))),
     }

@@ -1,4 +1,4 @@
-//! The reference page: every key of the file, for people.
+//! The reference page: every key of the file, for people to read.
 
 use std::fmt::Write as _;
 
@@ -24,9 +24,9 @@ fn introduction() -> String {
 
 <!-- Made from crates/config/src/raw.rs. Change it there, then: cargo run -p config --example reference > docs/configuration.md -->
 
-A file is one YAML 1.2 document of at most {} MiB, nested at most {DEPTH_MAX} deep. `steelyard check -c FILE` tells everything that is wrong
-with it (up to {DIAGNOSTICS_MAX} things), each with its line, its column and what would be right, and opens nothing. `steelyard schema` prints
-the JSON schema, with which an editor completes and checks keys while you type. `examples/` has whole files.
+The configuration is one YAML 1.2 document of at most {} MiB, nested at most {DEPTH_MAX} deep. `steelyard check -c FILE` reports every error
+in it (up to {DIAGNOSTICS_MAX}), each with its line, its column and what would be right, and opens nothing. `steelyard schema` prints the
+JSON schema, with which an editor completes and checks keys while you type. `examples/` has whole files.
 
 How values are written:
 
@@ -35,12 +35,12 @@ How values are written:
 | duration | `500ms`, `30s`, `1.5m`, `1h`, `7d` | always with its unit: `ms`, `s`, `m`, `h`, `d` |
 | size | `512B`, `64KiB`, `10MB`, `5GiB` | always with its unit: `KiB` is 1024 bytes, `kB` is 1000 |
 | share | `50%` | always with the `%` |
-| yes or no | `true`, `false` | YAML 1.2 has no `yes`, `no` and `on`; `off` is written where a key says so |
-| list | `[a, b]` | where one value is enough, the brackets may be left out if the type says so; never empty |
+| yes or no | `true`, `false` | YAML 1.2 has no `yes`, `no` and `on`; some keys also accept `off` |
+| list | `[a, b]` | never empty; where the type allows a single value, the brackets are optional |
 | name of a listener or cluster | `web` | up to 64 letters, digits, `-`, `_` and `.` |
 
-Lists and mappings that are long (a megabyte) are written one entry a line, without brackets. An unknown key, a key written twice and a key that belongs to another protocol are errors. Anchors and aliases work; merge keys (`<<`) are not
-a part of YAML 1.2.
+Write long lists and mappings (a megabyte or more) with one entry per line and without brackets. An unknown key, a key written twice and a
+key that belongs to another protocol are errors. Anchors and aliases work; merge keys (`<<`) are not part of YAML 1.2.
 ",
         FILE_BYTES_MAX / (1024 * 1024)
     )
@@ -59,7 +59,7 @@ fn section(object: &Object, page: &mut String) {
     }
 }
 
-/// "A route" without its article, and with a capital.
+/// "A route" becomes "Route".
 fn title(object: &Object) -> String {
     let mut letters = object.name().chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
@@ -75,7 +75,7 @@ fn type_of(kind: &Kind) -> String {
         Kind::List(item) => format!("list of: {}", type_of(item)),
         Kind::Named(form, value) => format!("{} → {}", form.noun, type_of(value)),
         Kind::Object(object) => format!("[{}](#{})", object.name(), object.slug()),
-        // One or many: the type of the one is told once.
+        // One or many: the page gives the type once.
         Kind::Either(kinds) => match kinds.as_slice() {
             [one, Kind::List(item)] if type_of(one) == type_of(item) => format!("one or a list of: {}", type_of(one)),
             _ => kinds.iter().map(type_of).collect::<Vec<_>>().join("; or "),
@@ -86,7 +86,7 @@ fn type_of(kind: &Kind) -> String {
 fn default(key: &Key, object: &Object) -> String {
     match &key.default {
         Some(default) => default.clone(),
-        None if object.one_of.contains(&key.name) => "one of them".to_owned(),
+        None if object.one_of.contains(&key.name) => "one of these".to_owned(),
         None => "**required**".to_owned(),
     }
 }
@@ -96,7 +96,7 @@ fn meaning(key: &Key) -> String {
     if let Some(only) = key.only {
         let _ = write!(meaning, " Protocol {only} only.");
     }
-    // A choice, or one that an object can stand for; a single word is told by the text above.
+    // A choice, or a choice that an object can replace. The text above describes a choice of a single word.
     let kind = match &key.kind {
         Kind::Either(kinds) => kinds.first(),
         kind => Some(kind),

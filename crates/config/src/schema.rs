@@ -1,4 +1,4 @@
-//! The JSON schema (2020-12) of the file, for editors. It says what each value is on its own; what values mean together, `check` says.
+//! The JSON schema (2020-12) of the file, for editors. It describes each value on its own; only `check` verifies how values fit together.
 
 use serde_json::{Map, Value, json};
 
@@ -48,7 +48,7 @@ fn object(object: &'static Object, definitions: &mut Map<String, Value>) -> Valu
 
 fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
-        // YAML gives editors `1` and `true` as what they look like, where the reader takes any of them as text.
+        // An editor sees `1` and `true` as a number and a boolean, but the reader accepts any scalar as text.
         Kind::Text(form) => match form.pattern {
             Some(pattern) => json!({ "type": ["string", "integer"], "pattern": pattern, "examples": [form.example] }),
             None => json!({ "type": ["string", "number", "boolean"], "examples": [form.example] }),

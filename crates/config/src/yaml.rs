@@ -1,7 +1,7 @@
-//! YAML text to a tree of nodes with their places, bounded in size, depth and nodes.
+//! Turns YAML text into a tree of nodes with their places, bounded in size, depth and nodes.
 //!
-//! It knows YAML and nothing of what the file means: scalars stay text until a reader asks for a duration or an address. The tree is built
-//! here from the parser's events, and not by a ready-made loader, since a loader stops at the first duplicate key and copies what an alias names.
+//! This module knows YAML but not the meaning of the file: scalars stay text until a reader asks for a duration or an address. It builds
+//! the tree from the parser's events, because the available loaders stop at the first duplicate key and copy the target of every alias.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,43 +11,43 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use crate::diagnostic::{Location, Report, Wrong};
 
-/// Bytes of a file. The largest that we have heard of (generated, 10,000 routes) are a tenth of it.
+/// Bytes of a file. The largest that we know of (generated, 10,000 routes) is a tenth of this.
 pub const FILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Characters from one value to the next, and of a whole `[...]` or `{...}` that might still turn out to be a key: the parser holds all of
-/// that, at a hundred times its size, before it gives us anything. A file of 16 MiB in brackets, JSON say, would take three gigabytes from the
-/// balancer that is asked to reload it.
+/// that, at a hundred times its size, before it gives us anything. Without this limit, reloading a file of 16 MiB in brackets, such as
+/// JSON, would take three gigabytes.
 const LOOKAHEAD_CHARS_MAX: usize = 1 << 20;
 
-/// Values inside values. The deepest that means something is 9.
+/// How deep values may be nested. The deepest meaningful value is at 9.
 pub const DEPTH_MAX: u32 = 64;
 
-/// Values of a file, each counted once for every way in which aliases lead to it: what an alias repeats costs a reader its time again.
+/// Values of a file. A value counts once for every way in which aliases lead to it, because a reader spends its time on each.
 pub const NODES_MAX: u32 = 1_000_000;
 
-/// One value and where it begins. An alias shares the node of its anchor, and so its place.
+/// A value and the place where it begins. An alias shares the node of its anchor, and so its place.
 #[derive(Debug)]
 pub struct Node {
     pub location: Location,
     pub value: Value,
-    /// 1 for a scalar; one more than its highest child for the others. `height <= DEPTH_MAX`.
+    /// 1 for a scalar; one more than its highest child for others. `height <= DEPTH_MAX`.
     height: u32,
-    /// Itself and all below it. `nodes <= NODES_MAX`.
+    /// The node itself and all nodes below it. `nodes <= NODES_MAX`.
     nodes: u32,
 }
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Debug)]
 pub enum Value {
     /// Nothing, `~` or `null`.
     Null,
-    /// Text as written. `plain`: without quotes, so that `true` and `80` may mean more than text.
+    /// Text as written. `plain` means without quotes, so that `true` and `80` may mean more than text.
     Scalar {
         text: String,
         plain: bool,
     },
     List(Vec<Rc<Node>>),
-    /// Keys in the order of the file; the same key may come twice.
+    /// Keys in the order of the file. The same key may occur twice.
     Map(Vec<(Rc<Node>, Rc<Node>)>),
 }
 
@@ -63,18 +63,18 @@ impl Value {
     }
 }
 
-/// The one document of a file. `None` where there is none, or one that cannot be read: the report says why.
+/// Loads the one document of a file. Returns `None` if there is none or it cannot be read; the report says why.
 pub fn load(text: &str, report: &mut Report) -> Option<Rc<Node>> {
     if text.len() > FILE_BYTES_MAX {
-        let message = format!("the file has {} bytes; at most {FILE_BYTES_MAX} are read", text.len());
+        let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", text.len());
         report.add(Location::START, Wrong::new(message));
         return None;
     }
-    // The parser takes a NUL for the end, and what comes after it would not be read.
+    // The parser takes a NUL for the end of the file and would ignore what comes after it.
     if let Some((line, column)) =
         text.lines().zip(1..).find_map(|(line, number)| Some((number, line.chars().position(|c| c == '\0')?)))
     {
-        report.add(Location { line, column: column + 1 }, Wrong::new("the file has a NUL character"));
+        report.add(Location { line, column: column + 1 }, Wrong::new("the file contains a NUL character"));
         return None;
     }
     match build(text, report) {
@@ -95,17 +95,17 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location,
     let mut documents = 0;
     let mut last = Location::START;
     let ahead = Cell::new(0);
-    // Past the limit the parser meets the end of the file, for good: the count stays where it is.
+    // Past the limit the parser sees the end of the file and cannot go on: the count stays where it is.
     let chars = text.chars().take_while(|_| {
         ahead.set(ahead.get() + 1);
         ahead.get() <= LOOKAHEAD_CHARS_MAX
     });
     for event in Parser::new_from_iter(chars.fuse()) {
         if ahead.get() > LOOKAHEAD_CHARS_MAX {
-            let message = format!("what begins after this is larger than {LOOKAHEAD_CHARS_MAX} characters");
+            let message = format!("the value that begins here is larger than {LOOKAHEAD_CHARS_MAX} characters");
             return Err((
                 last,
-                Wrong::new(message).hint("write large lists and mappings one entry a line, without brackets"),
+                Wrong::new(message).hint("write large lists and mappings with one entry per line, without brackets"),
             ));
         }
         ahead.set(0);
@@ -116,7 +116,10 @@ fn build(text: &str, report: &mut Report) -> Result<Option<Rc<Node>>, (Location,
             Event::DocumentStart(_) => {
                 documents += 1;
                 if documents > 1 {
-                    return Err((location, Wrong::new("a second document begins here").hint("a file holds one")));
+                    return Err((
+                        location,
+                        Wrong::new("a second document begins here").hint("put only one document into a file"),
+                    ));
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -144,7 +147,7 @@ fn location(marker: Marker) -> Location {
     Location { line: marker.line().max(1), column: marker.col() + 1 }
 }
 
-/// The parser's words, and what to do about the mistakes that operators make most.
+/// The parser's message, and what to do about the most frequent mistakes.
 fn syntax(error: &ScanError, text: &str) -> (Location, Wrong) {
     let location = location(*error.marker());
     let info = error.info();
@@ -152,9 +155,9 @@ fn syntax(error: &ScanError, text: &str) -> (Location, Wrong) {
     let hint = if info.contains("tabs") {
         Some("indent with spaces")
     } else if info.contains("block sequence entries") {
-        Some("a list begins on a line of its own, and a `-` alone is written \"-\"")
+        Some("begin the list on a line of its own; write a single `-` as \"-\"")
     } else if line.contains("]:") {
-        Some("an address with brackets is written in quotes: \"[::1]:80\"")
+        Some("put an address with brackets in quotes: \"[::1]:80\"")
     } else {
         None
     };
@@ -162,34 +165,32 @@ fn syntax(error: &ScanError, text: &str) -> (Location, Wrong) {
     (location, hint.into_iter().fold(wrong, Wrong::hint))
 }
 
-/// `!!str` and its like say what we find out anyway; any other tag asks for something that this file does not have.
+/// `!!str` and the other core tags say what the reader finds out anyway. Any other tag asks for something that this file does not have.
 fn refuse_own_tag(tag: Option<&Tag>, location: Location, report: &mut Report) {
     if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
-        report.add(
-            location,
-            Wrong::new("a tag (`!…`) has no meaning in this file").hint("put text that begins with `!` in quotes"),
-        );
+        report
+            .add(location, Wrong::new("tags (`!…`) are not supported").hint("put text that begins with `!` in quotes"));
     }
 }
 
-/// A list or mapping whose end has not come yet.
+/// A list or mapping whose end has not been read yet.
 struct Open {
     location: Location,
-    /// 0: none.
+    /// 0 means none.
     anchor: usize,
     map: bool,
     /// For a mapping: key, value, key, value.
     children: Vec<Rc<Node>>,
 }
 
-/// The part of the tree that is built, and what it may still cost.
+/// The part of the tree that is built so far, and its size.
 #[derive(Default)]
 struct Tree {
     root: Option<Rc<Node>>,
-    /// From the outermost to the innermost; `open.len() < DEPTH_MAX`.
+    /// From the outermost to the innermost. `open.len() < DEPTH_MAX`.
     open: Vec<Open>,
     anchors: HashMap<usize, Rc<Node>>,
-    /// Of the whole file, `<= NODES_MAX`.
+    /// The nodes of the whole file. `nodes <= NODES_MAX`.
     nodes: u32,
 }
 
@@ -236,9 +237,9 @@ impl Tree {
 
     fn alias(&mut self, anchor: usize, location: Location) -> Result<(), (Location, Wrong)> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
-            return Err((location, Wrong::new("an alias stands inside the value that it names")));
+            return Err((location, Wrong::new("an alias is inside the value that it names")));
         };
-        // The way down to this place, and what hangs below the anchor: only both together say how deep a reader would go.
+        // The depth of this place plus the height below the anchor: only the sum says how deep a reader would go.
         if self.open.len() as u32 + node.height > DEPTH_MAX {
             return Err((location, too_deep()));
         }
@@ -268,7 +269,7 @@ impl Tree {
         if self.nodes > NODES_MAX {
             return Err((
                 location,
-                Wrong::new(format!("the file holds more than {NODES_MAX} values, aliases followed")),
+                Wrong::new(format!("the file has more than {NODES_MAX} values, counting those that aliases repeat")),
             ));
         }
         Ok(())
@@ -327,13 +328,10 @@ mod tests {
         check("", empty);
         check("# only a comment\n", empty);
         check("---\n", empty);
-        check("a: 1\n---\nb: 2\n", "f:2:1: a second document begins here; a file holds one");
-        check(
-            "a: !env HOME",
-            "f:1:4: a tag (`!…`) has no meaning in this file; put text that begins with `!` in quotes",
-        );
-        check("a: 1\nbc\0: 2", "f:2:3: the file has a NUL character");
-        check("a: &x [*x]", "f:1:8: an alias stands inside the value that it names");
+        check("a: 1\n---\nb: 2\n", "f:2:1: a second document begins here; put only one document into a file");
+        check("a: !env HOME", "f:1:4: tags (`!…`) are not supported; put text that begins with `!` in quotes");
+        check("a: 1\nbc\0: 2", "f:2:3: the file contains a NUL character");
+        check("a: &x [*x]", "f:1:8: an alias is inside the value that it names");
     }
 
     #[test]
@@ -355,7 +353,7 @@ mod tests {
             let aliases = vec![format!("*a{}", n - 1); 10].join(", ");
             bomb.push_str(&format!("k{n}: &a{n} [{aliases}]\n"));
         }
-        assert!(show(&bomb).contains("the file holds more than 1000000 values, aliases followed"));
+        assert!(show(&bomb).contains("the file has more than 1000000 values, counting those that aliases repeat"));
     }
 
     #[test]
@@ -366,8 +364,8 @@ mod tests {
         check(&list(1000), "[bbb");
         check(
             &list(1100),
-            "f:1:1: what begins after this is larger than 1048576 characters; \
-             write large lists and mappings one entry a line, without brackets",
+            "f:1:1: the value that begins here is larger than 1048576 characters; \
+             write large lists and mappings with one entry per line, without brackets",
         );
         // Behind a key it cannot be a key itself: the parser gives it to us piece by piece.
         check(&format!("a: {}", list(1100)), "{a@1:1=[bbb");
@@ -376,6 +374,6 @@ mod tests {
 
     #[test]
     fn a_file_too_large_is_not_read() {
-        assert!(show(&"#".repeat(FILE_BYTES_MAX + 1)).contains("at most 16777216 are read"));
+        assert!(show(&"#".repeat(FILE_BYTES_MAX + 1)).contains("the limit is 16777216"));
     }
 }

@@ -16,7 +16,7 @@ use crate::raw::{
 };
 use crate::read::{Keyed, Located, Many};
 
-/// `None` where it has no endpoints that could be read; the report says why.
+/// Returns `None` if no endpoint could be read; the report says why.
 pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) -> Option<Cluster> {
     let protocol = protocol(&raw, report);
     let health_check = raw.health_check.map(|check| self::health_check(check.value, report));
@@ -58,7 +58,7 @@ pub fn cluster(name: &str, raw: RawCluster, base: &Path, report: &mut Report) ->
     Some(cluster)
 }
 
-/// HTTP/2 is one thing in the clear and another within TLS, and what is written says which is meant.
+/// HTTP/2 differs in the clear and within TLS, so the keys must agree about which one is meant.
 fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
     let name = raw.protocol.as_ref().map_or(UpstreamName::H1, |name| name.value.0);
     if let Some(written) = &raw.protocol {
@@ -77,17 +77,17 @@ fn protocol(raw: &RawCluster, report: &mut Report) -> ClusterProtocol {
     let protocol = name.protocol();
     if let (ClusterProtocol::H2, Some(proxy_protocol)) = (protocol, &raw.proxy_protocol) {
         let wrong =
-            Wrong::new("`proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many");
-        let hint = "remove it: `X-Forwarded-For` tells the endpoint of each request's client";
+            Wrong::new("`proxy_protocol` names one client, but an HTTP/2 connection carries requests of many clients");
+        let hint = "remove it: the endpoint learns the client of each request from `X-Forwarded-For`";
         report.add(proxy_protocol.location, wrong.hint(hint));
     }
     if let (ClusterProtocol::H1, Some(ping)) = (protocol, &raw.ping) {
-        let wrong = Wrong::new("PING is of HTTP/2, and this cluster speaks h1");
-        report.add(ping.location, wrong.hint("remove `ping`, or write `protocol: h2c`, or `h2` within TLS"));
+        let wrong = Wrong::new("`ping` needs HTTP/2, and this cluster speaks h1");
+        report.add(ping.location, wrong.hint("remove `ping`, or write `protocol: h2c`, or `protocol: h2` with `tls`"));
     }
     let asks_grpc = raw.health_check.as_ref().and_then(|check| check.value.grpc.as_ref());
     if let (Some(asked), Some(_), ClusterProtocol::H1) = (asks_grpc, &raw.tls, protocol) {
-        let wrong = Wrong::new("a health check over gRPC is HTTP/2, and this cluster speaks h1 within TLS");
+        let wrong = Wrong::new("a gRPC health check needs HTTP/2, and this cluster speaks h1 within TLS");
         report.add(asked.location, wrong.hint("add `protocol: h2` to the cluster"));
     }
     protocol
@@ -104,15 +104,15 @@ fn endpoints(raw: Located<Many<RawEndpoint>>, name: &str, report: &mut Report) -
         };
         let Some(address) = address.map(|address| address.0) else { continue };
         if let Some(first) = first.insert(address.clone(), location) {
-            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            let hint = format!("the first is at line {}; to send it more traffic, raise its weight", first.line);
             report.add(location, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
         endpoints.push(Endpoint { address, weight: weight.unwrap_or(defaults::WEIGHT), host: None });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
-        let hint = "none of them takes work; give at least one a weight above 0";
-        report.add(whole, Wrong::new(format!("every endpoint of {} has the weight 0", ticked(name))).hint(hint));
+        let hint = "no endpoint would get traffic; give at least one a weight above 0";
+        report.add(whole, Wrong::new(format!("every endpoint of {} has weight 0", ticked(name))).hint(hint));
     }
     endpoints
 }
@@ -133,7 +133,7 @@ fn algorithm(raw: RawBalance) -> Algorithm {
     Algorithm::Maglev(key)
 }
 
-/// `None` where it does not say what is asked; the report says so.
+/// Returns `None` if it does not say what to ask; the report says so.
 pub fn health_check(raw: RawHealthCheck, report: &mut Report) -> Option<HealthCheck> {
     refuse_keys_of_other_checks(&raw, report);
     let host = raw.host.map(|host| host.value.0);
@@ -172,7 +172,7 @@ fn refuse_keys_of_other_checks(raw: &RawHealthCheck, report: &mut Report) {
             "host" if over == "tcp" => "it belongs to `http` and `grpc`",
             _ => continue,
         };
-        let wrong = Wrong::new(format!("`{}` has no meaning in a health check over {over}", key.key));
+        let wrong = Wrong::new(format!("`{}` has no effect in a {over} health check", key.key));
         report.add(key.location, wrong.hint(hint));
     }
 }

@@ -1,4 +1,4 @@
-//! Listeners: what is spoken decides which keys have a meaning.
+//! Listeners. The protocol decides which keys have a meaning.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::diagnostic::{Report, Wrong};
 use crate::raw::{ProtocolName, RawListener, RawMinRate, RawPaths};
 use crate::read::{Flag, Keyed, Located, OneOf, Written};
 
-/// `None` where something that it cannot do without is missing; the report says so.
+/// Returns `None` if a required key is missing; the report says so.
 pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, report: &mut Report) -> Option<Listener> {
-    // Names are looked up before anything else can end this: their errors are worth telling whatever else is wrong.
+    // Look up the names before anything can return early: errors in them are worth reporting whatever else is wrong.
     let to = raw.to.as_ref().and_then(|to| ids.find(to, report));
     let protocol = raw.protocol.as_ref();
     let routes = Routes::of(&raw, protocol.map(|protocol| protocol.value.0), ids, report);
@@ -55,7 +55,7 @@ pub fn listener(name: &str, raw: RawListener, base: &Path, ids: &ClusterIds, rep
     })
 }
 
-/// Where a listener's traffic goes, in the form that its protocol has.
+/// The target of a listener's traffic, in the form that its protocol uses.
 enum Routes {
     None(ClusterId),
     Http(Vec<model::Route>),
@@ -63,7 +63,7 @@ enum Routes {
 }
 
 impl Routes {
-    /// Those of `routes`; without a protocol they are read as those of HTTP, for their errors.
+    /// Lowers `routes`. If the protocol is unknown, they are read as HTTP routes to report their errors.
     fn of(raw: &RawListener, protocol: Option<ProtocolName>, ids: &ClusterIds, report: &mut Report) -> Option<Self> {
         let routes = raw.routes.as_ref()?;
         Some(match protocol {
@@ -82,7 +82,7 @@ impl Routes {
     }
 }
 
-/// What a listener is that says no more than where it listens, that it speaks TCP or HTTP, and where all of it goes.
+/// A listener with defaults for everything but its address, its protocol (TCP or HTTP) and its cluster.
 pub fn bare(name: &str, bind: SocketAddr, tcp: bool, to: ClusterId) -> Listener {
     let protocol = if tcp {
         Protocol::Tcp(TcpListener { to, idle_timeout: defaults::TCP_IDLE_TIMEOUT })
@@ -158,25 +158,25 @@ fn path_rules(raw: &RawPaths) -> PathRules {
     }
 }
 
-/// `None`: it is off.
+/// `None` means off.
 fn min_rate(raw: &RawMinRate) -> Option<MinRate> {
     let RawMinRate::Object(raw) = raw else { return None };
     let default = MinRate::default();
     Some(MinRate {
         bytes: raw.bytes.as_ref().map_or(default.bytes, |bytes| bytes.value.0),
-        // A millisecond is as fine as the clock of deadlines is.
+        // The clock of deadlines has a resolution of a millisecond.
         per: positive(&raw.per, default.per).max(Duration::from_millis(1)),
         grace: positive(&raw.grace, default.grace),
     })
 }
 
-/// A key that only another protocol knows would be ignored in silence, and the operator would believe in it.
+/// Refuses keys that belong to another protocol. Ignoring them silently would let the operator believe that they work.
 fn refuse_keys(raw: &RawListener, protocol: ProtocolName, report: &mut Report) {
     refuse_keys_of_others(raw, protocol, report);
     if let Some(limits) = &raw.limits {
         refuse_keys_of_others(&limits.value, protocol, report);
     }
-    // Where routes have no meaning at all, one error is enough.
+    // One error is enough where routes have no meaning at all.
     if protocol != ProtocolName::Tcp {
         for route in raw.routes.iter().flat_map(|routes| &routes.value.0) {
             refuse_keys_of_others(&route.value, protocol, report);
@@ -191,9 +191,9 @@ fn refuse_keys_of_others<T: Keyed>(raw: &T, protocol: ProtocolName, report: &mut
             && !protocol.has(only)
         {
             let only = only.replace(", ", " or ");
-            let wrong = Wrong::new(format!("`{key}` belongs to protocol {only}, and this listener speaks {name}"));
+            let wrong = Wrong::new(format!("`{key}` needs protocol {only}, and this listener has protocol {name}"));
             let hint = match *key {
-                "routes" => "name the cluster in `to`",
+                "routes" => "name the cluster with `to`",
                 "hosts" if protocol == ProtocolName::TlsPassthrough => "write `sni`",
                 "sni" => "write `hosts`",
                 "tls" if protocol == ProtocolName::Http => "write `protocol: https`",

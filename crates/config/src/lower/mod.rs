@@ -1,4 +1,4 @@
-//! From raw to model: what the values mean together. Names are looked up, defaults filled in, contradictions found.
+//! Turns raw values into the model: looks up names, fills in defaults and finds contradictions.
 
 mod cluster;
 mod listener;
@@ -25,8 +25,7 @@ use crate::text::{Label, Positive, VipAddress, duration_text};
 pub use tls::locations as tls_places;
 pub use vip::VIPS_MAX;
 
-/// The snapshot, as far as it can be told; it is of use only when the report is still empty. `base` is the folder from which the files that
-/// it names are seen.
+/// Builds the snapshot as far as possible. It is only usable if the report is still empty. Relative file names are resolved from `base`.
 pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut Report) -> Option<Snapshot> {
     refuse_what_serves_nothing(&raw, report);
     let ids = ClusterIds::of(raw.clusters.as_ref());
@@ -59,28 +58,28 @@ pub fn snapshot(raw: RawFile, base: &Path, generation: Generation, report: &mut 
     })
 }
 
-/// A file without anything that takes traffic is most likely a mistyped one.
+/// A file with neither listeners nor vips is most likely mistyped.
 fn refuse_what_serves_nothing(raw: &RawFile, report: &mut Report) {
     let wrote = |key| raw.written().iter().any(|written| written.key == key);
     if !wrote("listeners") && !wrote("vips") {
-        let hint = "`listeners` are served by the proxy plane, `vips` by the kernel plane";
+        let hint = "the proxy plane serves `listeners`, and the kernel plane serves `vips`";
         report.add(Location::START, Wrong::new("the file needs `listeners` or `vips`").hint(hint));
     }
     if wrote("listeners") && !wrote("clusters") {
         let wrong = Wrong::new("the file needs `clusters`");
         report.add(
             Location::START,
-            wrong.hint("it must be a mapping from a name to a cluster: who serves what listeners take"),
+            wrong.hint("it maps names to clusters, which hold the endpoints that serve the listeners"),
         );
     }
 }
 
-/// One listener that sends everything to one cluster.
+/// Builds a snapshot of one listener that sends everything to one cluster.
 pub fn one_listener(name: &str, bind: SocketAddr, tcp: bool, cluster: Cluster) -> Snapshot {
     bare(Generation(1), vec![listener::bare(name, bind, tcp, ClusterId(0))], vec![cluster])
 }
 
-/// What a file means that says nothing else.
+/// Builds a snapshot with defaults for everything else.
 fn bare(generation: Generation, listeners: Vec<Listener>, clusters: Vec<Cluster>) -> Snapshot {
     Snapshot {
         generation,
@@ -107,7 +106,7 @@ fn listeners(
     if raw.value.0.is_empty() {
         report.add(
             raw.location,
-            Wrong::new("`listeners` is empty").hint("give at least one a name, `bind` and `protocol`"),
+            Wrong::new("`listeners` is empty").hint("add at least one, with a name, `bind` and `protocol`"),
         );
     }
     let mut listeners = Vec::with_capacity(raw.value.0.len());
@@ -125,28 +124,29 @@ fn listeners(
 #[derive(Default)]
 struct Binds {
     exact: HashMap<SocketAddr, Location>,
-    /// The first on each port, of IPv4 and of IPv6.
+    /// The first address on each port, for IPv4 and for IPv6.
     first: HashMap<(u16, bool), (SocketAddr, Location)>,
 }
 
 impl Binds {
     fn add(&mut self, bind: SocketAddr, location: Location, report: &mut Report) {
-        // Port 0 is another one each time.
+        // Each bind to port 0 gets a different port.
         if bind.port() == 0 {
             return;
         }
-        // An IPv4 address that is written as one of IPv6 is the same address.
+        // An IPv4-mapped IPv6 address is the same address as the IPv4 one.
         let bind = SocketAddr::new(bind.ip().to_canonical(), bind.port());
         if let Some((other, first)) = self.in_the_way(bind) {
             let there = if other == bind { "there".to_owned() } else { format!("on {other}") };
-            let hint = format!("line {} listens {there} too; give one of them another port", first.line);
-            report.add(location, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+            let hint = format!("line {} also listens {there}; change one of the ports", first.line);
+            report.add(location, Wrong::new(format!("{bind} is used twice")).hint(hint));
         }
         self.exact.entry(bind).or_insert(location);
         self.first.entry((bind.port(), bind.is_ipv4())).or_insert((bind, location));
     }
 
-    /// One that takes connections to the same address and port, so that only one of them could be opened. `[::]` accepts IPv4 too.
+    /// Returns an earlier bind that takes connections to the same address and port, so that only one of the two could be opened. `[::]`
+    /// accepts IPv4 too.
     fn in_the_way(&self, bind: SocketAddr) -> Option<(SocketAddr, Location)> {
         let exact = |ip: IpAddr| {
             let address = SocketAddr::new(ip, bind.port());
@@ -163,7 +163,7 @@ impl Binds {
         others.into_iter().flatten().min_by_key(|(_, location)| *location)
     }
 
-    /// A listener on the very address of a vip would get no connection: the kernel plane takes them first.
+    /// A listener on the address of a vip would get no connections, because the kernel plane takes them first.
     fn refuse_vip(&self, name: &str, vip: &Located<VipAddress>, report: &mut Report) {
         let VipAddress { address, ports, transport } = vip.value;
         if transport != Transport::Tcp {
@@ -174,19 +174,19 @@ impl Binds {
         taken.sort();
         for (bind, location) in taken {
             let hint = format!(
-                "line {} listens there; give {} `mode: local`, or the listener another port",
+                "line {} listens there; give {} `mode: local`, or change the port of the listener",
                 location.line,
                 ticked(name)
             );
-            report.add(vip.location, Wrong::new(format!("{bind} is taken twice")).hint(hint));
+            report.add(vip.location, Wrong::new(format!("{bind} is used twice")).hint(hint));
         }
     }
 }
 
-/// The clusters of the file by name. Those that could not be read have their id too: a `to` that names one is no second error.
+/// The clusters of the file by name. A cluster that could not be read has an id too, so that a `to` that names it is not a second error.
 struct ClusterIds(HashMap<String, KnownCluster>);
 
-/// What routes have to know of a cluster.
+/// What routes need to know about a cluster.
 struct KnownCluster {
     id: ClusterId,
     speaks_h1: bool,
@@ -196,14 +196,14 @@ impl ClusterIds {
     fn of(clusters: Option<&Located<Named<Label, RawCluster>>>) -> Self {
         let entries = clusters.iter().flat_map(|clusters| &clusters.value.0);
         let known = entries.enumerate().map(|(index, entry)| {
-            // One that could not be read may speak anything.
+            // A cluster that could not be read may speak any protocol.
             let speaks_h1 = entry.value.as_ref().is_some_and(RawCluster::speaks_h1);
             (entry.name.0.clone(), KnownCluster { id: ClusterId(index), speaks_h1 })
         });
         Self(known.collect())
     }
 
-    /// Whether it is there, and speaks HTTP/1.1 with its endpoints.
+    /// Whether the cluster exists and speaks HTTP/1.1 with its endpoints.
     fn speaks_h1(&self, to: &Label) -> bool {
         self.0.get(to.0.as_str()).is_some_and(|known| known.speaks_h1)
     }
@@ -213,15 +213,15 @@ impl ClusterIds {
         if let Some(known) = self.0.get(name) {
             return Some(known.id);
         }
-        let wrong = Wrong::new(format!("`to` names the cluster {}, which `clusters` does not have", ticked(name)));
+        let wrong = Wrong::new(format!("`to` names the cluster {}, which is not in `clusters`", ticked(name)));
         let mut known: Vec<&str> = self.0.keys().map(String::as_str).collect();
         known.sort_unstable();
         let hint = match (nearest(name, known.iter().copied()), known.as_slice()) {
             (Some(name), _) => format!("did you mean `{name}`?"),
-            (None, []) => "it has none".to_owned(),
-            (None, [one]) => format!("it has only `{one}`"),
-            (None, many) if many.len() <= 8 => format!("it has {}", many.join(", ")),
-            (None, many) => format!("it has {} others", many.len()),
+            (None, []) => "there are no clusters".to_owned(),
+            (None, [one]) => format!("the only cluster is `{one}`"),
+            (None, many) if many.len() <= 8 => format!("the clusters are {}", many.join(", ")),
+            (None, many) => format!("there are {} other clusters", many.len()),
         };
         report.add(to.location, wrong.hint(hint));
         None
@@ -255,19 +255,19 @@ fn resolver(raw: RawDns, report: &mut Report) -> Dns {
     dns
 }
 
-/// `None`: it is off.
+/// `None` means off.
 fn ping(raw: &RawPing) -> Option<Ping> {
     let RawPing::Object(raw) = raw else { return None };
     let default = Ping::default();
     Some(Ping { after: positive(&raw.after, default.after), timeout: positive(&raw.timeout, default.timeout) })
 }
 
-/// What was written, or the default.
+/// The written value, or the default.
 fn positive(raw: &Option<Located<Positive>>, default: Duration) -> Duration {
     raw.as_ref().map_or(default, |raw| raw.value.0)
 }
 
-/// A number that was written, as a count in memory. The limits in the tables of keys are far below what `usize` holds.
+/// Converts a number to a count in memory. The limits in the tables of keys are far below what `usize` holds.
 fn count(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

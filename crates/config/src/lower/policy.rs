@@ -1,4 +1,4 @@
-//! What routes do besides choosing who serves them, and clients that come back.
+//! The policies of routes, and sticky sessions.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,13 @@ use crate::raw::{
 use crate::read::{Keyed, Located, Named, NamedEntry};
 use crate::text::{ChangedHeader, HeaderValue, HttpPath, Label, RetryOn, duration_text};
 
-/// Clusters of one split. Gateway API has 16.
+/// The most clusters in one split. Gateway API allows 16.
 const SHARES_MAX: usize = 32;
 
-/// Mirrors of one route. Each is one more copy of every request.
+/// The most mirrors of one route. Each adds one more copy of every request.
 const MIRRORS_MAX: usize = 4;
 
-/// What becomes of a route's requests. `None`: the report says why.
+/// What the route does with its requests. Returns `None` if the report says why.
 pub fn target(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Option<RouteAction> {
     if let Some(redirect) = &raw.redirect {
         refuse_what_no_endpoint_gets(raw, report);
@@ -45,7 +45,7 @@ fn split(
     report: &mut Report,
 ) -> Option<Vec<WeightedCluster>> {
     if raw.len() > SHARES_MAX {
-        report.add(location, Wrong::new(format!("`to` has {} clusters, at most {SHARES_MAX} are possible", raw.len())));
+        report.add(location, Wrong::new(format!("`to` has {} clusters; the limit is {SHARES_MAX}", raw.len())));
     }
     let mut first: HashMap<&str, Location> = HashMap::new();
     let mut shares = Vec::with_capacity(raw.len());
@@ -53,7 +53,7 @@ fn split(
         let Some(name) = &raw.value.cluster else { continue };
         let Label(text) = &name.value;
         if let Some(first) = first.insert(text, name.location) {
-            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            let hint = format!("the first is at line {}; to send it more traffic, raise its weight", first.line);
             report.add(name.location, Wrong::new(format!("{} is given twice in `to`", ticked(text))).hint(hint));
         }
         let weight = raw.value.weight.as_ref().map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
@@ -62,18 +62,19 @@ fn split(
         }
     }
     if shares.len() == raw.len() && shares.iter().all(|share| share.weight == 0) {
-        let hint = "none of them gets a request; give at least one a weight above 0";
-        report.add(location, Wrong::new("every cluster of `to` has the weight 0").hint(hint));
+        let hint = "no cluster would get a request; give at least one a weight above 0";
+        report.add(location, Wrong::new("every cluster of `to` has weight 0").hint(hint));
     }
     (shares.len() == raw.len()).then_some(shares)
 }
 
-/// Keys that speak of an endpoint, beside a redirect, which has none.
+/// Refuses keys that are about an endpoint beside a redirect, which has none.
 fn refuse_what_no_endpoint_gets(raw: &RawRoute, report: &mut Report) {
     let keys = ["timeout", "retry", "mirror", "request_headers", "response_headers", "rewrite"];
     for written in raw.written().iter().filter(|written| keys.contains(&written.key)) {
-        let wrong = Wrong::new(format!("`{}` has no meaning beside `redirect`", written.key));
-        report.add(written.location, wrong.hint("a redirect is answered at once, and no endpoint sees the request"));
+        let wrong = Wrong::new(format!("`{}` has no effect beside `redirect`", written.key));
+        report
+            .add(written.location, wrong.hint("Steelyard answers a redirect itself, and no endpoint sees the request"));
     }
 }
 
@@ -83,12 +84,12 @@ fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect>
     let is_written = |key: &str| raw.written().iter().any(|written| written.key == key);
     if !is_written("to") && !parts.iter().any(|part| is_written(part)) {
         let wrong = Wrong::new("a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`");
-        report.add(*location, wrong.hint("without any of them it leads back to where it came from"));
+        report.add(*location, wrong.hint("with none of them, it would redirect to the same URL"));
         return None;
     }
     for written in raw.written().iter().filter(|written| is_written("to") && parts.contains(&written.key)) {
-        let wrong = Wrong::new(format!("a redirect has `{}` beside `to`", written.key));
-        report.add(written.location, wrong.hint("say it in `to`, or take `to` apart"));
+        let wrong = Wrong::new(format!("a redirect has both `{}` and `to`", written.key));
+        report.add(written.location, wrong.hint("put it into `to`, or replace `to` by the separate keys"));
     }
     let status = raw.status.as_ref().map_or(defaults::REDIRECT_STATUS, |status| status.value.0);
     if let Some(to) = &raw.to {
@@ -110,7 +111,7 @@ fn redirect(raw: &Located<RawRedirect>, report: &mut Report) -> Option<Redirect>
     })
 }
 
-/// What else a route does. `route` has its conditions.
+/// Lowers the other policies of a route. `route` has its conditions.
 pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Report) -> RoutePolicy {
     let changes = |raw: &Option<Located<RawHeaderChanges>>, report: &mut Report| {
         raw.as_ref().map_or_else(HeaderChanges::default, |raw| header_changes(raw, report))
@@ -119,9 +120,8 @@ pub fn policy(raw: &RawRoute, route: &Route, ids: &ClusterIds, report: &mut Repo
     let rewrite_prefix = raw.rewrite.as_ref().and_then(|rewrite| rewrite.value.path_prefix.as_ref());
     for prefix in [redirect_prefix, rewrite_prefix].into_iter().flatten() {
         if !matches!(route.path, PathMatcher::Prefix(_)) {
-            let wrong = Wrong::new(
-                "`path_prefix` takes the place of the prefix that a route matches, and this one matches none",
-            );
+            let wrong =
+                Wrong::new("`path_prefix` replaces the prefix that the route matches, and this route matches none");
             report.add(prefix.location, wrong.hint("write `path`, or give the route a prefix: `path: /api/`"));
         }
     }
@@ -139,7 +139,7 @@ fn mirrors(raw: &RawRoute, ids: &ClusterIds, report: &mut Report) -> Vec<Mirror>
     let Some(written) = &raw.mirror else { return Vec::new() };
     let mirrors = &written.value.0;
     if mirrors.len() > MIRRORS_MAX {
-        let message = format!("a route has {} mirrors, at most {MIRRORS_MAX} are possible", mirrors.len());
+        let message = format!("a route has {} mirrors; the limit is {MIRRORS_MAX}", mirrors.len());
         report.add(written.location, Wrong::new(message));
     }
     let mirror = |raw: &Located<RawMirror>, report: &mut Report| {
@@ -155,7 +155,7 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
         RawRetry::Text(_off) => return Retry::off(),
         RawRetry::Object(object) => object,
     };
-    // Who asks for a retry asks for one where there is a single endpoint, too.
+    // An operator who asks for retries wants them even if there is a single endpoint.
     let mut retry = Retry { same_endpoint: true, ..Retry::default() };
     if let Some(attempts) = &raw.attempts {
         retry.attempts = u32::try_from(attempts.value.0).unwrap_or(u32::MAX);
@@ -182,8 +182,8 @@ fn retry(raw: &RawRetry, route: &RawRoute, report: &mut Report) -> Retry {
         && per_try.value.0 >= timeout.value.0
     {
         let message =
-            format!("`per_try_timeout` is not below the route's `timeout` ({})", duration_text(timeout.value.0));
-        report.add(per_try.location, Wrong::new(message).hint("no time would be left for another try"));
+            format!("`per_try_timeout` is not shorter than the route's `timeout` ({})", duration_text(timeout.value.0));
+        report.add(per_try.location, Wrong::new(message).hint("shorten it: there would be no time for another try"));
     }
     retry
 }
@@ -207,9 +207,9 @@ fn header_changes(raw: &Located<RawHeaderChanges>, report: &mut Report) -> Heade
     let mut names: Vec<&String> = changes.set.iter().chain(&changes.add).map(|(name, _)| name).collect();
     names.extend(&changes.remove);
     names.sort_unstable();
-    // Which of two changes comes first nobody should have to know.
+    // An operator should not have to know which of two changes comes first.
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        let hint = "`set` takes the place of all fields of the name, `add` is one more, `remove` takes all away";
+        let hint = "`set` replaces all fields of the name, `add` adds one, `remove` removes all";
         report.add(raw.location, Wrong::new(format!("the header {} is changed twice", ticked(pair[0]))).hint(hint));
     }
     changes
@@ -233,8 +233,8 @@ fn path(
 ) -> Option<PathRewrite> {
     match (full, prefix) {
         (Some(_), Some(prefix)) => {
-            let wrong = Wrong::new(format!("{noun} has `path_prefix` beside `path`"));
-            report.add(prefix.location, wrong.hint("write one of them"));
+            let wrong = Wrong::new(format!("{noun} has both `path_prefix` and `path`"));
+            report.add(prefix.location, wrong.hint("keep one of them"));
             None
         }
         (Some(full), None) => Some(PathRewrite::Full(full.value.0.clone())),
@@ -243,7 +243,7 @@ fn path(
     }
 }
 
-/// `None` where something that it needs is missing; the report says so.
+/// Returns `None` if a required key is missing; the report says so.
 fn rate_limit(raw: &RawRateLimit) -> Option<RateLimit> {
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let requests = number(raw.requests.as_ref()?.value.0);
@@ -255,13 +255,13 @@ fn rate_limit(raw: &RawRateLimit) -> Option<RateLimit> {
     Some(RateLimit { requests, per: raw.per.as_ref()?.value.0, by, burst })
 }
 
-/// `None` where it has no cookie that could be read; the report says why.
+/// Returns `None` if it has no valid cookie; the report says why.
 pub fn sticky(raw: &RawSticky, report: &mut Report) -> Option<Sticky> {
     if let Some(ttl) = &raw.ttl
         && ttl.value.0.as_secs() == 0
     {
         let wrong = Wrong::new(format!("`ttl` ({}) is less than a second", duration_text(ttl.value.0)));
-        report.add(ttl.location, wrong.hint("the age of a cookie is told in whole seconds"));
+        report.add(ttl.location, wrong.hint("cookies count their age in whole seconds: write 1s or more"));
     }
     Some(Sticky {
         cookie: raw.cookie.as_ref()?.value.0.clone(),

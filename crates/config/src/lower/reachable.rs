@@ -1,6 +1,6 @@
-//! Routes that no request can reach, since an earlier one takes all that they would take.
+//! Finds routes that no request can reach, because an earlier route takes all requests that they would take.
 //!
-//! It sees one earlier route that covers a later one, not several that do so together. Conditions are compared as written: two regular
+//! It finds one earlier route that covers a later one, but not several that do so together. It compares conditions as written: two regular
 //! expressions are the same only if their texts are.
 
 use std::collections::{HashMap, HashSet};
@@ -9,13 +9,13 @@ use model::{HostMatcher, PathMatcher, Route, TextMatcher, ValueMatcher};
 
 use crate::diagnostic::{Location, Report, Wrong};
 
-/// Earlier routes of one host and path that are looked at for each later one. Past it a route is taken for reachable.
+/// How many earlier routes with the same host and path are compared with each later one. Beyond it, a route counts as reachable.
 const CANDIDATES_MAX: usize = 64;
 
-/// Segments of a path for which an earlier prefix is looked up.
+/// How many segments of a path are tried as an earlier prefix.
 const SEGMENTS_MAX: usize = 32;
 
-/// Comparisons of two lists of conditions. Past it a route is taken for reachable.
+/// How many times two lists of conditions are compared. Beyond it, a route counts as reachable.
 const COMPARISONS_MAX: usize = 4096;
 
 /// `locations` has the place of each route.
@@ -23,15 +23,15 @@ pub fn report_unreachable(routes: &[Route], locations: &[Location], report: &mut
     let all: Vec<Seen<'_>> = routes.iter().zip(locations).map(|(route, location)| Seen::of(route, *location)).collect();
     let mut earlier: HashMap<(Option<&HostMatcher>, Path<'_>), Vec<&Seen<'_>>> = HashMap::new();
     for later in &all {
-        // Who covers this route has all of its hosts, so the first one too.
+        // A route that covers this one has all of its hosts, so it has the first one too.
         let host = later.route.hosts.first();
         let candidates =
             covering(&later.route.path).into_iter().filter_map(|path| earlier.get(&(host, path))).flatten();
         if let Some(seen) = candidates.take(CANDIDATES_MAX).find(|earlier| covers(earlier, later.route)) {
             let line = seen.location.line;
             let wrong =
-                Wrong::new(format!("this route can never match: the one at line {line} takes all that it would"));
-            report.add(later.location, wrong.hint("put this one before it, or remove it"));
+                Wrong::new(format!("this route can never match: the route at line {line} takes all its requests"));
+            report.add(later.location, wrong.hint("move this route before that one, or remove it"));
             continue;
         }
         let every_host = later.hosts.is_empty().then_some(None);
@@ -54,7 +54,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A path condition that can be looked up. A prefix is without the `/` at its end: `/api` and `/api/` are the same.
+/// A path condition that can be looked up. A prefix has no trailing `/`: `/api` and `/api/` are the same.
 #[derive(PartialEq, Eq, Hash)]
 enum Path<'a> {
     Prefix(&'a str),

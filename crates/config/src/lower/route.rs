@@ -1,4 +1,4 @@
-//! Routes: conditions, the names of those that were given none, and those that could never match.
+//! Lowers routes, and makes names for those that have none.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use crate::raw::{RawPath, RawRoute, RawTo, RawValue};
 use crate::read::{Keyed, Located, Many, Named, NamedEntry, OneOrMany};
 use crate::text::{CookieName, GrpcName, HeaderName, Label, Pattern, QueryName, RouteName};
 
-/// Characters of a name made from conditions: it is the label of metrics.
+/// Characters of a name made from conditions. The name is a label of metrics.
 const NAME_CHARS_MAX: usize = 128;
 
-/// The routes of one listener. Those that could not be read are left out; the report has them.
+/// Lowers the routes of one listener. Routes that could not be read are left out, and the report has them.
 pub fn routes(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<Route> {
     let mut names = Names::of(&raw.value.0, report);
     let mut routes = Vec::with_capacity(raw.value.0.len());
@@ -26,19 +26,21 @@ pub fn routes(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Repo
             locations.push(raw.location);
         }
     }
-    // Only in a file that is right so far: a condition that could not be read is missing here, and its route would seem to take everything.
+    // Only in a file without errors so far: a condition that could not be read is missing here, and its route would seem to take every
+    // request.
     if report.is_empty() {
         reachable::report_unreachable(&routes, &locations, report);
     }
     routes
 }
 
-/// The routes of a listener that opens nothing: names, and who serves them.
+/// Lowers the routes of a TLS passthrough listener: names and their clusters.
 pub fn passthrough(raw: &Located<Many<RawRoute>>, ids: &ClusterIds, report: &mut Report) -> Vec<PassthroughRoute> {
     let route = |raw: &Located<RawRoute>, report: &mut Report| {
         let to = raw.value.to.as_ref()?;
         let RawTo::One(name) = &to.value else {
-            let wrong = Wrong::new("TLS that is passed through is not split").hint("name one cluster in `to`");
+            let wrong =
+                Wrong::new("TLS passthrough cannot split traffic between clusters").hint("name one cluster in `to`");
             report.add(to.location, wrong);
             return None;
         };
@@ -58,7 +60,7 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
     if let Some(grpc) = &raw.grpc {
         check_grpc(raw, grpc, ids, report);
     }
-    // Where it leads is not known to be right, yet all else that is wrong is worth telling.
+    // The target may be wrong, but the other errors are still worth reporting.
     let mut route = Route::to_all("/", to.clone().unwrap_or(RouteAction::Clusters(Vec::new())));
     route.hosts = listed(&raw.hosts, |host| host.0.clone());
     if let Some(path) = &raw.path {
@@ -84,14 +86,15 @@ fn route(raw: &RawRoute, names: &mut Names, ids: &ClusterIds, report: &mut Repor
     Some(route)
 }
 
-/// A route by gRPC says all there is to say of path and method, and leads to where gRPC can be spoken.
+/// Checks a gRPC route: it must not repeat what `grpc` says about path and method, and its cluster must be able to speak gRPC.
 fn check_grpc(raw: &RawRoute, grpc: &Located<GrpcName>, ids: &ClusterIds, report: &mut Report) {
     for key in raw.written() {
         let wrong = match key.key {
-            "path" | "methods" => {
-                Wrong::new(format!("`grpc` stands for the path and the method, and here is `{}`", key.key))
-            }
-            "query" => Wrong::new("a call of gRPC has no query"),
+            "path" | "methods" => Wrong::new(format!(
+                "`grpc` already sets the path and the method, and this route also has `{}`",
+                key.key
+            )),
+            "query" => Wrong::new("a gRPC call has no query"),
             _ => continue,
         };
         report.add(key.location, wrong.hint("remove it"));
@@ -111,15 +114,15 @@ fn check_grpc(raw: &RawRoute, grpc: &Located<GrpcName>, ids: &ClusterIds, report
         report.add(*location, speaks_no_grpc(&value.0));
     }
     if let Some(redirect) = &raw.redirect {
-        let wrong = Wrong::new("clients of gRPC follow no redirect");
-        report.add(redirect.location, wrong.hint("name the cluster that serves the calls in `to`"));
+        let wrong = Wrong::new("gRPC clients do not follow redirects");
+        report.add(redirect.location, wrong.hint("name the cluster that serves the calls with `to`"));
     }
 }
 
 fn speaks_no_grpc(cluster: &str) -> Wrong {
     let name = ticked(cluster);
-    Wrong::new(format!("gRPC is HTTP/2, and the cluster {name} speaks h1"))
-        .hint(format!("give {name} `protocol: h2c`, or `h2` within TLS"))
+    Wrong::new(format!("gRPC needs HTTP/2, and the cluster {name} speaks h1"))
+        .hint(format!("give {name} `protocol: h2c`, or `protocol: h2` with `tls`"))
 }
 
 /// The path of a call (gRPC over HTTP2, section "Requests"): `/package.Service/Method`.
@@ -130,7 +133,7 @@ fn grpc_path(grpc: &GrpcMatcher) -> PathMatcher {
     }
 }
 
-/// What was written as one or as a list; empty where nothing was.
+/// The values of a key that takes one value or a list; empty if the key was not written.
 pub fn listed<T, M>(raw: &Option<Located<OneOrMany<T>>>, model: impl Fn(&T) -> M) -> Vec<M> {
     raw.iter().flat_map(|many| &many.value.0).map(|one| model(&one.value)).collect()
 }
@@ -162,9 +165,9 @@ fn condition<K>(entry: &NamedEntry<K, RawValue>, name: impl Fn(&K) -> &String) -
     Some(ValueMatcher { name: name(&entry.name).clone(), value })
 }
 
-/// The names of a listener's routes: those that were given come first, those that are made step aside.
+/// The names of a listener's routes. Given names take precedence, and generated names are changed to avoid them.
 struct Names {
-    /// Each name, and how often it was asked for.
+    /// Each name, and how often it was requested.
     taken: HashMap<String, usize>,
 }
 
@@ -240,7 +243,7 @@ fn conditions(route: &Route, path: Option<&RawPath>) -> String {
     name
 }
 
-/// A regular expression may go over several lines; a name may not.
+/// A regular expression may span several lines, but a name may not.
 fn source(pattern: &Pattern) -> String {
     pattern.source.chars().filter(|c| !c.is_control()).collect()
 }

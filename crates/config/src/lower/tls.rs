@@ -1,4 +1,4 @@
-//! What is encrypted, and by which files. None of them is opened here.
+//! TLS settings and the files that they name. This module opens none of the files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::raw::{RawCertificate, RawClusterTls, RawFile, RawListenerTls};
 use crate::read::{Located, NamedEntry};
 use crate::text::FileName;
 
-/// `None` where it has no certificate that could be read; the report says why.
+/// Returns `None` if it has no valid certificate; the report says why.
 pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
     let written = raw.certificates.as_ref()?;
     let client_ca = raw.client_ca.as_ref().and_then(|client| {
@@ -25,7 +25,8 @@ pub fn listener(raw: &RawListenerTls, base: &Path) -> Option<ListenerTls> {
     })
 }
 
-/// Where the TLS of each listener and cluster is written, and each file that it names: what is in those is judged later, and by others.
+/// The place of each listener's and cluster's TLS and of each file that it names, for errors in the content of these files, which are found
+/// later.
 pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>), Location> {
     let mut locations = Places { base, found: HashMap::new() };
     for NamedEntry { name, value } in raw.listeners.iter().flat_map(|listeners| &listeners.value.0) {
@@ -51,7 +52,7 @@ pub fn locations(raw: &RawFile, base: &Path) -> HashMap<(String, Option<PathBuf>
 
 struct Places<'a> {
     base: &'a Path,
-    /// Who names a file, as in "listener web", and which; `None`: its TLS as a whole.
+    /// By the owner, such as "listener web", and the file; `None` stands for its TLS as a whole.
     found: HashMap<(String, Option<PathBuf>), Location>,
 }
 
@@ -68,13 +69,13 @@ impl Places<'_> {
         }
     }
 
-    /// The first place counts: what is wrong with a file is told once.
+    /// The first place counts, because an error in a file is reported once.
     fn add(&mut self, owner: &str, file: Option<PathBuf>, location: Location) {
         self.found.entry((owner.to_owned(), file)).or_insert(location);
     }
 }
 
-/// Towards endpoints.
+/// Lowers the TLS of a cluster.
 pub fn cluster(raw: &RawClusterTls, base: &Path) -> ClusterTls {
     ClusterTls {
         server_name: raw.server_name.as_ref().map(|name| name.value.0.clone()),
@@ -92,7 +93,7 @@ fn pem(raw: &Option<Located<FileName>>, base: &Path) -> Option<Pem> {
     file(raw, base).map(Pem::File)
 }
 
-/// As seen from the folder of the configuration file: it is moved together with what it names.
+/// Relative names are resolved from the directory of the configuration file, so that the two can be moved together.
 fn file(raw: &Option<Located<FileName>>, base: &Path) -> Option<PathBuf> {
     raw.as_ref().map(|file| base.join(&file.value.0))
 }

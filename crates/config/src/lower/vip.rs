@@ -1,4 +1,4 @@
-//! Vips: what is written of each, and whether they can stand beside each other.
+//! Lowers vips and checks that they do not collide.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +16,11 @@ use crate::raw::{ModeName, RawFlowTimeouts, RawHealthCheck, RawSourceRate, RawVi
 use crate::read::{Keyed, Located, Many, Named, OneOrMany};
 use crate::text::{Interface, Label, Network, Seconds, VipAddress};
 
-/// Vips of one file: what the kernel plane has room for.
+/// The most vips of one file: the capacity of the kernel plane.
 pub const VIPS_MAX: usize = 1024;
 
-/// Endpoints of all vips together. The kernel plane has room for as many again, for those that are gone and still have connections.
+/// The most endpoints of all vips together. The kernel plane has room for twice as many, because removed endpoints stay while they have
+/// connections.
 const VIP_ENDPOINTS_MAX: usize = 32_768;
 
 /// Source addresses of one vip.
@@ -31,7 +32,7 @@ const VIP_RANGES_MAX: usize = 8;
 /// Entries of `interfaces` of one vip, of `allow` and of `deny`.
 const LIST_MAX: usize = 4096;
 
-/// All vips that could be read.
+/// Lowers all vips that could be read.
 pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Report) -> Vec<Vip> {
     let whole = raw.location;
     let mut taken = Taken::default();
@@ -56,7 +57,7 @@ pub fn vips(raw: Located<Named<Label, RawVip>>, binds: &Binds, report: &mut Repo
     vips
 }
 
-/// `None` where something that it cannot do without is missing; the report says so.
+/// Returns `None` if a required key is missing; the report says so.
 fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<Vip> {
     refuse_keys_of_other_modes(&raw, mode, report);
     let address = raw.address.as_ref()?.value;
@@ -77,7 +78,8 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
     let deny = networks(raw.deny, &address, report);
     if let Some((network, location)) = deny.iter().find(|(network, _)| allow.iter().any(|(other, _)| other == network))
     {
-        report.add(*location, Wrong::new(format!("{network} is in `allow` and in `deny`")).hint("remove one of them"));
+        report
+            .add(*location, Wrong::new(format!("{network} is in both `allow` and `deny`")).hint("remove one of them"));
     }
     let health_check = raw.health_check.and_then(|check| health_check(check, &address, report));
     Some(Vip {
@@ -104,31 +106,31 @@ fn vip(name: &str, raw: RawVip, mode: ModeName, report: &mut Report) -> Option<V
     })
 }
 
-/// A key that another mode knows would be ignored in silence, and the operator would believe in it.
+/// Refuses keys that belong to another mode. Ignoring them silently would let the operator believe that they work.
 fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report) {
-    // One that is wrong is there, too.
+    // A health check with errors counts as present.
     let has_health_check = raw.written().iter().any(|written| written.key == "health_check");
     for written in raw.written() {
         let wrong = match (written.key, mode) {
             ("address" | "interfaces" | "mode", _) => continue,
-            (_, ModeName::Local) => Wrong::new(format!("`{}` has no meaning in mode local", written.key))
-                .hint("a listener of this host serves the address, and says how; remove the key"),
+            (_, ModeName::Local) => Wrong::new(format!("`{}` has no effect in mode local", written.key))
+                .hint("remove it: the listener on this address decides how to serve it"),
             ("sources", ModeName::Nat | ModeName::Dsr) => {
-                Wrong::new(format!("`sources` has no meaning in mode {}", mode.name()))
-                    .hint("it belongs to `mode: full_nat`; here endpoints see the client's address")
+                Wrong::new(format!("`sources` has no effect in mode {}", mode.name()))
+                    .hint("remove it, or use `mode: full_nat`: in this mode endpoints see the client's address")
             }
             ("on_unhealthy", ModeName::Dsr)
                 if raw.on_unhealthy.as_ref().is_some_and(|it| it.value.0 == OnUnhealthy::Reset) =>
             {
                 Wrong::new("`on_unhealthy: reset` cannot work in mode dsr")
-                    .hint("endpoints answer clients directly, so connections cannot be reset from here; remove the key")
+                    .hint("remove it: endpoints answer clients directly, so this host cannot reset their connections")
             }
             ("on_unhealthy", _)
                 if !has_health_check
                     && raw.on_unhealthy.as_ref().is_some_and(|it| it.value.0 == OnUnhealthy::Reset) =>
             {
                 Wrong::new("`on_unhealthy: reset` needs a `health_check`").hint(
-                    "without one, no endpoint is ever found unhealthy; add one, such as `health_check: {tcp: true}`",
+                    "without one, no endpoint ever becomes unhealthy; add one, such as `health_check: {tcp: true}`",
                 )
             }
             _ => continue,
@@ -138,7 +140,7 @@ fn refuse_keys_of_other_modes(raw: &RawVip, mode: ModeName, report: &mut Report)
     if let (Some(address), None, true) = (&raw.address, &raw.endpoints, mode != ModeName::Local)
         && !raw.written().iter().any(|written| written.key == "endpoints")
     {
-        let hint = "give at least one, or `mode: local` where a listener of this host serves the address";
+        let hint = "add at least one, or set `mode: local` if a listener on this host serves the address";
         report.add(address.location, Wrong::new("a vip needs `endpoints`").hint(hint));
     }
 }
@@ -147,7 +149,7 @@ fn health_check(raw: Located<RawHealthCheck>, vip: &VipAddress, report: &mut Rep
     let check = cluster::health_check(raw.value, report)?;
     if check.port.is_none() && vip.ports.first != vip.ports.last {
         let wrong = Wrong::new("a health check of a vip with a range of ports needs `port`");
-        report.add(raw.location, wrong.hint("say which port of the endpoints is asked"));
+        report.add(raw.location, wrong.hint("set the port of the endpoints to probe"));
     }
     Some(check)
 }
@@ -184,7 +186,7 @@ fn endpoints(
             report.add(location, wrong);
         }
         if let Some(first) = first.insert(address, location) {
-            let hint = format!("the first is at line {}; for more traffic raise its weight", first.line);
+            let hint = format!("the first is at line {}; to send it more traffic, raise its weight", first.line);
             report.add(location, Wrong::new(format!("an endpoint of {} is given twice", ticked(name))).hint(hint));
         }
         let weight = weight.map(|weight| u32::try_from(weight.value.0).unwrap_or(u32::MAX));
@@ -192,19 +194,19 @@ fn endpoints(
         endpoints.push(Endpoint { address: EndpointAddress::Socket(address), weight, host: None });
     }
     if !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.weight == 0) {
-        let hint = "none of them takes connections; give at least one a weight above 0";
-        report.add(whole, Wrong::new(format!("every endpoint of {} has the weight 0", ticked(name))).hint(hint));
+        let hint = "no endpoint would get connections; give at least one a weight above 0";
+        report.add(whole, Wrong::new(format!("every endpoint of {} has weight 0", ticked(name))).hint(hint));
     }
     endpoints
 }
 
-/// What a single endpoint cannot be behind this vip.
+/// Checks a single endpoint against its vip.
 fn wrong_endpoint(endpoint: SocketAddr, vip: &VipAddress, mode: ModeName) -> Option<Wrong> {
     let (port, ip) = (endpoint.port(), endpoint.ip());
     if ip == vip.address {
         let hint = match mode {
-            ModeName::Dsr => "write the address that the endpoint has of its own; it holds the virtual one besides",
-            _ => "packets would come back to it for ever; write where the endpoint is",
+            ModeName::Dsr => "write the endpoint's own address, which it has besides the virtual one",
+            _ => "packets would loop; write the address of the endpoint",
         };
         return Some(Wrong::new(format!("the endpoint {ip} is the vip itself")).hint(hint));
     }
@@ -212,8 +214,10 @@ fn wrong_endpoint(endpoint: SocketAddr, vip: &VipAddress, mode: ModeName) -> Opt
         return None;
     }
     if vip.ports.first != vip.ports.last {
-        let wrong = Wrong::new(format!("the endpoint {endpoint} has a port, and its vip has a range of them"));
-        return Some(wrong.hint(format!("write {ip}: it gets the port that the client asked for")));
+        let wrong = Wrong::new(format!("the endpoint {endpoint} has a port, but its vip has a range of ports"));
+        return Some(
+            wrong.hint(format!("write {ip}: the endpoint gets connections on the port that the client connected to")),
+        );
     }
     if mode == ModeName::Dsr && port != vip.ports.first {
         let wrong = Wrong::new(format!("mode dsr cannot change the port to {port}"));
@@ -237,7 +241,7 @@ fn networks(raw: Option<Located<OneOrMany<Network>>>, vip: &VipAddress, report: 
 
 fn refuse_long(count: usize, what: &str, location: Location, report: &mut Report) {
     if count > LIST_MAX {
-        report.add(location, Wrong::new(format!("there are {count} {what}; the most is {LIST_MAX}")));
+        report.add(location, Wrong::new(format!("there are {count} {what}; the limit is {LIST_MAX}")));
     }
 }
 
@@ -245,8 +249,11 @@ fn refuse_other_family(address: IpAddr, vip: &VipAddress, location: Location, wh
     if address.is_ipv4() != vip.address.is_ipv4() {
         let family = |address: IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
         let (theirs, ours) = (family(address), family(vip.address));
-        let wrong = Wrong::new(format!("{address} is {theirs}, and the vip {} is {ours}", vip.address));
-        report.add(location, wrong.hint(format!("{what} is of the family of its vip; give {theirs} a vip of its own")));
+        let wrong = Wrong::new(format!("{address} is {theirs}, but the vip {} is {ours}", vip.address));
+        report.add(
+            location,
+            wrong.hint(format!("{what} must be of the same family as its vip; make a second vip for {theirs}")),
+        );
     }
 }
 
@@ -255,7 +262,7 @@ fn source_rate(raw: RawSourceRate) -> SourceRate {
         RawSourceRate::Text(rate) => (Some(rate), None),
         RawSourceRate::Object(object) => (object.rate.map(|rate| rate.value), object.burst),
     };
-    // Without a rate the report has an error, and this is never used.
+    // If the rate is missing, the report has an error and this value is never used.
     let per_second = rate.map_or(u32::MAX, |rate| rate.0);
     let burst = burst.map(|burst| u32::try_from(burst.value.0).unwrap_or(u32::MAX));
     SourceRate { per_second, burst: burst.unwrap_or(per_second) }
@@ -290,8 +297,7 @@ impl Taken {
         let others = self.by_address.entry((address, transport)).or_default();
         let overlap = |other: &&TakenPorts| other.ports.first <= ports.last && ports.first <= other.ports.last;
         if let Some(TakenPorts { vip: other, location: first, .. }) = others.iter().find(overlap) {
-            let wrong =
-                Wrong::new(format!("{} and {} have a port of {address} in common", ticked(other), ticked(name)));
+            let wrong = Wrong::new(format!("{} and {} share a port of {address}", ticked(other), ticked(name)));
             report.add(
                 vip.location,
                 wrong.hint(format!("the first is at line {}; a port belongs to one vip", first.line)),
@@ -303,7 +309,7 @@ impl Taken {
             *ranges += 1;
             if *ranges == VIP_RANGES_MAX + 1 {
                 let wrong = Wrong::new(format!("{address} has more than {VIP_RANGES_MAX} vips with a range of ports"));
-                report.add(vip.location, wrong.hint("join ranges, or use another address"));
+                report.add(vip.location, wrong.hint("merge ranges, or use another address"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The keys of what a route does besides choosing who serves it, and of clients that come back.
+//! The keys of the policies of routes.
 
 use std::sync::LazyLock;
 
@@ -44,99 +44,114 @@ impl Read for RawTo {
 keys! {
     /// A cluster and its share of a route's requests.
     pub struct RawShare as "a share" {
-        /// Who serves it.
+        /// The cluster.
         required cluster: Label;
-        /// Relative to the others of the list; 0 gets nothing.
+        /// Relative to the other weights in the list; a cluster with weight 0 gets no requests.
         optional weight: Int<0, 1_000_000>, default defaults::WEIGHT.to_string();
     }
 }
 
 keys! {
-    /// Where clients are sent instead. What is not said stays as the client wrote it; the query always does.
+    /// Redirects the client. Every part that is not set stays as in the client's URL. The query always stays.
     pub struct RawRedirect as "a redirect" {
-        /// `https://shop.example.com`, with a port and a path where they are to change; short for the keys below.
-        optional to: RedirectUrl, default "said by the next five";
-        /// Of the new URL. Without `port` it is then the scheme's own port.
+        /// The new URL, such as `https://shop.example.com`, with a port and a path if these change; short for the keys below.
+        optional to: RedirectUrl, default "from the next five keys";
+        /// The scheme of the new URL. Without `port`, the port becomes the default port of the scheme.
         optional scheme: OneOf<Scheme>, default "the client's";
-        /// Of the new URL.
+        /// The host of the new URL.
         optional host: PlainHost, default "the client's";
-        /// Of the new URL.
+        /// The port of the new URL.
         optional port: Int<1, 65535>, default "the client's; with `host` alone the listener's";
-        /// Instead of the whole path.
+        /// Replaces the whole path.
         optional path: HttpPath, default "the client's";
-        /// Instead of the prefix that the route's `path` matched; the rest of the path stays.
+        /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";
-        /// 301 or 308 for good, 302 or 307 for now; 307 and 308 leave a POST a POST. 303: the answer to a POST is to be had there by GET.
+        /// 301 and 308 are permanent, 302 and 307 temporary; with 307 and 308 a POST stays a POST. With 303 the client fetches the answer
+        /// to its POST by GET.
         optional status: RedirectStatus, default defaults::REDIRECT_STATUS.to_string();
     }
 }
 
 keys! {
-    /// When a request that went wrong is sent again, to another endpoint where there is one. Never after anything of a response went to the client, and never when a part of its body is gone already (a small one that came with the headers is still there).
+    /// When a failed request is sent again, to another endpoint if there is one. A request is never sent again after any part of the
+    /// response went to the client, or after a part of its body went to an endpoint and is gone (a small body that arrived together with
+    /// the headers is kept).
     pub struct RawRetryObject as "a retry" {
-        /// How often a request is sent again, at most. An endpoint that refuses the connection, or that there is no way to, is not counted while another one takes work, up to 10 of them. Before each time some time passes, drawn by lot: less than 25ms, 75ms, 175ms, and then 250ms; none where the endpoint was asked for nothing and another one takes work.
+        /// How many times a request is sent again, at most. A try at an endpoint that refuses the connection or is unreachable does not
+        /// count, for up to 10 endpoints, while another endpoint takes work. There is a random delay before each try: less than 25ms, 75ms,
+        /// 175ms, and then 250ms. There is no delay if the endpoint received nothing and another endpoint takes work.
         optional attempts: Int<1, 10>, default RETRY.attempts.to_string();
-        /// `connect_failure`: no connection came about. `reset`: it ended before a byte of the response came. `timeout`: the response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the endpoint answered so; the last such answer is the client's. `cancelled`, `deadline_exceeded`, `resource_exhausted`, `internal`, `unavailable`: a call of gRPC failed so before its first message.
+        /// `connect_failure`: the connection could not be made. `reset`: it ended before the first byte of the response. `timeout`: the
+        /// response did not begin in time (the cluster's `response_timeout`, or `per_try_timeout`). `5xx`, or a status from 400 to 599: the
+        /// endpoint answered with it; after the last try the client gets that response. `cancelled`, `deadline_exceeded`,
+        /// `resource_exhausted`, `internal`, `unavailable`: a gRPC call failed with this status before its first message.
         optional on: OneOrMany<RetryOn>, default "[connect_failure, reset]";
-        /// Send POST, PATCH and unknown methods again too, though an endpoint may have acted on them already. Without it that is done only where no endpoint can have.
+        /// Also retry POST, PATCH and unknown methods, although an endpoint may already have acted on them. By default they are retried
+        /// only if no endpoint can have received them.
         optional non_idempotent: Flag, default "false";
-        /// Retries as a share of the cluster's requests in the last ten seconds, counted by each worker; ten a second are allowed besides.
+        /// Retries as a share of the cluster's requests in the last ten seconds, counted by each worker; ten a second are always allowed.
         optional budget: Percent, default percent_text(RETRY.budget);
-        /// From the beginning of one try to the end of the response's headers. Counts as `timeout`; 504 where nothing is tried again.
-        optional per_try_timeout: Positive, default "the other timeouts alone";
+        /// From the beginning of one try to the end of the response's headers. When it passes, the try counts as `timeout`; the client gets
+        /// 504 if there is no further try.
+        optional per_try_timeout: Positive, default "only the other timeouts";
     }
 }
 
 keys! {
-    /// A copy of requests for another cluster. Its answers are thrown away, and whatever it does the client does not notice.
+    /// Sends a copy of requests to another cluster. Its responses are discarded, and the client does not notice what it does.
     pub struct RawMirror as "a mirror" {
-        /// The cluster that gets it. Path, headers and `Host` are those that the route's own endpoint gets.
+        /// The cluster that gets the copies. Path, headers and `Host` are the same as for the route's own endpoint.
         required to: Label;
-        /// Of the requests, how many in a hundred. A body above 64KiB is not copied, nor one of more copies than 128 under way for each worker; both are counted.
+        /// The percentage of requests that are copied. A request is not copied if its body is larger than 64KiB, or if 128 copies are in
+        /// progress on the worker; metrics count both cases.
         optional percent: Int<1, 100>, default "100";
     }
 }
 
 keys! {
-    /// Changes to header fields. Those that frame a message, belong to one hop or name the host cannot be changed. A name stands in one of the three only.
+    /// Changes header fields. Fields that frame a message, belong to one hop or name the host cannot be changed. A name can appear in only
+    /// one of the three keys.
     pub struct RawHeaderChanges as "a change of headers" {
-        /// Names and values; each takes the place of all fields of its name.
+        /// Names and values; each value replaces all fields with the name.
         optional set: Named<ChangedHeader, HeaderValue>, default "none";
-        /// Names and values; each is one more field.
+        /// Names and values; each is added as one more field.
         optional add: Named<ChangedHeader, HeaderValue>, default "none";
-        /// Names; all fields that have them go.
+        /// Names; all fields with these names are removed.
         optional remove: OneOrMany<ChangedHeader>, default "none";
     }
 }
 
 keys! {
-    /// What the endpoint is asked for instead of what the client asked for. The query stays.
+    /// Changes the request that the endpoint gets. The query stays.
     pub struct RawRewrite as "a rewrite" {
-        /// The `Host` that the endpoint gets. `X-Forwarded-Host` still tells the client's.
+        /// The `Host` that the endpoint gets. `X-Forwarded-Host` still has the client's.
         optional host: HostHeader, default "the client's";
-        /// Instead of the whole path.
+        /// Replaces the whole path.
         optional path: HttpPath, default "the client's";
-        /// Instead of the prefix that the route's `path` matched; the rest of the path stays.
+        /// Replaces the prefix that the route's `path` matched; the rest of the path stays.
         optional path_prefix: HttpPath, default "the client's";
     }
 }
 
 keys! {
-    /// How many requests one client may make of this route, over all workers; one more is answered 429 with `Retry-After`. At most 262,144 clients are remembered at once.
+    /// How many requests one client may make on this route, counted over all workers; each request above the limit is answered with 429 and
+    /// `Retry-After`. At most 262,144 clients are remembered at once.
     pub struct RawRateLimit as "a rate limit" {
-        /// So many in each `per`, in the long run.
+        /// How many requests a client may make in each `per`, in the long run.
         required requests: Int<1, 1_000_000>;
         /// See `requests`.
         required per: Positive;
-        /// What clients are told apart by: their address, as trusted proxies report it (of IPv6 its first 64 bits), or a header. Where the header is missing: the address.
+        /// What identifies a client: its address as trusted proxies report it (the first 64 bits of an IPv6 address), or a header. If the
+        /// header is missing, the address counts.
         optional by: RawRateKey, default word(&KeyWord);
-        /// How many may come at once after a silence.
+        /// How many requests may come at once after a silence.
         optional burst: Int<1, 1_000_000>, default "as many as `requests`";
     }
 }
 
 keys! {
-    /// A header that clients are told apart by. Clients can write any value there: use one that a trusted proxy sets, or an API key that the endpoints check.
+    /// A header that identifies a client. Clients can write any value there: use a header that a trusted proxy sets, or an API key that the
+    /// endpoints check.
     pub struct RawRateKeyObject as "a rate key" {
         /// The header's name.
         required header: HeaderName;
@@ -144,13 +159,15 @@ keys! {
 }
 
 keys! {
-    /// Clients come back to the endpoint that served them first, by a cookie, as long as it is healthy; else they are given another. One that drains keeps its clients and gets no new ones.
+    /// Sends clients back to the endpoint that served them first, by means of a cookie, as long as that endpoint is healthy; otherwise they
+    /// get another endpoint. A draining endpoint keeps its clients and gets no new ones.
     pub struct RawSticky as "a sticky cookie" {
-        /// Its name. The value is a keyed hash of the endpoint's address.
+        /// The name of the cookie. Its value is a keyed hash of the endpoint's address.
         required cookie: CookieName;
-        /// How long the client keeps it, from its first request on. At least 1s.
+        /// How long the client keeps the cookie, counted from its first request. At least 1s.
         optional ttl: Positive, default "until its session ends";
-        /// The key of the hash, the same wherever the same clients arrive. Without one, who knows the cluster's name can find an endpoint's address by trying addresses.
+        /// The key of the hash. Use the same key in every Steelyard that the same clients reach. Without a key, anyone who knows the
+        /// cluster's name can find an endpoint's address by trying addresses.
         optional secret: Text, default "none";
     }
 }

@@ -18,37 +18,46 @@ static UDP: LazyLock<FlowTimeouts> = LazyLock::new(|| FlowTimeouts::new(Transpor
 keys! {
     /// What all vips share.
     pub struct RawKernelPlane as "the kernel plane" {
-        /// Connections that the kernel plane tracks at once; the packets that would open one more are dropped and counted. The table is allocated whole, some 350 bytes for each. Another number takes effect after `steelyard vip detach`.
+        /// Connections that the kernel plane tracks at once; above this limit, packets that would open a connection are dropped and
+        /// counted. The table is allocated in full, at about 350 bytes per connection. A changed number takes effect after `steelyard vip
+        /// detach`.
         optional flows_max: Int<1024, 16_777_216>, default defaults::FLOWS_MAX.to_string();
     }
 }
 
 keys! {
-    /// A virtual address whose packets the kernel sends on to endpoints; none of them enters user space.
+    /// A virtual address whose packets the kernel forwards to endpoints; none of them enters user space.
     pub struct RawVip as "a vip" {
-        /// The address, the port or range of ports, and the protocol: `192.0.2.1:80/tcp`, `[2001:db8::1]:5000-5010/udp`. It need not be an address of this host; packets for it must be routed here.
+        /// The address, the port or range of ports, and the protocol: `192.0.2.1:80/tcp`, `[2001:db8::1]:5000-5010/udp`. It need not be an
+        /// address of this host, but packets for it must be routed here.
         required address: VipAddress;
-        /// Where packets for the address, and the replies of the endpoints, arrive. Nothing is attached to any other interface. Without this key, it is where the host's routes lead: the default routes of the main table, by which clients are thought to come, and the route to each endpoint. Routes are followed as they change.
+        /// The interfaces on which packets for the address and replies of the endpoints arrive. Steelyard attaches to no other interface.
+        /// Without this key it follows the host's routes: the default routes of the main table, where clients are expected, and the route
+        /// to each endpoint. It also follows changes of these routes.
         optional interfaces: OneOrMany<Interface>, default "along the routes";
-        /// Addresses of the family of `address`, with or without a port: without, it is the one that the client asked for. No names: the kernel resolves none. At least one, but none with `mode: local`.
-        optional endpoints: Many<RawVipEndpoint>, default "required, but for mode local";
+        /// Addresses of the same family as `address`, with or without a port. Without a port, the endpoint gets connections on the port
+        /// that the client connected to. Names are not allowed, because the kernel cannot resolve them. At least one endpoint is required,
+        /// except with `mode: local`, where none is allowed.
+        optional endpoints: Many<RawVipEndpoint>, default "required, except in mode local";
         /// How the endpoint of a new connection is chosen.
         optional balance: OneOf<VipAlgorithm>, default word(&defaults::VIP_ALGORITHM);
-        /// What is rewritten on the way.
+        /// Which addresses and ports are rewritten.
         optional mode: OneOf<ModeName>, default word(&ModeName::Nat);
-        /// Addresses that endpoints see connections come from. With `mode: full_nat` only; at most 8.
-        optional sources: OneOrMany<Address>, default "the address that this host would use towards the endpoint";
+        /// The addresses from which endpoints see connections. Only with `mode: full_nat`; at most 8.
+        optional sources: OneOrMany<Address>, default "the address that this host would use to reach the endpoint";
         /// A client stays with its endpoint for this long after its last new connection.
         optional affinity: Seconds, default "each connection is chosen anew";
-        /// An active probe of each endpoint, over TCP whatever the protocol of the vip. It asks the endpoint's own port where `port` says no other.
-        optional health_check: RawHealthCheck, default "none: endpoints are thought healthy";
-        /// What becomes of TCP connections to an endpoint whose health check fails. With UDP, clients get another endpoint either way.
+        /// An active probe of each endpoint. It uses TCP whatever the protocol of the vip, and the endpoint's own port unless `port` is
+        /// set.
+        optional health_check: RawHealthCheck, default "none: endpoints count as healthy";
+        /// What happens to TCP connections to an endpoint whose health check fails. UDP clients get another endpoint in any case.
         optional on_unhealthy: OneOf<OnUnhealthy>, default word(&OnUnhealthy::Keep);
         /// Addresses or networks that may open connections.
         optional allow: OneOrMany<Network>, default "all";
-        /// Addresses or networks that may not. Of two networks that both hold, the longer prefix decides.
+        /// Addresses or networks that may not open connections. If an address is in several networks, the longest prefix decides.
         optional deny: OneOrMany<Network>, default "none";
-        /// New connections of one source address; more are dropped. A rate is enough where the burst is that of one second.
+        /// New connections per second from one source address; connections above the rate are dropped. A rate alone sets the burst to the
+        /// connections of one second.
         optional new_connections_per_source: RawSourceRate, default "no limit";
         /// How long a silent connection is remembered.
         optional timeouts: RawFlowTimeouts, default "as below";
@@ -60,29 +69,30 @@ keys! {
     pub struct RawVipEndpointObject as "an endpoint of a vip" {
         /// With or without a port.
         required address: VipEndpoint;
-        /// Relative to the others; 0 takes no new connections.
+        /// Relative to the other weights; an endpoint with weight 0 takes no new connections.
         optional weight: Int<0, 65535>, default defaults::WEIGHT.to_string();
     }
 }
 
 keys! {
-    /// A limit on new connections, for each source address.
+    /// A limit on new connections from each source address.
     pub struct RawSourceRateObject as "a rate for each source" {
-        /// In the long run.
+        /// Connections per second, in the long run.
         required rate: Rate;
-        /// At once, before the rate holds.
-        optional burst: Int<1, 10_000_000>, default "that of one second";
+        /// Connections that may come at once, before the rate applies.
+        optional burst: Int<1, 10_000_000>, default "the connections of one second";
     }
 }
 
 keys! {
-    /// How long a connection lives in silence. In whole seconds.
+    /// How long a connection may be silent before it is forgotten. In whole seconds.
     pub struct RawFlowTimeouts as "the timeouts of a vip" {
         /// From its first packet until the endpoint answers.
         optional syn: Seconds, default either(|timeouts| timeouts.syn);
-        /// Afterwards, when neither side says anything. A TCP connection is then reset on both sides, except in `mode: dsr`.
+        /// After that, while neither side sends anything. A TCP connection is then reset on both sides, except in `mode: dsr`.
         optional idle: Seconds, default either(|timeouts| timeouts.idle);
-        /// After both sides have ended it and the last end was acknowledged, or one has reset it. Without the acknowledgement it is 60s.
+        /// After both sides have closed the connection and the last FIN was acknowledged, or after one side has reset it. Without the
+        /// acknowledgement it is 60s.
         optional closing: Seconds, default duration_text(TCP.closing);
     }
 }
@@ -101,7 +111,7 @@ text_or_object! {
     RawSourceRate = Rate | RawSourceRateObject
 }
 
-/// What is rewritten, without what belongs to it.
+/// The mode without its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeName {
     Nat,
@@ -126,24 +136,24 @@ impl Choice for ModeName {
         (
             "full_nat",
             Self::FullNat,
-            "the source too: replies come back by themselves, and endpoints see an address of this host",
+            "the source too: replies return without extra routes, and endpoints see an address of this host",
         ),
         (
             "dsr",
             Self::Dsr,
-            "only the link layer: each endpoint, on the same link, holds the address itself and answers the client directly",
+            "only the link layer: each endpoint is on the same link, holds the address itself and answers the client directly",
         ),
-        ("local", Self::Local, "nothing: a listener of this host serves the address, and there are no endpoints"),
+        ("local", Self::Local, "nothing: a listener on this host serves the address, and there are no endpoints"),
     ];
 }
 
 impl Choice for OnUnhealthy {
     const CHOICES: &'static [(&'static str, Self, &'static str)] = &[
-        ("keep", Self::Keep, "they go on, since an endpoint that fails a probe may still serve them"),
+        ("keep", Self::Keep, "they continue, because an endpoint that fails a probe may still serve them"),
         (
             "reset",
             Self::Reset,
-            "they are reset, so that clients connect again at once; needs a `health_check`, and not with `mode: dsr`",
+            "they are reset, so that clients reconnect at once; needs a `health_check`, and is not possible with `mode: dsr`",
         ),
     ];
 }

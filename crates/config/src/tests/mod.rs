@@ -1,4 +1,5 @@
-//! Whole files: what the examples and every key mean, every refusal at its place, what is published about the file.
+//! Tests of whole files: the meaning of the examples and of every key, every refusal with its place, and the published
+//! descriptions of the file.
 
 mod policies;
 mod published;
@@ -19,7 +20,7 @@ use proptest::test_runner::{Config, RngSeed};
 
 use crate::parse;
 
-/// Cases from one seed: what fails here fails everywhere.
+/// Cases from a fixed seed, so that a failure here happens everywhere.
 pub fn seeded(cases: u32) -> Config {
     Config { cases, rng_seed: RngSeed::Fixed(0x57EE_17A6), failure_persistence: None, ..Config::default() }
 }

@@ -1,4 +1,4 @@
-//! What routes do besides choosing who serves them: every key, and every refusal at its place.
+//! Policies of routes: every key, and every refusal with its place.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use model::{
 use super::refused::{check, routes};
 use super::{ClusterId, http, load};
 
-/// The only route of a file, with these keys; the cluster `web` is there, and `other`.
+/// The only route of a file, with these keys. The file has the clusters `web` and `other`.
 fn route(keys: &str) -> Route {
     let text = format!(
         "listeners: {{l: {{bind: :1, protocol: http, routes: [{{{keys}}}]}}}}\n\
@@ -107,37 +107,37 @@ fn every_other_policy() {
 fn splits_and_redirects_are_refused() {
     routes(
         &["to: [{cluster: wbe, weight: 1}, {cluster: web, weight: 2000000}], path: /a", "to: [], path: /b", "to: {}"],
-        r#"7:22: `to` names the cluster `wbe`, which `clusters` does not have; did you mean `web`?
+        r#"7:22: `to` names the cluster `wbe`, which is not in `clusters`; did you mean `web`?
 7:62: `weight`: "2000000" is not a whole number from 0 to 1000000
-8:11: `to` is empty; give at least one entry
+8:11: `to` is empty; add at least one entry
 9:11: `to` must be a name such as web or a list, not a mapping"#,
     );
     routes(
         &["to: [{cluster: web, weight: 0}, {cluster: web, weight: 0}]"],
-        r#"7:11: every cluster of `to` has the weight 0; none of them gets a request; give at least one a weight above 0
-7:49: `web` is given twice in `to`; the first is at line 7; for more traffic raise its weight"#,
+        r#"7:11: every cluster of `to` has weight 0; no cluster would get a request; give at least one a weight above 0
+7:49: `web` is given twice in `to`; the first is at line 7; to send it more traffic, raise its weight"#,
     );
     routes(&["path: /x"], "7:6: a route needs `to` or `redirect`");
     routes(
         &["to: web, redirect: {to: 'https://a'}, path: /a", "redirect: {}, timeout: 1s, path: /b"],
-        r#"7:16: a route has `redirect` beside `to`; write one of them
-8:17: a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`; without any of them it leads back to where it came from
-8:21: `timeout` has no meaning beside `redirect`; a redirect is answered at once, and no endpoint sees the request"#,
+        r#"7:16: a route has both `redirect` and `to`; keep one of them
+8:17: a redirect needs `to`, `scheme`, `host`, `port`, `path` or `path_prefix`; with none of them, it would redirect to the same URL
+8:21: `timeout` has no effect beside `redirect`; Steelyard answers a redirect itself, and no endpoint sees the request"#,
     );
     routes(
         &[
             "redirect: {to: 'https://a', port: 1}, path: /a",
             "redirect: {path: /x, path_prefix: /y, status: 300}, path: {exact: /b}",
         ],
-        r#"7:35: a redirect has `port` beside `to`; say it in `to`, or take `to` apart
-8:41: `path_prefix` takes the place of the prefix that a route matches, and this one matches none; write `path`, or give the route a prefix: `path: /api/`
-8:41: a redirect has `path_prefix` beside `path`; write one of them
-8:53: `status`: "300" is not the status of a redirect; write 308 or 301 for good, 307 or 302 for now (301 and 302 may turn a POST into a GET), or 303 for the answer to a POST"#,
+        r#"7:35: a redirect has both `port` and `to`; put it into `to`, or replace `to` by the separate keys
+8:41: `path_prefix` replaces the prefix that the route matches, and this route matches none; write `path`, or give the route a prefix: `path: /api/`
+8:41: a redirect has both `path_prefix` and `path`; keep one of them
+8:53: `status`: "300" is not the status of a redirect; use 308 or 301 for a permanent redirect, 307 or 302 for a temporary one (301 and 302 may turn a POST into a GET), or 303 to have the client fetch the answer to a POST by GET"#,
     );
     let passthrough = "listeners: {l: {bind: :1, protocol: tls_passthrough, routes: [{to: [{cluster: web}]}]}}\n";
     check(
         &format!("{passthrough}clusters: {{web: {{endpoints: [\"a:1\"]}}}}"),
-        "1:68: TLS that is passed through is not split; name one cluster in `to`",
+        "1:68: TLS passthrough cannot split traffic between clusters; name one cluster in `to`",
     );
 }
 
@@ -145,13 +145,13 @@ fn splits_and_redirects_are_refused() {
 fn other_policies_are_refused() {
     routes(
         &["to: web, request_headers: {set: {Host: a}, remove: [te, x]}, response_headers: {}, path: /a"],
-        r#"7:40: a name in `set`: "Host" cannot be changed; `rewrite: {host: ...}` says which host the endpoint is asked for
-7:59: an entry of `remove`: "te" cannot be changed; it belongs to one hop and ends here
+        r#"7:40: a name in `set`: "Host" cannot be changed; set the host that the endpoint sees with `rewrite: {host: ...}`
+7:59: an entry of `remove`: "te" cannot be changed; it belongs to one hop, and Steelyard does not forward it
 7:86: a change of headers needs `set`, `add` or `remove`"#,
     );
     routes(
         &["to: web, request_headers: {set: {x-a: 1}, remove: X-A}"],
-        "7:33: the header `x-a` is changed twice; `set` takes the place of all fields of the name, `add` is one more, `remove` takes all away",
+        "7:33: the header `x-a` is changed twice; `set` replaces all fields of the name, `add` adds one, `remove` removes all",
     );
     routes(
         &[
@@ -159,22 +159,22 @@ fn other_policies_are_refused() {
             "to: web, timeout: 1s, retry: {per_try_timeout: 1s}",
         ],
         r#"7:34: `attempts`: "0" is not a whole number from 1 to 10
-7:42: an entry of `on`: "resets" is nothing that a request is retried on; did you mean reset?
-8:54: `per_try_timeout` is not below the route's `timeout` (1s); no time would be left for another try"#,
+7:42: an entry of `on`: "resets" is not a reason to retry; did you mean reset?
+8:54: `per_try_timeout` is not shorter than the route's `timeout` (1s); shorten it: there would be no time for another try"#,
     );
     routes(
         &["to: web, mirror: {to: shadow, percent: 0}, rewrite: {}, rate_limit: {requests: 1, by: ip}"],
-        r#"7:29: `to` names the cluster `shadow`, which `clusters` does not have; it has only `web`
+        r#"7:29: `to` names the cluster `shadow`, which is not in `clusters`; the only cluster is `web`
 7:46: `percent`: "0" is not a whole number from 1 to 100
 7:59: a rewrite needs `host`, `path` or `path_prefix`
 7:75: a rate limit needs `per`; it must be a duration such as 30s
-7:93: `by`: "ip" is not known; it is client_ip; it can also be a mapping with `header`"#,
+7:93: `by`: "ip" is not valid; it must be client_ip; it can also be a mapping with `header`"#,
     );
     let five = ["{to: web}"; 5].join(", ");
-    routes(&[&format!("to: web, mirror: [{five}]")], "7:24: a route has 5 mirrors, at most 4 are possible");
+    routes(&[&format!("to: web, mirror: [{five}]")], "7:24: a route has 5 mirrors; the limit is 4");
     check(
         "listeners: {l: {bind: :1, protocol: http, to: c}}\nclusters: {c: {endpoints: [\"a:1\"], sticky: {cookie: 'a b', ttl: 10ms}}}",
-        r#"2:53: `cookie`: "a b" is not the name of a cookie; it has letters, digits and !#$%&'*+-.^_`|~
-2:65: `ttl` (10ms) is less than a second; the age of a cookie is told in whole seconds"#,
+        r#"2:53: `cookie`: "a b" is not the name of a cookie; use letters, digits and !#$%&'*+-.^_`|~
+2:65: `ttl` (10ms) is less than a second; cookies count their age in whole seconds: write 1s or more"#,
     );
 }

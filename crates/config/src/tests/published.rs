@@ -1,4 +1,4 @@
-//! What is published about the file: its schema and its reference page.
+//! The published descriptions of the file: its schema and its reference page.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::example;
 use crate::diagnostic::Report;
 use crate::{reference, schema, yaml};
 
-/// The part of the schema that a node is under; `None` where the schema does not have it.
+/// The part of the schema that applies to a node; `None` if the schema has none.
 fn under<'a>(root: &'a Value, schema: &'a Value, node: &yaml::Node) -> bool {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
         return under(root, &root["$defs"][name], node);

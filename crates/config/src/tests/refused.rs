@@ -1,4 +1,4 @@
-//! Everything that is refused: at which place, in which words, with which hint.
+//! Every refusal: its place, its message and its hint.
 
 use model::Generation;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::example;
 use crate::parse;
 
-/// Every error of a file, one a line, without the name of the file.
+/// Every error of a file, one per line, without the name of the file.
 fn errors(text: &str) -> String {
     let Err(errors) = parse("f", text, Generation(1)) else { return "no error".to_owned() };
     assert!(!errors.0.is_empty());
@@ -51,7 +51,7 @@ fn the_file_as_a_whole() {
     check(
         r#"listeners: {}
 clusters: {}"#,
-        "1:12: `listeners` is empty; give at least one a name, `bind` and `protocol`",
+        "1:12: `listeners` is empty; add at least one, with a name, `bind` and `protocol`",
     );
     check(
         r#"listeners:
@@ -65,7 +65,7 @@ clusters: 1"#,
 ? {c: d}
 : 1
 ~: 1"#,
-        r#"1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane
+        r#"1:1: the file needs `listeners` or `vips`; the proxy plane serves `listeners`, and the kernel plane serves `vips`
 1:3: a key must be text, not a list
 3:3: a key must be text, not a mapping
 5:1: a key must be text, not nothing"#,
@@ -77,7 +77,7 @@ clusters: {}
 admin: '[::1]:1'
 admin: '[::1]:1'
 <<: a"#,
-        r#"1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane
+        r#"1:1: the file needs `listeners` or `vips`; the proxy plane serves `listeners`, and the kernel plane serves `vips`
 1:1: unknown key `listners` in the file; did you mean `listeners`?
 3:1: `clusters` is given twice in the file; the first is at line 2
 5:1: `admin` is given twice in the file; the first is at line 4
@@ -89,18 +89,18 @@ admin: '[::1]:1'
 fn what_is_not_yaml() {
     check(
         "access_log: -",
-        r#"1:13: this is not YAML: block sequence entries are not allowed in this context; a list begins on a line of its own, and a `-` alone is written "-""#,
+        r#"1:13: this is not YAML: block sequence entries are not allowed in this context; begin the list on a line of its own; write a single `-` as "-""#,
     );
     check(
         r#"listeners:
   a:
     bind: [::1]:80
 "#,
-        r#"3:16: this is not YAML: while parsing a block mapping, did not find expected key; an address with brackets is written in quotes: "[::1]:80""#,
+        r#"3:16: this is not YAML: while parsing a block mapping, did not find expected key; put an address with brackets in quotes: "[::1]:80""#,
     );
     check(
         "a: {b: [::1]:80}",
-        r#"1:13: this is not YAML: while parsing a flow mapping, did not find expected ',' or '}'; an address with brackets is written in quotes: "[::1]:80""#,
+        r#"1:13: this is not YAML: while parsing a flow mapping, did not find expected ',' or '}'; put an address with brackets in quotes: "[::1]:80""#,
     );
     check(
         r#"a: b
@@ -118,7 +118,7 @@ fn admin_sockets() {
     check("unix:/run/a b.sock", Ok("unix:/run/a b.sock"));
     check("unix:run/a.sock", Err("\"run/a.sock\" is not an absolute path; write unix:/run/steelyard/admin.sock"));
     check("unix:", Err("\"\" is not an absolute path; write unix:/run/steelyard/admin.sock"));
-    check("unix:/run/", Err("\"/run/\" is a folder; write unix:/run/steelyard/admin.sock"));
+    check("unix:/run/", Err("\"/run/\" is a directory; write unix:/run/steelyard/admin.sock"));
     check(&format!("unix:/{}", "a".repeat(106)), Ok(&format!("unix:/{}", "a".repeat(106))));
     assert!(crate::parse_admin(&format!("unix:/{}", "a".repeat(107))).unwrap_err().contains("107 bytes"));
     assert!(crate::parse_admin("/run/a.sock").is_err() && crate::parse_admin("0.0.0.0:9900").is_err());
@@ -131,8 +131,8 @@ fn values_that_contradict_each_other() {
 metrics: 10.0.0.7
 listeners: {a: {bind: ':80', protocol: tcp, to: web}}
 clusters: {web: {endpoints: ['a:1']}}"#,
-        r#"1:8: `admin`: "0.0.0.0:9900" can be reached from other hosts, and whoever reaches the control API may change everything; write 127.0.0.1:9900; for metrics and probes from other hosts there is the key `metrics`
-2:10: `metrics`: "10.0.0.7" has no port; write 10.0.0.7:80, with the port that is meant"#,
+        r#"1:8: `admin`: "0.0.0.0:9900" can be reached from other hosts, and the control API has no authentication; write 127.0.0.1:9900; use the key `metrics` to serve metrics and probes to other hosts
+2:10: `metrics`: "10.0.0.7" has no port; add the port, for example 10.0.0.7:80"#,
     );
     check(
         r#"admin: 127.0.0.1:80
@@ -144,11 +144,11 @@ listeners:
  c: 3
  'd d': {}
 clusters: {web: {endpoints: ['a:1']}}"#,
-        r#"2:10: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
-4:12: 127.0.0.1:80 is taken twice; line 1 listens there too; give one of them another port
-6:12: [::]:81 is taken twice; line 5 listens on 0.0.0.0:81 too; give one of them another port
+        r#"2:10: 127.0.0.1:80 is used twice; line 1 also listens there; change one of the ports
+4:12: 127.0.0.1:80 is used twice; line 1 also listens there; change one of the ports
+6:12: [::]:81 is used twice; line 5 also listens on 0.0.0.0:81; change one of the ports
 7:2: `c` is given twice in `listeners`; the first is at line 6
-8:2: a name in `listeners`: "d d" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#,
+8:2: a name in `listeners`: "d d" is not a name; a name consists of 1 to 64 letters, digits, `-`, `_` and `.`"#,
     );
     check(
         r#"dns: {ttl_min: 10m, servers: []}
@@ -157,10 +157,10 @@ clusters: {}
 drain_timeout: 30
 admin: 80"#,
         r#"1:16: `ttl_min` (10m) is above `ttl_max` (5m)
-1:30: `servers` is empty; give at least one entry
-2:12: `listeners` is empty; give at least one a name, `bind` and `protocol`
+1:30: `servers` is empty; add at least one entry
+2:12: `listeners` is empty; add at least one, with a name, `bind` and `protocol`
 4:16: `drain_timeout`: "30" has no unit; write 30s, or another unit (ms, s, m, h, d)
-5:8: `admin`: "80" is a port alone; write 127.0.0.1:80"#,
+5:8: `admin`: "80" is only a port; write 127.0.0.1:80"#,
     );
 }
 
@@ -174,10 +174,8 @@ fn addresses_that_take_the_same_connections() {
             assert!(parse("f", &file, Generation(1)).is_ok(), "{file}");
         } else {
             let expect = expect.split_once(' ').unwrap();
-            let expect = format!(
-                "4:12: {} is taken twice; line 3 listens {} too; give one of them another port",
-                expect.0, expect.1
-            );
+            let expect =
+                format!("4:12: {} is used twice; line 3 also listens {}; change one of the ports", expect.0, expect.1);
             check(&file, &expect);
         }
     };
@@ -199,7 +197,7 @@ fn addresses_that_take_the_same_connections() {
 fn keys_of_other_balancers() {
     check(
         "http: {}",
-        "1:1: the file needs `listeners` or `vips`; `listeners` are served by the proxy plane, `vips` by the kernel plane\n\
+        "1:1: the file needs `listeners` or `vips`; the proxy plane serves `listeners`, and the kernel plane serves `vips`\n\
          1:1: unknown key `http` in the file; did you mean `listeners`?",
     );
     cluster(
@@ -215,8 +213,8 @@ fn keys_of_other_balancers() {
         ],
         r#"7:7: unknown key `location` in a route; did you mean `path`?
 8:13: `path`: "~ /api" is not a path; write {regex: '.*/api.*'}, which matches the whole path
-9:13: `path`: "/api/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /api/
-10:21: `exact`: "/a/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /a/"#,
+9:13: `path`: "/api/*" contains a `*`, which is not a wildcard in a path; a prefix matches every path below it: write /api/
+10:21: `exact`: "/a/*" contains a `*`, which is not a wildcard in a path; a prefix matches every path below it: write /a/"#,
     );
 }
 
@@ -259,22 +257,22 @@ fn listeners_with_tls() {
     );
     listener(
         "bind: ':1', protocol: https, to: web, tls: {certificates: [], min_version: 1.1, client_ca: {}}",
-        r#"2:75: `certificates` is empty; give at least one entry
-2:92: `min_version`: "1.1" is not known; it is 1.2 or 1.3
+        r#"2:75: `certificates` is empty; add at least one entry
+2:92: `min_version`: "1.1" is not valid; it must be 1.2 or 1.3
 2:108: a client CA needs `ca`; it must be a file such as tls/www.pem"#,
     );
     listener(
         "bind: ':1', protocol: http, to: web, tls: {certificates: [{cert: a.pem}]}",
-        r#"2:54: `tls` belongs to protocol https, and this listener speaks http; write `protocol: https`
+        r#"2:54: `tls` needs protocol https, and this listener has protocol http; write `protocol: https`
 2:75: a certificate needs `key`; it must be a file such as tls/www.pem"#,
     );
     listener(
         "bind: ':1', protocol: tls_passthrough, routes: [{sni: a.example, to: web}, {hosts: b.example, to: web}]",
-        "2:93: `hosts` belongs to protocol http, and this listener speaks tls_passthrough; write `sni`",
+        "2:93: `hosts` needs protocol http, and this listener has protocol tls_passthrough; write `sni`",
     );
     listener(
         "bind: ':1', protocol: http, routes: [{sni: a.example, to: web}]",
-        "2:55: `sni` belongs to protocol tls_passthrough, and this listener speaks http; write `hosts`",
+        "2:55: `sni` needs protocol tls_passthrough, and this listener has protocol http; write `hosts`",
     );
 }
 
@@ -289,31 +287,31 @@ fn listeners() {
     listener("bind: ':1', protocol: http", "2:16: a listener needs `to` or `routes`");
     listener(
         "bind: ':1', protocol: http, to: wbe",
-        "2:49: `to` names the cluster `wbe`, which `clusters` does not have; did you mean `web`?",
+        "2:49: `to` names the cluster `wbe`, which is not in `clusters`; did you mean `web`?",
     );
     listener(
         "bind: ':1', protocol: http, to: web, routes: [{to: web}]",
-        "2:54: a listener has `routes` beside `to`; write one of them",
+        "2:54: a listener has both `routes` and `to`; keep one of them",
     );
     listener(
         "bind: ':1', protocol: tcp, routes: [{to: web}]",
-        "2:44: `routes` belongs to protocol http or tls_passthrough, and this listener speaks tcp; name the cluster in `to`",
+        "2:44: `routes` needs protocol http or tls_passthrough, and this listener has protocol tcp; name the cluster with `to`",
     );
     listener(
         "bind: ':1', protocol: tcp, to: web, header_timeout: 1s, limits: {header_bytes: 1KiB, connections: 0}",
-        r#"2:53: `header_timeout` belongs to protocol http or tls_passthrough, and this listener speaks tcp; remove it
-2:82: `header_bytes` belongs to protocol http, and this listener speaks tcp; remove it
+        r#"2:53: `header_timeout` needs protocol http or tls_passthrough, and this listener has protocol tcp; remove it
+2:82: `header_bytes` needs protocol http, and this listener has protocol tcp; remove it
 2:115: `connections`: "0" is not a whole number from 1 to 10000000"#,
     );
     listener(
         "bind: ':1', protocol: http, to: web, trusted_proxies: [10.0.0.0/33], forwarded: x-forwarded, proxy_protocol: yes",
         r#"2:72: an entry of `trusted_proxies`: "10.0.0.0/33" is not an address or network; "33" is not a prefix length for it
-2:97: `forwarded`: "x-forwarded" is not known; it is x_forwarded, rfc7239, both or off; did you mean x_forwarded?
+2:97: `forwarded`: "x-forwarded" is not valid; it must be x_forwarded, rfc7239, both or off; did you mean x_forwarded?
 2:126: `proxy_protocol` must be true or false, not "yes"; write true, without quotes"#,
     );
     listener(
         "bind: ':1', protocol: http, to: web, idle_timeout: 0s, limits: {body_bytes: 10, header_count: 1000}",
-        r#"2:68: `idle_timeout`: "0s" would always be over; write more than zero
+        r#"2:68: `idle_timeout`: "0s" would expire at once; write more than zero
 2:93: `body_bytes`: "10" has no unit; write 10B, or another unit (B, kB, KB, KiB, MB, MiB, GB, GiB, TB, TiB)
 2:111: `header_count`: "1000" is not a whole number from 1 to 256"#,
     );
@@ -325,8 +323,8 @@ fn listeners() {
     );
     listener(
         "bind: ':1', protocol: htps, to: wob",
-        r#"2:39: `protocol`: "htps" is not known; it is http, https, tcp or tls_passthrough; did you mean https?
-2:49: `to` names the cluster `wob`, which `clusters` does not have; did you mean `web`?"#,
+        r#"2:39: `protocol`: "htps" is not valid; it must be http, https, tcp or tls_passthrough; did you mean https?
+2:49: `to` names the cluster `wob`, which is not in `clusters`; did you mean `web`?"#,
     );
 }
 
@@ -334,11 +332,11 @@ fn listeners() {
 fn routes_and_their_conditions() {
     routes(
         &["to: web", "to: web"],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &["to: web", "to: web, path: /api"],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &[
@@ -346,7 +344,7 @@ fn routes_and_their_conditions() {
             "to: web, hosts: a.com, path: /api/x, headers: {x: y}",
             "to: web, hosts: b.com, path: /api/x",
         ],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &[
@@ -354,15 +352,15 @@ fn routes_and_their_conditions() {
             "to: web, methods: GET, path: {regex: /a}",
             "to: web, path: {regex: /a}, methods: PUT",
         ],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &["to: web, hosts: [a.com, '*.b.com']", "to: web, path: /x", "to: web, hosts: '*.b.com', path: {exact: /}"],
-        "9:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "9:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &["to: web, headers: {a: {present: true}}, query: {p: 1}", "to: web, query: {q: 2, p: 1}, headers: {A: x}"],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &["to: web, name: a, path: /a", "to: web, name: a, path: /b"],
@@ -373,24 +371,24 @@ fn routes_and_their_conditions() {
             "path: api, hosts: ['a:80', 'x y'], to: wbe, pth: 1, methods: get, headers: {'x y': 1, a: {regex: '('}}, query: {q: {present: false}}, timeout: 10",
         ],
         r#"7:13: `path`: "api" is not a path; a path begins with `/`: write /api
-7:26: an entry of `hosts`: "a:80" is not a host; hosts are compared without their port; write a
-7:34: an entry of `hosts`: "x y" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends
-7:46: `to` names the cluster `wbe`, which `clusters` does not have; did you mean `web`?
+7:26: an entry of `hosts`: "a:80" is not a host; hosts are compared without their port: write a
+7:34: an entry of `hosts`: "x y" is not a host name; a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`
+7:46: `to` names the cluster `wbe`, which is not in `clusters`; did you mean `web`?
 7:51: unknown key `pth` in a route; did you mean `path`?
-7:68: `methods`: no client sends "get": case matters in methods; write GET
-7:83: a name in `headers`: "x y" is not the name of a header; it has letters, digits and !#$%&'*+-.^_`|~
+7:68: `methods`: no client sends "get": the case of a method matters; write GET
+7:83: a name in `headers`: "x y" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~
 7:104: `regex`: "(" is not a regular expression: unclosed group
-7:132: `present` can only be true; leave the key out otherwise
+7:132: `present` can only be true; otherwise remove the key
 7:150: `timeout`: "10" has no unit; write 10s, or another unit (ms, s, m, h, d)"#,
     );
     routes(
         &["to: web, path: {}", "to: web, path: {exact: /x, regex: /y}", "to: web, hosts: []", "to: web, path: [a]"],
         r#"7:22: a path needs `exact` or `regex`
-8:34: a path has `regex` beside `exact`; write one of them
-9:23: `hosts` is empty; give at least one entry
+8:34: a path has both `regex` and `exact`; keep one of them
+9:23: `hosts` is empty; add at least one entry
 10:22: `path` must be a path such as /api/ or a mapping with `exact` or `regex`, not a list"#,
     );
-    routes(&["to: []"], "7:11: `to` is empty; give at least one entry");
+    routes(&["to: []"], "7:11: `to` is empty; add at least one entry");
     routes(
         &["to: web, headers: {x: {exact: y}}"],
         r#"7:29: a condition needs `regex` or `present`
@@ -398,7 +396,8 @@ fn routes_and_their_conditions() {
     );
 }
 
-/// Each of these has a request left that only its second route takes, or one that we do not claim to see through.
+/// Each second route here still takes a request that the first does not, or is one that the check does not claim to
+/// understand.
 #[test]
 fn routes_that_an_earlier_one_does_not_cover() {
     let check =
@@ -423,41 +422,41 @@ fn routes_that_an_earlier_one_does_not_cover() {
 #[test]
 fn clusters_and_their_endpoints() {
     cluster("", "2:17: a cluster needs `endpoints`; it must be a list");
-    cluster("endpoints: []", "2:29: `endpoints` is empty; give at least one entry");
+    cluster("endpoints: []", "2:29: `endpoints` is empty; add at least one entry");
     cluster(
         "endpoints: [':80', '80', 'a', 3, {weight: 1}, {address: 'a:1', weight: 70000}]",
-        r#"2:30: an entry of `endpoints`: ":80" names no host; write an address or name in front, such as 127.0.0.1:80
-2:37: an entry of `endpoints`: "80" is a port alone; write 127.0.0.1:80
-2:43: an entry of `endpoints`: "a" has no port; write a:80, with the port that is meant
-2:48: an entry of `endpoints`: "3" is a port alone; write 127.0.0.1:3
+        r#"2:30: an entry of `endpoints`: ":80" names no host; put an address or name before it, such as 127.0.0.1:80
+2:37: an entry of `endpoints`: "80" is only a port; write 127.0.0.1:80
+2:43: an entry of `endpoints`: "a" has no port; add the port, for example a:80
+2:48: an entry of `endpoints`: "3" is only a port; write 127.0.0.1:3
 2:51: an endpoint needs `address`; it must be an address and port such as 127.0.0.1:9001
 2:89: `weight`: "70000" is not a whole number from 0 to 65535"#,
     );
     cluster(
         "endpoints: ['a:1', 'A:1', {address: 'a:1', weight: 3}]",
-        r#"2:37: an endpoint of `web` is given twice; the first is at line 2; for more traffic raise its weight
-2:44: an endpoint of `web` is given twice; the first is at line 2; for more traffic raise its weight"#,
+        r#"2:37: an endpoint of `web` is given twice; the first is at line 2; to send it more traffic, raise its weight
+2:44: an endpoint of `web` is given twice; the first is at line 2; to send it more traffic, raise its weight"#,
     );
     cluster(
         "endpoints: [{address: 'a:1', weight: 0}]",
-        "2:29: every endpoint of `web` has the weight 0; none of them takes work; give at least one a weight above 0",
+        "2:29: every endpoint of `web` has weight 0; no endpoint would get traffic; give at least one a weight above 0",
     );
     cluster("endpoints: 'a:1'", "2:29: `endpoints` must be a list, not text");
     cluster(
         "endpoints: ['a:1'], balance: roundrobin, outlier: on, panic_threshold: 50, slow_start: 1x",
-        r#"2:47: `balance`: "roundrobin" is not known; it is round_robin, least_request, least_connections, random, maglev or peak_ewma; did you mean round_robin?
-2:68: `outlier`: "on" is not known; it is off; it can also be a mapping with `consecutive_5xx`, `eject_for` or `max_ejected`
+        r#"2:47: `balance`: "roundrobin" is not valid; it must be round_robin, least_request, least_connections, random, maglev or peak_ewma; did you mean round_robin?
+2:68: `outlier`: "on" is not valid; it must be off; it can also be a mapping with `consecutive_5xx`, `eject_for` or `max_ejected`
 2:89: `panic_threshold`: "50" has no unit; write 50%
 2:105: `slow_start`: "1x" is not a duration; the units are ms, s, m, h, d"#,
     );
     cluster(
         "endpoints: ['a:1'], balance: {maglev: {key: ip}}, outlier: {max_ejected: 200%}",
-        r#"2:62: `key`: "ip" is not known; it is client_ip; it can also be a mapping with `header` or `cookie`
+        r#"2:62: `key`: "ip" is not valid; it must be client_ip; it can also be a mapping with `header` or `cookie`
 2:91: `max_ejected`: "200%" is more than 100%"#,
     );
     cluster(
         "endpoints: ['a:1'], balance: {maglev: {key: {header: a, cookie: b}}}",
-        "2:74: a hash key has `cookie` beside `header`; write one of them",
+        "2:74: a hash key has both `cookie` and `header`; keep one of them",
     );
     cluster(
         "endpoints: ['a:1'], balance: {random: {}}",
@@ -466,36 +465,39 @@ fn clusters_and_their_endpoints() {
     );
     cluster(
         "endpoints: ['a:1'], health_check: {tcp: true, http: /}",
-        "2:64: a health check has `http` beside `tcp`; write one of them",
+        "2:64: a health check has both `http` and `tcp`; keep one of them",
     );
     cluster(
         "endpoints: ['a:1'], health_check: {tcp: false, expect: 200}",
-        "2:58: `tcp` can only be true; leave the key out otherwise",
+        "2:58: `tcp` can only be true; otherwise remove the key",
     );
     cluster(
         "endpoints: ['a:1'], health_check: {tcp: true, expect: 200, host: a}",
-        r#"2:64: `expect` has no meaning in a health check over tcp; it belongs to `http`
-2:77: `host` has no meaning in a health check over tcp; it belongs to `http` and `grpc`"#,
+        r#"2:64: `expect` has no effect in a tcp health check; it belongs to `http`
+2:77: `host` has no effect in a tcp health check; it belongs to `http` and `grpc`"#,
     );
     cluster(
         "endpoints: ['a:1'], health_check: {http: x, expect: 2xx, interval: 0s, port: 0}",
         r#"2:59: `http`: "x" is not a path; a path begins with `/`: write /x
-2:70: `expect`: "2xx" is not a range of statuses; write one from 100 to 599, or the first and the last, such as 200-399
-2:85: `interval`: "0s" would always be over; write more than zero
+2:70: `expect`: "2xx" is not a range of statuses; write one status from 100 to 599, or the first and the last, such as 200-399
+2:85: `interval`: "0s" would expire at once; write more than zero
 2:95: `port`: "0" is not a whole number from 1 to 65535"#,
     );
     cluster(
         "endpoints: ['a:1'], limits: {connections: 0, pending: -1}, proxy_protocol: v3, health_chek: 1",
         r#"2:60: `connections`: "0" is not a whole number from 1 to 10000000
 2:72: `pending`: "-1" is not a whole number from 0 to 10000000
-2:93: `proxy_protocol`: "v3" is not known; it is v1 or v2
+2:93: `proxy_protocol`: "v3" is not valid; it must be v1 or v2
 2:97: unknown key `health_chek` in a cluster; did you mean `health_check`?"#,
     );
 }
 
 #[test]
 fn protocols_of_clusters() {
-    cluster("endpoints: ['a:1'], protocol: http2", r#"2:48: `protocol`: "http2" is not known; it is h1, h2c or h2"#);
+    cluster(
+        "endpoints: ['a:1'], protocol: http2",
+        r#"2:48: `protocol`: "http2" is not valid; it must be h1, h2c or h2"#,
+    );
     cluster(
         "endpoints: ['a:1'], protocol: h2c, tls: {}",
         "2:48: protocol h2c is HTTP/2 in the clear, and this cluster has `tls`; write `protocol: h2`, or remove `tls`",
@@ -506,16 +508,16 @@ fn protocols_of_clusters() {
     );
     cluster(
         "endpoints: ['a:1'], protocol: h2c, proxy_protocol: v2, limits: {streams_per_connection: 0}",
-        r#"2:69: `proxy_protocol` names one client, and a connection of HTTP/2 carries requests of many; remove it: `X-Forwarded-For` tells the endpoint of each request's client
+        r#"2:69: `proxy_protocol` names one client, but an HTTP/2 connection carries requests of many clients; remove it: the endpoint learns the client of each request from `X-Forwarded-For`
 2:106: `streams_per_connection`: "0" is not a whole number from 1 to 10000"#,
     );
     cluster(
         "endpoints: ['a:1'], protocol: h2c, ping: {after: 0s}",
-        r#"2:67: `after`: "0s" would always be over; write more than zero"#,
+        r#"2:67: `after`: "0s" would expire at once; write more than zero"#,
     );
     cluster(
         "endpoints: ['a:1'], ping: {}",
-        "2:44: PING is of HTTP/2, and this cluster speaks h1; remove `ping`, or write `protocol: h2c`, or `h2` within TLS",
+        "2:44: `ping` needs HTTP/2, and this cluster speaks h1; remove `ping`, or write `protocol: h2c`, or `protocol: h2` with `tls`",
     );
 }
 
@@ -523,16 +525,16 @@ fn protocols_of_clusters() {
 fn health_checks_over_grpc() {
     cluster(
         "endpoints: ['a:1'], health_check: {grpc: a.B, expect: 200, host: b}",
-        "2:64: `expect` has no meaning in a health check over grpc; it belongs to `http`",
+        "2:64: `expect` has no effect in a grpc health check; it belongs to `http`",
     );
     cluster(
         "endpoints: ['a:1'], health_check: {grpc: a.B/C, http: /}",
         r#"2:59: `grpc`: "a.B/C" is not the name of a service; a health check asks about a service, not a method: write helloworld.Greeter
-2:66: a health check has `http` beside `grpc`; write one of them"#,
+2:66: a health check has both `http` and `grpc`; keep one of them"#,
     );
     cluster(
         "endpoints: ['a:1'], tls: {}, health_check: {grpc: a.B}",
-        "2:68: a health check over gRPC is HTTP/2, and this cluster speaks h1 within TLS; add `protocol: h2` to the cluster",
+        "2:68: a gRPC health check needs HTTP/2, and this cluster speaks h1 within TLS; add `protocol: h2` to the cluster",
     );
     cluster("endpoints: ['a:1'], health_check: {grpc: ''}", "no error");
 }
@@ -548,29 +550,29 @@ fn routes_by_grpc() {
     routes(&["to: web, grpc: a.B/C", "to: web, grpc: a.B", "to: web, path: /a.B/C", "to: web"], "no error");
     routes(
         &["to: web, grpc: /a.B, path: /, methods: GET, query: {a: b}"],
-        r#"7:22: `grpc`: "/a.B" is not a service of gRPC; write it without the `/` in front: a.B"#,
+        r#"7:22: `grpc`: "/a.B" is not a gRPC service; remove the leading `/`: a.B"#,
     );
     routes(
         &["to: web, grpc: a.B, path: /, methods: GET, query: {a: b}"],
-        r#"7:27: `grpc` stands for the path and the method, and here is `path`; remove it
-7:36: `grpc` stands for the path and the method, and here is `methods`; remove it
-7:50: a call of gRPC has no query; remove it"#,
+        r#"7:27: `grpc` already sets the path and the method, and this route also has `path`; remove it
+7:36: `grpc` already sets the path and the method, and this route also has `methods`; remove it
+7:50: a gRPC call has no query; remove it"#,
     );
     routes(
         &["to: web, grpc: a.B", "to: web, grpc: a.B/C"],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     routes(
         &["to: web, path: /a.B/", "to: web, grpc: a.B/C"],
-        "8:6: this route can never match: the one at line 7 takes all that it would; put this one before it, or remove it",
+        "8:6: this route can never match: the route at line 7 takes all its requests; move this route before that one, or remove it",
     );
     self::routes(
         &["to: web, grpc: a.B"],
-        "7:22: gRPC is HTTP/2, and the cluster `web` speaks h1; give `web` `protocol: h2c`, or `h2` within TLS",
+        "7:22: gRPC needs HTTP/2, and the cluster `web` speaks h1; give `web` `protocol: h2c`, or `protocol: h2` with `tls`",
     );
     routes(
         &["redirect: {to: 'https://a'}, grpc: a.B", "redirect: {to: 'https://a'}"],
-        "7:17: clients of gRPC follow no redirect; name the cluster that serves the calls in `to`",
+        "7:17: gRPC clients do not follow redirects; name the cluster that serves the calls with `to`",
     );
 }
 
@@ -581,7 +583,7 @@ fn mirrors_of_routes_by_grpc() {
         &format!(
             "{head}   - {{to: web, grpc: a.B, mirror: [{{to: web}}, {{to: old}}]}}\n   - {{to: web, mirror: {{to: old}}}}\n"
         ),
-        "7:52: gRPC is HTTP/2, and the cluster `old` speaks h1; give `old` `protocol: h2c`, or `h2` within TLS",
+        "7:52: gRPC needs HTTP/2, and the cluster `old` speaks h1; give `old` `protocol: h2c`, or `protocol: h2` with `tls`",
     );
 }
 
@@ -590,13 +592,13 @@ fn errors_show_where_they_are() {
     let text = "listeners: {l: {bind: \":1\", protocol: tcp, to: wbe}}\nclusters: {web: {endpoints: [\"a:1\"]}}\n";
     let errors = parse("lb.yaml", text, Generation(1)).unwrap_err();
     let expect = "\
-lb.yaml:1:48: `to` names the cluster `wbe`, which `clusters` does not have; did you mean `web`?
+lb.yaml:1:48: `to` names the cluster `wbe`, which is not in `clusters`; did you mean `web`?
     listeners: {l: {bind: \":1\", protocol: tcp, to: wbe}}
                                                    ^";
     assert_eq!(errors.to_string(), expect);
 }
 
-/// Loads, or says why not; never neither.
+/// A file either loads or has errors.
 fn answers(text: &str) -> Result<(), TestCaseError> {
     if let Err(errors) = parse("f", text, Generation(1)) {
         prop_assert!(!errors.0.is_empty());
@@ -606,7 +608,7 @@ fn answers(text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Pieces of files, so that chance gets past the first line.
+/// Pieces of files, so that random files get past the first line.
 const PIECES: &[&str] = &[
     "listeners: ",
     "clusters: ",

@@ -1,4 +1,4 @@
-//! Every key, and what it makes of the model.
+//! Every key and the value that it gets in the model.
 
 use std::sync::Arc;
 use std::time::Duration;

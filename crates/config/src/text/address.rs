@@ -1,4 +1,4 @@
-//! Addresses, networks and names of hosts.
+//! Addresses, networks and host names.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,10 +9,10 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
-/// The field of struct sockaddr_un has a zero byte at its end (unix(7)).
+/// `sockaddr_un.sun_path` has 108 bytes, and the last one is a zero byte (unix(7)).
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Where only programs on this host reach what listens.
+/// The address of the control API, which only programs on this host can reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin(pub AdminAddress);
 
@@ -20,7 +20,7 @@ pub struct Admin(pub AdminAddress);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind(pub SocketAddr);
 
-/// Where an endpoint is.
+/// The address of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointText(pub EndpointAddress);
 
@@ -28,14 +28,14 @@ pub struct EndpointText(pub EndpointAddress);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server(pub SocketAddr);
 
-/// A network, or one address as a network of one.
+/// A network. A single address is a network of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(pub IpNet);
 
-/// An address to listen on: `127.0.0.1:80`, `[::1]:80`, or `:80` and `*:80` for every address, IPv4 and IPv6.
+/// Parses an address to listen on: `127.0.0.1:80`, `[::1]:80`, or `:80` and `*:80` for every address, IPv4 and IPv6.
 ///
 /// # Errors
-/// What is wrong with the text, and what would be right.
+/// Returns what is wrong with the text and what would be right.
 pub fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     match Bind::parse(text) {
         Ok(Bind(address)) => Ok(address),
@@ -43,11 +43,11 @@ pub fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Where the control API listens: a loopback address and a port, as `127.0.0.1:9900`, `[::1]:9900` or `localhost:9900`; or a Unix socket, as
-/// `unix:/run/steelyard/admin.sock`.
+/// Parses the address of the control API: a loopback address and a port, such as `127.0.0.1:9900`, `[::1]:9900` or `localhost:9900`, or a
+/// Unix socket, such as `unix:/run/steelyard/admin.sock`.
 ///
 /// # Errors
-/// What is wrong with the text, and what would be right.
+/// Returns what is wrong with the text and what would be right.
 pub fn parse_admin(text: &str) -> Result<AdminAddress, String> {
     match Admin::parse(text) {
         Ok(Admin(address)) => Ok(address),
@@ -55,10 +55,10 @@ pub fn parse_admin(text: &str) -> Result<AdminAddress, String> {
     }
 }
 
-/// Where an endpoint is: `127.0.0.1:9001`, `[::1]:9001`, or `origin.example.com:9001`, which is resolved at run time.
+/// Parses the address of an endpoint: `127.0.0.1:9001`, `[::1]:9001`, or `origin.example.com:9001`, which is resolved at run time.
 ///
 /// # Errors
-/// What is wrong with the text, and what would be right.
+/// Returns what is wrong with the text and what would be right.
 pub fn parse_endpoint(text: &str) -> Result<EndpointAddress, String> {
     match EndpointText::parse(text) {
         Ok(EndpointText(address)) => Ok(address),
@@ -76,8 +76,9 @@ impl Formed for Bind {
         let (host, port) = host_and_port(text, "127.0.0.1", true)?;
         match host {
             "" | "*" => Ok(Self(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))),
-            _ => Err(Wrong::new(format!("{} is not an address of this host", quoted(host)))
-                .hint(format!("write one such as 127.0.0.1:{port} or [::1]:{port}, or :{port} for all of them"))),
+            _ => Err(Wrong::new(format!("{} is not an address of this host", quoted(host))).hint(format!(
+                "write an address such as 127.0.0.1:{port} or [::1]:{port}, or :{port} to listen on all of them"
+            ))),
         }
     }
 }
@@ -91,7 +92,7 @@ impl Formed for Admin {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(Wrong::new(format!("{} is a port alone", quoted(text))).hint(format!("write 127.0.0.1:{text}")));
+            return Err(Wrong::new(format!("{} is only a port", quoted(text))).hint(format!("write 127.0.0.1:{text}")));
         }
         if let Some(path) = text.strip_prefix(UNIX_PREFIX) {
             return unix_path(path).map(Self);
@@ -103,10 +104,10 @@ impl Formed for Admin {
         }
         let port = address.port();
         Err(Wrong::new(format!(
-            "{} can be reached from other hosts, and whoever reaches the control API may change everything",
+            "{} can be reached from other hosts, and the control API has no authentication",
             quoted(text)
         ))
-        .hint(format!("write 127.0.0.1:{port}; for metrics and probes from other hosts there is the key `metrics`")))
+        .hint(format!("write 127.0.0.1:{port}; use the key `metrics` to serve metrics and probes to other hosts")))
     }
 }
 
@@ -115,11 +116,11 @@ fn unix_path(path: &str) -> Result<AdminAddress, Wrong> {
     let wrong = if !path.starts_with('/') {
         "is not an absolute path"
     } else if path.ends_with('/') {
-        "is a folder"
+        "is a directory"
     } else if path.len() > UNIX_PATH_BYTES_MAX {
-        "is longer than the 107 bytes that a Unix socket's path may have"
+        "is longer than 107 bytes, the limit for the path of a Unix socket"
     } else if path.contains('\0') {
-        "has a zero byte in it"
+        "contains a zero byte"
     } else {
         return Ok(AdminAddress::Path(path.into()));
     };
@@ -137,7 +138,7 @@ impl Formed for EndpointText {
                 let (host, port) = host_and_port(text, "127.0.0.1", false)?;
                 if host.is_empty() {
                     return Err(Wrong::new(format!("{} names no host", quoted(text)))
-                        .hint(format!("write an address or name in front, such as 127.0.0.1:{port}")));
+                        .hint(format!("put an address or name before it, such as 127.0.0.1:{port}")));
                 }
                 EndpointAddress::Name { host: dns_name(host)?, port }
             }
@@ -147,7 +148,7 @@ impl Formed for EndpointText {
             EndpointAddress::Name { port, .. } => *port,
         };
         if port == 0 {
-            return Err(Wrong::new(format!("{} has port 0, where nothing can be reached", quoted(text))));
+            return Err(Wrong::new(format!("{} has port 0, which cannot be reached", quoted(text))));
         }
         Ok(Self(address))
     }
@@ -188,22 +189,22 @@ impl Formed for Network {
     }
 }
 
-/// The parts around the last colon. `any`: nothing in front of it stands for every address.
+/// Splits the text at the last colon. With `any`, an empty host stands for every address.
 fn host_and_port<'a>(text: &'a str, example: &str, any: bool) -> Result<(&'a str, u16), Wrong> {
     let wrong = |what: &str| Wrong::new(format!("{} {what}", quoted(text)));
     if text.contains("://") {
         return Err(wrong("is a URL").hint(format!("write an address and port, such as {example}:80")));
     }
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(wrong("has no port").hint(format!("write [{text}]:80, with the port that is meant")));
+        return Err(wrong("has no port").hint(format!("add the port, for example [{text}]:80")));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
         let hint = match (text.parse::<u16>(), any) {
             (Ok(port), true) => format!("write :{port} for every address, or {example}:{port}"),
             (Ok(port), false) => format!("write {example}:{port}"),
-            (Err(_), _) => format!("write {}:80, with the port that is meant", shown_host(text, example)),
+            (Err(_), _) => format!("add the port, for example {}:80", shown_host(text, example)),
         };
-        let what = if text.parse::<u16>().is_ok() { "is a port alone" } else { "has no port" };
+        let what = if text.parse::<u16>().is_ok() { "is only a port" } else { "has no port" };
         return Err(wrong(what).hint(hint));
     };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -216,27 +217,28 @@ fn host_and_port<'a>(text: &'a str, example: &str, any: bool) -> Result<(&'a str
     Ok((host, port))
 }
 
-/// What was written, where it may stand in a hint.
+/// The text as written, where it can stand in a hint.
 fn shown_host<'a>(text: &'a str, example: &'a str) -> &'a str {
     if dns_name(text).is_ok() || text.parse::<IpAddr>().is_ok() { text } else { example }
 }
 
-/// A DNS name in lower case, without its trailing dot (RFC 1123 section 2.1; underscores as in RFC 2782, which container networks use).
+/// Parses a DNS name, and returns it in lower case without its trailing dot (RFC 1123 section 2.1). Underscores are allowed as in RFC 2782,
+/// because container networks use them.
 pub fn dns_name(text: &str) -> Result<String, Wrong> {
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let wrong = |why: &str| Wrong::new(format!("{} is not the name of a host", quoted(text))).hint(why);
+    let wrong = |why: &str| Wrong::new(format!("{} is not a host name", quoted(text))).hint(why);
     if !name.is_ascii() {
-        return Err(wrong("write an international name in its ASCII form, xn--…"));
+        return Err(wrong("write an international name in its ASCII form (xn--…)"));
     }
     // RFC 1035 section 2.3.4.
     if name.is_empty() || name.len() > 253 || name.split('.').any(|label| label.is_empty() || label.len() > 63) {
-        return Err(wrong("a name has labels of 1 to 63 characters between dots, and 253 in all"));
+        return Err(wrong("a name consists of labels of 1 to 63 characters between dots, 253 characters in all"));
     }
     let letters = |label: &str| label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     if !name.split('.').all(|label| letters(label) && !label.starts_with('-') && !label.ends_with('-')) {
-        return Err(wrong("a label has letters, digits, `_`, and `-` but not at its ends"));
+        return Err(wrong("a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`"));
     }
-    // No top-level domain is a number: this was meant as an address (RFC 3696 section 2).
+    // No top-level domain is a number, so the operator meant an address (RFC 3696 section 2).
     if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit())) {
         return Err(wrong("an IPv4 address has four numbers from 0 to 255"));
     }
@@ -260,13 +262,13 @@ mod tests {
         check(":80", "[::]:80");
         check("*:80", "[::]:80");
         check("127.0.0.1:0", "127.0.0.1:0");
-        check("80", r#""80" is a port alone; write :80 for every address, or 127.0.0.1:80"#);
-        check("127.0.0.1", r#""127.0.0.1" has no port; write 127.0.0.1:80, with the port that is meant"#);
-        check("::1", r#""::1" has no port; write [::1]:80, with the port that is meant"#);
+        check("80", r#""80" is only a port; write :80 for every address, or 127.0.0.1:80"#);
+        check("127.0.0.1", r#""127.0.0.1" has no port; add the port, for example 127.0.0.1:80"#);
+        check("::1", r#""::1" has no port; add the port, for example [::1]:80"#);
         check("fe80::1%eth0:80", r#""fe80::1%eth0:80" is ambiguous; put an IPv6 address in brackets, as in [::1]:80"#);
         check(
             "localhost:80",
-            r#""localhost" is not an address of this host; write one such as 127.0.0.1:80 or [::1]:80, or :80 for all of them"#,
+            r#""localhost" is not an address of this host; write an address such as 127.0.0.1:80 or [::1]:80, or :80 to listen on all of them"#,
         );
         check("127.0.0.1:99999", r#""127.0.0.1:99999" has no valid port; a port is a number from 1 to 65535"#);
         check("127.0.0.1:+80", r#""127.0.0.1:+80" has no valid port; a port is a number from 1 to 65535"#);
@@ -274,7 +276,7 @@ mod tests {
             "http://127.0.0.1:80",
             r#""http://127.0.0.1:80" is a URL; write an address and port, such as 127.0.0.1:80"#,
         );
-        check("", r#""" has no port; write 127.0.0.1:80, with the port that is meant"#);
+        check("", r#""" has no port; add the port, for example 127.0.0.1:80"#);
     }
 
     #[test]
@@ -284,25 +286,22 @@ mod tests {
         check("[fd00::1]:9001", "Socket([fd00::1]:9001)");
         check("Origin.Example.com.:9001", r#"Name { host: "origin.example.com", port: 9001 }"#);
         check("my_service:80", r#"Name { host: "my_service", port: 80 }"#);
-        check(":9001", r#"":9001" names no host; write an address or name in front, such as 127.0.0.1:9001"#);
-        check("9001", r#""9001" is a port alone; write 127.0.0.1:9001"#);
-        check("origin", r#""origin" has no port; write origin:80, with the port that is meant"#);
-        check("origin:0", r#""origin:0" has port 0, where nothing can be reached"#);
-        check(
-            "10.0.0.256:80",
-            r#""10.0.0.256" is not the name of a host; an IPv4 address has four numbers from 0 to 255"#,
-        );
+        check(":9001", r#"":9001" names no host; put an address or name before it, such as 127.0.0.1:9001"#);
+        check("9001", r#""9001" is only a port; write 127.0.0.1:9001"#);
+        check("origin", r#""origin" has no port; add the port, for example origin:80"#);
+        check("origin:0", r#""origin:0" has port 0, which cannot be reached"#);
+        check("10.0.0.256:80", r#""10.0.0.256" is not a host name; an IPv4 address has four numbers from 0 to 255"#);
         check(
             "-a:80",
-            r#""-a" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends"#,
+            r#""-a" is not a host name; a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`"#,
         );
         check(
             "a..b:80",
-            r#""a..b" is not the name of a host; a name has labels of 1 to 63 characters between dots, and 253 in all"#,
+            r#""a..b" is not a host name; a name consists of labels of 1 to 63 characters between dots, 253 characters in all"#,
         );
         check(
             "müller.de:80",
-            r#""müller.de" is not the name of a host; write an international name in its ASCII form, xn--…"#,
+            r#""müller.de" is not a host name; write an international name in its ASCII form (xn--…)"#,
         );
     }
 

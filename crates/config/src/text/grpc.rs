@@ -1,4 +1,4 @@
-//! Services and methods of gRPC.
+//! gRPC services and methods.
 
 use model::GrpcMatcher;
 
@@ -6,14 +6,15 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
-/// Characters of a service or method. Generated code has names of some tens; a path has to fit into a head.
+/// Characters of a service or method. Names in generated code have some tens of characters. A path has to fit into a head.
 const NAME_CHARS_MAX: usize = 512;
 
 /// `package.Service`, or `package.Service/Method`, as in the .proto file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcName(pub GrpcMatcher);
 
-/// What a health check asks about: the name of a service by custom, and any text by the protocol. Empty: the endpoint as a whole.
+/// The service that a health check asks about. The protocol allows any text, and by convention it is the name of a service. The empty text
+/// means the endpoint as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcService(pub String);
 
@@ -25,20 +26,22 @@ impl Formed for GrpcName {
     };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        let wrong = || Wrong::new(format!("{} is not a service of gRPC", quoted(text)));
+        let wrong = || Wrong::new(format!("{} is not a gRPC service", quoted(text)));
         if let Some(rest) = text.strip_prefix('/') {
             let bare = quoted(rest.trim_end_matches('/'));
-            return Err(wrong().hint(format!("write it without the `/` in front: {}", bare.trim_matches('"'))));
+            return Err(wrong().hint(format!("remove the leading `/`: {}", bare.trim_matches('"'))));
         }
         if text.contains('*') || text.ends_with('/') {
-            return Err(wrong().hint("the service alone, as in helloworld.Greeter, stands for all of its methods"));
+            return Err(
+                wrong().hint("the name of the service alone, such as helloworld.Greeter, matches all its methods")
+            );
         }
         let (service, method) = match text.split_once('/') {
             Some((service, method)) => (service, Some(method)),
             None => (text, None),
         };
         if !service.split('.').all(is_identifier) || !method.is_none_or(is_identifier) {
-            let hint = "it is written as in the .proto file: package.Service, or package.Service/Method";
+            let hint = "write it as in the .proto file: package.Service, or package.Service/Method";
             return Err(wrong().hint(hint));
         }
         if text.len() > NAME_CHARS_MAX {
@@ -48,7 +51,7 @@ impl Formed for GrpcName {
     }
 }
 
-/// `letter { letter | digit | "_" }` (Protocol Buffers, language specification, "Identifiers"); generators take `_` in front, too.
+/// `letter { letter | digit | "_" }` (Protocol Buffers, language specification, "Identifiers"). Generators also accept a leading `_`.
 fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
@@ -60,7 +63,7 @@ impl Formed for GrpcService {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         if text.chars().any(char::is_control) {
-            return Err(Wrong::new(format!("{} has a control character", quoted(text))));
+            return Err(Wrong::new(format!("{} contains a control character", quoted(text))));
         }
         if text.contains('/') {
             let hint = "a health check asks about a service, not a method: write helloworld.Greeter";
@@ -92,15 +95,15 @@ mod tests {
         check("a.b.c_1.D2/_m", "a.b.c_1.D2 _m");
         check(
             "/helloworld.Greeter/SayHello",
-            r#""/helloworld.Greeter/SayHello" is not a service of gRPC; write it without the `/` in front: helloworld.Greeter/SayHello"#,
+            r#""/helloworld.Greeter/SayHello" is not a gRPC service; remove the leading `/`: helloworld.Greeter/SayHello"#,
         );
         check(
             "helloworld.Greeter/*",
-            r#""helloworld.Greeter/*" is not a service of gRPC; the service alone, as in helloworld.Greeter, stands for all of its methods"#,
+            r#""helloworld.Greeter/*" is not a gRPC service; the name of the service alone, such as helloworld.Greeter, matches all its methods"#,
         );
         check(
             "helloworld.Greeter/",
-            r#""helloworld.Greeter/" is not a service of gRPC; the service alone, as in helloworld.Greeter, stands for all of its methods"#,
+            r#""helloworld.Greeter/" is not a gRPC service; the name of the service alone, such as helloworld.Greeter, matches all its methods"#,
         );
         for bad in ["", ".", "a..b", "a.b/c/d", "a b", "1a.B", "a.B/", "a-b.C", "ä.B"] {
             assert!(GrpcName::parse(bad).is_err(), "{bad:?}");
@@ -118,7 +121,7 @@ mod tests {
         check("", "");
         check("helloworld.Greeter", "helloworld.Greeter");
         check("liveness", "liveness");
-        check("a\nb", r#""a\nb" has a control character"#);
+        check("a\nb", r#""a\nb" contains a control character"#);
         check(
             "a.B/C",
             r#""a.B/C" is not the name of a service; a health check asks about a service, not a method: write helloworld.Greeter"#,

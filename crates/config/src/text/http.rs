@@ -1,4 +1,4 @@
-//! The parts of a request as a file names them, and the names that the operator gives.
+//! The parts of a request as the configuration file names them, and the names that the operator gives.
 
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -11,19 +11,20 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
-/// Bytes that one compiled regular expression may take. `\w` needs some tens of kilobytes, since it knows all of Unicode; most need far less.
+/// The most bytes that one compiled regular expression may take. `\w` needs some tens of kilobytes because it covers all of Unicode. Most
+/// expressions need far less.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// Characters of a name: it becomes the label of metrics and a column of tables.
+/// Characters of a name. The name becomes a label of metrics and a column of tables.
 const LABEL_CHARS_MAX: usize = 64;
 
-/// Characters of the name of a route: the same, but it may look like the conditions.
+/// Characters of the name of a route. It is a label too, but may look like the conditions of the route.
 const ROUTE_NAME_CHARS_MAX: usize = 128;
 
-/// Characters of a text that a hint writes as it should be.
+/// Characters of a corrected text that a hint repeats.
 const HINT_CHARS_MAX: usize = 100;
 
-/// Characters of any other text. Request lines, and so paths and header values that could match, are of this order at most.
+/// Characters of any other text. Request lines are at most this long, and so are the paths and header values that could match.
 const TEXT_CHARS_MAX: usize = 8192;
 
 /// A name that the operator gives to a listener or cluster.
@@ -38,7 +39,7 @@ pub struct RouteName(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(pub String);
 
-/// Where a log goes: a file, or `stdout`, or `-` which means the same.
+/// The target of a log: a file, or `stdout`. `-` means `stdout` too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile(pub Option<PathBuf>);
 
@@ -54,7 +55,7 @@ pub struct QueryName(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostText(pub HostMatcher);
 
-/// What a `Host` header holds: a host, and a port after it where one is meant.
+/// The content of a `Host` header: a host, with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostHeader(pub String);
 
@@ -62,7 +63,7 @@ pub struct HostHeader(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPath(pub String);
 
-/// A path that requests are compared with: no pattern.
+/// A path that requests are compared with. It is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutePath(pub String);
 
@@ -96,7 +97,7 @@ impl Formed for Label {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
         if !plain || text.is_empty() || text.len() > LABEL_CHARS_MAX {
-            let hint = format!("a name has 1 to {LABEL_CHARS_MAX} letters, digits, `-`, `_` and `.`");
+            let hint = format!("a name consists of 1 to {LABEL_CHARS_MAX} letters, digits, `-`, `_` and `.`");
             return Err(Wrong::new(format!("{} is not a name", quoted(text))).hint(hint));
         }
         Ok(Self(text.to_owned()))
@@ -121,7 +122,7 @@ impl Formed for Text {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         if text.chars().any(char::is_control) {
-            return Err(Wrong::new(format!("{} has a control character", quoted(text))));
+            return Err(Wrong::new(format!("{} contains a control character", quoted(text))));
         }
         if text.len() > TEXT_CHARS_MAX {
             return Err(Wrong::new(format!("{} is longer than {TEXT_CHARS_MAX} bytes", quoted(text))));
@@ -135,7 +136,7 @@ impl Formed for LogFile {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         match Text::parse(text)?.0.as_str() {
-            "" => Err(Wrong::new("no file has an empty name").hint("write a path, or stdout")),
+            "" => Err(Wrong::new("the file name is empty").hint("write a path, or stdout")),
             "stdout" | "-" => Ok(Self(None)),
             path => Ok(Self(Some(PathBuf::from(path)))),
         }
@@ -147,7 +148,7 @@ impl Formed for FileName {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         match Text::parse(text)?.0.as_str() {
-            "" => Err(Wrong::new("no file has an empty name").hint("write a path")),
+            "" => Err(Wrong::new("the file name is empty").hint("write a path")),
             path => Ok(Self(PathBuf::from(path))),
         }
     }
@@ -172,26 +173,28 @@ impl Formed for HostText {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let wrong = || Wrong::new(format!("{} is not a host", quoted(text)));
         if text == "*" {
-            return Err(wrong().hint("leave `hosts` out to match every host"));
+            return Err(wrong().hint("omit `hosts` to match every host"));
         }
         if let Some(domain) = text.strip_prefix("*.") {
             return dns_name(domain).map(HostMatcher::Suffix).map(Self);
         }
         if text.contains('*') {
-            return Err(wrong().hint("a `*` stands only at the beginning, for one label or more, as in *.example.com"));
+            return Err(
+                wrong().hint("a `*` can only stand at the beginning, for one or more labels, as in *.example.com")
+            );
         }
-        // RFC 3986 section 3.2.2: an IPv6 address stands in brackets, in `Host` too.
+        // RFC 3986 section 3.2.2: an IPv6 address is in brackets, in `Host` too.
         let literal = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         if let Some(address) = literal.and_then(|literal| literal.parse::<Ipv6Addr>().ok()) {
             return Ok(Self(HostMatcher::Exact(format!("[{address}]"))));
         }
         if text.contains("://") || text.contains('/') {
-            return Err(wrong().hint("write the name alone; a path is a key of its own"));
+            return Err(wrong().hint("write only the name: the path has a key of its own"));
         }
         if let Some((name, port)) = text.rsplit_once(':')
             && port.bytes().all(|byte| byte.is_ascii_digit())
         {
-            return Err(wrong().hint(format!("hosts are compared without their port; write {}", shortened(name))));
+            return Err(wrong().hint(format!("hosts are compared without their port: write {}", shortened(name))));
         }
         if text.parse::<std::net::Ipv4Addr>().is_ok() {
             return Ok(Self(HostMatcher::Exact(text.to_owned())));
@@ -216,14 +219,13 @@ impl Formed for HostHeader {
         }
         match HostText::parse(host)?.0 {
             HostMatcher::Exact(_) => Ok(Self(text.to_owned())),
-            HostMatcher::Suffix(_) => {
-                Err(Wrong::new(format!("{} is many hosts", quoted(text))).hint("write one that the endpoint serves"))
-            }
+            HostMatcher::Suffix(_) => Err(Wrong::new(format!("{} stands for many hosts", quoted(text)))
+                .hint("write one host that the endpoint serves")),
         }
     }
 }
 
-/// As it is to be written, for a hint: not escaped, since it is to be copied.
+/// The corrected text, for a hint. It is not escaped, so that it can be copied.
 fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
     shown.take(HINT_CHARS_MAX).collect()
@@ -233,11 +235,11 @@ fn shortened(text: &str) -> String {
     quoted(text).trim_matches('"').to_owned()
 }
 
-/// What stands for a `location` of nginx with a modifier.
+/// Translates an nginx `location` with a modifier.
 fn of_nginx(text: &str) -> Option<String> {
     let (modifier, rest) = text.split_once(char::is_whitespace)?;
     let rest = plain(rest.trim());
-    // A `location` matches anywhere in the path, and our expressions match all of it.
+    // A `location` matches anywhere in the path, and our expressions match the whole path.
     let whole = || {
         let begin = rest.strip_prefix('^').map_or(format!(".*{rest}"), str::to_owned);
         begin.strip_suffix('$').map_or(format!("{begin}.*"), str::to_owned)
@@ -245,8 +247,8 @@ fn of_nginx(text: &str) -> Option<String> {
     match modifier {
         "~" => Some(format!("write {{regex: '{}'}}, which matches the whole path", whole())),
         "~*" => Some(format!("write {{regex: '(?i){}'}}, which matches the whole path", whole())),
-        "=" => Some(format!("one path alone is {{exact: {rest}}}")),
-        "^~" => Some(format!("a prefix is written alone: {rest}")),
+        "=" => Some(format!("to match this one path, write {{exact: {rest}}}")),
+        "^~" => Some(format!("to match a prefix, write only the path: {rest}")),
         _ => None,
     }
 }
@@ -257,12 +259,12 @@ impl Formed for RoutePath {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let HttpPath(path) = HttpPath::parse(text)?;
         let Some((before, _)) = path.split_once('*') else { return Ok(Self(path)) };
-        // RFC 3986 allows the character in a path, and clients hardly ever send it: whoever writes it means all that is below.
-        let wrong = Wrong::new(format!("{} has a `*`, which stands for nothing but itself in a path", quoted(text)));
+        // RFC 3986 allows the character in a path, but clients hardly ever send it: an operator who writes it means every path below.
+        let wrong = Wrong::new(format!("{} contains a `*`, which is not a wildcard in a path", quoted(text)));
         let end = path.find('*').map_or(0, |at| at + 1);
         let prefix = before.rsplit_once('/').map_or("/", |(folder, _)| if folder.is_empty() { "/" } else { folder });
         Err(match before.ends_with('/') && end == path.len() {
-            true => wrong.hint(format!("a prefix takes all that is below it: write {}", shortened(before))),
+            true => wrong.hint(format!("a prefix matches every path below it: write {}", shortened(before))),
             false => wrong.hint(format!(
                 "write a prefix such as {}, or {{regex: '{}'}}",
                 shortened(prefix),
@@ -278,9 +280,9 @@ impl Formed for HttpPath {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let wrong = || Wrong::new(format!("{} is not a path", quoted(text)));
         if !text.starts_with('/') {
-            // A URL is the likely cause, or a `location` of nginx; any other text lacks its first character.
+            // The likely cause is a URL or an nginx `location`. Any other text only lacks the leading `/`.
             let hint = if text.contains("://") {
-                "write its path alone, from the `/` after the host".to_owned()
+                "write only its path, from the `/` after the host".to_owned()
             } else if let Some(hint) = of_nginx(text) {
                 hint
             } else {
@@ -292,11 +294,13 @@ impl Formed for HttpPath {
             return Err(wrong().hint(format!("it is longer than {TEXT_CHARS_MAX} bytes")));
         }
         if text.contains(['?', '#']) {
-            return Err(wrong().hint("a query is matched by `query`, and a fragment is never sent"));
+            return Err(wrong().hint(
+                "a path has no query and no fragment: match the query with `query`; clients never send a fragment",
+            ));
         }
-        // RFC 3986 section 2: what is sent has these percent-encoded, and paths are compared as sent.
+        // RFC 3986 section 2: clients send these percent-encoded, and paths are compared as they are sent.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong().hint("write spaces and characters outside of ASCII percent-encoded, as they are sent"));
+            return Err(wrong().hint("percent-encode spaces and characters outside ASCII, as clients send them"));
         }
         Ok(Self(text.to_owned()))
     }
@@ -310,18 +314,20 @@ impl Formed for Pattern {
         let wrong = |error: regex::Error| {
             Wrong::new(format!("{} is not a regular expression: {}", quoted(text), reason(&error)))
         };
-        // Alone first: `a)|(b` must not become right by what is put around it. With no room this ends before the costly part.
+        // Compile the expression alone first: `a)|(b` must not become valid through the parentheses that are put around it. A size limit of
+        // 0 makes this stop before the costly part.
         if let Err(error @ regex::Error::Syntax(_)) = compile(text, 0) {
             return Err(wrong(error));
         }
-        // Where that does not compile, the expression ends in a comment, which `(?x)` allows and which swallowed the `)`: a line end closes it.
+        // If this does not compile, the expression ends in a comment that swallowed the `)` (`(?x)` allows comments). A newline ends the
+        // comment.
         let anchored = compile(&format!(r"\A(?:{text})\z"), REGEX_BYTES_MAX);
         let regex = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), REGEX_BYTES_MAX)).map_err(wrong)?;
         Ok(Self { source: text.to_owned(), regex })
     }
 }
 
-/// The last line of the library's message; those before it draw the expression once more.
+/// The last line of the library's message. The lines before it show the expression again.
 fn reason(error: &regex::Error) -> String {
     let message = error.to_string();
     let last = message.lines().last().unwrap_or_default();
@@ -336,7 +342,7 @@ impl Formed for Method {
         token(text, "a method")?;
         // RFC 9110 section 9.1.
         if let Some(known) = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(text) && **known != text) {
-            return Err(Wrong::new(format!("no client sends {}: case matters in methods", quoted(text)))
+            return Err(Wrong::new(format!("no client sends {}: the case of a method matters", quoted(text)))
                 .hint(format!("write {known}")));
         }
         Ok(Self(text.to_owned()))
@@ -368,7 +374,7 @@ fn token(text: &str, noun: &str) -> Result<(), Wrong> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || !text.bytes().all(token) {
         return Err(
-            Wrong::new(format!("{} is not {noun}", quoted(text))).hint("it has letters, digits and !#$%&'*+-.^_`|~")
+            Wrong::new(format!("{} is not {noun}", quoted(text))).hint("use letters, digits and !#$%&'*+-.^_`|~")
         );
     }
     if text.len() > 256 {
@@ -379,7 +385,7 @@ fn token(text: &str, noun: &str) -> Result<(), Wrong> {
 
 impl Formed for StatusRange {
     const FORM: Form = Form {
-        noun: "a status, or two and a `-`",
+        noun: "a status, or two with a `-` between them",
         example: "200-399",
         pattern: Some("^[1-5][0-9]{2}(-[1-5][0-9]{2})?$"),
     };
@@ -393,7 +399,7 @@ impl Formed for StatusRange {
         match (status(first), status(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Self(first, last)),
             _ => Err(Wrong::new(format!("{} is not a range of statuses", quoted(text)))
-                .hint("write one from 100 to 599, or the first and the last, such as 200-399")),
+                .hint("write one status from 100 to 599, or the first and the last, such as 200-399")),
         }
     }
 }
@@ -415,27 +421,27 @@ mod tests {
         check("*.Example.com", r#"Suffix("example.com")"#);
         check("10.0.0.1", r#"Exact("10.0.0.1")"#);
         check("[::1]", r#"Exact("[::1]")"#);
-        check("*", r#""*" is not a host; leave `hosts` out to match every host"#);
+        check("*", r#""*" is not a host; omit `hosts` to match every host"#);
         check(
             "a.*.com",
-            r#""a.*.com" is not a host; a `*` stands only at the beginning, for one label or more, as in *.example.com"#,
+            r#""a.*.com" is not a host; a `*` can only stand at the beginning, for one or more labels, as in *.example.com"#,
         );
         check(
             "*example.com",
-            r#""*example.com" is not a host; a `*` stands only at the beginning, for one label or more, as in *.example.com"#,
+            r#""*example.com" is not a host; a `*` can only stand at the beginning, for one or more labels, as in *.example.com"#,
         );
         check(
             "example.com:80",
-            r#""example.com:80" is not a host; hosts are compared without their port; write example.com"#,
+            r#""example.com:80" is not a host; hosts are compared without their port: write example.com"#,
         );
-        check("[::1]:80", r#""[::1]:80" is not a host; hosts are compared without their port; write [::1]"#);
+        check("[::1]:80", r#""[::1]:80" is not a host; hosts are compared without their port: write [::1]"#);
         check(
             "http://example.com",
-            r#""http://example.com" is not a host; write the name alone; a path is a key of its own"#,
+            r#""http://example.com" is not a host; write only the name: the path has a key of its own"#,
         );
         check(
             "a b",
-            r#""a b" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends"#,
+            r#""a b" is not a host name; a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`"#,
         );
     }
 
@@ -445,10 +451,13 @@ mod tests {
         check("/", "/");
         check("/api/%20x", "/api/%20x");
         check("api", r#""api" is not a path; a path begins with `/`: write /api"#);
-        check("/a?b=1", r#""/a?b=1" is not a path; a query is matched by `query`, and a fragment is never sent"#);
+        check(
+            "/a?b=1",
+            r#""/a?b=1" is not a path; a path has no query and no fragment: match the query with `query`; clients never send a fragment"#,
+        );
         check(
             "/a b",
-            r#""/a b" is not a path; write spaces and characters outside of ASCII percent-encoded, as they are sent"#,
+            r#""/a b" is not a path; percent-encode spaces and characters outside ASCII, as clients send them"#,
         );
     }
 
@@ -458,25 +467,25 @@ mod tests {
         check("/api/", "/api/");
         check(
             "/api/*",
-            r#""/api/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /api/"#,
+            r#""/api/*" contains a `*`, which is not a wildcard in a path; a prefix matches every path below it: write /api/"#,
         );
         check(
             "/*",
-            r#""/*" has a `*`, which stands for nothing but itself in a path; a prefix takes all that is below it: write /"#,
+            r#""/*" contains a `*`, which is not a wildcard in a path; a prefix matches every path below it: write /"#,
         );
         check(
             "/api*",
-            r#""/api*" has a `*`, which stands for nothing but itself in a path; write a prefix such as /, or {regex: '/api[^/]*'}"#,
+            r#""/api*" contains a `*`, which is not a wildcard in a path; write a prefix such as /, or {regex: '/api[^/]*'}"#,
         );
         check(
             "/v1/*/a.b",
-            r#""/v1/*/a.b" has a `*`, which stands for nothing but itself in a path; write a prefix such as /v1, or {regex: '/v1/[^/]*/a\.b'}"#,
+            r#""/v1/*/a.b" contains a `*`, which is not a wildcard in a path; write a prefix such as /v1, or {regex: '/v1/[^/]*/a\.b'}"#,
         );
         check("~ /api", r#""~ /api" is not a path; write {regex: '.*/api.*'}, which matches the whole path"#);
         check("~* ^/api$", r#""~* ^/api$" is not a path; write {regex: '(?i)/api'}, which matches the whole path"#);
         check(r"~ \.php$", r#""~ \\.php$" is not a path; write {regex: '.*\.php'}, which matches the whole path"#);
-        check("= /api", r#""= /api" is not a path; one path alone is {exact: /api}"#);
-        check("^~ /api", r#""^~ /api" is not a path; a prefix is written alone: /api"#);
+        check("= /api", r#""= /api" is not a path; to match this one path, write {exact: /api}"#);
+        check("^~ /api", r#""^~ /api" is not a path; to match a prefix, write only the path: /api"#);
     }
 
     #[test]
@@ -506,30 +515,32 @@ mod tests {
         check("x-Canary", "x-canary", |HeaderName(name)| name);
         check(
             "x canary",
-            r#""x canary" is not the name of a header; it has letters, digits and !#$%&'*+-.^_`|~"#,
+            r#""x canary" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~"#,
             |HeaderName(name)| name,
         );
         check("PURGE", "PURGE", |Method(method)| method);
-        check("get", r#"no client sends "get": case matters in methods; write GET"#, |Method(method)| method);
-        check("a b", r#""a b" is not a name; a name has 1 to 64 letters, digits, `-`, `_` and `.`"#, |Label(name)| {
-            name
-        });
+        check("get", r#"no client sends "get": the case of a method matters; write GET"#, |Method(method)| method);
+        check(
+            "a b",
+            r#""a b" is not a name; a name consists of 1 to 64 letters, digits, `-`, `_` and `.`"#,
+            |Label(name)| name,
+        );
         let status = |text, expect| check(text, expect, |StatusRange(first, last)| format!("{first} {last}"));
         status("200", "200 200");
         status("200-399", "200 399");
         status(
             "399-200",
-            r#""399-200" is not a range of statuses; write one from 100 to 599, or the first and the last, such as 200-399"#,
+            r#""399-200" is not a range of statuses; write one status from 100 to 599, or the first and the last, such as 200-399"#,
         );
         status(
             "2xx",
-            r#""2xx" is not a range of statuses; write one from 100 to 599, or the first and the last, such as 200-399"#,
+            r#""2xx" is not a range of statuses; write one status from 100 to 599, or the first and the last, such as 200-399"#,
         );
         let host = |text, expect| check(text, expect, |HostHeader(host)| host);
         host("Shop.example.com", "Shop.example.com");
         host("[::1]:8080", "[::1]:8080");
         host("[::1]", "[::1]");
         host("a:b", r#""a:b" has no valid port; a port is a number from 1 to 65535"#);
-        host("*.example.com", r#""*.example.com" is many hosts; write one that the endpoint serves"#);
+        host("*.example.com", r#""*.example.com" stands for many hosts; write one host that the endpoint serves"#);
     }
 }

@@ -1,4 +1,4 @@
-//! What the policies of a route are written with: places to redirect to, statuses, the failures that are retried, header fields.
+//! The values in the policies of a route: redirect targets, statuses, the failures that are retried, header fields.
 
 use model::{HostMatcher, Scheme};
 
@@ -7,7 +7,7 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, nearest, quoted};
 use crate::read::Formed;
 
-/// Where a redirect leads: `https://shop.example.com`, with a port and a path after it where they change too.
+/// The target of a redirect: `https://shop.example.com`, optionally with a port and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectUrl {
     pub scheme: Scheme,
@@ -24,7 +24,7 @@ pub struct PlainHost(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedirectStatus(pub u16);
 
-/// What makes a request be sent again.
+/// A reason to retry a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOn {
     ConnectFailure,
@@ -53,18 +53,20 @@ impl Formed for RedirectUrl {
         let (scheme, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Scheme::Http, rest),
             Some(("https", rest)) => (Scheme::Https, rest),
-            _ if text.starts_with('/') => return Err(wrong().hint("for another path on the same host write `path`")),
-            _ => return Err(wrong().hint("it begins with http:// or https://")),
+            _ if text.starts_with('/') => {
+                return Err(wrong().hint("to redirect to another path on the same host, use `path`"));
+            }
+            _ => return Err(wrong().hint("a URL begins with http:// or https://")),
         };
         if rest.contains(['?', '#']) {
-            return Err(wrong().hint("the client's query is kept; leave `?` and `#` out"));
+            return Err(wrong().hint("remove `?` and `#`: the client's query is kept"));
         }
         let (authority, path) = match rest.find('/') {
             Some(at) => (&rest[..at], Some(HttpPath::parse(&rest[at..])?.0)),
             None => (rest, None),
         };
         let (host, port) = match authority.rsplit_once(':') {
-            // Within brackets it is a part of the address.
+            // A colon within brackets is part of the address.
             Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
             _ => (authority, None),
         };
@@ -84,7 +86,9 @@ impl Formed for PlainHost {
     fn parse(text: &str) -> Result<Self, Wrong> {
         match HostText::parse(text)?.0 {
             HostMatcher::Exact(host) => Ok(Self(host)),
-            HostMatcher::Suffix(_) => Err(Wrong::new(format!("{} is many hosts", quoted(text))).hint("write one")),
+            HostMatcher::Suffix(_) => {
+                Err(Wrong::new(format!("{} stands for many hosts", quoted(text))).hint("write one host"))
+            }
         }
     }
 }
@@ -96,13 +100,14 @@ impl Formed for RedirectStatus {
         match text {
             "301" | "302" | "303" | "307" | "308" => Ok(Self(text.parse().unwrap_or(302))),
             _ => Err(Wrong::new(format!("{} is not the status of a redirect", quoted(text))).hint(
-                "write 308 or 301 for good, 307 or 302 for now (301 and 302 may turn a POST into a GET), or 303 for the answer to a POST",
+                "use 308 or 301 for a permanent redirect, 307 or 302 for a temporary one (301 and 302 may turn a POST into a GET), or 303 \
+                to have the client fetch the answer to a POST by GET",
             )),
         }
     }
 }
 
-/// The words for failures that have no status of HTTP.
+/// The words for failures that have no HTTP status.
 const RETRY_WORDS: &[(&str, RetryOn)] = &[
     ("connect_failure", RetryOn::ConnectFailure),
     ("reset", RetryOn::Reset),
@@ -132,9 +137,9 @@ impl Formed for RetryOn {
         match text.parse::<u16>() {
             Ok(status) if digits && (400..=599).contains(&status) => Ok(Self::Statuses(status, status)),
             _ => {
-                let wrong = Wrong::new(format!("{} is nothing that a request is retried on", quoted(text)));
-                let words = "connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, \
-                             deadline_exceeded, resource_exhausted, internal, unavailable";
+                let wrong = Wrong::new(format!("{} is not a reason to retry", quoted(text)));
+                let words = "connect_failure, reset, timeout, 5xx, a status from 400 to 599, or a gRPC status: cancelled, \
+                    deadline_exceeded, resource_exhausted, internal, unavailable";
                 Err(wrong.hint(match nearest(text, RETRY_WORDS.iter().map(|(word, _)| *word)) {
                     Some(word) => format!("did you mean {word}?"),
                     None => format!("it can be {words}"),
@@ -156,11 +161,11 @@ impl Formed for ChangedHeader {
     }
 }
 
-/// Why no route may change a field: what would be believed of it is decided elsewhere.
+/// Why no route may change this field: another part of the configuration or the protocol decides it.
 fn refused(name: &str) -> Option<&'static str> {
     Some(match name {
-        "host" => "`rewrite: {host: ...}` says which host the endpoint is asked for",
-        "content-length" | "transfer-encoding" => "Steelyard frames each message anew",
+        "host" => "set the host that the endpoint sees with `rewrite: {host: ...}`",
+        "content-length" | "transfer-encoding" => "Steelyard frames each message itself",
         "connection"
         | "keep-alive"
         | "proxy-connection"
@@ -169,10 +174,10 @@ fn refused(name: &str) -> Option<&'static str> {
         | "upgrade"
         | "http2-settings"
         | "proxy-authorization"
-        | "proxy-authenticate" => "it belongs to one hop and ends here",
-        "expect" => "it is between the client and the endpoint",
+        | "proxy-authenticate" => "it belongs to one hop, and Steelyard does not forward it",
+        "expect" => "the client and the endpoint negotiate it",
         "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => {
-            "`forwarded` of the listener says which of them are sent"
+            "the listener's `forwarded` decides which of these headers are sent"
         }
         _ => return None,
     })
@@ -183,14 +188,14 @@ impl Formed for HeaderValue {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         let Text(value) = Text::parse(text)?;
-        // RFC 9110 section 5.5: visible ASCII and spaces, none of them at the ends.
+        // RFC 9110 section 5.5: visible ASCII and spaces, but no space at either end.
         if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
             let wrong = Wrong::new(format!("{} is not the value of a header", quoted(text)));
-            return Err(wrong.hint("it has letters, digits, signs and spaces of ASCII"));
+            return Err(wrong.hint("use ASCII letters, digits, signs and spaces"));
         }
         if value.trim() != value {
             let wrong = Wrong::new(format!("{} begins or ends with a space", quoted(text)));
-            return Err(wrong.hint("such a space is not a part of a value"));
+            return Err(wrong.hint("remove it: spaces at the ends are not part of a value"));
         }
         Ok(Self(value))
     }
@@ -216,21 +221,21 @@ mod tests {
         check("https://Shop.example.com", "https shop.example.com None None");
         check("http://[::1]:8080/x/y", r#"http [::1] Some(8080) Some("/x/y")"#);
         check("https://[::1]/", r#"https [::1] None Some("/")"#);
-        check("/x", r#""/x" is not a URL to redirect to; for another path on the same host write `path`"#);
+        check("/x", r#""/x" is not a URL to redirect to; to redirect to another path on the same host, use `path`"#);
         check(
             "shop.example.com",
-            r#""shop.example.com" is not a URL to redirect to; it begins with http:// or https://"#,
+            r#""shop.example.com" is not a URL to redirect to; a URL begins with http:// or https://"#,
         );
-        check("ftp://a", r#""ftp://a" is not a URL to redirect to; it begins with http:// or https://"#);
+        check("ftp://a", r#""ftp://a" is not a URL to redirect to; a URL begins with http:// or https://"#);
         check(
             "https://a/x?y",
-            r#""https://a/x?y" is not a URL to redirect to; the client's query is kept; leave `?` and `#` out"#,
+            r#""https://a/x?y" is not a URL to redirect to; remove `?` and `#`: the client's query is kept"#,
         );
         check("https://a:0", r#""https://a:0" is not a URL to redirect to; a port is a number from 1 to 65535"#);
-        check("https://*.a.com", r#""*.a.com" is many hosts; write one"#);
+        check("https://*.a.com", r#""*.a.com" stands for many hosts; write one host"#);
         check(
             "https://joe@a.com",
-            r#""joe@a.com" is not the name of a host; a label has letters, digits, `_`, and `-` but not at its ends"#,
+            r#""joe@a.com" is not a host name; a label consists of letters, digits, `_` and `-`, and does not begin or end with `-`"#,
         );
     }
 
@@ -252,12 +257,12 @@ mod tests {
         check("503", "Statuses(503, 503)");
         check(
             "200",
-            r#""200" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
+            r#""200" is not a reason to retry; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or a gRPC status: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
         );
-        check("resets", r#""resets" is nothing that a request is retried on; did you mean reset?"#);
+        check("resets", r#""resets" is not a reason to retry; did you mean reset?"#);
         check(
             "+503",
-            r#""+503" is nothing that a request is retried on; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or one of gRPC: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
+            r#""+503" is not a reason to retry; it can be connect_failure, reset, timeout, 5xx, a status from 400 to 599, or a gRPC status: cancelled, deadline_exceeded, resource_exhausted, internal, unavailable"#,
         );
     }
 
@@ -265,19 +270,19 @@ mod tests {
     fn headers_that_may_be_changed() {
         let name = |text, expect| check(text, expect, |ChangedHeader(name)| name);
         name("X-Edge", "x-edge");
-        name("Host", r#""Host" cannot be changed; `rewrite: {host: ...}` says which host the endpoint is asked for"#);
-        name("Content_Length", r#""Content_Length" cannot be changed; Steelyard frames each message anew"#);
-        name("te", r#""te" cannot be changed; it belongs to one hop and ends here"#);
+        name("Host", r#""Host" cannot be changed; set the host that the endpoint sees with `rewrite: {host: ...}`"#);
+        name("Content_Length", r#""Content_Length" cannot be changed; Steelyard frames each message itself"#);
+        name("te", r#""te" cannot be changed; it belongs to one hop, and Steelyard does not forward it"#);
         name(
             "X-Forwarded-For",
-            r#""X-Forwarded-For" cannot be changed; `forwarded` of the listener says which of them are sent"#,
+            r#""X-Forwarded-For" cannot be changed; the listener's `forwarded` decides which of these headers are sent"#,
         );
-        name(":path", r#"":path" is not the name of a header; it has letters, digits and !#$%&'*+-.^_`|~"#);
+        name(":path", r#"":path" is not the name of a header; use letters, digits and !#$%&'*+-.^_`|~"#);
         let value = |text, expect| check(text, expect, |HeaderValue(value)| value);
         value("max-age=1, x", "max-age=1, x");
         value("", "");
-        value("a\r\nb", r#""a\r\nb" has a control character"#);
-        value(" a", r#"" a" begins or ends with a space; such a space is not a part of a value"#);
-        value("ü", r#""ü" is not the value of a header; it has letters, digits, signs and spaces of ASCII"#);
+        value("a\r\nb", r#""a\r\nb" contains a control character"#);
+        value(" a", r#"" a" begins or ends with a space; remove it: spaces at the ends are not part of a value"#);
+        value("ü", r#""ü" is not the value of a header; use ASCII letters, digits, signs and spaces"#);
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers with units: durations, sizes, shares.
+//! Numbers with units: durations, sizes and percentages.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::define::Form;
 use crate::diagnostic::{Wrong, quoted};
 use crate::read::Formed;
 
-/// The longest duration. Past it a number has most likely the wrong unit, and clocks need not fear to overflow.
+/// The longest duration. A longer one most likely has the wrong unit. The limit also keeps clock arithmetic from
+/// overflowing.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Nanoseconds of each unit of time, the smallest first.
@@ -18,7 +19,7 @@ const TIMES: &[(&str, u128)] = &[
     ("d", 24 * 3600 * 1_000_000_000),
 ];
 
-/// Bytes of each unit of size. Those with an `i` are powers of 1024 (IEC 80000-13), the others powers of 1000.
+/// Bytes of each unit of size. Units with an `i` are powers of 1024 (IEC 80000-13), the others are powers of 1000.
 const SIZES: &[(&str, u128)] = &[
     ("B", 1),
     ("kB", 1000),
@@ -36,7 +37,7 @@ const SIZES: &[(&str, u128)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
-/// A duration that is not zero: no timeout of zero means anything but "always too late".
+/// A duration above zero. A timeout of zero could only mean "always too late".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positive(pub Duration);
 
@@ -70,7 +71,7 @@ impl Formed for Positive {
     fn parse(text: &str) -> Result<Self, Wrong> {
         let Wait(duration) = <Wait as Formed>::parse(text)?;
         if duration.is_zero() {
-            return Err(Wrong::new(format!("{} would always be over", quoted(text))).hint("write more than zero"));
+            return Err(Wrong::new(format!("{} would expire at once", quoted(text))).hint("write more than zero"));
         }
         Ok(Self(duration))
     }
@@ -99,7 +100,7 @@ impl Formed for Percent {
     const FORM: Form = Form { noun: "a percentage", example: "50%", pattern: Some(r"^[0-9]+(\.[0-9]+)?%$") };
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        // Millionths: with fewer than three digits before the point, exact to four after it.
+        // In millionths: with fewer than three digits before the point, this is exact to four digits after it.
         let parts = with_unit(text, "a percentage", &[("%", 1_000_000)], "%")?;
         if parts > 100_000_000 {
             return Err(Wrong::new(format!("{} is more than 100%", quoted(text))));
@@ -117,13 +118,13 @@ fn duration_nanos(text: &str) -> Result<u128, Wrong> {
     let mut sum = 0_u128;
     let mut smallest = usize::MAX;
     for part in parts {
-        // One that is wrong is quoted whole: a part of it would not be found in the file.
+        // A wrong duration is quoted whole, because the operator could not find a part of it in the file.
         let not_one = || Wrong::new(format!("{} is not a duration", quoted(text)));
-        let nanos = with_unit(part, "a duration", TIMES, "s").map_err(|_| not_one().hint("write it as in 1m30s"))?;
+        let nanos = with_unit(part, "a duration", TIMES, "s").map_err(|_| not_one().hint("write it like 1m30s"))?;
         let unit = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
         let location = TIMES.iter().position(|(name, _)| *name == unit).unwrap_or(usize::MAX);
         if location >= smallest {
-            return Err(not_one().hint("write each unit once, the larger before the smaller, as in 1m30s"));
+            return Err(not_one().hint("write each unit once, larger units first, like 1m30s"));
         }
         smallest = location;
         sum = sum.saturating_add(nanos);
@@ -131,7 +132,7 @@ fn duration_nanos(text: &str) -> Result<u128, Wrong> {
     Ok(sum)
 }
 
-/// Split where a number begins after a unit.
+/// Splits the text where a number begins after a unit.
 fn parts(text: &str) -> Vec<&str> {
     let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     let mut parts = Vec::new();
@@ -149,7 +150,7 @@ fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A decimal number and its unit, in the smallest parts of that unit. What is finer than these is cut off.
+/// Parses a decimal number and its unit, and returns it in the smallest parts of that unit. Finer digits are cut off.
 fn with_unit(text: &str, noun: &str, units: &[(&str, u128)], usual: &str) -> Result<u128, Wrong> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -183,20 +184,21 @@ fn with_unit(text: &str, noun: &str, units: &[(&str, u128)], usual: &str) -> Res
     whole.checked_add(fraction * parts / scale).ok_or_else(too_large)
 }
 
-/// As it is written in a file, in the largest unit that leaves a whole number. Finer than a millisecond is cut off.
+/// Formats a duration as a file would have it, in the largest unit that gives a whole number. Anything finer than a
+/// millisecond is cut off.
 pub fn duration_text(duration: Duration) -> String {
     text_in(duration.as_nanos(), TIMES, "0s")
 }
 
-/// As it is written in a file, in the largest power of 1024 that leaves a whole number.
+/// Formats a size as a file would have it, in the largest power of 1024 that gives a whole number.
 pub fn size_text(bytes: u64) -> String {
     let binary: Vec<_> = SIZES.iter().copied().filter(|(name, _)| *name == "B" || name.contains('i')).collect();
     text_in(u128::from(bytes), &binary, "0B")
 }
 
-/// As it is written in a file.
+/// Formats a share as a file would have it.
 pub fn percent_text(share: f64) -> String {
-    // Rounded, since 0.3 * 100.0 is not 30.0.
+    // Rounded, because 0.3 * 100.0 is not 30.0.
     format!("{}%", (share * 1e8).round() / 1e6)
 }
 
@@ -240,17 +242,11 @@ mod tests {
         check("1h30m", "90m");
         check("1d12h30m15s500ms", "131415500ms");
         check("1.5m30s", "2m");
-        check(
-            "30s1m",
-            r#""30s1m" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#,
-        );
-        check("1m1m", r#""1m1m" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#);
-        check("1m30", r#""1m30" is not a duration; write it as in 1m30s"#);
-        check("1m30x", r#""1m30x" is not a duration; write it as in 1m30s"#);
-        check(
-            "300d66d",
-            r#""300d66d" is not a duration; write each unit once, the larger before the smaller, as in 1m30s"#,
-        );
+        check("30s1m", r#""30s1m" is not a duration; write each unit once, larger units first, like 1m30s"#);
+        check("1m1m", r#""1m1m" is not a duration; write each unit once, larger units first, like 1m30s"#);
+        check("1m30", r#""1m30" is not a duration; write it like 1m30s"#);
+        check("1m30x", r#""1m30x" is not a duration; write it like 1m30s"#);
+        check("300d66d", r#""300d66d" is not a duration; write each unit once, larger units first, like 1m30s"#);
         check("365d1s", r#""365d1s" is too long; the longest is 365d"#);
         check("-1s", r#""-1s" is not a duration; write a number and a unit (ms, s, m, h, d)"#);
         check(".5s", r#"".5s" is not a duration; write a number and a unit (ms, s, m, h, d)"#);
@@ -267,7 +263,7 @@ mod tests {
     fn timeouts_are_not_zero() {
         let check = |text, expect| check(text, expect, |Positive(duration)| duration_text(duration));
         check("1ms", "1ms");
-        check("0s", r#""0s" would always be over; write more than zero"#);
+        check("0s", r#""0s" would expire at once; write more than zero"#);
     }
 
     #[test]
