@@ -1,8 +1,8 @@
-//! The Lease: which of the replicas writes statuses and gives out addresses. Nothing that is served depends on it.
+//! The Lease decides which replica writes statuses and allots addresses. Nothing that is served depends on it.
 //!
-//! As other controllers do it: the holder renews; whoever sees the same state of the Lease for as long as it is valid takes it. Only durations
-//! on one's own clock are measured, so that clocks need not agree. Two holders at once are possible for a moment, as everywhere without
-//! fencing; every write names the state that it was made from, and the API server takes one of the two.
+//! It works as in other controllers: the holder renews the Lease, and a replica that sees the same state for as long as the Lease is valid
+//! takes it. Each replica only measures durations on its own clock, so clocks need not agree. As always without fencing, two replicas may
+//! hold it at once for a moment. Every write names the state that it was made from, so the API server accepts only one of the two.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,54 +14,54 @@ use kube::api::{Api, PostParams};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long a Lease is valid that nobody renews.
+/// How long a Lease stays valid without a renewal.
 const VALID: Duration = Duration::from_secs(15);
-/// Between two renewals. Two may fail.
+/// The time between two renewals. Two of them may fail.
 const RENEW_EVERY: Duration = Duration::from_secs(4);
-/// A holder that could not renew for so long stops: before another may begin.
+/// A holder that could not renew for this long stops, before another replica may begin.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-/// How long an answer of the API server is waited for.
+/// How long to wait for an answer of the API server.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks of one who does not hold it, and between two tries.
+/// The time between two looks of a replica that does not hold the Lease, and between two tries.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A Lease, and who wants it.
+/// A Lease and the process that wants it.
 pub(crate) struct Claim {
     pub(crate) api: Api<Lease>,
     pub(crate) name: String,
-    /// Of this process alone.
+    /// Identifies this process.
     pub(crate) identity: String,
 }
 
-/// What was seen of a Lease, and since when it is so.
+/// The state of a Lease as last seen, and since when it has been so.
 struct Seen {
     resource_version: Option<String>,
     since: Instant,
 }
 
-/// What is to be done about a Lease.
+/// What to do about a Lease.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Make it.
+    /// Create it.
     Create,
-    /// Write it: it is ours, or nobody's any more.
+    /// Write it: we hold it, or it has expired.
     Write,
-    /// It is another's.
+    /// Another replica holds it.
     Wait,
 }
 
 impl Claim {
-    /// Holds the Lease whenever it can be had, and says whether it does, until `held` has no more listeners.
+    /// Holds the Lease whenever possible and reports whether it does, until `held` has no more listeners.
     pub(crate) async fn hold(self, held: watch::Sender<bool>) {
         keep(&held, Looking { claim: &self, seen: None }).await;
         if *held.borrow()
             && let Err(error) = self.release().await
         {
-            tracing::debug!(%error, "the lease runs out by itself: it could not be given back");
+            tracing::debug!(%error, "could not release the lease; it will expire");
         }
     }
 
-    /// Whether it is ours now, or has become so.
+    /// Whether we hold it now.
     async fn step(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
         let found = self.api.get_opt(&self.name).await?;
         match step(found.as_ref(), &self.identity, seen, Instant::now()) {
@@ -74,7 +74,7 @@ impl Claim {
         }
     }
 
-    /// The Lease as this process would hold it. It names the state that it follows, so that of two that write at once one fails.
+    /// The Lease as this process would hold it. It names the state that it follows, so that one of two concurrent writes fails.
     fn next(&self, found: Option<Lease>) -> Lease {
         let now = MicroTime(Timestamp::now());
         let metadata = match &found {
@@ -95,7 +95,7 @@ impl Claim {
         Lease { metadata, spec: Some(spec) }
     }
 
-    /// Gives it back, so that another need not wait until it runs out.
+    /// Releases it, so that another replica need not wait until it expires.
     async fn release(&self) -> kube::Result<()> {
         let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
         let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(&*self.identity))
@@ -107,13 +107,13 @@ impl Claim {
     }
 }
 
-/// What is done again and again about a Lease.
+/// One step of holding a Lease, repeated.
 trait Steps {
-    /// Says whether it is held.
+    /// Takes a step and returns whether the Lease is held.
     fn step(&mut self) -> impl Future<Output = kube::Result<bool>> + Send;
 }
 
-/// A claim, and what was seen so far.
+/// A claim, and the state of the Lease as last seen.
 struct Looking<'c> {
     claim: &'c Claim,
     seen: Option<Seen>,
@@ -125,10 +125,10 @@ impl Steps for Looking<'_> {
     }
 }
 
-/// Takes step after step until `held` has no more listeners. An API server that does not answer is
-/// as good as one that says no: whoever waits for it must have stopped before another may begin.
+/// Takes step after step until `held` has no more listeners. An API server that does not answer counts as a refusal: this replica must have
+/// stopped before another may begin.
 async fn keep(held: &watch::Sender<bool>, mut steps: impl Steps) {
-    // Of the beginning of the step that renewed it: when in its course the API server wrote it nobody knows.
+    // Measured from the beginning of the step that renewed it, because the time at which the API server wrote it is unknown.
     let mut renewed = Instant::now();
     loop {
         let begun = Instant::now();
@@ -142,7 +142,7 @@ async fn keep(held: &watch::Sender<bool>, mut steps: impl Steps) {
             }
             failed => {
                 let error = failed.ok().and_then(Result::err).map_or_else(|| "no answer".to_owned(), |e| e.to_string());
-                tracing::debug!(error, "the lease cannot be read or written");
+                tracing::debug!(error, "cannot read or write the lease");
                 if renewed.elapsed() >= GIVE_UP_AFTER {
                     tell(held, false);
                 }
@@ -156,7 +156,7 @@ async fn keep(held: &watch::Sender<bool>, mut steps: impl Steps) {
     }
 }
 
-/// After so long; for one who holds the Lease no later than he must have given it up.
+/// The time of the next step. For a holder, it is not later than the time at which it must give up.
 fn in_time(held: &watch::Sender<bool>, renewed: Instant, wait: Duration) -> Instant {
     let then = Instant::now() + wait;
     if *held.borrow() { then.min(renewed + GIVE_UP_AFTER) } else { then }
@@ -165,11 +165,11 @@ fn in_time(held: &watch::Sender<bool>, renewed: Instant, wait: Duration) -> Inst
 fn tell(held: &watch::Sender<bool>, holds: bool) {
     let changed = held.send_if_modified(|held| std::mem::replace(held, holds) != holds);
     if changed {
-        tracing::info!(holds, "the lease: statuses are written by its holder");
+        tracing::info!(holds, "the state of the lease changed; its holder writes statuses");
     }
 }
 
-/// Another was faster: that is no error.
+/// A conflict is not an error: another replica was faster.
 fn written(outcome: kube::Result<Lease>) -> kube::Result<bool> {
     match outcome {
         Ok(_) => Ok(true),
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// An API server that answers so often, and then never again.
+    /// An API server that answers this many times and then never again.
     struct Answers(u32);
 
     impl Steps for Answers {
@@ -248,7 +248,7 @@ mod tests {
         };
         check(0, "other", "1", Step::Wait);
         check(14, "other", "1", Step::Wait);
-        // Renewed: another state, seen just now.
+        // Renewed: the state differs, and was seen just now.
         check(15, "other", "2", Step::Wait);
         check(29, "other", "2", Step::Wait);
         check(30, "other", "2", Step::Write);

@@ -1,11 +1,11 @@
-//! The cluster as a source: Kubernetes objects to model, and status back.
+//! The cluster as a source: turns Kubernetes objects into the model, and writes statuses back.
 //!
-//! Job: watch Gateways, routes, Ingresses, Services and their endpoints; make of them a [`model::Snapshot`] and what is to be said of each
-//! object; give the one to whoever serves, and write the other where this process holds the Lease. Not its job: serving. Every replica
-//! watches for itself and makes the same of the same objects; nothing is shared between them but the API server.
+//! Its job is to watch Gateways, routes, Ingresses, Services and their endpoints, and to derive a [`model::Snapshot`] and the status of
+//! each object. It passes the snapshot to the planes, and writes the statuses if this process holds the Lease. It does not serve traffic.
+//! Every replica watches for itself and derives the same result from the same objects; replicas share nothing but the API server.
 //!
 //! `watch -> index -> translate -> (snapshot, statuses, notices)`: the index holds what the translation needs of each object, the
-//! translation is pure, and [`start()`] runs it all on a thread of its own, so that ten thousand routes delay nobody.
+//! translation is pure, and [`start()`] runs everything on a thread of its own, so that ten thousand routes do not delay anything else.
 #![forbid(unsafe_code)]
 
 mod index;

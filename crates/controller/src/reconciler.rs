@@ -1,7 +1,8 @@
-//! The thread that follows the cluster: news into the index, the index into snapshots, and statuses back.
+//! The thread that follows the cluster: it puts news into the index, turns the index into snapshots, and writes statuses back.
 //!
-//! One loop, one change after another. A first change is published at once; what comes while that is put to use is published together, and
-//! never so often that it takes more than a tenth of a CPU. Nothing that the API server does or fails to do takes back what is served.
+//! It is one loop that handles one change after another. It publishes a first change at once. Changes that arrive while a snapshot is being
+//! adopted are published together, and the loop never uses more than a tenth of a CPU for this. Nothing that the API server does or fails
+//! to do stops what is being served.
 
 mod due;
 mod telling;
@@ -26,94 +27,94 @@ use due::Due;
 pub(crate) use due::Outcome as WriteOutcome;
 use telling::Telling;
 
-/// News taken in at once before anything is made of them.
+/// News that are taken in at once before a translation.
 const NEWS_AT_ONCE: usize = 1024;
 
-/// Between two snapshots: ten times what the last one cost, and within these bounds.
+/// The pause between two snapshots: ten times what the last one cost, within these bounds.
 const REST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 const REST_FACTOR: u32 = 10;
 
-/// How long until a place where nothing could listen is tried again, or a write that failed. And between two looks at which Services have no
-/// endpoints: one that has none at two looks is told.
+/// The time until an address that could not be bound, or a write that failed, is tried again. It is also the time between two checks for
+/// Services without endpoints: a Service that has none at two checks is reported.
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
 
-/// Writes under way at once.
+/// Concurrent writes.
 const WRITES_AT_ONCE: usize = 8;
 
-/// Statuses looked at between two looks at everything else.
+/// Statuses that are checked before the loop looks at everything else again.
 const CHECKS_AT_ONCE: usize = 64;
 
-/// A snapshot, and the way to say what became of it.
+/// A snapshot, and the channel for its outcome.
 pub struct Update {
-    /// What is to be served. Its generation is for whoever puts it to use to give.
+    /// What to serve. The receiver sets its generation.
     pub snapshot: Snapshot,
-    /// Nothing but endpoints is different from the one before: certificates and sockets are the same.
+    /// Only endpoints differ from the previous snapshot: certificates and sockets are the same.
     pub endpoints_only: bool,
-    /// The kernel plane has refused these vips: what it serves stays as it is, and is not asked about.
+    /// The kernel plane has refused these vips. It keeps what it serves and is not asked again.
     pub keep_vips: bool,
-    /// The whole cluster was read, and nothing in it asks for a vip. False where a vip is left out because it was refused, or where something that
-    /// may ask for one cannot be read.
+    /// The whole cluster was read and nothing in it asks for a vip. False if a vip was left out because it was refused, or if something
+    /// that may ask for one cannot be read.
     pub wants_no_vip: bool,
-    /// What became of it.
+    /// The channel for the outcome.
     pub outcome: oneshot::Sender<Outcome>,
 }
 
-/// What became of a snapshot.
+/// What happened to a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is in use.
     Adopted,
-    /// It is not; the one before is.
+    /// It was refused, and the previous one is in use.
     Refused(Refusal),
 }
 
 /// Why a snapshot is not in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// Places where nothing can listen, and why.
+    /// Addresses that could not be bound, and why.
     pub binds: Vec<(SocketAddr, String)>,
-    /// It is the kernel plane that refused.
+    /// The kernel plane refused the snapshot.
     pub kernel: bool,
-    /// The vips that it refused, by their names, and why, while it could serve the others.
+    /// The names of the vips that it refused, and why, if it could serve the others.
     pub vips: Vec<(String, String)>,
-    /// In a sentence.
+    /// The reason as a sentence.
     pub why: String,
 }
 
-/// The state of the controller's thread.
+/// The state of the controller thread.
 pub(crate) struct Reconciler {
     pub(crate) settings: Settings,
     pub(crate) index: Index,
     /// Watches that have not read their first list.
     pub(crate) expected: BTreeSet<Scoped>,
-    /// Each kind's, by which its objects are written, too.
+    /// The version of each kind, which is also used to write its objects.
     versions: BTreeMap<Kind, &'static str>,
     pub(crate) updates: mpsc::Sender<Update>,
     pub(crate) writer: Writer,
     circumstances: Circumstances,
-    /// They are not those of the last translation.
+    /// The versions differ from those of the last translation.
     moved: bool,
     translation: Translation,
-    /// Vips of the last snapshot that was adopted with them, by their names.
+    /// The vips of the last adopted snapshot that had them, by name.
     serving: BTreeMap<String, Vip>,
     regexes: Regexes,
-    /// A snapshot under way.
+    /// A snapshot whose outcome is not known yet.
     pending: Option<oneshot::Receiver<Outcome>>,
-    /// The statuses of the translation are true: its snapshot is in use.
+    /// The statuses of the translation are true, because its snapshot is in use.
     in_use: bool,
-    /// Nothing is published before.
+    /// The earliest time of the next snapshot.
     rest_until: Instant,
     /// Statuses that may have to be written.
     due: Due,
     telling: Telling,
-    /// Services that had no endpoints at the last look.
+    /// Services that had no endpoints at the last check.
     bare: BTreeSet<Name>,
     again_at: Instant,
-    /// What was said of the last snapshot that was refused.
+    /// The reason of the last refusal.
     last_refusal: Option<String>,
 }
 
-/// The end of a write to the API server.
+/// The result of a write to the API server.
 enum Written {
     Status((Kind, Name), WriteOutcome),
     /// An Event about the object.
@@ -151,7 +152,7 @@ impl Reconciler {
         }
     }
 
-    /// Works until nobody wants snapshots any more.
+    /// Runs until the receiver of the snapshots is gone.
     pub(crate) async fn run(mut self, mut news: mpsc::Receiver<News>, mut leads: watch::Receiver<bool>) {
         let mut writes: JoinSet<Written> = JoinSet::new();
         let updates = self.updates.clone();
@@ -188,7 +189,7 @@ impl Reconciler {
         if self.circumstances.allots != leads {
             self.circumstances.allots = leads;
             self.moved = true;
-            // Whoever wrote before may have written other things, and may have told other things or nothing.
+            // The previous holder may have written other statuses and sent other Events, or none.
             self.due.extend(self.translation.statuses.keys().cloned());
             self.telling.begin_anew();
         }
@@ -228,12 +229,12 @@ impl Reconciler {
         }
     }
 
-    /// Nothing new is heard of some objects: what is known of them stays in use, and all others are not kept waiting.
+    /// Records that some objects cannot be read. What is known of them stays in use, and everything else goes on.
     fn unreadable(&mut self, about: Scoped, why: Unreadable) {
         let (kind, scope) = &about;
         let is_within = |name: &Name| scope.as_ref().is_none_or(|scope| **scope == *name.namespace);
         let known = self.index.names(*kind).into_iter().filter(is_within).count();
-        // Few clusters have all kinds. One that was there, and of which objects are still known, is missing.
+        // Few clusters have all kinds. It is only a fault if objects of the kind are still known.
         let is_fault = why == Unreadable::Forbidden || known > 0;
         if is_fault && self.index.unreadable.get(&about) != Some(&why) {
             tracing::error!(
@@ -241,13 +242,13 @@ impl Reconciler {
                 namespace = scope.as_deref(),
                 known,
                 ?why,
-                "cannot be read: what is known stays in use"
+                "cannot be read; known objects stay in use"
             );
             self.index.unreadable.insert(about.clone(), why);
             self.moved = true;
         }
         if kind.is_essential() {
-            tracing::error!(kind = kind.told().1, "not ready without it: every request would be answered by an error");
+            tracing::error!(kind = kind.told().1, "not ready without this kind: every request would get an error");
         } else {
             self.no_longer_expected(&about);
         }
@@ -258,7 +259,7 @@ impl Reconciler {
         self.expected.is_empty() && self.pending.is_none() && is_news
     }
 
-    /// Makes a snapshot of what has changed, if it is time to.
+    /// Makes a snapshot of the changes, if it is time to.
     fn publish(&mut self) {
         let statuses = self.index.take_statuses();
         self.due.extend(statuses);
@@ -285,14 +286,14 @@ impl Reconciler {
         let wants_no_vip =
             snapshot.vips.is_empty() && !keep_vips && vips.is_empty() && self.index.unreadable.is_empty();
         let update = Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome: sender };
-        // There is room: nothing is sent before the one before has been answered.
+        // There is room: the next snapshot is only sent after the outcome of the previous one.
         if self.updates.try_send(update).is_ok() {
             self.pending = Some(receiver);
         }
         self.rest_until = begun + (begun.elapsed() * REST_FACTOR).clamp(REST.0, REST.1);
     }
 
-    /// Hears what became of a snapshot.
+    /// Handles the outcome of a snapshot.
     fn hear(&mut self, outcome: Option<Outcome>) {
         self.pending = None;
         if outcome == Some(Outcome::Adopted) && self.circumstances.kernel.is_none() {
@@ -308,21 +309,21 @@ impl Reconciler {
                 }
             }
             Some(Outcome::Refused(refusal)) => self.learn(refusal),
-            // It was about endpoints alone; or whoever serves is about to end.
+            // The snapshot only changed endpoints, or the process is about to end.
             Some(Outcome::Adopted) | None => {}
         }
     }
 
-    /// Takes what cannot be served out of the next snapshot.
+    /// Removes what cannot be served from the next snapshot.
     fn learn(&mut self, refusal: Refusal) {
-        // Tried again and again; said once.
+        // It is retried again and again, but reported once.
         if self.last_refusal.replace(refusal.why.clone()).as_ref() != Some(&refusal.why) {
-            tracing::error!(why = refusal.why, "a snapshot of the cluster was refused: what is served stays as it was");
+            tracing::error!(why = refusal.why, "a snapshot of the cluster was refused; the previous one stays in use");
         }
         let mut learned = self.circumstances.clone();
         learned.binds.extend(refusal.binds);
         for (name, why) in refusal.vips {
-            // One that is refused as it was served before, too, cannot be held.
+            // A vip that is also refused as it was served before cannot be kept.
             let held = if learned.vips.contains_key(&name) { None } else { self.serving.get(&name).cloned() };
             learned.vips.insert(name, RefusedVip { why, held });
         }
@@ -330,7 +331,7 @@ impl Reconciler {
             learned.kernel = Some(refusal.why.clone());
         }
         if learned == self.circumstances {
-            // Nothing to leave out: it is said of all of it.
+            // There is nothing to leave out, so the refusal applies to the whole snapshot.
             learned.refused = Some(refusal.why);
         }
         if learned == self.circumstances {
@@ -343,7 +344,7 @@ impl Reconciler {
         self.again_at = Instant::now() + AGAIN_AFTER;
     }
 
-    /// Forgets what could not be done: it may be possible by now. And looks for Services that nobody serves.
+    /// Forgets past failures, because a retry may succeed now. It also looks for Services without endpoints.
     fn try_again(&mut self) {
         self.again_at = Instant::now() + AGAIN_AFTER;
         let bare = self.translation.empty();
@@ -357,7 +358,7 @@ impl Reconciler {
         self.due.try_again();
     }
 
-    /// Takes note of what has to be told.
+    /// Records what has to be reported.
     fn note(&mut self) {
         for notice in self.telling.note(&self.translation.notices, Instant::now()) {
             let (kind, name) = &notice.about;
@@ -365,7 +366,7 @@ impl Reconciler {
         }
     }
 
-    /// Writes what is due, as far as there is room.
+    /// Writes statuses that are due, as long as there is room.
     fn write(&mut self, writes: &mut JoinSet<Written>) {
         if !self.leads() {
             self.telling.keep_silent();
@@ -380,7 +381,7 @@ impl Reconciler {
             writes.spawn(async move { Written::Told(about, telling.await) });
         }
         let now = Timestamp::now();
-        // Whole seconds, as metav1.Time has them.
+        // In whole seconds, like metav1.Time.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
         for _ in 0..CHECKS_AT_ONCE {
             if writes.len() >= WRITES_AT_ONCE {
@@ -401,19 +402,19 @@ impl Reconciler {
         match written {
             Written::Status(about, outcome) => {
                 if outcome != WriteOutcome::Written {
-                    tracing::debug!(kind = ?about.0, object = %about.1, ?outcome, "a status was not written");
+                    tracing::debug!(kind = ?about.0, object = %about.1, ?outcome, "could not write a status");
                 }
                 self.due.end(about, &outcome);
             }
             Written::Told((kind, object), Err(why)) => {
-                tracing::debug!(?kind, %object, why, "an Event was not written");
+                tracing::debug!(?kind, %object, why, "could not write an Event");
             }
             Written::Told(_, Ok(())) => {}
         }
     }
 }
 
-/// Waits until then; for ever where there is no such time.
+/// Waits until then, or forever if there is no such time.
 async fn until(then: Option<Instant>) {
     match then {
         Some(then) => tokio::time::sleep_until(then).await,
@@ -421,7 +422,7 @@ async fn until(then: Option<Instant>) {
     }
 }
 
-/// What became of the snapshot under way; waits for ever where there is none.
+/// The outcome of the pending snapshot. Waits forever if there is none.
 async fn outcome(pending: &mut Option<oneshot::Receiver<Outcome>>) -> Option<Outcome> {
     match pending {
         Some(receiver) => receiver.await.ok(),

@@ -1,4 +1,4 @@
-//! What an operator says about the cluster as a source.
+//! The operator's settings for a cluster as a source.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,42 +7,44 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use model::AccessLog;
 
-/// How objects are understood. Two replicas with the same settings make the same of the same objects.
+/// How objects are understood. Two replicas with the same settings derive the same result from the same objects.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The `controllerName` of GatewayClasses that are looked after here.
+    /// The `controllerName` of the GatewayClasses that this controller manages.
     pub controller_name: String,
-    /// Only Gateways of this class; `None`: of every class that names the controller.
+    /// Serve only Gateways of this class; `None` means every class that names the controller.
     pub gateway_class: Option<String>,
-    /// Only Ingresses of this class; `None`: of every class that names the controller of Ingresses.
+    /// Serve only Ingresses of this class; `None` means every class that names the Ingress controller.
     pub ingress_class: Option<String>,
-    /// The `loadBalancerClass` of Services that are looked after here.
+    /// The `loadBalancerClass` of the Services that this controller manages.
     pub load_balancer_class: String,
-    /// Where Ingresses are served, and Gateways without an address of their own.
+    /// The address that serves Ingresses, and Gateways without an address of their own.
     pub listen: IpAddr,
-    /// The ports of Ingresses, in the clear and within TLS.
+    /// The ports of Ingresses: HTTP and HTTPS.
     pub ingress_ports: (u16, u16),
-    /// By what the outside reaches `listen`: written to the status of those who are served there. Empty: `listen` itself, if it is an address.
+    /// The addresses by which clients reach `listen`, written to the status of the objects that it serves. If empty, `listen` itself is
+    /// written, if it is one address.
     pub publish: Vec<Published>,
-    /// Addresses for Gateways, one for each and family; empty: all share `listen`.
+    /// Address pools for Gateways. Each Gateway gets one address of each family. If empty, all Gateways share `listen`.
     pub gateway_pools: Vec<Pool>,
-    /// Addresses for Services; empty: none is given any.
+    /// Address pools for Services. If empty, no Service gets an address.
     pub service_pools: Vec<Pool>,
-    /// Where packets of Services and UDP listeners arrive; empty: where routes lead, if there is a pool for Services. With neither there is no kernel plane.
+    /// The interfaces on which packets of Services and UDP listeners arrive. If empty, the kernel plane follows the routes, if there is a
+    /// pool for Services. With neither there is no kernel plane.
     pub interfaces: Vec<String>,
-    /// The name of the node that this runs on, for Services that want endpoints of the same node.
+    /// The name of this node, for Services that want only endpoints on the same node.
     pub node: Option<String>,
-    /// Whose `X-Forwarded-*` are believed.
+    /// The proxies whose `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Where this process itself listens: no listener of an object may.
+    /// The control API of this process. No listener of an object may use its address.
     pub admin: Option<model::AdminAddress>,
-    /// The same of `/metrics` and the probes alone.
+    /// The address of `/metrics` and the probes. No listener may use it either.
     pub metrics: Option<SocketAddr>,
-    /// Where a line for each request or connection goes.
+    /// The target of the access log.
     pub access_log: Option<AccessLog>,
 }
 
-/// The `controller` of IngressClasses that are looked after here.
+/// The `controller` of the IngressClasses that this controller manages.
 pub const INGRESS_CONTROLLER: &str = "steelyard.io/ingress-controller";
 
 impl Default for Settings {
@@ -69,11 +71,11 @@ impl Default for Settings {
 
 impl Settings {
     /// # Errors
-    /// What they ask for and cannot be had together, and what would be right.
+    /// Returns settings that contradict each other, and what would be right.
     pub fn check(&self) -> Result<(), String> {
         if !self.gateway_pools.is_empty() && self.listen.is_unspecified() {
-            return Err("a pool of addresses for Gateways needs --listen-address to be one address: \
-                        the whole of this host and one of its addresses cannot be listened on at the same port"
+            return Err("a pool of addresses for Gateways needs --listen-address to be a single address: a wildcard address and one of the \
+                host's addresses cannot both listen on the same port"
                 .to_owned());
         }
         if self.ingress_ports.0 == self.ingress_ports.1 {
@@ -82,16 +84,16 @@ impl Settings {
         let pools: Vec<&Pool> = self.gateway_pools.iter().chain(&self.service_pools).collect();
         for (place, pool) in pools.iter().enumerate() {
             if let Some(other) = pools.iter().skip(place + 1).find(|other| pool.overlaps(other)) {
-                return Err(format!("the pools {pool} and {other} have addresses in common"));
+                return Err(format!("the pools {pool} and {other} overlap"));
             }
             if pool.contains(self.listen) {
-                return Err(format!("the pool {pool} holds --listen-address {}", self.listen));
+                return Err(format!("the pool {pool} contains --listen-address {}", self.listen));
             }
         }
         Ok(())
     }
 
-    /// What is written to the status of those who are served at `listen`.
+    /// The addresses to write to the status of objects that are served at `listen`.
     pub fn published(&self) -> Vec<Published> {
         match self.publish.is_empty() && !self.listen.is_unspecified() {
             true => vec![Published::Address(self.listen)],
@@ -100,12 +102,12 @@ impl Settings {
     }
 }
 
-/// What clients are told to connect to.
+/// The address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Published {
     /// An address.
     Address(IpAddr),
-    /// A name of DNS.
+    /// A DNS name.
     Host(String),
 }
 
@@ -132,27 +134,27 @@ impl FromStr for Published {
         if text.len() <= 253 && text.split('.').all(is_label) {
             return Ok(Self::Host(text.to_owned()));
         }
-        Err("an address, or a name in lower case, is needed: 203.0.113.7, lb.example.com".to_owned())
+        Err("expected an address or a lower-case name, such as 203.0.113.7 or lb.example.com".to_owned())
     }
 }
 
-/// Addresses from `first` to `last`, both included and of one family.
+/// The addresses from `first` to `last`, both included and of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     first: IpAddr,
     last: IpAddr,
-    /// The first and the last are the address of an IPv4 network and its broadcast address. They are given only to an object that asks for them by
-    /// name or has them already: many hosts drop packets that come from or go to such an address.
+    /// The first and the last are the network and broadcast addresses of an IPv4 network. They are only given to an object that asks for
+    /// them by name or has them already, because many hosts drop packets from or to such an address.
     has_edges: bool,
 }
 
 impl Pool {
-    /// Whether it has this address.
+    /// Whether the pool contains this address.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.first.is_ipv4() == address.is_ipv4() && self.first <= address && address <= self.last
     }
 
-    /// Whether it has addresses of this family.
+    /// Whether the pool has IPv4 addresses.
     pub fn is_ipv4(&self) -> bool {
         self.first.is_ipv4()
     }
@@ -161,7 +163,7 @@ impl Pool {
         self.contains(other.first) || other.contains(self.first)
     }
 
-    /// The addresses that are given out, in order. There may be 2^128: whoever looks for a free one looks past those that are taken, and no further.
+    /// The addresses that can be allotted, in order. There may be 2^128 of them, so a search for a free one must stop at the first.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let (edge, is_ipv4) = (u128::from(self.has_edges), self.is_ipv4());
         (number(self.first) + edge..=number(self.last) - edge).map(move |number| address(number, is_ipv4))
@@ -192,7 +194,8 @@ impl FromStr for Pool {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "a network, a range or an address is needed: 192.0.2.0/28, 192.0.2.10-192.0.2.20".to_owned();
+        let wrong =
+            || "expected a network, a range or an address, such as 192.0.2.0/28 or 192.0.2.10-192.0.2.20".to_owned();
         if let Ok(network) = text.parse::<IpNet>() {
             // A /31 is two addresses of a link, and a /32 is one (RFC 3021).
             let has_edges = matches!(network, IpNet::V4(network) if network.prefix_len() < 31);
@@ -202,7 +205,7 @@ impl FromStr for Pool {
         let first: IpAddr = first.trim().parse().map_err(|_| wrong())?;
         let last: IpAddr = last.trim().parse().map_err(|_| wrong())?;
         if first.is_ipv4() != last.is_ipv4() || first > last {
-            return Err(format!("{text} is no range: it ends before it begins, or in another family"));
+            return Err(format!("{text} is not a range: its end is before its beginning, or is of the other family"));
         }
         Ok(Self { first, last, has_edges: false })
     }
@@ -253,10 +256,10 @@ mod tests {
             s.gateway_pools = vec!["10.0.0.0/24".parse().unwrap()];
             s.service_pools = vec!["10.0.0.255-10.0.1.0".parse().unwrap()];
         };
-        check(both, Some("in common"));
+        check(both, Some("overlap"));
         check(
             |s| (s.listen, s.gateway_pools) = ([10, 0, 0, 1].into(), vec!["10.0.0.1".parse().unwrap()]),
-            Some("holds"),
+            Some("contains"),
         );
     }
 }

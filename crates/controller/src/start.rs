@@ -1,4 +1,4 @@
-//! Begins it all: a thread of its own, with a client, the watches, the Lease, and the loop that works.
+//! Starts the controller: a thread with the client, the watches, the Lease and the main loop.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,48 +16,48 @@ use crate::reconciler::{Reconciler, Update};
 use crate::settings::Settings;
 use crate::watch::{self as watches, News, Watching};
 
-/// News that wait for the loop. Watches wait when it is full: the API server keeps the rest for them. Few, since each is an object as it came,
-/// several times as large as what is kept of it.
+/// News that wait for the loop. When the queue is full the watches wait, and the API server keeps the rest. The queue is short, because
+/// each entry is a complete object as it arrived, several times as large as what the index keeps of it.
 const NEWS_MAX: usize = 256;
 
-/// How long giving back the Lease may take at the end.
+/// How long the controller may take to release the Lease when it ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where the cluster is, and what is wanted of it.
+/// How to reach the cluster, and what to do with it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How objects are understood.
     pub settings: Settings,
-    /// A kubeconfig file; `None`: that of the environment (`KUBECONFIG`, `~/.kube/config`), or the service account of the pod.
+    /// A kubeconfig file; `None` means that of the environment (`KUBECONFIG`, `~/.kube/config`), or the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig; `None`: its current one.
+    /// The context of the kubeconfig; `None` means its current one.
     pub context: Option<String>,
-    /// Only objects of these namespaces; empty: of all.
+    /// Watch only these namespaces; empty means all.
     pub namespaces: Vec<String>,
-    /// The namespace of the Lease; `None`: that of the kubeconfig or the pod.
+    /// The namespace of the Lease; `None` means that of the kubeconfig or the pod.
     pub lease_namespace: Option<String>,
-    /// The name of the Lease. Replicas with one name are one controller.
+    /// The name of the Lease. Replicas with the same name act as one controller.
     pub lease_name: String,
-    /// Of this process alone: the pod's name.
+    /// The identity of this process: the name of the pod.
     pub identity: String,
 }
 
-/// The thread that follows the cluster. Dropping it ends the thread soon; [`Handle::end`] waits until it has.
+/// The thread that follows the cluster. Dropping the handle ends the thread soon; [`Handle::end`] waits until it has ended.
 pub struct Handle {
     updates: mpsc::Receiver<Update>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
-    /// The next snapshot; `None`: there will be none any more. Waiting may be given up and begun again at any time.
+    /// The next snapshot; `None` if there will be no more. It is safe to cancel and call again.
     pub async fn next(&mut self) -> Option<Update> {
         self.updates.recv().await
     }
 
-    /// Gives back the Lease and ends the thread; blocks until then, a few seconds at most.
+    /// Releases the Lease and ends the thread. Blocks until then, for a few seconds at most.
     pub fn end(self) {
         drop(self.updates);
-        // A thread that panicked has said so.
+        // A thread that panicked has already reported it.
         let _ = self.thread.join();
     }
 }
@@ -65,16 +65,18 @@ impl Handle {
 /// Finds the cluster and begins to follow it. The API server need not answer yet.
 ///
 /// # Errors
-/// There is no cluster to be found, in a sentence; or what is wanted of it cannot be had together.
+/// Returns a sentence if no cluster is configured, or if the options contradict each other.
 pub fn start(options: Options) -> Result<Handle, String> {
     options.settings.check()?;
-    let runtime =
-        Builder::new_current_thread().enable_all().build().map_err(|error| format!("cannot start: {error}"))?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start the runtime: {error}"))?;
     let config = runtime.block_on(config(&options))?;
     let lease_namespace = options.lease_namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = {
         let _guard = runtime.enter();
-        Client::try_from(config).map_err(|error| format!("the cluster cannot be reached: {error}"))?
+        Client::try_from(config).map_err(|error| format!("cannot make a client for the cluster: {error}"))?
     };
     let (updates, receiver) = mpsc::channel(1);
     let thread = std::thread::Builder::new().name("cluster".to_owned());
@@ -94,7 +96,7 @@ async fn config(options: &Options) -> Result<Config, String> {
         }
         None if options.context.is_some() => Config::from_kubeconfig(&how).await.map_err(|error| error.to_string()),
         None => Config::infer().await.map_err(|error| {
-            format!("no cluster was found: {error}; give --kubeconfig FILE, or run in a pod with a service account")
+            format!("no cluster is configured: {error}; give --kubeconfig FILE, or run in a pod with a service account")
         }),
     }
 }
@@ -115,7 +117,7 @@ fn work(runtime: &Runtime, client: Client, options: Options, lease_namespace: St
         drop(watching);
         let lease = tokio::spawn(claim.hold(held));
         Reconciler::new(options.settings, expected, updates, client).run(news_receiver, leads).await;
-        // Its receiver is gone, so that it ends by itself; unless the API server does not answer.
+        // Its receiver is gone, so it ends by itself, unless the API server does not answer.
         let _ = tokio::time::timeout(RELEASE_TIMEOUT, lease).await;
         tasks.abort_all();
     });

@@ -1,8 +1,8 @@
-//! Watches, each a stream of one kind into the index.
+//! Watches: one stream for each kind, into the index.
 //!
-//! The client's own watcher lists, watches, goes on after a dropped connection where it was, and lists again when the API server has
-//! forgotten (410). While the API server is away nothing arrives, and what was known stays known. The same where it refuses a kind, or does not
-//! know it any more: only a list that was read to its end takes objects away.
+//! The client's own watcher lists, watches, resumes after a dropped connection, and lists again when the API server no longer has the
+//! version (410). While the API server is away nothing arrives, and what is known stays known. The same holds if it refuses a kind or no
+//! longer knows it: only a complete list removes objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,71 +24,72 @@ use crate::objects::{
     UDPRoute,
 };
 
-/// Objects in one piece of a list. A piece is held whole, as text and as objects, and all lists are read at once at the start: small pieces cost
-/// round trips, large ones memory that the allocator does not soon give back.
+/// Objects in one page of a list. A page is held completely, both as text and as objects, and several lists are read at the same time at
+/// the start. Small pages cost round trips, and large ones cost memory that the allocator does not return soon.
 const PAGE: u32 = 250;
 
-/// The same for kinds whose objects may be as large as a megabyte each.
+/// The page size of kinds whose objects may be as large as a megabyte.
 const LARGE_PAGE: u32 = 16;
 
-/// First lists that are read at once: what a piece takes, as text and as objects, is taken so many times and not once for each kind.
+/// First lists that are read at the same time. The memory of a page, as text and as objects, is needed this many times and not once for
+/// each kind.
 const FIRST_LISTS_AT_ONCE: usize = 3;
 
-/// Until a kind is asked for again that the API server did not know at any version.
+/// The time until a kind is requested again that the API server did not know at any version.
 const UNKNOWN_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// Refusals in a row after which a kind counts as forbidden: two to five seconds. An API server that has just begun refuses everything until it has
-/// read who may do what.
+/// Refusals in a row after which a kind counts as forbidden, which takes two to five seconds. An API server that has just started refuses
+/// everything until it has loaded its authorization rules.
 const FORBIDDEN_TRIES: u32 = 3;
 
-/// What a watch has to say.
+/// News from a watch.
 pub(crate) enum News {
-    /// An object is there, or is another than it was.
+    /// An object was added or has changed.
     Applied(Object),
-    /// An object is gone.
+    /// An object was removed.
     Removed(Kind, Name),
-    /// A list has been read to its end, at this version: these are all there are.
+    /// A list was read completely, at this version. It has all existing objects.
     Listed(Scoped, &'static str, BTreeSet<Name>),
-    /// Nothing new can be heard of these objects. Those that are known stay known.
+    /// These objects cannot be read at present. Known objects stay known.
     Unreadable(Scoped, Unreadable),
-    /// They can be read again.
+    /// These objects can be read again.
     Readable(Scoped),
 }
 
-/// The objects of a kind in one namespace; `None`: in all.
+/// The objects of a kind in one namespace; `None` means in all namespaces.
 pub(crate) type Scoped = (Kind, Option<Box<str>>);
 
-/// Why the objects of a kind cannot be read, though the API server answers.
+/// Why the objects of a kind cannot be read although the API server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// The account may not.
+    /// The account lacks permission.
     Forbidden,
-    /// The API server does not know the kind, at any version that is understood here.
+    /// The API server does not know the kind at any version that we understand.
     Unknown,
 }
 
 impl Unreadable {
-    /// In a sentence.
+    /// The reason as a sentence.
     pub(crate) fn told(self, (kind, scope): &Scoped) -> String {
         let (_, kind) = kind.told();
         let place = scope.as_deref().map_or_else(String::new, |scope| format!(" in {scope}"));
         match self {
-            Self::Forbidden => format!("this controller may not list or watch {kind}{place}"),
-            Self::Unknown => format!("the API server does not know {kind}{place} any more"),
+            Self::Forbidden => format!("this controller's account may not list or watch {kind}{place}"),
+            Self::Unknown => format!("the API server no longer knows {kind}{place}"),
         }
     }
 }
 
-/// Where a watch looks, and who is told.
+/// What the watches need.
 #[derive(Clone)]
 pub(crate) struct Watching {
     pub(crate) client: Client,
-    /// Empty: all.
+    /// Empty means all.
     pub(crate) namespaces: Vec<String>,
     pub(crate) news: mpsc::Sender<News>,
 }
 
-/// Every watch must have read its first list before anything is made of what is known: half of the objects would be half of the routes.
+/// Every watch must have read its first list before anything is translated: half of the objects would give half of the routes.
 pub(crate) fn expected(namespaces: &[String]) -> BTreeSet<Scoped> {
     use crate::index::RouteKind::{Grpc, Http, Tcp, Tls, Udp};
     let everywhere = [Kind::GatewayClass, Kind::IngressClass, Kind::Namespace].map(|kind| (kind, None));
@@ -120,7 +121,7 @@ fn scopes(namespaces: &[String]) -> Vec<Option<Box<str>>> {
     namespaces.iter().map(|namespace| Some(namespace.as_str().into())).collect()
 }
 
-/// Watches that begin together, and take turns at their first lists.
+/// Watches that begin together and take turns with their first lists.
 struct Begun<'w> {
     watching: &'w Watching,
     turns: Arc<Semaphore>,
@@ -143,9 +144,9 @@ pub(crate) fn begin(watching: &Watching, tasks: &mut JoinSet<()>) {
     within::<BackendTLSPolicy>(watching, tasks, paged(PAGE));
     within::<Ingress>(watching, tasks, paged(PAGE));
     within::<Service>(watching, tasks, paged(PAGE));
-    // Slices that belong to a Service: others are nobody's endpoints here.
+    // Only slices that belong to a Service: others are not the endpoints of anything here.
     within::<EndpointSlice>(watching, tasks, paged(PAGE).labels("kubernetes.io/service-name"));
-    // No other secret is any of our business.
+    // No other Secret is needed.
     within::<Secret>(watching, tasks, paged(LARGE_PAGE).fields("type=kubernetes.io/tls"));
     within::<ConfigMap>(watching, tasks, paged(LARGE_PAGE));
 }
@@ -184,30 +185,30 @@ impl Begun<'_> {
     }
 }
 
-/// One watch on its way.
+/// The state of one watch.
 struct Following {
     about: Scoped,
     turns: Arc<Semaphore>,
     /// Held until the first list has been read or has failed.
     turn: Option<OwnedSemaphorePermit>,
     news: mpsc::Sender<News>,
-    /// Nothing has been heard since something went wrong.
+    /// The last attempt failed, and nothing has arrived since.
     fails: bool,
     /// In a row.
     refusals: u32,
 }
 
-/// Why a watch has come to its end.
+/// Why a watch has ended.
 enum End {
-    /// Nobody listens any more.
+    /// The receiver is gone.
     Unheard,
     /// The API server does not serve the kind at this version.
     Unknown,
 }
 
-/// Follows one kind until nobody listens any more, at the first of its versions that the API server serves.
+/// Follows one kind until the receiver is gone, at the first of its versions that the API server serves.
 async fn follow<K: Watched>(api: impl Fn(&'static str) -> Api<K>, config: watcher::Config, mut following: Following) {
-    // Nobody closes the semaphore.
+    // The semaphore is never closed.
     following.turn = following.turns.clone().acquire_owned().await.ok();
     let mut is_known = true;
     loop {
@@ -221,7 +222,7 @@ async fn follow<K: Watched>(api: impl Fn(&'static str) -> Api<K>, config: watche
         if std::mem::replace(&mut is_known, false) {
             tracing::info!(
                 kind = K::KIND.told().1,
-                "the API server does not know this kind: it is asked again and again"
+                "the API server does not know this kind; the controller keeps asking"
             );
         }
         let about = following.about.clone();
@@ -261,7 +262,7 @@ impl Following {
             };
             let is_read = matches!(item, News::Applied(_) | News::Removed(..)) && listed.is_empty();
             if is_read && std::mem::take(&mut self.fails) && std::mem::take(&mut self.refusals) >= FORBIDDEN_TRIES {
-                // No list was needed to go on.
+                // The watch could resume without a list.
                 if self.news.send(News::Readable(self.about.clone())).await.is_err() {
                     return End::Unheard;
                 }
@@ -273,18 +274,18 @@ impl Following {
         End::Unheard
     }
 
-    /// Something went wrong, and is tried again. Gives what is to be told of it.
+    /// Handles an error that will be retried. Returns the news about it, if any.
     fn fail(&mut self, kind: Kind, error: &watcher::Error) -> Option<News> {
         drop(self.turn.take());
         if !std::mem::replace(&mut self.fails, true) {
-            tracing::warn!(kind = kind.told().1, %error, "cannot watch; tried again, and what is known stays in use");
+            tracing::warn!(kind = kind.told().1, %error, "cannot watch; retrying, and known objects stay in use");
         }
         self.refusals = if is_forbidden(error) { self.refusals.saturating_add(1) } else { 0 };
         (self.refusals == FORBIDDEN_TRIES).then(|| News::Unreadable(self.about.clone(), Unreadable::Forbidden))
     }
 }
 
-/// Without what nobody here reads, and what is most of many an object.
+/// Removes the fields that nothing here reads and that make up most of many objects.
 fn slim<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object
@@ -294,17 +295,17 @@ fn name<K: Resource>(object: &K) -> Name {
     Name::new(object.namespace().as_deref().unwrap_or_default(), &object.name_any())
 }
 
-/// The definition of the kind is not installed, or not at this version.
+/// Whether the definition of the kind is not installed, or not at this version.
 fn is_unknown(error: &watcher::Error) -> bool {
     code(error) == Some(404)
 }
 
-/// The account may not list or watch the kind.
+/// Whether the account may not list or watch the kind.
 fn is_forbidden(error: &watcher::Error) -> bool {
     code(error) == Some(403)
 }
 
-/// What the API server answered instead of a list, or instead of beginning a watch.
+/// The status code with which the API server refused a list or a watch.
 fn code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

@@ -1,4 +1,4 @@
-//! Writing to the API server: statuses and Events.
+//! Writes statuses and Events to the API server.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::reconciler::WriteOutcome;
 use crate::settings::Settings;
 use crate::translate::{Notice, Write};
 
-/// One write that takes longer is given up, and tried again later.
+/// A write that takes longer is given up and retried later.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest note of an Event that an API server takes.
+/// The longest note of an Event that an API server accepts.
 const NOTE_BYTES_MAX: usize = 1024;
 
 /// Writes in the name of this controller.
@@ -37,7 +37,7 @@ impl Writer {
         Self { client, controller_name: settings.controller_name.clone() }
     }
 
-    /// Writes a status, unless the object has changed meanwhile.
+    /// Writes a status, unless the object has changed in the meantime.
     pub(crate) fn write(
         &self,
         about: &(Kind, Name),
@@ -71,8 +71,8 @@ impl Writer {
         }
     }
 
-    /// Tells whoever looks after an object. Each notice is an Event of its own: the client's recorder takes two that differ in what they say
-    /// alone for one that came again, and keeps the first text.
+    /// Sends an Event about an object. Each notice becomes an Event of its own: the client's recorder takes two notices that differ only in
+    /// their text for one repeated Event, and keeps the first text.
     pub(crate) fn tell(&self, notice: Notice) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let (client, event) = (self.client.clone(), event(notice, &self.controller_name));
         async move {
@@ -99,7 +99,7 @@ fn event(notice: Notice, controller_name: &str) -> Event {
     Event {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", name.name)),
-            // Cluster-wide objects have none; their Events are in `default`.
+            // Events about cluster-wide objects are in `default`.
             namespace: Some(about.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
@@ -127,7 +127,7 @@ where
 }
 
 /// # Errors
-/// The client's; `None`: there was no answer in time.
+/// Returns the client's error; `None` if there was no answer in time.
 async fn in_time<T>(writing: impl Future<Output = kube::Result<T>>) -> Result<(), Option<kube::Error>> {
     match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(written) => written.map(drop).map_err(Some),

@@ -1,4 +1,4 @@
-//! What is kept of objects of Kubernetes itself: Ingresses, Services, Secrets.
+//! What the index keeps of core objects: Ingresses, Services, Secrets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,9 +21,9 @@ const OLD_CLASS: &str = "kubernetes.io/ingress.class";
 /// An IngressClass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngressClassEntry {
-    /// Who looks after it.
+    /// The controller that manages it.
     pub controller: Box<str>,
-    /// For Ingresses that name no class.
+    /// It is the default for Ingresses that name no class.
     pub is_default: bool,
     /// It has parameters.
     pub has_parameters: bool,
@@ -52,17 +52,17 @@ impl IndexEntry for IngressClassEntry {
 /// An Ingress.
 #[derive(Clone, Debug)]
 pub struct IngressEntry {
-    /// Who it is.
+    /// Its identity.
     pub meta: Meta,
-    /// The class that it names, in its field or in the annotation that was there before the field.
+    /// The class that it names, in its field or in the older annotation.
     pub class: Option<Box<str>>,
-    /// For what no rule takes.
+    /// The backend for requests that no rule matches.
     pub default_backend: Option<IngressTarget>,
-    /// Each with its host.
+    /// The rules, each with its host.
     pub rules: Vec<IngressRuleEntry>,
     /// Certificates.
     pub tls: Vec<IngressTlsEntry>,
-    /// Annotations of other controllers, which do nothing here.
+    /// Annotations of other controllers, which have no effect here.
     pub foreign: Vec<Box<str>>,
     /// Addresses in its status: IP addresses or names.
     pub present: Vec<Box<str>>,
@@ -71,24 +71,24 @@ pub struct IngressEntry {
 /// A host and its paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngressRuleEntry {
-    /// Absent: every host.
+    /// The host; absent means every host.
     pub host: Option<Box<str>>,
     /// In the order of the object.
     pub paths: Vec<IngressPath>,
 }
 
-/// A path and who serves it.
+/// A path and its backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngressPath {
-    /// Begins with `/`.
+    /// The path, which begins with `/`.
     pub path: Box<str>,
     /// `Exact`, `Prefix` or `ImplementationSpecific`.
     pub kind: Box<str>,
-    /// Who serves it.
+    /// The backends.
     pub target: IngressTarget,
 }
 
-/// Who serves a path of an Ingress.
+/// The backend of a path of an Ingress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IngressTarget {
     /// A port of a Service.
@@ -109,9 +109,9 @@ pub enum PortRef {
 /// A Secret and the names that its certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngressTlsEntry {
-    /// Empty: all of the Ingress.
+    /// The hosts; empty means all hosts of the Ingress.
     pub hosts: Vec<Box<str>>,
-    /// Of the same namespace.
+    /// The Secret, in the same namespace.
     pub secret: Option<Box<str>>,
 }
 
@@ -145,7 +145,7 @@ impl IngressEntry {
     }
 }
 
-/// An annotation that another controller obeys, and that somebody who moves here may rely on.
+/// Whether another controller acts on this annotation, so that a user who comes from there may rely on it.
 fn is_foreign(annotation: &str) -> bool {
     let prefix = annotation.split_once('/').map_or("", |(prefix, _)| prefix);
     prefix.ends_with("ingress.kubernetes.io") && annotation != OLD_CLASS
@@ -180,53 +180,53 @@ impl IndexEntry for IngressEntry {
 /// A Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceEntry {
-    /// Who it is. Services do not count their generations.
+    /// Its identity. Services do not count their generations.
     pub meta: Meta,
     /// In the order of the object.
     pub ports: Vec<ServicePort>,
-    /// A name and no endpoints.
+    /// The type is ExternalName: a name without endpoints.
     pub is_external_name: bool,
-    /// Of the type LoadBalancer.
+    /// The fields of a Service of type LoadBalancer.
     pub load_balancer: Option<Box<LoadBalancer>>,
 }
 
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Empty where there is but one.
+    /// The name; may be empty if there is only one.
     pub name: Text,
-    /// Of the Service; where endpoints listen is in their slices.
+    /// The port of the Service. The ports of its endpoints are in their slices.
     pub port: u16,
-    /// And for what.
+    /// The transport protocol.
     pub transport: Transport,
-    /// What is spoken there.
+    /// The application protocol.
     pub app_protocol: Option<Text>,
 }
 
-/// What a Service of the type LoadBalancer asks for.
+/// The settings of a Service of type LoadBalancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadBalancer {
-    /// Who is to look after it.
+    /// The controller that should manage it.
     pub class: Option<Box<str>>,
-    /// One of its ports is for a protocol that is not spoken here.
+    /// One of its ports uses a protocol that we do not support.
     pub unspoken: bool,
     /// `externalTrafficPolicy: Local`.
     pub local: bool,
     /// `sessionAffinity: ClientIP`.
     pub affinity: Option<Duration>,
-    /// Who may come; empty: everybody.
+    /// The allowed sources; empty means all.
     pub sources: Vec<IpNet>,
     /// Sources that could not be read.
     pub bad_sources: Vec<Box<str>>,
-    /// Wanted, each: IPv4, IPv6. Neither: whichever there is.
+    /// Whether it wants IPv4 and IPv6. If neither is set, it takes whichever there is.
     pub families: (bool, bool),
-    /// Asked for by annotation or field, as written.
+    /// The addresses that an annotation or field asks for, as written.
     pub asked: Vec<Box<str>>,
     /// Addresses in its status.
     pub present: Vec<IpAddr>,
 }
 
-/// Names the addresses that a Service asks for, comma-separated.
+/// The annotation for the addresses that a Service asks for, comma-separated.
 const ADDRESSES: &str = "steelyard.io/addresses";
 
 impl ServiceEntry {
@@ -246,7 +246,7 @@ impl ServiceEntry {
         };
         let is_load_balancer = spec.type_.as_deref() == Some("LoadBalancer");
         if !is_load_balancer {
-            // Nothing is written to it: that its labels changed is no news.
+            // We do not write to it, so a change of its labels does not matter.
             meta.resource_version = Box::default();
         }
         let entry = Self {
@@ -270,7 +270,7 @@ impl LoadBalancer {
     ) -> Self {
         let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
             let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-            // What the API server fills in.
+            // The default of the API server.
             let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
             Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
         });
@@ -306,7 +306,7 @@ impl IndexEntry for ServiceEntry {
         }
         let mut before = old.clone();
         before.meta.resource_version = self.meta.resource_version.clone();
-        // The addresses in its status are where it listens: a change of those is a change of all.
+        // It listens on the addresses in its status, so a change of these affects everything.
         if *self == before { Difference::Status } else { Difference::All }
     }
 }
@@ -314,9 +314,9 @@ impl IndexEntry for ServiceEntry {
 /// A Secret with a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretEntry {
-    /// The last that were of any use.
+    /// The last usable ones.
     pub good: Option<Keypair>,
-    /// What is wrong with those that are there now.
+    /// What is wrong with the present ones.
     pub wrong: Option<Box<str>>,
 }
 
@@ -331,7 +331,7 @@ impl SecretEntry {
         (name_of(&object.metadata), entry)
     }
 
-    /// A broken one leaves the last good one in use.
+    /// If the new pair is broken, the last good one stays in use.
     pub(super) fn after(old: Option<&Self>, mut new: Self) -> Self {
         if new.good.is_none() {
             new.good = old.and_then(|old| old.good.clone());
@@ -346,14 +346,15 @@ impl IndexEntry for SecretEntry {
     }
 }
 
-/// A ConfigMap with certificates that others are believed by.
+/// A ConfigMap with CA certificates.
 ///
-/// What was good before is not kept: an authority that was taken out must be believed no longer, and that cannot be told from a slip.
+/// The previous good state is not kept: a CA that was removed must no longer be trusted, and a removal cannot be distinguished from a
+/// mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthorityEntry {
     /// Certificates, PEM.
     Good(Arc<[u8]>),
-    /// What is wrong with what is there.
+    /// What is wrong with the present text.
     Wrong(Box<str>),
 }
 

@@ -1,4 +1,4 @@
-//! What is kept of objects of the Gateway API.
+//! What the index keeps of Gateway API objects.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use model::Transport;
@@ -10,21 +10,21 @@ use crate::objects::{
     ParentRef, ParentStatus, ReferenceGrant, RouteSpec, RouteStatus, StreamRule,
 };
 
-/// An entry that can be told from the one before.
+/// An entry that can be compared with the previous one.
 pub(crate) trait IndexEntry {
     fn difference(&self, old: &Self) -> Difference;
 }
 
-/// Who an object is.
+/// The identity of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Tells it from a later one of the same name.
+    /// Distinguishes it from a later object of the same name.
     pub uid: Box<str>,
-    /// Grows with each change of what is wanted; 0 for kinds that do not count.
+    /// Grows with each change of the spec; 0 for kinds that do not count.
     pub generation: i64,
     /// Seconds since 1970.
     pub created: i64,
-    /// Of this state of the object: a status is written only over the state that it was made from.
+    /// The version of this state of the object: a status is only written over the state that it was made from.
     pub resource_version: Box<str>,
 }
 
@@ -38,7 +38,7 @@ impl Meta {
         }
     }
 
-    /// What is wanted is the same: of the kinds of the Gateway API every change of it is counted.
+    /// Whether the spec is the same: Gateway API kinds count every change of it.
     pub(super) fn wants_the_same(&self, old: &Self) -> bool {
         self.uid == old.uid && self.generation == old.generation && self.generation != 0
     }
@@ -52,7 +52,7 @@ pub(super) fn transport(protocol: Option<&str>) -> Option<Transport> {
     match protocol {
         None | Some("TCP") => Some(Transport::Tcp),
         Some("UDP") => Some(Transport::Udp),
-        // SCTP is not spoken here.
+        // We do not support SCTP.
         Some(_) => None,
     }
 }
@@ -95,7 +95,7 @@ impl GatewayEntry {
 
 impl IndexEntry for GatewayEntry {
     fn difference(&self, old: &Self) -> Difference {
-        // The addresses in its status are where it listens.
+        // It listens on the addresses in its status.
         let same = self.meta.wants_the_same(&old.meta) && self.status.addresses == old.status.addresses;
         if same { Difference::Status } else { Difference::All }
     }
@@ -133,7 +133,7 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
-    /// As the API names it.
+    /// The name of the kind in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "HTTPRoute",
@@ -148,17 +148,17 @@ impl RouteKind {
 /// A route of any kind.
 #[derive(Clone, Debug)]
 pub struct RouteEntry {
-    /// Who it is.
+    /// Its identity.
     pub meta: Meta,
-    /// Where it wants to be attached.
+    /// The parents that it wants to be attached to.
     pub parents: Box<[ParentRef]>,
-    /// Names that it is for.
+    /// Its hosts.
     pub hostnames: Box<[String]>,
     /// Its rules.
     pub rules: Rules,
-    /// Fields that nobody here knows.
+    /// Unknown fields.
     pub others: Others,
-    /// What is written in its status, by us and by others.
+    /// The entries in its status, ours and those of others.
     pub present: Box<[ParentStatus]>,
 }
 

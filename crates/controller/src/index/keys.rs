@@ -1,5 +1,5 @@
-//! Whether the certificate and key of a Secret, or the certificates of a ConfigMap, are of any use: judged once, when the object arrives, and not
-//! each time that it is looked at. What is let through here must not make a plane refuse a snapshot, which is everybody's.
+//! Checks the certificate and key of a Secret, or the certificates of a ConfigMap, once when the object arrives. What passes here must not
+//! make a plane refuse a snapshot, because the snapshot belongs to all objects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// A certificate and its key, found to belong together.
+/// A certificate and its key, which are known to match.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keypair {
-    /// PEM: the certificate, then those that lead to the root.
+    /// PEM: the certificate, followed by the certificates that lead to the root.
     pub cert: Arc<[u8]>,
     /// PEM.
     pub key: Arc<[u8]>,
@@ -20,7 +20,7 @@ pub struct Keypair {
 
 impl Keypair {
     /// # Errors
-    /// What is wrong with them, in words for the status of whoever names the Secret. Never a part of the key.
+    /// Returns what is wrong with them, in words for the status of the objects that name the Secret. Never contains a part of the key.
     pub(super) fn judge(cert: &[u8], key: &[u8]) -> Result<Self, String> {
         let chain = certificates("tls.crt", cert)?;
         let private = PrivateKeyDer::from_pem_slice(key)
@@ -32,7 +32,7 @@ impl Keypair {
         match CertifiedKey::new(chain, private).keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
-                return Err("tls.key is not the key of the certificate in tls.crt".to_owned());
+                return Err("the key in tls.key does not match the certificate in tls.crt".to_owned());
             }
             Err(error) => return Err(format!("the certificate in tls.crt cannot be read: {error}")),
         }
@@ -40,10 +40,10 @@ impl Keypair {
     }
 }
 
-/// Whether a text is certificates that may sign others.
+/// Checks that a text consists of certificates that may sign others.
 ///
 /// # Errors
-/// What is wrong with it, in words for the status of whoever names it.
+/// Returns what is wrong with it, in words for the status of the objects that name it.
 pub(super) fn judge_authority(text: &[u8]) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates("ca.crt", text)? {
@@ -55,7 +55,7 @@ pub(super) fn judge_authority(text: &[u8]) -> Result<(), String> {
 fn certificates(place: &str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let found = found.map_err(|error| match error {
-        // The library's words are a list of numbers.
+        // The library's message is a list of numbers.
         rustls::pki_types::pem::Error::MissingSectionEnd { .. } => {
             format!("{place} is not PEM: a section does not end")
         }
@@ -64,7 +64,7 @@ fn certificates(place: &str, text: &[u8]) -> Result<Vec<CertificateDer<'static>>
     if found.is_empty() { Err(format!("there is no certificate in {place}")) } else { Ok(found) }
 }
 
-/// Without the key, which nobody shall find in a log.
+/// Without the key, which must not appear in a log.
 impl fmt::Debug for Keypair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keypair").finish_non_exhaustive()

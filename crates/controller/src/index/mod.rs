@@ -1,8 +1,8 @@
-//! What is known of the cluster: one index that all watches feed.
+//! The index: everything that is known of the cluster. All watches feed it.
 //!
-//! Job: hold of each object what the translation needs and no more (an HTTPRoute of three rules takes some two KiB here, its `managedFields`
-//! alone take more), and say of each change how far it reaches: to nothing, to statuses, to the endpoints of some Services, or to all. Not
-//! its job: watching, judging, writing.
+//! It holds what the translation needs of each object and no more: an HTTPRoute of three rules takes about two KiB here, and its
+//! `managedFields` alone would take more. It also determines how far each change reaches: to nothing, to statuses, to the endpoints of some
+//! Services, or to everything. It does not watch, translate or write.
 
 mod core;
 mod entry;
@@ -33,7 +33,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// These two.
+    /// A name from these two parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -48,7 +48,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Everything that is known.
+/// The index of all known objects.
 #[derive(Default)]
 pub struct Index {
     /// GatewayClasses of any controller.
@@ -75,52 +75,52 @@ pub struct Index {
     pub authorities: BTreeMap<Name, AuthorityEntry>,
     /// The labels of namespaces.
     pub namespaces: BTreeMap<Name, BTreeMap<String, String>>,
-    /// Objects that cannot be read now, and why. Those that were read before are still known.
+    /// Objects that cannot be read at present, and why. Those that were read before are still known.
     pub unreadable: BTreeMap<Scoped, Unreadable>,
     slices: BTreeMap<Name, SliceEntry>,
-    /// Slices by their Service.
+    /// The slices of each Service.
     slices_of: BTreeMap<Name, BTreeSet<Name>>,
-    /// Every namespace has the same `kube-root-ca.crt`: it is held once.
+    /// Every namespace has the same `kube-root-ca.crt`, which is kept once.
     shared: HashSet<Arc<[u8]>>,
     changes: Changes,
 }
 
-/// How far the changes since the last look reach.
+/// The changes since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Anything may be different.
+    /// Anything may have changed.
     pub all: bool,
-    /// The endpoints of these Services are. Nothing but endpoints follows from them.
+    /// The endpoints of these Services have changed, and nothing else depends on them.
     pub endpoints: BTreeSet<Name>,
-    /// What is written in the status of these objects is.
+    /// The present status of these objects has changed.
     pub statuses: BTreeSet<(Kind, Name)>,
 }
 
 impl Index {
-    /// The changes since this was asked last.
+    /// Returns the changes since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 
-    /// The objects of which what is written in their status has changed, since this was asked last.
+    /// Returns the objects whose status has changed since the last call.
     pub fn take_statuses(&mut self) -> BTreeSet<(Kind, Name)> {
         std::mem::take(&mut self.changes.statuses)
     }
 
-    /// The changes, to look at.
+    /// The changes so far.
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// What to say of an object that is not known: that it does not exist, or that objects of its kind cannot be read. `what` names the object.
+    /// The message about an unknown object: it does not exist, or objects of its kind cannot be read. `what` names the object.
     pub(crate) fn unknown(&self, kind: Kind, namespace: &str, what: &str) -> String {
         match self.why_unread(kind, namespace) {
             None => format!("there is no {what}"),
-            Some(why) => format!("whether there is a {what} is not known: {why}"),
+            Some(why) => format!("it is not known whether there is a {what}: {why}"),
         }
     }
 
-    /// Why objects of this kind and namespace cannot be read, in a sentence; `None`: they can be.
+    /// A sentence that says why objects of this kind and namespace cannot be read; `None` if they can.
     pub(crate) fn why_unread(&self, kind: Kind, namespace: &str) -> Option<String> {
         let is_about = |((unread, scope), _): &(&Scoped, _)| {
             *unread == kind && scope.as_ref().is_none_or(|scope| **scope == *namespace)
@@ -128,12 +128,12 @@ impl Index {
         self.unreadable.iter().find(is_about).map(|(about, why)| why.told(about))
     }
 
-    /// The slices of a Service, in the order of their names.
+    /// The slices of a Service, sorted by name.
     pub fn slices_of(&self, service: &Name) -> impl Iterator<Item = &SliceEntry> {
         self.slices_of.get(service).into_iter().flatten().filter_map(|slice| self.slices.get(slice))
     }
 
-    /// An object is there, or is another than it was.
+    /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         match object {
             Object::GatewayClass(object) => {
@@ -199,7 +199,7 @@ impl Index {
         if self.slices.get(&name) == Some(&entry) {
             return;
         }
-        // It may have been another Service's.
+        // It may have belonged to another Service.
         self.remove_slice(&name);
         self.changes.endpoints.insert(entry.service.clone());
         self.slices_of.entry(entry.service.clone()).or_default().insert(name.clone());
@@ -225,7 +225,7 @@ impl Index {
             return;
         };
         let new = match self.shared.get(text.as_bytes()) {
-            // It has been judged.
+            // The same text was checked before.
             Some(held) => AuthorityEntry::Good(held.clone()),
             None => AuthorityEntry::of(text.as_bytes()),
         };
@@ -240,7 +240,7 @@ impl Index {
         self.changes.all = true;
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub fn remove(&mut self, kind: Kind, name: &Name) {
         let was_there = match kind {
             Kind::GatewayClass => self.classes.remove(name).is_some(),
@@ -263,7 +263,7 @@ impl Index {
         self.changes.all |= was_there;
     }
 
-    /// The names of all objects of a kind: after a list, those that were not in it are gone.
+    /// The names of all objects of a kind. After a list, those that were not in it are gone.
     pub fn names(&self, kind: Kind) -> BTreeSet<Name> {
         match kind {
             Kind::GatewayClass => self.classes.keys().cloned().collect(),
@@ -285,14 +285,14 @@ impl Index {
     }
 }
 
-/// What a new state of an object means.
+/// The difference between two states of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Difference {
     /// Nothing.
     None,
-    /// Its status is another, and nothing else.
+    /// Only its status has changed.
     Status,
-    /// Anything may follow.
+    /// It may affect anything.
     All,
 }
 

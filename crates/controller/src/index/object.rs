@@ -1,4 +1,4 @@
-//! Objects of every kind that is watched, on their way into the index.
+//! The kinds that are watched, and the conversion of their objects for the index.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use crate::objects::{
     TLSRoute, UDPRoute, Version,
 };
 
-/// A kind that is watched.
+/// A watched kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     GatewayClass,
@@ -35,12 +35,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Without these every request would be answered by an error: a process that may not read them is of no use.
+    /// Whether every request would get an error without this kind. A process that may not read it is useless.
     pub fn is_essential(self) -> bool {
         matches!(self, Self::Service | Self::Slice)
     }
 
-    /// Group and kind, as the API names them.
+    /// Group and kind in the API.
     pub fn told(self) -> (&'static str, &'static str) {
         let gateway = |kind| (GROUP, kind);
         match self {
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// An object of one of them.
+/// An object of any watched kind.
 pub enum Object {
     GatewayClass(Box<GatewayClass>),
     Gateway(Box<Gateway>),
@@ -99,22 +99,22 @@ impl RouteObject {
     }
 }
 
-/// A type that is watched, and the way of its objects into the index.
+/// A watched type, and the conversion of its objects for the index.
 pub trait Watched: Resource + Clone + DeserializeOwned + Debug + Send + 'static {
     /// Its kind.
     const KIND: Kind;
 
-    /// The versions that it can be read at, the one that is preferred first.
+    /// The versions at which it can be read, the preferred one first.
     const VERSIONS: &'static [&'static str];
 
-    /// Requests for it at a version; `namespace` is absent where they are for all, and for kinds that are of none.
+    /// The API for it at a version. `namespace` is `None` for all namespaces, and for cluster-wide kinds.
     fn api(client: Client, namespace: Option<&str>, version: &'static str) -> Api<Self>;
 
-    /// As an object of any kind.
+    /// Converts it to an object of any kind.
     fn into_object(self) -> Object;
 }
 
-/// A kind of the Gateway API.
+/// The API of a Gateway API kind.
 fn versioned<K>(client: Client, namespace: Option<&str>, version: &'static str) -> Api<K>
 where
     K: Resource<DynamicType = Version, Scope = DynamicResourceScope>,
@@ -125,7 +125,7 @@ where
     }
 }
 
-/// A kind of Kubernetes itself.
+/// The API of a core kind.
 fn namespaced<K>(client: Client, namespace: Option<&str>, _version: &'static str) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -136,7 +136,7 @@ where
     }
 }
 
-/// One that is of no namespace.
+/// The API of a cluster-wide kind.
 fn cluster_wide<K: Resource<DynamicType = ()>>(
     client: Client,
     _namespace: Option<&str>,

@@ -1,4 +1,4 @@
-//! EndpointSlices: addresses and how they stand.
+//! EndpointSlices: addresses and their state.
 
 use std::net::IpAddr;
 
@@ -9,15 +9,15 @@ use super::Name;
 use super::entry::{name_of, transport};
 use crate::objects::Text;
 
-/// Names the Service that a slice belongs to.
+/// The label that names the Service of a slice.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// Endpoints of a Service, as one slice has them.
+/// The endpoints of a Service in one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceEntry {
-    /// Whose they are.
+    /// The Service.
     pub service: Name,
-    /// Each endpoint has all of them.
+    /// The ports. Each endpoint has all of them.
     pub ports: Vec<SlicePort>,
     /// Addresses that could be read.
     pub endpoints: Vec<SliceEndpoint>,
@@ -26,38 +26,39 @@ pub struct SliceEntry {
 /// A port of every endpoint of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePort {
-    /// The name of the Service's port; empty: it has but one.
+    /// The name of the Service's port; may be empty if there is only one.
     pub name: Text,
-    /// Where the endpoint listens.
+    /// The port that the endpoint listens on.
     pub port: u16,
-    /// And for what.
+    /// The transport protocol.
     pub transport: Transport,
 }
 
 /// An address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceEndpoint {
-    /// Where.
+    /// The port.
     pub address: IpAddr,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
     /// The node that it runs on.
     pub node: Option<Text>,
 }
 
-/// How an endpoint stands.
+/// The state of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Gets work.
+    /// It gets work.
     Ready,
-    /// On its way out and still serving: gets work only where nobody else is left.
+    /// Terminating and still serving: it gets work only if no endpoint is ready.
     Leaving,
-    /// Gets none.
+    /// It gets no work.
     Out,
 }
 
 impl Standing {
-    /// What the conditions mean. One that is absent says what the API says it says: ready is true, serving as ready, terminating false.
+    /// The state that the conditions describe. The API has defaults for absent ones: ready is true, serving equals ready, terminating is
+    /// false.
     fn of(conditions: Option<&EndpointConditions>) -> Self {
         let Some(conditions) = conditions else { return Self::Ready };
         let ready = conditions.ready.unwrap_or(true);
@@ -71,7 +72,7 @@ impl Standing {
 }
 
 impl SliceEntry {
-    /// `None`: it belongs to no Service, or its addresses are names.
+    /// Returns `None` if it belongs to no Service, or if its addresses are names.
     pub(super) fn of(object: EndpointSlice) -> Option<(Name, Self)> {
         let name = name_of(&object.metadata);
         let service = object.metadata.labels.as_ref()?.get(SERVICE_LABEL)?;
@@ -87,7 +88,7 @@ impl SliceEntry {
         let mut endpoints = Vec::new();
         for endpoint in &object.endpoints {
             let standing = Standing::of(endpoint.conditions.as_ref());
-            // The API: all addresses of an endpoint are the same endpoint, and clients use the first.
+            // According to the API, all addresses of an endpoint are the same endpoint, and clients use the first.
             let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else { continue };
             let node = endpoint.node_name.as_deref().map(Into::into);
             endpoints.push(SliceEndpoint { address, standing, node });
@@ -112,7 +113,7 @@ mod tests {
         check(Some(false), None, None, Standing::Out);
         check(Some(false), Some(true), Some(true), Standing::Leaving);
         check(Some(false), Some(false), Some(true), Standing::Out);
-        // publishNotReadyAddresses says that all are ready; one that ends is still on its way out.
+        // With publishNotReadyAddresses all are ready, but a terminating endpoint is still leaving.
         check(Some(true), Some(true), Some(true), Standing::Leaving);
         check(Some(false), Some(true), Some(false), Standing::Out);
         assert_eq!(Standing::of(None), Standing::Ready);

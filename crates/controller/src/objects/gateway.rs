@@ -8,75 +8,75 @@ use serde::{Deserialize, Serialize};
 use super::{Condition, Others, Text, object};
 
 object! {
-    /// A sort of Gateway, and who looks after it.
+    /// A class of Gateways, and the controller that manages it.
     GatewayClass, "gatewayclasses", GatewayClassSpec, GatewayClassStatus, ["v1", "v1beta1"]
 }
 object! {
-    /// Listeners, and where they are.
+    /// Listeners and their addresses.
     Gateway, "gateways", GatewaySpec, GatewayStatus, ["v1", "v1beta1"]
 }
 object! {
-    /// More listeners for a Gateway, from whoever the Gateway allows.
+    /// More listeners for a Gateway, from namespaces that the Gateway allows.
     ListenerSet, "listenersets", ListenerSetSpec, GatewayStatus, ["v1"]
 }
 
-/// Of a GatewayClass.
+/// The fields of a GatewayClass.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayClassSpec {
-    /// Who looks after Gateways of this class.
+    /// The controller that manages Gateways of this class.
     pub controller_name: String,
-    /// More about the class.
+    /// Parameters of the class.
     pub parameters_ref: Option<ObjectRef>,
 }
 
-/// Of a GatewayClass.
+/// The fields of a GatewayClass.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayClassStatus {
-    /// What was found.
+    /// The conditions.
     pub conditions: Vec<Condition>,
-    /// What this implementation can do beyond the core, in order.
+    /// The features that this implementation supports beyond the core, sorted.
     pub supported_features: Vec<SupportedFeature>,
 }
 
-/// One feature, named as the conformance suite names it.
+/// One feature, with its name in the conformance suite.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct SupportedFeature {
     /// Its name.
     pub name: String,
 }
 
-/// Of a Gateway.
+/// The fields of a Gateway.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewaySpec {
     /// Its GatewayClass.
     pub gateway_class_name: String,
-    /// Where connections come in.
+    /// The listeners.
     pub listeners: Vec<ListenerSpec>,
-    /// Addresses that are asked for; empty: whichever.
+    /// The requested addresses; empty means any.
     pub addresses: Vec<GatewayAddress>,
-    /// Which ListenerSets may add to it.
+    /// The ListenerSets that may add listeners.
     pub allowed_listeners: Option<AllowedListeners>,
-    /// Certificates asked of clients, and shown to endpoints.
+    /// Certificates that clients must present, and that endpoints get.
     pub tls: Option<GatewayTls>,
-    /// For what an implementation makes for the Gateway. Nothing is made here but addresses.
+    /// Settings for resources that an implementation creates for the Gateway. We create none.
     pub infrastructure: Option<Infrastructure>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// Labels and annotations for what is made, and parameters.
+/// Labels and annotations for created resources, and parameters.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Infrastructure {
-    /// More about the Gateway.
+    /// Parameters of the Gateway.
     pub parameters_ref: Option<ObjectRef>,
 }
 
-/// TLS of a whole Gateway.
+/// The TLS settings of a Gateway.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GatewayTls {
@@ -84,73 +84,73 @@ pub struct GatewayTls {
     pub backend: Option<serde_json::Value>,
     /// Towards clients.
     pub frontend: Option<FrontendTls>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What is asked of clients.
+/// The requirements for clients.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FrontendTls {
-    /// On every port that is not among the others.
+    /// For every port that `per_port` does not name.
     pub default: ClientTls,
-    /// On single ports.
+    /// For single ports.
     pub per_port: Vec<PortTls>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// What is asked on one port.
+/// The requirements for clients on one port.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PortTls {
-    /// Which.
+    /// The port.
     pub port: u16,
-    /// What.
+    /// The requirements.
     pub tls: ClientTls,
 }
 
-/// What is asked of the clients of a listener.
+/// The requirements for the clients of a listener.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ClientTls {
-    /// A certificate; absent: nothing.
+    /// A certificate; absent means no requirement.
     pub validation: Option<ClientValidation>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// By whom the certificates of clients must have been signed.
+/// The CA that must have signed the certificates of clients.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientValidation {
     /// ConfigMaps with a `ca.crt`.
     pub ca_certificate_refs: Vec<ObjectRef>,
-    /// `AllowValidOnly` or `AllowInsecureFallback`; absent: the former.
+    /// `AllowValidOnly` (the default) or `AllowInsecureFallback`.
     pub mode: Option<String>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
 
-/// Which ListenerSets.
+/// The ListenerSets that may add listeners.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AllowedListeners {
-    /// Those of these namespaces; none, if nothing is said.
+    /// Those of these namespaces; absent means none.
     pub namespaces: Option<Namespaces>,
 }
 
-/// Namespaces, told in one of several ways.
+/// Namespaces, selected in one of several ways.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Namespaces {
     /// `All`, `Same`, `Selector` or `None`.
     pub from: Option<String>,
-    /// By their labels.
+    /// Selects namespaces by their labels.
     pub selector: Option<LabelSelector>,
 }
 
@@ -158,30 +158,30 @@ pub struct Namespaces {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct GatewayAddress {
-    /// `IPAddress`, `Hostname`, or another; absent: `IPAddress`.
+    /// `IPAddress` (the default), `Hostname`, or another.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The address; absent: any of the type.
+    /// The address; absent means any of the type.
     pub value: Option<String>,
 }
 
-/// Where connections come in.
+/// The listeners.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenerSpec {
-    /// Unique in its Gateway or ListenerSet.
+    /// The name, unique in its Gateway or ListenerSet.
     pub name: String,
-    /// The names served; absent: any.
+    /// The host that it serves; absent means any.
     pub hostname: Option<String>,
-    /// Where.
+    /// The port.
     pub port: u16,
-    /// What is spoken: `HTTP`, `HTTPS`, `TLS`, `TCP`, `UDP`, or another.
+    /// The protocol: `HTTP`, `HTTPS`, `TLS`, `TCP`, `UDP`, or another.
     pub protocol: String,
     /// Certificates.
     pub tls: Option<ListenerTlsSpec>,
-    /// Who may attach.
+    /// The routes that may attach.
     pub allowed_routes: Option<AllowedRoutes>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -190,13 +190,13 @@ pub struct ListenerSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenerTlsSpec {
-    /// `Terminate` or `Passthrough`; absent: `Terminate`.
+    /// `Terminate` (the default) or `Passthrough`.
     pub mode: Option<String>,
     /// Secrets.
     pub certificate_refs: Vec<ObjectRef>,
-    /// What implementations make of it.
+    /// Options of the implementation.
     pub options: BTreeMap<String, String>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -205,9 +205,9 @@ pub struct ListenerTlsSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AllowedRoutes {
-    /// Those of these namespaces; absent: of the same.
+    /// Routes of these namespaces; absent means the same namespace.
     pub namespaces: Option<Namespaces>,
-    /// Of these kinds; empty: those that the protocol can serve.
+    /// Routes of these kinds; empty means all that the protocol can serve.
     pub kinds: Vec<RouteGroupKind>,
 }
 
@@ -215,62 +215,62 @@ pub struct AllowedRoutes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct RouteGroupKind {
-    /// Absent: the Gateway API's.
+    /// The API group; absent means the Gateway API.
     pub group: Option<String>,
     /// Such as `HTTPRoute`.
     pub kind: String,
 }
 
-/// Another object, by its name.
+/// A reference to another object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ObjectRef {
-    /// Absent or empty: the core group, or what the place says.
+    /// The API group; absent or empty means the default of the field, mostly the core group.
     pub group: Option<Text>,
-    /// Absent: what the place says.
+    /// The kind; absent means the default of the field.
     pub kind: Option<Text>,
-    /// Absent: the same namespace.
+    /// The namespace; absent means the same.
     pub namespace: Option<Text>,
     /// Its name.
     pub name: Text,
 }
 
-/// Of a Gateway or a ListenerSet.
+/// The status of a Gateway or a ListenerSet.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayStatus {
-    /// Where it is. A ListenerSet has none.
+    /// Its addresses. A ListenerSet has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<GatewayAddress>,
-    /// What was found.
+    /// The conditions.
     pub conditions: Vec<Condition>,
-    /// The same, for each listener.
+    /// The conditions of each listener.
     pub listeners: Vec<ListenerStatus>,
-    /// ListenerSets that were accepted.
+    /// The number of accepted ListenerSets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attached_listener_sets: Option<i32>,
 }
 
-/// Of a listener.
+/// The status of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenerStatus {
     /// Its name.
     pub name: String,
-    /// Kinds that it serves.
+    /// The kinds that it serves.
     pub supported_kinds: Vec<RouteGroupKind>,
-    /// Routes that it serves.
+    /// The number of routes that it serves.
     pub attached_routes: i32,
-    /// What was found.
+    /// The conditions.
     pub conditions: Vec<Condition>,
 }
 
-/// Of a ListenerSet.
+/// The fields of a ListenerSet.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListenerSetSpec {
     /// The Gateway.
     pub parent_ref: ObjectRef,
-    /// Where connections come in.
+    /// The listeners.
     pub listeners: Vec<ListenerSpec>,
 }

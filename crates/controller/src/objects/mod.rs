@@ -1,11 +1,12 @@
-//! Objects of the Gateway API, v1.6, standard channel, as far as they are read; and those of older bundles that look the same.
+//! Objects of the Gateway API, v1.6, standard channel, with the fields that we read. Objects of older bundles with the same fields work
+//! too.
 //!
-//! Written by hand and not generated from the definitions: generated ones are ten thousand lines of which a tenth is read, and they drop what
-//! they do not know. Here a field that changes what a rule means, and that nobody here knows, lands in `others`, so that the rule is refused by
-//! its name and not served as if the field were not there. Every field has a default: one odd object must not end the watch of all others.
-//! Objects of Kubernetes itself come from `k8s-openapi`.
+//! They are written by hand and not generated from the definitions: generated types are ten thousand lines of which we read a tenth, and
+//! they drop unknown fields. Here an unknown field that changes the meaning of a rule lands in `others`, so that the rule is refused with
+//! the name of the field instead of being served as if the field were absent. Every field has a default, because one odd object must not
+//! end the watch of all others. Core objects come from `k8s-openapi`.
 //!
-//! Lists of which there are thousands are boxed: one that grows while it is read has room for four, and mostly holds one.
+//! Lists of which there are thousands are boxed: a vector that grows while it is read has room for four entries, and mostly holds one.
 
 mod gateway;
 mod policy;
@@ -26,15 +27,15 @@ pub use text::Text;
 /// The API group.
 pub const GROUP: &str = "gateway.networking.k8s.io";
 
-/// Fields that nobody here knows.
+/// Unknown fields.
 pub type Others = BTreeMap<String, IgnoredAny>;
 
-/// A version of a kind, by which the API server is asked for it.
+/// A version of a kind, for requests to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub &'static str);
 
-/// A kind of the Gateway API, for the client: its versions are those whose fields are the ones that are read here, the newest first. Older bundles
-/// serve only some of them.
+/// A kind of the Gateway API, for the client. Its versions are those with the fields that we read, the newest first. Older bundles serve
+/// only some of them.
 macro_rules! object {
     ($(#[$doc:meta])* $name:ident, $plural:literal, $spec:ty, $status:ty, $versions:expr) => {
         $(#[$doc])*
@@ -43,9 +44,9 @@ macro_rules! object {
         pub struct $name {
             /// Name, age, generation.
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-            /// What is wanted.
+            /// The spec.
             pub spec: $spec,
-            /// What was found.
+            /// The conditions.
             pub status: $status,
         }
 
@@ -56,7 +57,7 @@ macro_rules! object {
 
         impl kube::Resource for $name {
             type DynamicType = $crate::objects::Version;
-            // Of a fixed scope the client makes requests at one fixed version alone.
+            // With a fixed scope the client could only make requests at one fixed version.
             type Scope = kube::core::DynamicResourceScope;
 
             fn kind(_: &Self::DynamicType) -> std::borrow::Cow<'_, str> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Condition, ObjectRef, ParentRef, Text, object};
 
 object! {
-    /// Who may name objects of this namespace from another.
+    /// Allows objects in other namespaces to refer to objects in this one.
     ReferenceGrant, "referencegrants", ReferenceGrantSpec, NoStatus, ["v1", "v1beta1"]
 }
 object! {
@@ -15,101 +15,101 @@ object! {
     BackendTLSPolicy, "backendtlspolicies", BackendTlsSpec, PolicyStatus, ["v1", "v1alpha3"]
 }
 
-/// Of kinds that have none.
+/// The status of kinds that have none.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct NoStatus {}
 
-/// Of a ReferenceGrant.
+/// The fields of a ReferenceGrant.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReferenceGrantSpec {
-    /// Who may.
+    /// The objects that may refer.
     pub from: Vec<GrantFrom>,
-    /// What may be named.
+    /// The objects that may be referred to.
     pub to: Vec<GrantTo>,
 }
 
-/// Objects that may name others.
+/// Objects that may refer to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct GrantFrom {
-    /// Of this group.
+    /// Their group.
     pub group: String,
-    /// Of this kind.
+    /// Their kind.
     pub kind: String,
-    /// In this namespace.
+    /// Their namespace.
     pub namespace: String,
 }
 
-/// Objects that may be named.
+/// Objects that may be referred to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct GrantTo {
-    /// Of this group; empty: the core group.
+    /// Their group; empty means the core group.
     pub group: String,
-    /// Of this kind.
+    /// Their kind.
     pub kind: String,
-    /// This one; absent: all.
+    /// The name; absent means all.
     pub name: Option<String>,
 }
 
-/// Of a BackendTLSPolicy.
+/// The fields of a BackendTLSPolicy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsSpec {
     /// Services, or ports of them.
     pub target_refs: Vec<PolicyTarget>,
-    /// Whom to believe.
+    /// How to verify the certificates of endpoints.
     pub validation: BackendValidation,
-    /// What implementations make of it.
+    /// Options of the implementation.
     pub options: BTreeMap<String, String>,
 }
 
-/// What a policy is about.
+/// The target of a policy.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyTarget {
-    /// Empty: the core group.
+    /// The API group; empty means the core group.
     pub group: String,
     /// Such as `Service`.
     pub kind: String,
-    /// Of the policy's namespace.
+    /// The name, in the policy's namespace.
     pub name: String,
     /// The name of a port.
     pub section_name: Option<String>,
 }
 
-/// Whom to believe.
+/// How to verify the certificates of endpoints.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendValidation {
     /// ConfigMaps with a `ca.crt`.
     pub ca_certificate_refs: Vec<ObjectRef>,
-    /// `System`: those that the host trusts.
+    /// `System` stands for the CA certificates that the host trusts.
     #[serde(rename = "wellKnownCACertificates")]
     pub well_known_ca_certificates: Option<String>,
-    /// The name asked for, and looked for in the certificate.
+    /// The name that we ask for and that the certificate must have.
     pub hostname: String,
-    /// Other names, one of which is looked for instead.
+    /// Other names, one of which the certificate must have instead.
     pub subject_alt_names: Vec<serde_json::Value>,
 }
 
-/// Of a policy.
+/// The status of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct PolicyStatus {
-    /// For each Gateway that it has an effect on.
+    /// An entry for each Gateway that it affects.
     pub ancestors: Vec<AncestorStatus>,
 }
 
-/// What was found with respect to one Gateway.
+/// The conditions with respect to one Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AncestorStatus {
     /// The Gateway.
     pub ancestor_ref: ParentRef,
-    /// Who found it.
+    /// The controller that wrote the entry.
     pub controller_name: Text,
-    /// What was found.
+    /// The conditions.
     pub conditions: Vec<Condition>,
 }

@@ -5,37 +5,37 @@ use serde::{Deserialize, Serialize};
 use super::{ObjectRef, Others, RouteStatus, Text, object};
 
 object! {
-    /// Conditions on HTTP requests, and who serves them.
+    /// Conditions on HTTP requests, and their backends.
     HTTPRoute, "httproutes", RouteSpec<HttpRule>, RouteStatus, ["v1", "v1beta1"]
 }
 object! {
-    /// Conditions on calls of gRPC, and who serves them.
+    /// Conditions on gRPC calls, and their backends.
     GRPCRoute, "grpcroutes", RouteSpec<GrpcRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 object! {
-    /// Names of TLS connections that are not opened, and who serves them.
+    /// Server names of TLS connections that are passed through, and their backends.
     TLSRoute, "tlsroutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha3", "v1alpha2"]
 }
 object! {
-    /// Who serves the TCP connections of a listener.
+    /// The backends of a listener's TCP connections.
     TCPRoute, "tcproutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 object! {
-    /// Who serves the UDP flows of a listener.
+    /// The backends of a listener's UDP flows.
     UDPRoute, "udproutes", RouteSpec<StreamRule>, RouteStatus, ["v1", "v1alpha2"]
 }
 
-/// Of any route.
+/// The fields of a route.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, bound(deserialize = "R: Default + Deserialize<'de>"))]
 pub struct RouteSpec<R> {
-    /// Where it wants to be attached.
+    /// The parents that it wants to be attached to.
     pub parent_refs: Box<[ParentRef]>,
-    /// Names that it is for; empty: those of the listener.
+    /// Its hosts; empty means those of the listener.
     pub hostnames: Box<[String]>,
-    /// Each holds for itself.
+    /// The rules, independent of each other.
     pub rules: Box<[R]>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -44,13 +44,13 @@ pub struct RouteSpec<R> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ParentRef {
-    /// Absent: the Gateway API's.
+    /// The API group; absent means the Gateway API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<Text>,
-    /// Absent: `Gateway`.
+    /// The kind; absent means `Gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Text>,
-    /// Absent: that of the route.
+    /// The namespace; absent means that of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Text>,
     /// Its name.
@@ -67,17 +67,17 @@ pub struct ParentRef {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRule {
-    /// For people.
+    /// The text for people.
     pub name: Option<Text>,
-    /// One of these; empty: every request.
+    /// Any of these conditions; empty means every request.
     pub matches: Box<[HttpMatch]>,
-    /// What else happens.
+    /// Other actions on the request or response.
     pub filters: Box<[HttpFilter]>,
-    /// Who serves it.
+    /// The backends.
     pub backend_refs: Box<[BackendRef]>,
-    /// How long it may take.
+    /// The time limits.
     pub timeouts: Option<Timeouts>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -86,15 +86,15 @@ pub struct HttpRule {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpMatch {
-    /// On the path; absent: the prefix `/`.
+    /// The path; absent means the prefix `/`.
     pub path: Option<PathMatch>,
-    /// On headers.
+    /// The headers.
     pub headers: Box<[ValueMatch]>,
-    /// On the query.
+    /// The query parameters.
     pub query_params: Box<[ValueMatch]>,
     /// The method.
     pub method: Option<Text>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -103,10 +103,10 @@ pub struct HttpMatch {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PathMatch {
-    /// `Exact`, `PathPrefix` or `RegularExpression`; absent: `PathPrefix`.
+    /// `Exact`, `PathPrefix` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
     pub kind: Option<Text>,
-    /// Absent: `/`.
+    /// The path; absent means `/`.
     pub value: Option<Text>,
 }
 
@@ -114,43 +114,43 @@ pub struct PathMatch {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ValueMatch {
-    /// `Exact` or `RegularExpression`; absent: `Exact`.
+    /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
     pub kind: Option<Text>,
-    /// Which value.
+    /// The name of the value.
     pub name: Text,
-    /// What it must be.
+    /// The text or the expression.
     pub value: Text,
 }
 
-/// Something that is done to a request or a response.
+/// An action on a request or a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpFilter {
-    /// Such as `RequestRedirect`; it says which of the others is there.
+    /// Such as `RequestRedirect`. It says which of the other fields is set.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What the endpoint gets.
+    /// Changes to the headers that the endpoint gets.
     pub request_header_modifier: Option<HeaderModifier>,
-    /// What the client gets.
+    /// Changes to the headers that the client gets.
     pub response_header_modifier: Option<HeaderModifier>,
-    /// Who gets a copy.
+    /// The backend that gets a copy.
     pub request_mirror: Option<MirrorFilter>,
-    /// Where the client is sent.
+    /// The redirect.
     pub request_redirect: Option<RedirectFilter>,
-    /// What the endpoint is asked for.
+    /// The rewrite of the request.
     pub url_rewrite: Option<RewriteFilter>,
 }
 
-/// Headers exchanged, put in, taken out.
+/// Changes to headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HeaderModifier {
-    /// In place of those of the name.
+    /// Replace all headers of the name.
     pub set: Vec<HeaderValue>,
-    /// One more.
+    /// Add a header.
     pub add: Vec<HeaderValue>,
-    /// Names.
+    /// The names of the headers to remove.
     pub remove: Vec<String>,
 }
 
@@ -164,15 +164,15 @@ pub struct HeaderValue {
     pub value: String,
 }
 
-/// Who gets a copy, and how much.
+/// The backend that gets a copy, and the share of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MirrorFilter {
     /// A Service.
     pub backend_ref: BackendRef,
-    /// Of a hundred; absent: all.
+    /// The percentage of requests; absent means all.
     pub percent: Option<u32>,
-    /// The same as a fraction.
+    /// The share as a fraction.
     pub fraction: Option<Fraction>,
 }
 
@@ -180,73 +180,73 @@ pub struct MirrorFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Fraction {
-    /// So many.
+    /// The numerator.
     pub numerator: u32,
-    /// Of so many; absent: a hundred.
+    /// The denominator; absent means 100.
     pub denominator: Option<u32>,
 }
 
-/// Where the client is sent. What is absent stays.
+/// A redirect. Absent parts of the URL stay the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RedirectFilter {
     /// `http` or `https`.
     pub scheme: Option<String>,
-    /// A name.
+    /// The host.
     pub hostname: Option<String>,
-    /// Another path.
+    /// The new path.
     pub path: Option<PathModifier>,
-    /// Another port.
+    /// The new port.
     pub port: Option<u16>,
-    /// Absent: 302.
+    /// The status; absent means 302.
     pub status_code: Option<u16>,
 }
 
-/// What the endpoint is asked for instead.
+/// A rewrite of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RewriteFilter {
-    /// The `Host`.
+    /// The new `Host`.
     pub hostname: Option<String>,
-    /// Another path.
+    /// The new path.
     pub path: Option<PathModifier>,
 }
 
-/// Another path.
+/// The new path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PathModifier {
     /// `ReplaceFullPath` or `ReplacePrefixMatch`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// For the one.
+    /// The path for `ReplaceFullPath`.
     pub replace_full_path: Option<String>,
-    /// For the other.
+    /// The prefix for `ReplacePrefixMatch`.
     pub replace_prefix_match: Option<String>,
 }
 
-/// How long a request may take: durations as GEP-2257 writes them.
+/// The time limits of a request, as durations in the format of GEP-2257.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Timeouts {
     /// From the client's request to the end of the response.
     pub request: Option<Text>,
-    /// Of one try.
+    /// For one try.
     pub backend_request: Option<Text>,
 }
 
-/// Who serves, and how much of it.
+/// A backend and its share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BackendRef {
-    /// The object, a Service if it says nothing else.
+    /// The object, by default a Service.
     #[serde(flatten)]
     pub object: ObjectRef,
-    /// Of the Service.
+    /// The port of the Service.
     pub port: Option<u16>,
-    /// Share of the rule's requests; absent: 1.
+    /// Its share of the rule's requests; absent means 1.
     pub weight: Option<u32>,
-    /// Done to what goes there alone.
+    /// Actions on requests for this backend only.
     pub filters: Box<[HttpFilter]>,
 }
 
@@ -254,15 +254,15 @@ pub struct BackendRef {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcRule {
-    /// For people.
+    /// The text for people.
     pub name: Option<Text>,
-    /// One of these; empty: every call.
+    /// Any of these conditions; empty means every call.
     pub matches: Box<[GrpcMatch]>,
-    /// What else happens.
+    /// Other actions on the request or response.
     pub filters: Box<[HttpFilter]>,
-    /// Who serves it.
+    /// The backends.
     pub backend_refs: Box<[BackendRef]>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -271,11 +271,11 @@ pub struct GrpcRule {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GrpcMatch {
-    /// On service and method.
+    /// The service and the method.
     pub method: Option<GrpcMethod>,
-    /// On metadata.
+    /// The metadata.
     pub headers: Box<[ValueMatch]>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }
@@ -284,12 +284,12 @@ pub struct GrpcMatch {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GrpcMethod {
-    /// `Exact` or `RegularExpression`; absent: `Exact`.
+    /// `Exact` (the default) or `RegularExpression`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// With its package; absent: any.
+    /// The service with its package; absent means any.
     pub service: Option<String>,
-    /// Absent: any.
+    /// The method; absent means any.
     pub method: Option<String>,
 }
 
@@ -297,9 +297,9 @@ pub struct GrpcMethod {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamRule {
-    /// Who serves it.
+    /// The backends.
     pub backend_refs: Box<[BackendRef]>,
-    /// What nobody here knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub others: Others,
 }

@@ -1,10 +1,10 @@
-//! What is written back.
+//! The status fields that we write.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ParentRef, Text};
 
-/// The API server refuses a status with a message of more than 32,768 letters; and what people write into their rules is quoted in ours.
+/// The API server refuses a status with a message of more than 32,768 letters, and our messages quote text from rules.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// The beginning of a message.
@@ -14,32 +14,32 @@ fn cut(message: &str) -> &str {
     message.get(..end).unwrap_or_default()
 }
 
-/// Something that holds or does not, with the reason. `metav1.Condition`.
+/// A `metav1.Condition`: whether something holds, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// What: `Accepted`, `ResolvedRefs`, ...
+    /// The type: `Accepted`, `ResolvedRefs`, ...
     #[serde(rename = "type")]
     pub kind: Text,
     /// `True`, `False` or `Unknown`.
     pub status: Text,
-    /// For machines.
+    /// The word for machines.
     pub reason: Text,
-    /// For people.
+    /// The text for people.
     pub message: Text,
-    /// The generation of the object that this was found in.
+    /// The generation of the object that the condition is about.
     pub observed_generation: i64,
-    /// When `status` became what it is, as RFC 3339 writes it. Empty until it is written.
+    /// When `status` changed last, in RFC 3339. Empty until it is written.
     pub last_transition_time: Text,
 }
 
 impl Condition {
-    /// It holds.
+    /// A condition that holds.
     pub fn holds(kind: &'static str, reason: &'static str, message: impl Into<Text>) -> Self {
         Self::new(kind, "True", reason, message)
     }
 
-    /// It does not.
+    /// A condition that does not hold.
     pub fn fails(kind: &'static str, reason: &'static str, message: impl Into<Text>) -> Self {
         Self::new(kind, "False", reason, message)
     }
@@ -61,7 +61,7 @@ impl Condition {
         self.status == "True"
     }
 
-    /// The same but for the time.
+    /// Whether both are equal except for the time.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.kind == other.kind
             && self.status == other.status
@@ -71,23 +71,23 @@ impl Condition {
     }
 }
 
-/// Of a route.
+/// The status of a route.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct RouteStatus {
-    /// For each place where it wants to be attached, by each controller.
+    /// An entry for each parent and controller.
     pub parents: Box<[ParentStatus]>,
 }
 
-/// What one controller found with respect to one parent.
+/// The conditions with respect to one parent, from one controller.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ParentStatus {
     /// The parent, as the route names it.
     pub parent_ref: ParentRef,
-    /// Who found it.
+    /// The controller that wrote the entry.
     pub controller_name: Text,
-    /// What was found.
+    /// The conditions.
     pub conditions: Box<[Condition]>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
         check("short", 5);
         check(&"a".repeat(MESSAGE_BYTES_MAX), MESSAGE_BYTES_MAX);
         check(&"a".repeat(40_000), MESSAGE_BYTES_MAX);
-        // A letter is not cut in two.
+        // A character is not cut in two.
         check(&"\u{20ac}".repeat(20_000), MESSAGE_BYTES_MAX - MESSAGE_BYTES_MAX % 3);
     }
 }

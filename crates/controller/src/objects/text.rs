@@ -1,7 +1,7 @@
-//! Texts that objects have in common, held once.
+//! Texts that many objects share, kept once.
 //!
-//! Five thousand routes name one Gateway, one namespace, one kind; they say of themselves, in their statuses, the same dozen words. Each such text
-//! is kept once for the thread, and everything else points to it.
+//! Five thousand routes name the same Gateway, namespace and kind, and their statuses repeat the same dozen words. Each such text is kept
+//! once per thread, and everything else points to it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A text; equal ones of one thread are the same in memory.
+/// A shared text. Equal texts of one thread share memory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(Arc<str>);
 
@@ -20,11 +20,11 @@ pub struct Text(Arc<str>);
 #[derive(Default)]
 struct Pool {
     known: HashSet<Arc<str>>,
-    /// So many are known when those that nobody needs are looked for.
+    /// The number of texts at which unused ones are removed.
     sweep_at: usize,
 }
 
-/// Fewer are not worth a look.
+/// Below this number, removing unused texts is not worth the time.
 const SWEEP_AT_MIN: usize = 1024;
 
 thread_local! {

@@ -1,49 +1,50 @@
-//! Which statuses may have to be written, which are being written, and which must be looked at again.
+//! Tracks which statuses may have to be written, which are being written, and which must be checked again.
 //!
-//! Job: no change is forgotten. An object that changes while its status is being written is looked at again as soon as that write has ended.
-//! Not its job: what is written, and the API server.
+//! It makes sure that no change is forgotten: an object that changes while its status is being written is checked again as soon as that
+//! write has ended. It does not know what is written, or the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::index::{Kind, Name};
 
-/// An object with a status.
+/// An object that has a status.
 type About = (Kind, Name);
 
 /// How a write of a status ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The API server took it.
+    /// The API server accepted it.
     Written,
-    /// The object has changed since the state that the write was made from (409). The watch brings the new state, or has brought it already.
+    /// The object has changed since the state that the write was made from (409). The watch brings the new state, or has already brought
+    /// it.
     Conflict,
-    /// Anything else, in a sentence: it is not known what the API server has now.
+    /// Any other failure, in a sentence. The state at the API server is unknown.
     Failed(String),
 }
 
-/// Statuses by what is to be done about them.
+/// Statuses by what has to be done about them.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// To be looked at.
+    /// To be checked.
     waiting: BTreeSet<About>,
-    /// Being written. True: the object, or what is to be said of it, may have changed since the write was made.
+    /// Being written. True means that the object or its wanted status may have changed since the write was made.
     under_way: BTreeMap<About, bool>,
-    /// Their last write failed.
+    /// Statuses whose last write failed.
     failed: BTreeSet<About>,
 }
 
 impl Due {
-    /// These must be looked at.
+    /// Adds objects to check.
     pub(super) fn extend(&mut self, objects: impl IntoIterator<Item = About>) {
         self.waiting.extend(objects);
     }
 
-    /// Whether any is to be looked at.
+    /// Whether there is nothing to check.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The next to be looked at. One that is being written is not given now: it waits for the end of its write.
+    /// The next object to check. An object whose status is being written waits until the write has ended.
     pub(super) fn next(&mut self) -> Option<About> {
         loop {
             let about = self.waiting.pop_first()?;
@@ -54,12 +55,12 @@ impl Due {
         }
     }
 
-    /// A write has begun.
+    /// Records that a write has begun.
     pub(super) fn begin(&mut self, about: About) {
         self.under_way.insert(about, false);
     }
 
-    /// A write has ended.
+    /// Records that a write has ended.
     pub(super) fn end(&mut self, about: About, outcome: &Outcome) {
         if self.under_way.remove(&about) == Some(true) {
             self.waiting.insert(about);
@@ -67,12 +68,12 @@ impl Due {
         }
         match outcome {
             Outcome::Written => {}
-            // After a conflict the object waits for its watch, which makes it due. It is among the failed all the same: a watch may be broken.
+            // After a conflict the watch makes the object due. It still counts as failed, because a watch may be broken.
             Outcome::Conflict | Outcome::Failed(_) => drop(self.failed.insert(about)),
         }
     }
 
-    /// What failed is tried again.
+    /// Makes failed statuses due again.
     pub(super) fn try_again(&mut self) {
         self.waiting.append(&mut self.failed);
     }

@@ -1,4 +1,4 @@
-//! What has been told, and what is still to be: each thing once as long as it holds, and no faster than an API server can bear.
+//! Decides when to send notices: each is sent once as long as it holds, and no faster than an API server can bear.
 //!
 //! Pure: `now` is an argument.
 
@@ -12,22 +12,22 @@ use crate::translate::Notice;
 /// Events that may be sent at once after a silence.
 const BURST: u32 = 32;
 
-/// And in the long run one in each.
+/// The interval between Events in the long run.
 const ONE_IN: Duration = Duration::from_millis(200);
 
-/// Something that ceased to hold and holds again within this time is not told again: an object that flaps ten times a second is no news.
+/// A notice that stops holding and holds again within this time is not sent again: an object that flaps ten times a second is not news.
 const SILENCE_AFTER: Duration = Duration::from_secs(600);
 
-/// Things remembered that hold no longer. Beyond it they are forgotten, and may be told again too early.
+/// The most past notices that are remembered. Beyond it they are forgotten, and may be sent again too early.
 const PAST_MAX: usize = 16_384;
 
-/// What is told, and when.
+/// The notices, and when to send them.
 pub(super) struct Telling {
-    /// With the time since when it does not hold; `None`: it does.
+    /// Each with the time since when it no longer holds; `None` if it holds.
     known: BTreeMap<Notice, Option<Instant>>,
-    /// A part of what holds.
+    /// The notices that hold and have not been sent.
     untold: BTreeSet<Notice>,
-    /// Events that may be sent now, as of `since`.
+    /// The number of Events that may be sent, as of `since`.
     allowance: u32,
     since: Instant,
 }
@@ -37,7 +37,7 @@ impl Telling {
         Self { known: BTreeMap::new(), untold: BTreeSet::new(), allowance: BURST, since: now }
     }
 
-    /// These are all that hold now. Gives those that are news.
+    /// Sets the notices that hold now. Returns the new ones.
     pub(super) fn note(&mut self, notices: &BTreeSet<Notice>, now: Instant) -> Vec<Notice> {
         self.untold.retain(|notice| notices.contains(notice));
         let is_past = |since: &Option<Instant>| since.is_some_and(|since| now.duration_since(since) > SILENCE_AFTER);
@@ -56,7 +56,7 @@ impl Telling {
         news
     }
 
-    /// The next to be told, if it is time to.
+    /// The next notice to send, if it is time to.
     pub(super) fn next(&mut self, now: Instant) -> Option<Notice> {
         if self.untold.is_empty() {
             return None;
@@ -73,18 +73,18 @@ impl Telling {
         self.untold.pop_first()
     }
 
-    /// When the next may be told; `None`: there is nothing to tell.
+    /// When the next notice may be sent; `None` if there is none.
     pub(super) fn due(&self) -> Option<Instant> {
         let wait = if self.allowance > 0 { Duration::ZERO } else { ONE_IN };
         (!self.untold.is_empty()).then(|| self.since + wait)
     }
 
-    /// Nothing that holds has been told, as far as is known: another process may have told it, or not.
+    /// Counts every notice that holds as not sent, because another process may or may not have sent it.
     pub(super) fn begin_anew(&mut self) {
         self.known.clear();
     }
 
-    /// Somebody else tells.
+    /// Sends nothing from now on, because another process does.
     pub(super) fn keep_silent(&mut self) {
         self.untold.clear();
     }
@@ -120,7 +120,7 @@ mod tests {
         check(699, &[1, 2], &[]);
         check(700, &[1], &[]);
         check(1301, &[1, 2], &[2]);
-        // What holds without a break is never told again.
+        // A notice that holds without a break is never sent again.
         check(90_000, &[1, 2], &[]);
     }
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(told(1000), 4);
         assert_eq!(told(1_000_000), BURST);
         assert_eq!(telling.due(), Some(begun + Duration::from_millis(1_000_200)));
-        // What no longer holds need not be told.
+        // A notice that no longer holds need not be sent.
         telling.note(&BTreeSet::new(), begun);
         assert_eq!(telling.due(), None);
     }

@@ -1,4 +1,5 @@
-//! The loop, with a watch that the test plays and a data plane that it is. No API server: nothing is written by one who does not lead.
+//! Tests of the loop. The test plays the watches and the data plane. There is no API server, because a replica that does not lead writes
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use super::*;
 use crate::index::Kind;
 use crate::tests::{object, yaml};
 
-/// The loop at work, and its surroundings.
+/// The running loop and its surroundings.
 struct Played {
     news: mpsc::Sender<News>,
     updates: mpsc::Receiver<Update>,
@@ -20,14 +21,14 @@ struct Played {
 }
 
 impl Played {
-    /// One watch is to be heard of before anything is published.
+    /// Begins with one watch that must report before anything is published.
     fn begin() -> Self {
         Self::expecting([(Kind::Service, None)].into())
     }
 
-    /// These are.
+    /// Begins with these watches.
     fn expecting(expected: BTreeSet<Scoped>) -> Self {
-        // Nobody is there, and nobody is asked.
+        // Nothing listens there, and nothing is requested.
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         let (updates_sender, updates) = mpsc::channel(1);
         let (news, news_receiver) = mpsc::channel(64);
@@ -53,7 +54,7 @@ impl Played {
         assert!(self.news.send(News::Listed((Kind::Service, None), "v1", names)).await.is_ok());
     }
 
-    /// All that was told has been taken in.
+    /// Waits until the loop has taken in all news.
     async fn heard(&self) {
         while self.news.capacity() < 64 {
             tokio::task::yield_now().await;
@@ -64,7 +65,7 @@ impl Played {
         assert!(self.news.send(News::Unreadable((kind, None), why)).await.is_ok());
     }
 
-    /// The next snapshot; answers so.
+    /// Takes the next snapshot and answers with this outcome.
     async fn next(&mut self, answer: Outcome) -> (Snapshot, bool) {
         let update = self.updates.recv().await.unwrap();
         update.outcome.send(answer).unwrap();
@@ -100,7 +101,7 @@ fn endpoints(snapshot: &Snapshot) -> usize {
 async fn nothing_is_published_before_all_has_been_read_and_then_what_changed() {
     let mut played = Played::begin();
     played.tell(OBJECTS).await;
-    // Taken in and not published: what is told next is taken in later.
+    // The news are taken in but not published: the next news are taken in later.
     played.heard().await;
     assert!(played.updates.try_recv().is_err(), "half of the objects would be half of the routes");
     played.listed(&["web"]).await;
@@ -224,8 +225,11 @@ async fn a_kernel_plane_that_refuses_keeps_what_it_serves() {
     played.tell(&format!("[{}]", vip("good"))).await;
     played.listed(&["good"]).await;
     played.next(Outcome::Adopted).await;
-    let refused =
-        Outcome::Refused(Refusal { kernel: true, why: "there is no interface eth0".to_owned(), ..Refusal::default() });
+    let refused = Outcome::Refused(Refusal {
+        kernel: true,
+        why: "interface eth0 does not exist".to_owned(),
+        ..Refusal::default()
+    });
     played.tell(&format!("[{}]", vip("bad"))).await;
     let update = played.updates.recv().await.unwrap();
     assert!(!update.keep_vips);

@@ -1,4 +1,5 @@
-//! Tables: objects in, what is served and what is said out. Each file in `tests/cases` is a table; `expect` is [`told`] of its objects.
+//! Table tests: objects go in, and the served configuration and the statuses come out. Each file in `tests/cases` is a table; `expect` is
+//! the output of [`told`] for its objects.
 
 mod told;
 
@@ -66,7 +67,7 @@ fn circumstances(written: &Value) -> Circumstances {
                 let names: Vec<String> = serde_json::from_value(value.clone()).unwrap();
                 circumstances.empty = names.iter().map(|name| Name::new("shop", name)).collect();
             }
-            // See `forbidden`: the index knows of these.
+            // See `forbidden`: these go into the index.
             "forbidden" => {}
             "vips" => {
                 for (name, why) in value.as_object().unwrap() {
@@ -121,7 +122,7 @@ pub(crate) fn object(mut value: Value) -> Object {
     }
 }
 
-/// Fills in what an API server would, and what makes tables longer without saying anything.
+/// Fills in what an API server would, and what would only make the tables longer.
 fn complete(kind: &str, value: &mut Value) {
     let metadata = &mut value["metadata"];
     let place = metadata["name"].as_str().unwrap_or_else(|| panic!("{kind} without a name")).to_owned();
@@ -135,11 +136,11 @@ fn complete(kind: &str, value: &mut Value) {
             metadata[key] = default;
         }
     }
-    // `believed-for` stands for a ConfigMap with a certificate that may have signed others.
+    // `believed-for` stands for a ConfigMap with a CA certificate.
     if let Some(name) = value["believed-for"].as_str() {
         value["data"] = json!({"ca.crt": certificate(&[name.to_owned()]).0});
     }
-    // `made-for` stands for a certificate that is made for these names.
+    // `made-for` stands for a certificate for these names.
     if let Some(names) = value["made-for"].as_array() {
         let names: Vec<String> = names.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
         let (cert, key) = certificate(&names);
@@ -147,7 +148,7 @@ fn complete(kind: &str, value: &mut Value) {
     }
 }
 
-/// Made for these names, PEM, with its key.
+/// A certificate for these names, in PEM, with its key.
 pub(crate) fn certificate(names: &[String]) -> (String, String) {
     let made = rcgen::generate_simple_self_signed(names.to_vec()).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
@@ -266,7 +267,7 @@ fn a_status_that_was_written_is_no_change_of_what_is_served() {
     assert!(!changes.all && changes.statuses.contains(&about));
     assert_eq!(write(&index, "2026-01-03T00:00:00Z"), None, "it says what is wanted");
 
-    // Somebody takes a condition away: ours come back with the times that they had, and what is another's stays.
+    // If a condition is removed, ours come back with the times that they had, and those of others stay.
     route["status"]["parents"][1]["conditions"].as_array_mut().unwrap().remove(1);
     index.apply(object(route));
     let again = write(&index, "2026-01-03T00:00:00Z").unwrap();
@@ -299,7 +300,7 @@ fn a_broken_secret_leaves_the_last_good_one() {
     };
     check(secret("", &key), false, Some("there is no certificate in tls.crt"));
     check(secret(&cert, &key), true, None);
-    check(secret(&cert, &other), true, Some("tls.key is not the key of the certificate in tls.crt"));
+    check(secret(&cert, &other), true, Some("the key in tls.key does not match the certificate in tls.crt"));
     check(secret("-----BEGIN CERTIFICATE-----", &key), true, Some("tls.crt is not PEM: a section does not end"));
     check(
         secret(&cert, "none"),

@@ -1,4 +1,4 @@
-//! What a translation says, as text that a person can read and compare.
+//! A translation as text that a person can read and compare.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::objects::{Condition, GatewayStatus, ParentRef};
 use crate::settings::Settings;
 use crate::translate::{Desired, Translation};
 
-/// Listeners with their routes, clusters and vips with their endpoints, conditions, notices: each a line.
+/// Listeners with their routes, clusters and vips with their endpoints, conditions and notices, one per line.
 pub(super) fn told(translation: &Translation) -> String {
     let snapshot = translation.snapshot(&Settings::default());
     let mut text = String::new();
@@ -95,7 +95,7 @@ fn target(route: &Route, snapshot: &Snapshot) -> String {
     }
 }
 
-/// What is not as it is by default.
+/// The settings that are not the default.
 fn policy(route: &Route, snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for mirror in &route.policy.mirrors {
@@ -234,7 +234,8 @@ fn reference(parent: &ParentRef) -> String {
     text
 }
 
-/// What holds as its kind, what does not as `!kind(reason: message)`; what holds for a reason of its own as `kind(reason: message)`.
+/// A condition that holds is shown as its kind, or as `kind(reason: message)` if it has a reason of its own; one that does not hold as
+/// `!kind(reason: message)`.
 fn said(conditions: &[Condition]) -> String {
     let one = |condition: &Condition| {
         assert_ne!(condition.observed_generation, 0, "{condition:?}");
@@ -242,7 +243,7 @@ fn said(conditions: &[Condition]) -> String {
         match (condition.is_true(), kind == reason) {
             (true, true) => format!(" {kind}"),
             (true, false) => format!(" {kind}({reason}: {message})"),
-            // No conflict is what is expected.
+            // No conflict is the normal case.
             (false, _) if kind == "Conflicted" => String::new(),
             (false, _) => format!(" !{kind}({reason}: {message})"),
         }

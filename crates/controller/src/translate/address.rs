@@ -1,7 +1,7 @@
-//! Addresses out of pools: who keeps which, and who gets a new one.
+//! Allots addresses from pools to objects.
 //!
-//! What is allotted is written in the status of its object and nowhere else, so that every replica reads the same and a new leader goes on
-//! where the old one ended. Only the leader allots; the others wait until they read what it wrote.
+//! An allotted address is recorded only in the status of its object, so every replica reads the same and a new leader continues where the
+//! old one ended. Only the leader allots addresses; the others wait until they read what it wrote.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,22 +9,22 @@ use std::net::IpAddr;
 use super::reference::Why;
 use crate::settings::Pool;
 
-/// Someone who needs addresses. In the order of age: the older keeps what two hold.
+/// An object that needs addresses. Claims are in the order of age: if two objects have the same address, the older one keeps it.
 #[derive(Clone)]
 pub(crate) struct Claim {
-    /// Asked for by name; empty: whichever.
+    /// The addresses that the object asks for; empty means any.
     pub(crate) asked: Vec<IpAddr>,
-    /// Written in its status.
+    /// The addresses in its status.
     pub(crate) present: Vec<IpAddr>,
-    /// Wanted of each family, IPv4 and IPv6; neither: of one, whichever there is.
+    /// Whether it wants an IPv4 and an IPv6 address. If neither is set, it gets one of whichever family there is.
     pub(crate) families: (bool, bool),
 }
 
-/// The addresses of each claim, in their order. An empty list: none yet, the leader will allot one.
+/// The addresses of each claim, in their order. An empty list means none yet: the leader will allot one.
 pub(crate) fn allot(claims: &[Claim], pools: &[Pool], allots: bool) -> Vec<Result<Vec<IpAddr>, Why>> {
     let mut taken: BTreeSet<IpAddr> = BTreeSet::new();
     let held: Vec<Vec<IpAddr>> = claims.iter().map(|claim| keep(claim, pools, &mut taken)).collect();
-    // After all have kept what they have: whoever asks for an address does not take it away from one that is reached there.
+    // Only after all claims have kept what they have: a claim that asks for an address must not take it away from an object that uses it.
     let asked = |(claim, held): (&Claim, Vec<IpAddr>)| ask(claim, held, pools, &mut taken);
     let mut kept: Vec<Result<Vec<IpAddr>, Why>> = claims.iter().zip(held).map(asked).collect();
     if !allots {
@@ -52,7 +52,7 @@ pub(crate) fn allot(claims: &[Claim], pools: &[Pool], allots: bool) -> Vec<Resul
     kept
 }
 
-/// IPv4 or not, for each address that is wanted.
+/// IPv4 or not, for each wanted address.
 fn families((v4, v6): (bool, bool), pools: &[Pool]) -> Vec<bool> {
     let has = |is_ipv4: bool| pools.iter().any(|pool| pool.is_ipv4() == is_ipv4);
     match (v4, v6) {
@@ -61,7 +61,8 @@ fn families((v4, v6): (bool, bool), pools: &[Pool]) -> Vec<bool> {
     }
 }
 
-/// What a claim goes on to have: of what is in its status, what is of the pools, nobody older's, and not at odds with what it asks for.
+/// The addresses that a claim keeps: those in its status that are in the pools, do not belong to an older object, and agree with what it
+/// asks for.
 fn keep(claim: &Claim, pools: &[Pool], taken: &mut BTreeSet<IpAddr>) -> Vec<IpAddr> {
     let is_ours = |address: IpAddr| pools.iter().any(|pool| pool.contains(address));
     let is_wanted = |address: &IpAddr| claim.asked.is_empty() || claim.asked.contains(address);
@@ -74,7 +75,7 @@ fn ask(claim: &Claim, held: Vec<IpAddr>, pools: &[Pool], taken: &mut BTreeSet<Ip
         return Ok(held);
     }
     if let Some(foreign) = claim.asked.iter().find(|address| !pools.iter().any(|pool| pool.contains(**address))) {
-        return Err(Why::new("AddressNotUsable", format!("{foreign} is in no pool of this controller")));
+        return Err(Why::new("AddressNotUsable", format!("{foreign} is not in any pool of this controller")));
     }
     if let Some(other) = claim.asked.iter().find(|address| !held.contains(address) && taken.contains(address)) {
         return Err(Why::new("AddressNotUsable", format!("{other} belongs to another object")));
@@ -87,7 +88,7 @@ fn ask(claim: &Claim, held: Vec<IpAddr>, pools: &[Pool], taken: &mut BTreeSet<Ip
 mod tests {
     use super::*;
 
-    /// Claims as `asked/present`, each a list; `@46` behind one: both families.
+    /// Claims as `asked/present`, each a list; `@46` after one means both families.
     #[track_caller]
     fn check(pools: &str, claims: &[&str], allots: bool, expect: &[&str]) {
         let list =

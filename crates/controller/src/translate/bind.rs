@@ -1,4 +1,5 @@
-//! Places where the proxy plane listens, and what is served at each: listeners of Gateways, ListenerSets and Ingresses come together here.
+//! The addresses on which the proxy plane listens, and what each serves. Listeners of Gateways, ListenerSets and Ingresses come together
+//! here.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
@@ -17,16 +18,16 @@ use super::cluster::held;
 use crate::index::{Keypair, Name};
 use crate::settings::Settings;
 
-/// Routes of all listeners together. A hundred times what large clusters have; it bounds what objects can make a worker hold.
+/// Routes of all listeners together, a hundred times as many as large clusters have. It bounds what objects can make a worker hold.
 pub(crate) const ROUTES_MAX: usize = 500_000;
 
 /// Open connections of one listener; see the default of a configuration file.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// The longest silence of a TCP connection: databases and message queues are silent for long.
+/// How long a TCP connection may be silent. Databases and message queues are silent for long periods.
 const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// What is spoken at a place.
+/// The protocol at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
     Http,
@@ -46,7 +47,8 @@ impl Speaks {
     }
 }
 
-/// Which route comes first. The order of the fields is the order that the Gateway API prescribes; the longest path of an Ingress is the same.
+/// The precedence of a route. The order of the fields is the order that the Gateway API prescribes, and gives the longest path of an
+/// Ingress precedence too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// Exact paths, then regular expressions, then prefixes, the longest first.
@@ -56,7 +58,7 @@ pub(crate) struct Rank {
     query: Reverse<usize>,
     created: i64,
     name: Name,
-    /// Of the rule and of the match in it.
+    /// The number of the rule, and of the match in it.
     place: (usize, usize),
 }
 
@@ -80,30 +82,30 @@ impl Rank {
     }
 }
 
-/// What is served at one place.
+/// What one address serves.
 struct Bind {
     speaks: Speaks,
     routes: Vec<(Rank, Route)>,
-    /// By their fingerprints, who was the first to ask for such requests.
+    /// The first object that asked for such requests, by their fingerprints.
     claimed: HashMap<u64, Name>,
     certificates: Vec<(Name, Keypair)>,
     clients: Clients,
     sni: Vec<PassthroughRoute>,
-    /// Where its connections go, and which route says so.
+    /// The cluster of its connections, and the route that names it.
     tcp: Option<(Name, ClusterId)>,
 }
 
-/// Which clients must show a certificate, at one place.
+/// Which clients must present a certificate at one address.
 #[derive(Default)]
 struct Clients {
     ca: Option<Pem>,
-    /// For these names, `None` for all, they must.
+    /// For these names they must; `None` stands for all names.
     asked: Vec<Option<HostMatcher>>,
-    /// For these they need not.
+    /// For these names they need not.
     open: Vec<Option<HostMatcher>>,
 }
 
-/// All places.
+/// All addresses.
 #[derive(Default)]
 pub(crate) struct Binds {
     places: BTreeMap<SocketAddr, Bind>,
@@ -111,21 +113,21 @@ pub(crate) struct Binds {
 }
 
 impl Binds {
-    /// Whether the place can be for this protocol.
+    /// Whether the address can be used for this protocol.
     ///
     /// # Errors
-    /// It is for another already; in a sentence.
+    /// Returns a sentence if it is already used for another protocol.
     pub(crate) fn may_speak(&self, place: SocketAddr, speaks: Speaks) -> Result<(), String> {
         match self.places.get(&place) {
             Some(bind) if bind.speaks != speaks => {
                 let (there, asked) = (bind.speaks.name(), speaks.name());
-                Err(format!("{there} is spoken at {place} for an older object, and {asked} cannot be there too"))
+                Err(format!("an older object speaks {there} at {place}, so {asked} cannot be served there too"))
             }
             _ => Ok(()),
         }
     }
 
-    /// The place is for this protocol from now on.
+    /// Reserves the address for this protocol.
     ///
     /// # Errors
     /// As [`Binds::may_speak`].
@@ -135,7 +137,7 @@ impl Binds {
         Ok(())
     }
 
-    /// The same where it is known that it can be.
+    /// Reserves an address that is known to be available for the protocol.
     pub(crate) fn open(&mut self, place: SocketAddr, speaks: Speaks) {
         self.places.entry(place).or_insert_with(|| Bind {
             speaks,
@@ -148,14 +150,14 @@ impl Binds {
         });
     }
 
-    /// One more route at a place that was claimed, the older ones first. Gives the name of an older object that takes some or all of its
-    /// requests, if there is one.
+    /// Adds a route at a reserved address. Older routes must be added first. Returns the name of an older object that takes some or all of
+    /// its requests, if there is one.
     ///
     /// # Errors
-    /// There are too many; in a sentence.
+    /// Returns a sentence if there are too many routes.
     pub(crate) fn route(&mut self, place: SocketAddr, rank: Rank, route: Route) -> Result<Option<Name>, String> {
         if self.routes >= ROUTES_MAX {
-            return Err(format!("there are {ROUTES_MAX} routes, which is the most"));
+            return Err(format!("the limit of {ROUTES_MAX} routes is reached"));
         }
         let Some(bind) = self.places.get_mut(&place) else { return Ok(None) };
         self.routes += 1;
@@ -178,11 +180,12 @@ impl Binds {
         }
     }
 
-    /// Whether clients that come for this name (`None`: for any) can be asked for a certificate that `ca` has signed, or, where that is `None`,
-    /// can be let in without one.
+    /// Whether clients that ask for this name (`None`: for any name) can be required to have a certificate signed by `ca`, or, if `ca` is
+    /// `None`, can be admitted without one.
     ///
     /// # Errors
-    /// An older object says something else of the same clients, who are asked before it is known whom they mean; in a sentence.
+    /// Returns a sentence if an older object demands something else of the same clients: the certificate is requested before the route is
+    /// known.
     pub(crate) fn may_ask_clients(
         &self,
         place: SocketAddr,
@@ -197,7 +200,7 @@ impl Binds {
         }
     }
 
-    /// Clients that come for this name need no certificate.
+    /// Admits clients that ask for this name without a certificate.
     ///
     /// # Errors
     /// As [`Binds::may_ask_clients`].
@@ -207,7 +210,7 @@ impl Binds {
         Ok(())
     }
 
-    /// Clients that come for this name are asked from now on. [`Binds::may_ask_clients`] has said that they can be.
+    /// Requests certificates of clients that ask for this name from now on. The caller has checked it with [`Binds::may_ask_clients`].
     pub(crate) fn note_clients(&mut self, place: SocketAddr, host: Option<&str>, ca: Option<&Pem>) {
         if let Some(bind) = self.places.get_mut(&place) {
             bind.clients.note(host.map(self::host), ca);
@@ -220,7 +223,7 @@ impl Binds {
         }
     }
 
-    /// Where the connections of a TCP listener go, unless an older route has them, which is given back.
+    /// Sets the cluster of the connections of a TCP listener, unless an older route has them. Returns that route.
     pub(crate) fn tcp(&mut self, place: SocketAddr, route: &Name, to: ClusterId) -> Option<Name> {
         let bind = self.places.get_mut(&place)?;
         match &bind.tcp {
@@ -232,14 +235,14 @@ impl Binds {
         }
     }
 
-    /// The listeners of the model, in the order of their places. `nowhere` is where a TCP listener without a route leads.
+    /// The listeners of the model, in the order of their addresses. `nowhere` is the cluster of a TCP listener without a route.
     pub(crate) fn into_listeners(self, settings: &Settings, nowhere: ClusterId) -> Vec<Listener> {
         self.places.into_iter().filter_map(|(place, bind)| bind.into_listener(place, settings, nowhere)).collect()
     }
 }
 
 impl Bind {
-    /// `None`: TLS without a certificate, where nothing can be served.
+    /// Returns `None` for TLS without a certificate, where nothing can be served.
     fn into_listener(mut self, place: SocketAddr, settings: &Settings, nowhere: ClusterId) -> Option<Listener> {
         if self.speaks == Speaks::Https && self.certificates.is_empty() {
             return None;
@@ -292,10 +295,10 @@ impl Clients {
             };
         };
         if self.ca.as_ref().is_some_and(|other| other != ca) {
-            return Err("an older object believes other certificates of clients");
+            return Err("an older object trusts other client certificates");
         }
         if self.open.iter().any(|open| covers(host, open.as_ref())) {
-            return Err("an older object lets in clients of this name without a certificate");
+            return Err("an older object admits clients of this name without a certificate");
         }
         Ok(())
     }
@@ -317,7 +320,7 @@ impl Clients {
     }
 }
 
-/// Whether one name, `None` for all, holds all that the other does.
+/// Whether one name (`None` stands for all) covers everything that the other does.
 fn covers(one: Option<&HostMatcher>, other: Option<&HostMatcher>) -> bool {
     match (one, other) {
         (None, _) => true,
@@ -326,8 +329,8 @@ fn covers(one: Option<&HostMatcher>, other: Option<&HostMatcher>) -> bool {
     }
 }
 
-/// What a route asks of a request, once for each of its hosts. Numbers and not texts: there are many, and two that are equal by chance do no
-/// harm but a wrong word.
+/// A hash of a route's conditions for each of its hosts. Hashes instead of texts, because there are many; if two are equal by chance, the
+/// only harm is a wrong message.
 fn fingerprints(route: &Route) -> impl Iterator<Item = u64> {
     let mut hasher = DefaultHasher::new();
     match &route.path {
@@ -356,14 +359,14 @@ fn fingerprints(route: &Route) -> impl Iterator<Item = u64> {
     any.into_iter().chain(route.hosts.iter().map(Some)).map(of)
 }
 
-/// In the order of their ranks, under names that are theirs alone.
+/// In the order of their ranks, each with a unique name.
 fn sorted(mut routes: Vec<(Rank, Route)>) -> Vec<Route> {
     routes.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut seen = BTreeSet::new();
     routes.into_iter().map(|(_, route)| route).filter(|route| seen.insert(route.name.clone())).collect()
 }
 
-/// A host as objects write it. `*.example.com` is any number of labels in front, as the Gateway API says.
+/// A host as objects write it. `*.example.com` stands for one or more labels in front, as in the Gateway API.
 pub(crate) fn host(text: &str) -> HostMatcher {
     let lower = text.to_ascii_lowercase();
     match lower.strip_prefix("*.") {
@@ -372,7 +375,7 @@ pub(crate) fn host(text: &str) -> HostMatcher {
     }
 }
 
-/// The hosts that both a listener and a route mean; `None`: none. An empty list: any.
+/// The hosts that both a listener and a route cover; `None` means none. An empty list means any host.
 pub(crate) fn intersection(listener: Option<&str>, route: &[String]) -> Option<Vec<HostMatcher>> {
     let listener = listener.filter(|host| !host.is_empty()).map(host);
     let Some(listener) = listener else { return Some(route.iter().map(|host| self::host(host)).collect()) };
@@ -423,7 +426,7 @@ mod tests {
     #[test]
     fn certificates_of_clients() {
         let ca = |name: &str| Pem::Held { name: name.into(), text: [].into() };
-        // Each a name and who must have signed; `-`: nobody.
+        // Each is a name and the CA of its clients; `-` means none.
         let check = |asked: &[(&str, &str)], expect: Option<&str>| {
             let mut clients = Clients::default();
             let mut ask = |(name, signer): &(&str, &str)| {
@@ -450,7 +453,7 @@ mod tests {
         check(&[("", "x"), ("a.example.com", "-")], Some("asks clients"));
         check(&[("*.example.com", "x"), ("a.example.com", "-")], Some("asks clients"));
         check(&[("a.example.com", "x"), ("", "-")], None);
-        check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("believes other"));
+        check(&[("a.example.com", "x"), ("b.example.com", "y")], Some("trusts other"));
         let mut clients = Clients::default();
         clients.note(Some(host("a.example.com")), Some(&ca("x")));
         clients.note(None, Some(&ca("x")));

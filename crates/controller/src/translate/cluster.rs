@@ -1,7 +1,7 @@
-//! Clusters: who serves a rule, and where its endpoints are.
+//! Clusters: the Services of a rule, and their endpoints.
 //!
-//! A cluster is made of a port of a Service. Where the model cannot split traffic over clusters, which is everywhere but in HTTP, several ports
-//! become one cluster whose endpoints have weights in proportion: each port gets exactly its share as long as all of its endpoints are usable.
+//! A cluster is made of a port of a Service. The model can only split HTTP traffic over clusters. Elsewhere, several ports become one
+//! cluster whose endpoints have weights in proportion: each port gets exactly its share as long as all of its endpoints are usable.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use model::{Cluster, ClusterId, ClusterProtocol, ClusterTls, Endpoint, EndpointA
 use super::reference::Why;
 use crate::index::{Index, Name, SliceEndpoint, Standing};
 
-/// The largest weight that the model has.
+/// The largest weight in the model.
 const WEIGHT_MAX: u64 = 65_535;
 
 /// A port of a Service, and its share of the traffic.
@@ -22,25 +22,25 @@ pub(crate) struct Share {
     pub(crate) port: u16,
     pub(crate) transport: Transport,
     pub(crate) weight: u32,
-    /// HTTP/2 is spoken there.
+    /// The port speaks HTTP/2.
     pub(crate) h2: bool,
 }
 
-/// Who serves what, each cluster once.
+/// All clusters, each once.
 #[derive(Default)]
 pub(crate) struct Clusters {
     pub(crate) list: Vec<Arc<Cluster>>,
-    /// What each is made of: `made_of.len() == list.len()`.
+    /// The ports of each cluster: `made_of.len() == list.len()`.
     made_of: Vec<Vec<Share>>,
     ids: HashMap<Vec<Share>, ClusterId>,
     of_service: HashMap<Name, Vec<usize>>,
 }
 
 impl Clusters {
-    /// The cluster of these shares; none at all: one without endpoints, which answers for what leads nowhere.
+    /// The cluster of these shares. Without any share it has no endpoints, and stands for references that cannot be resolved.
     ///
     /// # Errors
-    /// They cannot be one cluster; in a sentence.
+    /// Returns a sentence if they cannot be one cluster.
     pub(crate) fn of(&mut self, index: &Index, mut shares: Vec<Share>) -> Result<ClusterId, String> {
         shares.retain(|share| share.weight > 0);
         if let [one] = shares.as_mut_slice() {
@@ -51,7 +51,7 @@ impl Clusters {
         }
         let mut cluster = Cluster::new(name(&shares), Vec::new());
         cluster.is_missing = shares.is_empty();
-        // What is wanted of TLS and cannot be had leaves a cluster without endpoints: nothing goes out in the clear instead.
+        // If the required TLS is not possible, the cluster has no endpoints: nothing is sent in the clear instead.
         let made_of = match tls(index, &shares)? {
             Ok(tls) => {
                 cluster.tls = tls;
@@ -76,7 +76,7 @@ impl Clusters {
         Ok(id)
     }
 
-    /// What has not changed stays the very same in memory, so that the planes see that it has not.
+    /// Keeps clusters that have not changed at the same place in memory, so that the planes see that they have not.
     pub(crate) fn keep(&mut self, before: &Self) {
         let before: HashMap<&str, &Arc<Cluster>> =
             before.list.iter().map(|cluster| (cluster.name.as_str(), cluster)).collect();
@@ -87,15 +87,15 @@ impl Clusters {
         }
     }
 
-    /// Services that clusters are made of.
+    /// The Services that clusters are made of.
     pub(crate) fn services(&self) -> impl Iterator<Item = Name> {
         let services: BTreeSet<&Name> = self.of_service.keys().collect();
         services.into_iter().cloned()
     }
 
-    /// Those of them that have no endpoints at any port that is in use.
+    /// The Services that have no endpoints at any port in use.
     pub(crate) fn empty(&self) -> BTreeSet<Name> {
-        // One that TLS keeps from its endpoints says so in the status of its BackendTLSPolicy.
+        // If TLS prevents the use of endpoints, the status of the BackendTLSPolicy says so.
         let has_none = |place: &usize| {
             let is_bare = |cluster: &Arc<Cluster>| cluster.endpoints.is_empty();
             self.list.get(*place).is_some_and(is_bare) && self.made_of.get(*place).is_some_and(|made| !made.is_empty())
@@ -104,7 +104,7 @@ impl Clusters {
         self.of_service.iter().filter(is_empty).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Follows the endpoints of these Services. Says whether any cluster has others than before.
+    /// Updates the endpoints of these Services. Returns whether any cluster has changed.
     pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let places: BTreeSet<usize> =
             services.iter().filter_map(|service| self.of_service.get(service)).flatten().copied().collect();
@@ -121,7 +121,7 @@ impl Clusters {
     }
 }
 
-/// Two Services of one name in two namespaces are two: told as names of DNS are.
+/// Services with the same name in two namespaces must differ, so the name is like a DNS name.
 fn name(shares: &[Share]) -> String {
     if shares.is_empty() {
         return "nowhere".to_owned();
@@ -136,10 +136,10 @@ fn name(shares: &[Share]) -> String {
     shares.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// What every share wants of TLS, or why that cannot be had.
+/// The TLS settings that every share wants, or why they are not possible.
 ///
 /// # Errors
-/// They do not want the same; in a sentence.
+/// Returns a sentence if the shares want different settings.
 fn tls(index: &Index, shares: &[Share]) -> Result<Result<Option<ClusterTls>, Why>, String> {
     let of = |share: &Share| super::policy::tls(index, &share.service, share.port, share.transport);
     let mut wanted = shares.iter().map(of);
@@ -154,7 +154,7 @@ fn endpoints(index: &Index, shares: &[Share]) -> Vec<Endpoint> {
     endpoints_where(index, shares, &|_| true)
 }
 
-/// The endpoints of these shares that are wanted, with weights in proportion.
+/// The wanted endpoints of these shares, with weights in proportion.
 pub(crate) fn endpoints_where(
     index: &Index,
     shares: &[Share],
@@ -172,10 +172,10 @@ pub(crate) fn endpoints_where(
         .collect()
 }
 
-/// The weight of each endpoint of shares with so much weight and so many endpoints: in proportion, and no larger than it must be.
+/// The weight of each endpoint, for shares with these weights and numbers of endpoints: in proportion, and no larger than necessary.
 fn weights(shares: impl Iterator<Item = (u32, usize)> + Clone) -> Vec<u32> {
     let used = shares.clone().filter(|(_, count)| *count > 0);
-    // Of the counts, as long as it stays small: then the weights are exact. Beyond that they are near enough.
+    // The least common multiple of the counts, as long as it stays small: then the weights are exact. Beyond that they are close enough.
     let common = used.clone().fold(1_u64, |common, (_, count)| {
         let next = common / gcd(common, count as u64) * count as u64;
         if next > 1 << 32 { common } else { next }
@@ -191,8 +191,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Where the endpoints of a port are: those that are ready; where none is, those on their way out that still serve. In order, each once, so
-/// that every replica has the same list.
+/// The addresses of a port's endpoints: those that are ready, or if none is, those that terminate and still serve. They are sorted and
+/// unique, so that every replica has the same list.
 fn addresses(
     index: &Index,
     service: &Name,
@@ -221,7 +221,7 @@ fn addresses(
     if ready.is_empty() { leaving } else { ready }.into_iter().collect()
 }
 
-/// A text that is held for a certificate.
+/// PEM text in memory instead of a file.
 pub(crate) fn held(name: String, text: &Arc<[u8]>) -> model::Pem {
     model::Pem::Held { name: name.into(), text: text.clone() }
 }

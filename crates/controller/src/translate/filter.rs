@@ -1,6 +1,6 @@
-//! Filters of rules: what is done to requests and responses besides choosing who serves them.
+//! Filters of rules: changes to requests and responses.
 //!
-//! The API server lets values through that would end a header or a request line; they are refused here.
+//! The API server accepts values that would end a header or a request line; they are refused here.
 
 use model::{HeaderChanges, Mirror, PathRewrite, Redirect, Route, RouteAction, Scheme};
 
@@ -9,7 +9,7 @@ use crate::objects::{
     HeaderModifier, HeaderValue, HttpFilter, MirrorFilter, PathModifier, RedirectFilter, RewriteFilter,
 };
 
-/// Fields that frame a message, belong to one hop, or name the host: nobody sets them from outside.
+/// Fields that frame a message, belong to one hop, or name the host. Objects may not set them.
 const RESERVED: [&str; 11] = [
     "connection",
     "content-length",
@@ -24,12 +24,12 @@ const RESERVED: [&str; 11] = [
     "via",
 ];
 
-/// Lets a filter have its effect on a route.
+/// Applies a filter to a route.
 ///
 /// # Errors
-/// It asks for something that is not done here; in a sentence.
+/// Returns a sentence if it asks for something that is not supported.
 pub(crate) fn put(filter: &HttpFilter, route: &mut Route, with: &mut Lowering<'_>) -> Result<(), String> {
-    let missing = || format!("the filter {} says nothing", filter.kind);
+    let missing = || format!("the filter {} has no settings", filter.kind);
     match filter.kind.as_str() {
         "RequestHeaderModifier" => {
             headers(filter.request_header_modifier.as_ref().ok_or_else(missing)?, &mut route.policy.request_headers)
@@ -49,7 +49,7 @@ fn headers(wanted: &HeaderModifier, changes: &mut HeaderChanges) -> Result<(), S
         let is_text = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         let value = header.value.trim_matches([' ', '\t']);
         if !value.bytes().all(is_text) {
-            return Err(format!("the value of {} has characters that no header may have", header.name));
+            return Err(format!("the value of {} contains characters that are not allowed in a header", header.name));
         }
         Ok((name(&header.name)?, value.to_owned()))
     };
@@ -70,11 +70,11 @@ fn name(written: &str) -> Result<String, String> {
     let name = written.to_ascii_lowercase();
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(is_token) {
-        return Err(format!("{written:?} is not the name of a header"));
+        return Err(format!("{written:?} is not a valid header name"));
     }
     if RESERVED.contains(&name.as_str()) {
         return Err(format!(
-            "the header {name} is not to be set or removed: it belongs to the connection, or names the host"
+            "the header {name} cannot be set or removed: it belongs to the connection or names the host"
         ));
     }
     Ok(name)
@@ -100,7 +100,7 @@ fn redirect(wanted: &RedirectFilter, route: &mut Route) -> Result<(), String> {
     };
     let status = wanted.status_code.unwrap_or(302);
     if ![301, 302, 303, 307, 308].contains(&status) {
-        return Err(format!("the status {status} is none of a redirect"));
+        return Err(format!("the status {status} is not a redirect status"));
     }
     route.to = RouteAction::Redirect(Redirect {
         scheme,
@@ -129,7 +129,7 @@ fn host(written: &str) -> Result<String, String> {
 fn path(wanted: &PathModifier) -> Result<PathRewrite, String> {
     let text = |text: &Option<String>| {
         let text = text.as_deref().unwrap_or_default();
-        // An empty one takes the prefix away.
+        // An empty value removes the prefix.
         let text = if text.is_empty() { "/" } else { text };
         let is_good = |byte: u8| byte.is_ascii_graphic() && byte != b'?' && byte != b'#';
         match text.starts_with('/') && text.bytes().all(is_good) {

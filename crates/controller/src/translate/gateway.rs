@@ -1,4 +1,4 @@
-//! Gateways and ListenerSets: which are ours, where they are, and what each of their listeners can be.
+//! Gateways and ListenerSets: which ones we manage, their addresses, and what each of their listeners can serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,22 +16,22 @@ use crate::index::{GatewayEntry, Index, Keypair, Kind, ListenerSetEntry, Name, R
 use crate::objects::{GROUP, GatewayAddress, GatewaySpec, ListenerSpec, ObjectRef};
 use crate::settings::{Published, Settings};
 
-/// Listeners of a Gateway together with its ListenerSets.
+/// The most listeners of a Gateway together with its ListenerSets.
 const LISTENERS_MAX: usize = 4096;
 
-/// A Gateway of ours.
+/// A Gateway that we manage.
 pub(crate) struct Plan<'i> {
     pub(crate) name: &'i Name,
     pub(crate) entry: &'i GatewayEntry,
     /// Why it is not accepted.
     pub(crate) refused: Option<Why>,
-    /// Where it listens. None yet, with the reason.
+    /// Its addresses, or why it has none yet.
     pub(crate) places: Result<Vec<IpAddr>, Why>,
-    /// What clients are told.
+    /// The addresses that clients use.
     pub(crate) published: Vec<GatewayAddress>,
 }
 
-/// A ListenerSet that names a Gateway of ours.
+/// A ListenerSet that names a Gateway that we manage.
 pub(crate) struct SetPlan<'i> {
     pub(crate) name: &'i Name,
     pub(crate) gateway: &'i Name,
@@ -41,20 +41,20 @@ pub(crate) struct SetPlan<'i> {
 
 /// A listener of a Gateway or a ListenerSet.
 pub(crate) struct GatewayListener<'i> {
-    /// Whose it is: a Gateway or a ListenerSet.
+    /// Its owner: a Gateway or a ListenerSet.
     pub(crate) owner: (Kind, &'i Name),
     pub(crate) gateway: &'i Name,
     pub(crate) spec: &'i ListenerSpec,
     pub(crate) kinds: Vec<RouteKind>,
     pub(crate) places: Vec<SocketAddr>,
-    /// It and another exclude each other.
+    /// Why it conflicts with another listener.
     pub(crate) conflict: Option<Why>,
     /// Why it is not accepted.
     pub(crate) refused: Option<Why>,
-    /// What of its references leads nowhere.
+    /// The first reference that cannot be resolved.
     pub(crate) references: Option<Why>,
     pub(crate) certificates: Vec<(Name, Keypair)>,
-    /// By whom the certificates of its clients must have been signed; `None`: they need none.
+    /// The CA that must have signed the certificates of its clients; `None` means that they need none.
     pub(crate) client_ca: Option<Pem>,
     pub(crate) attached: BTreeSet<(RouteKind, Name)>,
     /// The hosts of its HTTPRoutes, and of its GRPCRoutes.
@@ -62,17 +62,17 @@ pub(crate) struct GatewayListener<'i> {
 }
 
 impl GatewayListener<'_> {
-    /// Whether nothing is wrong with it so far.
+    /// Whether it has no error so far.
     pub(crate) fn is_accepted(&self) -> bool {
         self.conflict.is_none() && self.refused.is_none()
     }
 
-    /// It opens TLS, and there is no certificate that it may show.
+    /// Whether it terminates TLS but has no certificate to present.
     pub(crate) fn lacks_certificate(&self) -> bool {
         self.spec.protocol == "HTTPS" && self.certificates.is_empty()
     }
 
-    /// Whether something listens for it.
+    /// Whether it is being served.
     pub(crate) fn is_served(&self) -> bool {
         self.is_accepted() && !self.places.is_empty() && !self.lacks_certificate()
     }
@@ -81,7 +81,7 @@ impl GatewayListener<'_> {
         self.spec.hostname.as_deref().filter(|host| !host.is_empty())
     }
 
-    /// The hosts that routes of this kind have here; `None`: they may have any.
+    /// The hosts that routes of this kind have here; `None` means that they may have any.
     pub(crate) fn hosts_of(&mut self, kind: RouteKind) -> Option<&mut HostSet> {
         match kind {
             RouteKind::Http => Some(&mut self.hosts.0),
@@ -90,7 +90,7 @@ impl GatewayListener<'_> {
         }
     }
 
-    /// Whether any of these hosts belongs to routes of the other kind for HTTP.
+    /// Whether any of these hosts belongs to routes of the other HTTP kind.
     pub(crate) fn is_of_others(&self, kind: RouteKind, hosts: &[HostMatcher]) -> bool {
         match kind {
             RouteKind::Http => self.hosts.1.overlaps(hosts),
@@ -104,16 +104,17 @@ impl GatewayListener<'_> {
     }
 }
 
-/// All Gateways of ours, their ListenerSets, and the listeners of both: those of a Gateway before those of its sets, the older set first.
+/// All Gateways that we manage, their ListenerSets, and the listeners of both: those of a Gateway come before those of its sets, and an
+/// older set before a newer one.
 pub(crate) struct Gateways<'i> {
     pub(crate) plans: Vec<Plan<'i>>,
     pub(crate) sets: Vec<SetPlan<'i>>,
     pub(crate) listeners: Vec<GatewayListener<'i>>,
-    /// The listeners of each Gateway and ListenerSet, as a range of `listeners`; empty for one that was refused.
+    /// The listeners of each Gateway and ListenerSet, as a range of `listeners`; empty if it was refused.
     pub(crate) owners: BTreeMap<(Kind, Name), Range<usize>>,
 }
 
-/// Finds them, and claims their places.
+/// Finds the Gateways and reserves their addresses.
 pub(crate) fn gateways<'i>(
     index: &'i Index,
     settings: &Settings,
@@ -143,7 +144,7 @@ pub(crate) fn gateways<'i>(
         let own = listeners.get_mut(first..).unwrap_or_default();
         for listener in own.iter_mut().skip(LISTENERS_MAX) {
             listener.refused =
-                Some(Why::new("TooManyListeners", format!("a Gateway has {LISTENERS_MAX} listeners at most")));
+                Some(Why::new("TooManyListeners", format!("a Gateway can have at most {LISTENERS_MAX} listeners")));
         }
         let mut held = Held::default();
         for listeners in own.chunk_by_mut(|one, next| one.owner == next.owner) {
@@ -181,17 +182,17 @@ fn plans<'i>(index: &'i Index, settings: &Settings, allots: bool) -> Vec<Plan<'i
         .collect()
 }
 
-/// An address of a type that is not served.
+/// Whether an address has an unsupported type.
 fn odd_address(spec: &GatewaySpec, settings: &Settings) -> Option<Why> {
     let has_pool = !settings.gateway_pools.is_empty();
     let is_odd = |address: &&GatewayAddress| match kind_of(address) {
         "IPAddress" => false,
-        // A name cannot be taken out of a pool.
+        // A name cannot be allotted from a pool.
         "Hostname" => has_pool,
         _ => true,
     };
     let odd = spec.addresses.iter().find(is_odd)?;
-    Some(Why::new("UnsupportedAddress", format!("addresses of the type {} are not supported here", kind_of(odd))))
+    Some(Why::new("UnsupportedAddress", format!("addresses of type {} are not supported", kind_of(odd))))
 }
 
 fn kind_of(address: &GatewayAddress) -> &str {
@@ -199,7 +200,7 @@ fn kind_of(address: &GatewayAddress) -> &str {
 }
 
 fn claim_of(entry: &GatewayEntry) -> Claim {
-    // Those without a value ask for any; the API server lets no other text through than an address.
+    // Addresses without a value stand for any; the API server accepts no other text than an address.
     let addresses = |all: &[GatewayAddress]| {
         all.iter().filter_map(|address| address.value.as_deref()?.parse().ok()).collect::<Vec<IpAddr>>()
     };
@@ -212,7 +213,7 @@ fn claim_of(entry: &GatewayEntry) -> Claim {
 
 type Where = (Result<Vec<IpAddr>, Why>, Vec<GatewayAddress>);
 
-/// All Gateways share one place.
+/// All Gateways share one address.
 fn shared(spec: &GatewaySpec, settings: &Settings) -> Where {
     let published: Vec<GatewayAddress> = settings
         .published()
@@ -223,13 +224,13 @@ fn shared(spec: &GatewaySpec, settings: &Settings) -> Where {
         })
         .collect();
     let value = |address: &GatewayAddress| address.value.clone().filter(|text| !text.is_empty());
-    // One without a value asks for any of its type.
+    // An entry without a value stands for any address of its type.
     let meets = |asked: &GatewayAddress, published: &GatewayAddress| {
         kind_of(asked) == kind_of(published) && value(asked).is_none_or(|text| published.value.as_ref() == Some(&text))
     };
     if let Some(foreign) = spec.addresses.iter().find(|asked| !published.iter().any(|of| meets(asked, of))) {
         let what = value(foreign).unwrap_or_else(|| kind_of(foreign).to_owned());
-        let message = format!("{what} is not an address of this gateway, which has no pool to give addresses from");
+        let message = format!("{what} is not an address of this controller, which has no pool to allot addresses from");
         return (Err(Why::new("AddressNotUsable", message)), Vec::new());
     }
     let is_told =
@@ -254,7 +255,7 @@ fn gateway_address(kind: &str, value: String) -> GatewayAddress {
     GatewayAddress { kind: Some(kind.to_owned()), value: Some(value) }
 }
 
-/// What a Gateway asks for and nobody here does. That clients shall show certificates must not be left undone in silence.
+/// A field of a Gateway that we do not support. Ignoring a demand for client certificates silently would be dangerous.
 fn unsupported(spec: &GatewaySpec) -> Option<Why> {
     let tls = spec.tls.as_ref();
     let what = [

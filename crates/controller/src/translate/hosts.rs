@@ -1,13 +1,13 @@
-//! Sets of hosts: those of a route at one place, and those that one kind of route has at a listener.
+//! Sets of hosts: those of a route at one address, and those that one kind of route has at a listener.
 
 use std::collections::HashSet;
 
 use model::HostMatcher;
 
-/// Hosts of a route at one place, of all listeners there.
+/// The hosts of a route at one address, over all listeners there.
 #[derive(Default)]
 pub(crate) struct Hosts {
-    /// One of the listeners is for every host, and so is the route.
+    /// One of the listeners serves every host, and the route names none.
     any: bool,
     hosts: Vec<HostMatcher>,
 }
@@ -22,25 +22,25 @@ impl Hosts {
         }
     }
 
-    /// As the model has them: an empty list is any host.
+    /// The hosts for the model: an empty list means any host.
     pub(crate) fn list(&self) -> Vec<HostMatcher> {
         if self.any { Vec::new() } else { self.hosts.clone() }
     }
 }
 
-/// Many hosts, of which it is asked whether any of them and some others have a name in common; at a cost that does not grow with their number.
+/// A set of hosts that can be tested for an overlap with others, at a cost that does not grow with its size.
 #[derive(Default)]
 pub(crate) struct HostSet {
     any: bool,
     exact: HashSet<String>,
-    /// Of `*.example.com`, `example.com`.
+    /// `example.com` for `*.example.com`.
     suffixes: HashSet<String>,
-    /// The domains that any of them are in: of `a.example.com` and of `*.a.example.com` that is `example.com` and `com`.
+    /// The domains that contain any of them: `example.com` and `com` for `a.example.com` and for `*.a.example.com`.
     above: HashSet<String>,
 }
 
 impl HostSet {
-    /// These too. An empty list: any.
+    /// Adds these hosts. An empty list means any host.
     pub(crate) fn add(&mut self, hosts: &[HostMatcher]) {
         self.any |= hosts.is_empty();
         for host in hosts {
@@ -54,7 +54,7 @@ impl HostSet {
         }
     }
 
-    /// Whether any of these, an empty list being any, has a name in common with any of the set.
+    /// Whether any of these hosts has a name in common with the set. An empty list means any host.
     pub(crate) fn overlaps(&self, hosts: &[HostMatcher]) -> bool {
         let is_empty = !self.any && self.exact.is_empty() && self.suffixes.is_empty();
         if is_empty || self.any || hosts.is_empty() {
@@ -73,7 +73,7 @@ impl HostSet {
     }
 }
 
-/// The domains that a name is in, the nearest first.
+/// The domains that contain a name, the nearest first.
 fn domains(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(name.split_once('.').map(|(_, rest)| rest), |domain| {
         domain.split_once('.').map(|(_, rest)| rest)

@@ -1,7 +1,7 @@
 //! Ingresses: hosts and paths on the two ports that all Ingresses share.
 //!
-//! Every rule is served in the clear; those whose host has a certificate within TLS too. Two Ingresses that say different things of one path
-//! are told so: the older is right.
+//! Every rule is served over HTTP, and also over HTTPS if its host has a certificate. If two Ingresses claim the same path, the older one
+//! wins and the newer one is told so.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, IngressEntry, IngressPath, IngressTarget, Kind, Name, PortRef};
 use crate::settings::{INGRESS_CONTROLLER, Settings};
 
-/// Where two Ingresses would say different things: a host, and a path with its type.
+/// The owner of each host and path with its type, to find conflicts between Ingresses.
 type Claimed = BTreeMap<(Option<String>, bool, String), Name>;
 
-/// What is made of Ingresses.
+/// The result of translating Ingresses.
 pub(crate) struct Serving<'t> {
     pub(crate) binds: &'t mut Binds,
     pub(crate) clusters: &'t mut Clusters,
@@ -27,7 +27,7 @@ pub(crate) struct Serving<'t> {
     pub(crate) notices: &'t mut Vec<Notice>,
 }
 
-/// Serves every Ingress that is ours, the oldest first.
+/// Serves every Ingress that we manage, the oldest first.
 pub(crate) fn translate(index: &Index, settings: &Settings, circumstances: &Circumstances, out: &mut Serving<'_>) {
     let mut ours: Vec<_> = index.ingresses.iter().filter(|(_, entry)| is_ours(index, settings, entry)).collect();
     ours.sort_by_key(|(name, entry)| (entry.meta.created, *name));
@@ -76,7 +76,7 @@ fn place(
     outcome.map(|()| place).map_err(|why| Why::new("PortUnavailable", why))
 }
 
-/// One Ingress on its way.
+/// The translation of one Ingress.
 struct One<'t, 'o> {
     index: &'t Index,
     name: &'t Name,
@@ -99,7 +99,7 @@ impl One<'_, '_> {
             let Some(secret) = &tls.secret else {
                 self.tell(Why::new(
                     "InvalidCertificateRef",
-                    "an entry of tls names no Secret: its hosts are not served within TLS",
+                    "an entry of tls names no Secret: its hosts are not served over HTTPS",
                 ));
                 continue;
             };
@@ -115,7 +115,7 @@ impl One<'_, '_> {
         }
     }
 
-    /// Whether requests for this host come within TLS.
+    /// Whether this host is served over HTTPS.
     fn has_certificate(&self, host: Option<&str>) -> bool {
         self.entry.tls.iter().filter(|tls| tls.secret.is_some()).any(|tls| {
             let names = |name: &str| {
@@ -149,7 +149,7 @@ impl One<'_, '_> {
     fn path(&mut self, host: Option<&str>, path: &IngressPath, places: [Option<SocketAddr>; 2], number: usize) {
         let matcher = match &*path.kind {
             "Exact" => PathMatcher::Exact(path.path.to_string()),
-            // What the implementation makes of it: a prefix, as nearly all make of it.
+            // The implementation decides what it means. Nearly all take it for a prefix.
             "Prefix" | "ImplementationSpecific" => PathMatcher::Prefix(path.path.to_string()),
             other => return self.tell(Why::new("UnsupportedValue", format!("the pathType {other} is not supported"))),
         };
@@ -189,7 +189,7 @@ impl One<'_, '_> {
             IngressTarget::Resource(what) => {
                 return Err(Why::new(
                     "UnsupportedValue",
-                    format!("a backend that is a {what} is not supported, only a Service"),
+                    format!("a {what} is not supported as a backend, only a Service"),
                 ));
             }
         };
@@ -209,10 +209,10 @@ impl One<'_, '_> {
         Ok(Share { port: port.port, service: name, transport: Transport::Tcp, weight: 1, h2 })
     }
 
-    /// Whoever comes from another controller relies on its annotations, and must hear that they do nothing.
+    /// Users who come from another controller rely on its annotations and must learn that these have no effect.
     fn annotations(&mut self) {
         if !self.entry.foreign.is_empty() {
-            let message = format!("these annotations do nothing here: {}", self.entry.foreign.join(", "));
+            let message = format!("these annotations have no effect here: {}", self.entry.foreign.join(", "));
             self.tell(Why::new("UnsupportedAnnotation", message));
         }
     }

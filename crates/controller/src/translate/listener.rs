@@ -1,4 +1,4 @@
-//! What a listener of a Gateway or ListenerSet can be: the kinds that it serves, its certificates, what excludes it, its places.
+//! Listeners of a Gateway or ListenerSet: the kinds that each serves, its certificates, its conflicts and its addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub(crate) fn gateway_listener<'i>(
         hosts: Default::default(),
     };
     let Some(possible) = kinds_of(&spec.protocol) else {
-        let message = format!("the protocol {} is not spoken; HTTP, HTTPS, TLS, TCP and UDP are", spec.protocol);
+        let message = format!("the protocol {} is not supported; use HTTP, HTTPS, TLS, TCP or UDP", spec.protocol);
         listener.refused = Some(Why::new("UnsupportedProtocol", message));
         return listener;
     };
@@ -44,7 +44,7 @@ pub(crate) fn gateway_listener<'i>(
     listener.kinds = kinds;
     if let Some(unknown) = unknown {
         listener.references =
-            Some(Why::new("InvalidRouteKinds", format!("a {} listener serves no {unknown}", spec.protocol)));
+            Some(Why::new("InvalidRouteKinds", format!("a {} listener does not serve {unknown}", spec.protocol)));
     }
     if let Some(field) = spec.others.keys().next() {
         listener.refused = Some(Why::new("UnsupportedValue", format!("`{field}` is not supported")));
@@ -55,13 +55,13 @@ pub(crate) fn gateway_listener<'i>(
             ask_clients(index, plan, &mut listener);
         }
         "TLS" if spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()) != Some("Passthrough") => {
-            let message = "TLS is passed through unopened here: tls.mode must be Passthrough (HTTPS opens it)";
+            let message = "a TLS listener only passes TLS through: set tls.mode to Passthrough, or use protocol HTTPS to terminate it";
             listener.refused = Some(Why::new("UnsupportedValue", message));
         }
         _ => {}
     }
     if listener.refused.as_ref().is_some_and(|why| why.reason == "UnsupportedValue") {
-        // The API wants the kinds that are supported for this listener as it is written, and it is not served as it is written.
+        // The API wants the kinds that are supported for this listener as it is written, and it is not served as written.
         listener.kinds.clear();
     }
     listener
@@ -77,7 +77,7 @@ fn kinds_of(protocol: &str) -> Option<&'static [RouteKind]> {
     })
 }
 
-/// Those of the wanted kinds that are possible, and the first that is not.
+/// The wanted kinds that are possible, and the first that is not.
 fn kinds(wanted: &[RouteGroupKind], possible: &[RouteKind]) -> (Vec<RouteKind>, Option<String>) {
     if wanted.is_empty() {
         return (possible.to_vec(), None);
@@ -90,7 +90,7 @@ fn kinds(wanted: &[RouteGroupKind], possible: &[RouteKind]) -> (Vec<RouteKind>, 
     (wanted.iter().filter_map(find).collect(), unknown)
 }
 
-/// Finds the certificates of a listener that opens TLS.
+/// Finds the certificates of a listener that terminates TLS.
 fn terminate(index: &Index, listener: &mut GatewayListener<'_>) {
     let Some(tls) = &listener.spec.tls else {
         listener.references = Some(Why::new("InvalidCertificateRef", "an HTTPS listener needs tls.certificateRefs"));
@@ -98,7 +98,7 @@ fn terminate(index: &Index, listener: &mut GatewayListener<'_>) {
     };
     if tls.mode.as_deref().is_some_and(|mode| mode != "Terminate") {
         listener.refused =
-            Some(Why::new("UnsupportedValue", "an HTTPS listener opens TLS: tls.mode must be Terminate"));
+            Some(Why::new("UnsupportedValue", "an HTTPS listener terminates TLS: set tls.mode to Terminate"));
     }
     if let Some(field) = tls.options.keys().chain(tls.others.keys()).next() {
         listener.refused = Some(Why::new("UnsupportedValue", format!("`{field}` in tls is not supported")));
@@ -120,13 +120,13 @@ fn terminate(index: &Index, listener: &mut GatewayListener<'_>) {
     }
 }
 
-/// Finds what the Gateway asks of the clients of this listener.
+/// Finds what the Gateway demands of the clients of this listener.
 fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_>) {
     let Some(frontend) = plan.entry.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { return };
     let of_port = frontend.per_port.iter().find(|of| of.port == listener.spec.port).map(|of| &of.tls);
     let Some(validation) = &of_port.unwrap_or(&frontend.default).validation else { return };
     if validation.mode.as_deref().is_some_and(|mode| mode != "AllowValidOnly") {
-        let message = "tls.frontend: clients without a valid certificate cannot be let in beside others";
+        let message = "tls.frontend: AllowValidOnly is the only supported mode";
         listener.refused = Some(Why::new("UnsupportedValue", message));
         return;
     }
@@ -135,23 +135,23 @@ fn ask_clients(index: &Index, plan: &Plan<'_>, listener: &mut GatewayListener<'_
             let (kind, namespace) = ("Gateway", &plan.name.namespace);
             reference::core_object(index, kind, namespace, "ConfigMap", reference, "InvalidCACertificateKind")
         }
-        _ => Err(Why::new("InvalidCACertificateRef", "tls.frontend: one of caCertificateRefs is needed, and no more")),
+        _ => Err(Why::new("InvalidCACertificateRef", "tls.frontend needs exactly one caCertificateRefs entry")),
     };
     let invalid = |message| Why::new("InvalidCACertificateRef", message);
     match found.and_then(|name| Authority::find(index, name).map_err(invalid)) {
         Ok(authority) => listener.client_ca = Some(authority.pem()),
         Err(why) => {
-            // Everybody would be let in, or nobody: it is not served at all.
+            // The alternatives would be to admit all clients or none, so the listener is not served at all.
             listener.refused = Some(Why::new("NoValidCACertificate", why.message.clone()));
             listener.references = listener.references.take().or(Some(why));
         }
     }
 }
 
-/// The certificate in a Secret; besides it what is wrong with the Secret as it is now, where the one before is still in use.
+/// The certificate in a Secret. It also returns what is wrong with the Secret as it is now, if the previous certificate is still in use.
 ///
 /// # Errors
-/// There is none of any use.
+/// Returns why there is no usable certificate.
 pub(crate) fn certificate(index: &Index, name: Name) -> Result<(Name, Keypair, Option<Why>), Why> {
     let invalid = |message: String| Why::new("InvalidCertificateRef", message);
     let Some(secret) = index.secrets.get(&name) else {
@@ -161,26 +161,26 @@ pub(crate) fn certificate(index: &Index, name: Name) -> Result<(Name, Keypair, O
     match (&secret.good, &secret.wrong) {
         (Some(good), None) => Ok((name, good.clone(), None)),
         (Some(good), Some(wrong)) => {
-            let why = invalid(format!("Secret {name}: {wrong}; the certificate that it had before stays in use"));
+            let why = invalid(format!("Secret {name}: {wrong}; the previous certificate stays in use"));
             Ok((name, good.clone(), Some(why)))
         }
         (None, wrong) => {
-            Err(invalid(format!("Secret {name}: {}", wrong.as_deref().unwrap_or("there is no certificate in it"))))
+            Err(invalid(format!("Secret {name}: {}", wrong.as_deref().unwrap_or("it has no certificate"))))
         }
     }
 }
 
-/// What the listeners of a Gateway and its older ListenerSets hold already. A listener that is not accepted holds nothing.
+/// What the listeners of a Gateway and its older ListenerSets already hold. A listener that is not accepted holds nothing.
 #[derive(Default)]
 pub(crate) struct Held<'i> {
-    /// The protocol of each port, with the name of a listener that speaks it.
+    /// The protocol of each port, and the name of a listener that speaks it.
     protocols: BTreeMap<Port, (&'i str, &'i str)>,
-    /// The names of each port, with the name of the listener.
+    /// The names of each port, and the name of the listener.
     hosts: HashMap<(Port, String), &'i str>,
 }
 
 impl<'i> Held<'i> {
-    /// Those of these listeners that were accepted.
+    /// Adds the accepted ones of these listeners.
     pub(crate) fn add(&mut self, listeners: &[GatewayListener<'i>]) {
         for listener in listeners.iter().filter(|listener| listener.is_accepted()) {
             let (port, spec) = (port_of(listener), listener.spec);
@@ -199,8 +199,8 @@ impl<'i> Held<'i> {
     }
 }
 
-/// Marks the listeners of one owner that cannot be served: first those that want what an older owner holds, then those of the rest that exclude
-/// each other, none of which is preferred.
+/// Marks the conflicting listeners of one owner: first those that want what an older owner holds, then those of the rest that conflict with
+/// each other, none of which takes precedence.
 pub(crate) fn conflicts(listeners: &mut [GatewayListener<'_>], held: &Held<'_>) {
     for listener in listeners.iter_mut().filter(|listener| listener.is_accepted()) {
         listener.conflict = held.conflict(listener);
@@ -217,10 +217,10 @@ pub(crate) fn conflicts(listeners: &mut [GatewayListener<'_>], held: &Held<'_>) 
     }
 }
 
-/// A port; UDP is apart.
+/// A port, and whether it is UDP.
 type Port = (u16, bool);
 
-/// Where the accepted listeners of one owner are among all of its own: nothing here compares each with each, of which there may be thousands.
+/// The accepted listeners of one owner, indexed, because there may be thousands and comparing each with each would be slow.
 struct Peers<'s> {
     protocols: BTreeMap<Port, BTreeMap<&'s str, usize>>,
     hosts: HashMap<(Port, &'s str, String), Vec<usize>>,
@@ -251,12 +251,15 @@ impl<'s> Peers<'s> {
 
 fn other_protocol(listener: &GatewayListener<'_>, other: &str, protocol: &str) -> Why {
     let ListenerSpec { port, protocol: own, .. } = listener.spec;
-    Why::new("ProtocolConflict", format!("port {port}: listener {other} speaks {protocol}, this one {own}"))
+    Why::new(
+        "ProtocolConflict",
+        format!("port {port}: listener {other} uses protocol {protocol}, and this one uses {own}"),
+    )
 }
 
 fn same_host(listener: &GatewayListener<'_>, other: &str) -> Why {
     let host = listener.hostname().unwrap_or("every host");
-    Why::new("HostnameConflict", format!("port {}: listener {other} is for {host} too", listener.spec.port))
+    Why::new("HostnameConflict", format!("port {}: listener {other} also serves {host}", listener.spec.port))
 }
 
 fn port_of(listener: &GatewayListener<'_>) -> Port {
@@ -267,7 +270,7 @@ fn host_of(listener: &GatewayListener<'_>) -> String {
     listener.hostname().unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Claims the places of a listener: all of them, or none and it says why.
+/// Reserves the addresses of a listener: all of them, or none if it returns a reason.
 pub(crate) fn claim(
     listener: &mut GatewayListener<'_>,
     plan: &Plan<'_>,
@@ -292,7 +295,7 @@ pub(crate) fn claim(
     listener.places = places;
 }
 
-/// What the proxy plane speaks there; `None`: it is the kernel plane's.
+/// The protocol of the proxy plane there; `None` if it belongs to the kernel plane.
 fn speaks(listener: &GatewayListener<'_>) -> Option<Speaks> {
     match listener.spec.protocol.as_str() {
         "HTTP" => Some(Speaks::Http),
@@ -303,7 +306,7 @@ fn speaks(listener: &GatewayListener<'_>) -> Option<Speaks> {
     }
 }
 
-/// Why a listener cannot have this place; `None`: it can. Changes nothing.
+/// Why a listener cannot have this address; `None` if it can. Changes nothing.
 fn unavailable(
     place: SocketAddr,
     listener: &GatewayListener<'_>,
@@ -318,7 +321,7 @@ fn unavailable(
         Some(AdminAddress::Path(_)) | None => None,
     };
     if admin.into_iter().chain(settings.metrics).any(|own| overlap(own, place)) {
-        return Some(port(format!("this process answers its own questions at port {}", place.port())));
+        return Some(port(format!("Steelyard uses port {} for its own control API or metrics", place.port())));
     }
     if let Some(why) = circumstances.binds.get(&place) {
         return Some(port(why.clone()));
@@ -335,12 +338,11 @@ fn unavailable(
 
 fn no_udp(place: SocketAddr, settings: &Settings) -> Option<Why> {
     if let Some(why) = service::no_kernel_plane(settings) {
-        let message = format!("{why}: there is no {} here", reference::word(Transport::Udp));
+        let message = format!("{why}: {} is not available", reference::word(Transport::Udp));
         return Some(Why::new("UnsupportedProtocol", message));
     }
     place.ip().is_unspecified().then(|| {
-        let message = "the kernel plane serves an address and not the whole host: \
-                       give --listen-address, or a pool of addresses for Gateways";
+        let message = "the kernel plane cannot serve a wildcard address: give --listen-address, or a pool of addresses for Gateways";
         Why::new("UnsupportedProtocol", message)
     })
 }

@@ -1,4 +1,4 @@
-//! What a rule of an HTTPRoute or a GRPCRoute means to the model: conditions here, filters in `filter`.
+//! Translates a rule of an HTTPRoute or a GRPCRoute: conditions here, filters in `filter`.
 
 use model::{
     ClusterId, GrpcMatcher, PathMatcher, Route, RouteAction, TextMatcher, Transport, ValueMatcher, WeightedCluster,
@@ -15,15 +15,16 @@ use crate::objects::{
     BackendRef, GrpcMatch, GrpcMethod, GrpcRule, HttpFilter, HttpMatch, HttpRule, PathMatch, Text, Timeouts, ValueMatch,
 };
 
-/// Kinds of routes that a listener for HTTP serves.
+/// The kinds of routes that an HTTP listener serves.
 pub(crate) const HTTP_KINDS: &[RouteKind] = &[RouteKind::Http, RouteKind::Grpc];
 
-/// Features that the translation claims (`pkg/features` of the Gateway API v1.6): what is here is done whole. `UDPRoute` besides, where there is
-/// a kernel plane.
+/// Features that the controller claims (`pkg/features` of the Gateway API v1.6). Each of them is implemented completely. `UDPRoute` is
+/// added if there is a kernel plane.
 ///
-/// Of those that the standard channel has there are left: HTTPRouteBackendRequestHeaderModification (only of a rule's sole backend),
-/// HTTPRouteCORS, BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation, GatewayInfrastructure (nothing
-/// is made for a Gateway), GatewayFrontendClientCertificateValidationInsecureFallback, TLSRouteModeTerminate, TLSRouteModeMixed.
+/// These features of the standard channel are missing: HTTPRouteBackendRequestHeaderModification (only supported for a rule's sole
+/// backend), HTTPRouteCORS, BackendTLSPolicySANValidation, GatewayBackendClientCertificate, GatewayHTTPListenerIsolation,
+/// GatewayInfrastructure (nothing is created for a Gateway), GatewayFrontendClientCertificateValidationInsecureFallback,
+/// TLSRouteModeTerminate, TLSRouteModeMixed.
 pub(crate) const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "GRPCRoute",
@@ -60,18 +61,18 @@ pub(crate) const FEATURES: &[&str] = &[
     "TLSRoute",
 ];
 
-/// The largest weight that the model has.
+/// The largest weight in the model.
 const WEIGHT_MAX: u32 = 1_000_000;
 
-/// A call of gRPC says so by its content type (gRPC over HTTP2, section "Requests").
+/// A gRPC call is recognised by its content type (gRPC over HTTP2, section "Requests").
 const GRPC_CONTENT_TYPE: &str = r"\Aapplication/grpc(?:[+;].*)?\z";
 
-/// A rule on its way, and what is made of it.
+/// The translation of a rule.
 pub(crate) struct Lowering<'t> {
     pub(crate) index: &'t Index,
     pub(crate) kind: RouteKind,
     pub(crate) name: &'t Name,
-    /// Of the routes, before the number of the match.
+    /// The name of the routes, without the number of the match.
     pub(crate) label: String,
     pub(crate) made: &'t mut Made,
     pub(crate) clusters: &'t mut Clusters,
@@ -81,7 +82,7 @@ pub(crate) struct Lowering<'t> {
 /// The routes of a rule of an HTTPRoute, one for each of its matches, without hosts.
 ///
 /// # Errors
-/// The rule asks for something that is not done here; in a sentence.
+/// Returns a sentence if the rule asks for something that is not supported.
 pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
@@ -93,10 +94,10 @@ pub(crate) fn http(rule: &HttpRule, with: &mut Lowering<'_>) -> Result<Vec<Route
     numbered(all, matches, with.regexes, http_match)
 }
 
-/// The same of a rule of a GRPCRoute.
+/// The routes of a rule of a GRPCRoute.
 ///
 /// # Errors
-/// As above.
+/// As [`http`].
 pub(crate) fn grpc(rule: &GrpcRule, with: &mut Lowering<'_>) -> Result<Vec<Route>, String> {
     if let Some(field) = rule.others.keys().next() {
         return Err(format!("`{field}` is not supported"));
@@ -122,7 +123,7 @@ fn numbered<M>(
 }
 
 impl Lowering<'_> {
-    /// The route that takes every request: who serves it, and what else is done.
+    /// A route that takes every request, with its clusters and filters.
     fn everything(&mut self, filters: &[HttpFilter], backends: &[BackendRef]) -> Result<Route, String> {
         let mut route = Route::to_all(self.label.clone(), RouteAction::Clusters(Vec::new()));
         for wanted in filters {
@@ -133,7 +134,7 @@ impl Lowering<'_> {
         }
         let mut clusters = Vec::with_capacity(backends.len());
         for backend in backends {
-            // What leads nowhere keeps its share: its requests are answered with an error, and are not the others' gain.
+            // A backend that cannot be resolved keeps its share: its requests get an error and are not sent to the others.
             let cluster = self.cluster(backend)?;
             let weight = backend.weight.unwrap_or(1).min(WEIGHT_MAX);
             clusters.push(WeightedCluster { cluster, weight });
@@ -143,7 +144,7 @@ impl Lowering<'_> {
                 filter::put(wanted, &mut route, self)?;
             }
         } else if let Some(filter) = backends.iter().find_map(|backend| backend.filters.first()) {
-            return Err(format!("the filter {} of one of several backendRefs is not supported", filter.kind));
+            return Err(format!("the filter {} is not supported on one of several backendRefs", filter.kind));
         }
         if clusters.iter().all(|weighted| weighted.weight == 0) {
             let cluster = self.clusters.of(self.index, Vec::new())?;
@@ -153,7 +154,7 @@ impl Lowering<'_> {
         Ok(route)
     }
 
-    /// The cluster of a backend; one without endpoints where it leads nowhere.
+    /// The cluster of a backend. If the reference cannot be resolved, the cluster has no endpoints.
     pub(crate) fn cluster(&mut self, backend: &BackendRef) -> Result<ClusterId, String> {
         let share = reference::backend(self.index, self.kind.name(), &self.name.namespace, backend, Transport::Tcp);
         let share = self.made.note(share).map(|share| super::cluster::Share { weight: 1, ..share });
@@ -218,7 +219,7 @@ fn headers(wanted: &[ValueMatch], regexes: &mut Regexes) -> Result<Vec<ValueMatc
     firsts(wanted, str::to_ascii_lowercase).map(header).collect()
 }
 
-/// Of several conditions on one name the first is the one that the API says counts.
+/// If there are several conditions on one name, the API says that the first one counts.
 fn firsts(matches: &[ValueMatch], key: fn(&str) -> String) -> impl Iterator<Item = &ValueMatch> {
     let mut seen = std::collections::BTreeSet::new();
     matches.iter().filter(move |matcher| seen.insert(key(&matcher.name)))
@@ -243,7 +244,7 @@ fn value(wanted: &ValueMatch, name: String, regexes: &mut Regexes) -> Result<Val
     Ok(ValueMatcher { name, value })
 }
 
-/// Zero is no limit.
+/// Zero means no limit.
 fn timeouts(wanted: Option<&Timeouts>, route: &mut Route) -> Result<(), String> {
     let Some(wanted) = wanted else { return Ok(()) };
     let of = |text: &Option<Text>| text.as_deref().map(duration).transpose();

@@ -1,22 +1,23 @@
-//! From the index to a snapshot and to what is said of each object. Pure: the same index, settings and circumstances give the same.
+//! Derives a snapshot and the status of each object from the index. The translation is pure: the same index, settings and circumstances
+//! give the same result.
 //!
 //! | file | what it answers |
 //! |---|---|
-//! | `gateway`, `listener` | which Gateways and ListenerSets are ours, where they are, what their listeners can be |
-//! | `route`, `hosts` | where a route may be attached, and what is said of it |
-//! | `lower`, `filter`, `regexes` | what a rule for HTTP means to the model |
-//! | `stream` | what TLSRoute, TCPRoute and UDPRoute mean to it |
-//! | `ingress`, `service` | the same for Ingresses, and for Services of the type LoadBalancer |
-//! | `bind` | what of all that is served at one place, in which order |
-//! | `cluster` | who serves a rule, and where its endpoints are |
+//! | `gateway`, `listener` | which Gateways and ListenerSets are ours, their addresses, what their listeners can serve |
+//! | `route`, `hosts` | where a route may be attached, and its status |
+//! | `lower`, `filter`, `regexes` | what an HTTP rule means in the model |
+//! | `stream` | what TLSRoute, TCPRoute and UDPRoute mean in the model |
+//! | `ingress`, `service` | the same for Ingresses, and for Services of type LoadBalancer |
+//! | `bind` | what each address serves, and in which order |
+//! | `cluster` | the Services of a rule, and their endpoints |
 //! | `policy` | TLS towards endpoints |
-//! | `reference` | what a reference leads to, and whether it may |
-//! | `address` | who has which address out of a pool |
+//! | `reference` | what a reference leads to, and whether it is allowed |
+//! | `address` | which object has which address of a pool |
 //! | `status` | what is written back |
-//! | `notice` | what is told besides, in Events |
+//! | `notice` | what is reported in Events |
 //!
-//! When only endpoints have changed nothing of this is done again: [`Translation::follow`] exchanges them in place, and routes stay the very
-//! same in memory, so that the planes see that they are.
+//! If only endpoints have changed, none of this is repeated: [`Translation::follow`] replaces them in place, and routes stay at the same
+//! place in memory, so that the planes see that they have not changed.
 
 mod address;
 mod bind;
@@ -50,44 +51,44 @@ use reference::Why;
 pub(crate) use regexes::Regexes;
 pub(crate) use status::{Write, write};
 
-/// What else there is to know besides the objects.
+/// What the translation depends on besides the objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Circumstances {
-    /// Whether this process gives out addresses: it holds the Lease.
+    /// Whether this process allots addresses, because it holds the Lease.
     pub allots: bool,
-    /// Places where nothing can listen, and why.
+    /// Addresses that could not be bound, and why.
     pub binds: BTreeMap<SocketAddr, String>,
-    /// Why the kernel plane refused its part of the last snapshot; `None`: it did not. What it serves stays as it is meanwhile.
+    /// Why the kernel plane refused its part of the last snapshot; `None` if it did not. It keeps serving what it had.
     pub kernel: Option<String>,
-    /// Vips that it refused while it serves others, by their names.
+    /// The vips that it refused while it serves others, by name.
     pub vips: BTreeMap<String, RefusedVip>,
     /// Services that have had no endpoints for a while.
     pub empty: BTreeSet<Name>,
-    /// Why the last snapshot was refused as a whole; `None`: it was not.
+    /// Why the last snapshot was refused as a whole; `None` if it was not.
     pub refused: Option<String>,
 }
 
-/// A vip that the kernel plane refused as it is wanted now.
+/// A vip that the kernel plane refused in its current form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RefusedVip {
-    /// In a sentence.
+    /// The reason as a sentence.
     pub why: String,
-    /// As it was served last, and goes on being served; `None`: it was not served, or that was refused, too.
+    /// The form in which it was served last and is still served; `None` if it was not served, or if that form was refused too.
     pub held: Option<Vip>,
 }
 
-/// What is to be said of each object.
+/// The wanted status of each object.
 pub(crate) type Statuses = BTreeMap<(Kind, Name), Desired>;
 
-/// What is to be said of one object.
+/// The wanted status of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Desired {
     Class(GatewayClassStatus),
     /// Of a Gateway or a ListenerSet.
     Gateway(GatewayStatus),
-    /// Ours alone.
+    /// Only our entries.
     Route(Box<[ParentStatus]>),
-    /// Ours alone.
+    /// Only our entries.
     Policy(Vec<AncestorStatus>),
     /// Addresses and names.
     Ingress(Vec<String>),
@@ -95,12 +96,12 @@ pub enum Desired {
     Service(Vec<IpAddr>),
 }
 
-/// Something that whoever looks after an object must hear, and that its status has no place for.
+/// A message for the owner of an object that its status has no place for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
     /// The object.
     pub about: (Kind, Name),
-    /// Of this very object, and not a later one of its name.
+    /// Identifies this object, as opposed to a later one with the same name.
     pub uid: Box<str>,
     /// For machines.
     pub reason: Text,
@@ -114,25 +115,25 @@ impl Notice {
     }
 }
 
-/// What was made of the objects.
+/// The result of the translation.
 #[derive(Default)]
 pub struct Translation {
     listeners: Vec<Listener>,
     clusters: cluster::Clusters,
     vips: stream::Vips,
-    /// What is to be said of each object.
+    /// The wanted status of each object.
     pub statuses: BTreeMap<(Kind, Name), Desired>,
-    /// What else is to be heard.
+    /// Other messages.
     pub notices: BTreeSet<Notice>,
 }
 
-/// How long a drain may take; a pod is killed after 30 s unless its manifest says otherwise, and must have ended by then.
+/// How long a drain may take. A pod is killed after 30 s unless its manifest says otherwise, and the drain must have ended by then.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Flows of the kernel plane; see the default of a configuration file.
 pub const FLOWS_MAX: u32 = 262_144;
 
-/// Makes of all objects what is to be served, and what is to be said.
+/// Translates all objects into what to serve and what to report.
 pub fn translate(
     index: &Index,
     settings: &Settings,
@@ -146,7 +147,7 @@ pub fn translate(
     let mut statuses = Statuses::new();
     let mut notices = Vec::new();
     let mut users = BTreeMap::new();
-    // Of no Service at all, it cannot fail; and it is always there, whoever needs it.
+    // This cluster has no Service, so it cannot fail. It always exists, even if nothing needs it.
     let nowhere = clusters.of(index, Vec::new()).unwrap_or(model::ClusterId(0));
 
     let mut gateways = gateway::gateways(index, settings, circumstances, &mut binds);
@@ -178,28 +179,28 @@ pub fn translate(
 }
 
 impl Translation {
-    /// Follows the endpoints of these Services. Says whether anything is served differently from before.
+    /// Updates the endpoints of these Services. Returns whether anything is served differently.
     pub fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let clusters = self.clusters.follow(index, services);
         self.vips.follow(index, services) || clusters
     }
 
-    /// What has not changed since `before` stays the very same in memory, so that the planes see that it has not.
+    /// Keeps whatever has not changed since `before` at the same place in memory, so that the planes see that it has not.
     pub fn keep(&mut self, before: &Self) {
         self.clusters.keep(&before.clusters);
     }
 
-    /// The vips that are to be served.
+    /// The vips to serve.
     pub fn vips(&self) -> impl Iterator<Item = &Vip> {
         self.vips.list.iter()
     }
 
-    /// Services that something leads to, and that have no endpoints at all.
+    /// Services that something refers to and that have no endpoints at all.
     pub fn empty(&self) -> BTreeSet<Name> {
         self.clusters.empty()
     }
 
-    /// What is to be served. Its number is for whoever puts it to use to give.
+    /// What to serve. The receiver sets its generation.
     pub fn snapshot(&self, settings: &Settings) -> Snapshot {
         Snapshot {
             generation: Generation(0),

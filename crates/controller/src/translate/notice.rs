@@ -1,6 +1,6 @@
-//! What must be heard: every condition that says no, once as an Event of its object, besides what a status has no place for.
+//! Notices: every condition that reports a problem becomes an Event of its object, together with problems that a status has no place for.
 //!
-//! Job: find them in what was made of the objects. Not its job: how often each is told, which is the loop's.
+//! This module finds them in the translation. The main loop decides how often each is sent.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,17 @@ use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, Kind, Meta, Name};
 use crate::objects::{Condition, GatewayStatus};
 
-/// The condition of a route some of whose Services have no endpoints. The API has none for it.
+/// The condition of a route some of whose Services have no endpoints. The API has no such condition.
 pub(crate) const BACKENDS_AVAILABLE: &str = "steelyard.io/BackendsAvailable";
 
-/// The condition of a GatewayClass where objects of some kind cannot be read. It is about the whole cluster: there is nothing else to say it of.
+/// The condition of a GatewayClass if objects of some kind cannot be read. It concerns the whole cluster, and no other object could carry
+/// it.
 pub(crate) const OBJECTS_READABLE: &str = "steelyard.io/ObjectsReadable";
 
-/// The condition of a route some of whose requests an older one takes. The API says who is right, and has no word for it.
+/// The condition of a route some of whose requests an older route takes. The API says which one wins, but has no condition for it.
 pub(crate) const OVERLAPPED: &str = "steelyard.io/Overlapped";
 
-/// Of conditions that say no, and of Services of ours that nobody serves.
+/// Notices from conditions that report a problem, and about Services of ours without endpoints.
 pub(super) fn of_statuses(
     index: &Index,
     circumstances: &Circumstances,
@@ -29,7 +30,7 @@ pub(super) fn of_statuses(
         let Some(meta) = meta(index, about) else { continue };
         let mut told = BTreeSet::new();
         let mut tell = |condition: &Condition, listener: &str| {
-            // What has not been allotted yet is about to be, by another replica.
+            // Another replica is about to allot the address.
             let is_pending = condition.reason == "AddressNotAssigned" && !circumstances.allots;
             if says_no(condition) && !is_pending && told.insert((listener.to_owned(), condition.message.to_string())) {
                 notices.push(notice(about, meta, condition, listener));
@@ -44,7 +45,7 @@ pub(super) fn of_statuses(
             Desired::Policy(ancestors) => {
                 ancestors.iter().flat_map(|ancestor| &ancestor.conditions).for_each(|condition| tell(condition, ""));
             }
-            // Theirs were noted on the way: these statuses have no conditions.
+            // Their notices were added during the translation, because these statuses have no conditions.
             Desired::Ingress(_) | Desired::Service(_) => {}
         }
     }
@@ -54,13 +55,13 @@ pub(super) fn of_statuses(
             about: (Kind::Service, service),
             uid: entry.meta.uid.clone(),
             reason: "NoEndpoints".into(),
-            message: "none of its endpoints is ready, or on its way out and still serving: HTTP requests for it are answered 503"
+            message: "no endpoint is ready, or terminating and still serving: HTTP requests for this Service get 503"
                 .to_owned(),
         });
     }
 }
 
-/// That something is not programmed is news only where nothing else says why.
+/// That something is not programmed is only news if no other condition says why.
 fn of_gateway(status: &GatewayStatus, tell: &mut impl FnMut(&Condition, &str)) {
     let is_programmed = |condition: &&Condition| condition.kind == "Programmed";
     let is_good = |conditions: &[Condition]| {
@@ -68,7 +69,7 @@ fn of_gateway(status: &GatewayStatus, tell: &mut impl FnMut(&Condition, &str)) {
     };
     let is_accepted = is_good(&status.conditions);
     for condition in status.conditions.iter().filter(|condition| is_accepted || !is_programmed(condition)) {
-        // Its listeners say which and why.
+        // The listeners report which and why.
         if condition.reason != "ListenersNotValid" {
             tell(condition, "");
         }
@@ -81,7 +82,7 @@ fn of_gateway(status: &GatewayStatus, tell: &mut impl FnMut(&Condition, &str)) {
     }
 }
 
-/// `Conflicted` is left out: `Accepted` says the same. So is what a Service says of itself, once, and not each of its routes.
+/// `Conflicted` is left out, because `Accepted` says the same. So is what a Service reports once itself, instead of each of its routes.
 fn says_no(condition: &Condition) -> bool {
     match &*condition.kind {
         "PartiallyInvalid" | OVERLAPPED => condition.is_true(),

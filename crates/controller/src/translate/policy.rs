@@ -13,15 +13,15 @@ use crate::index::{AuthorityEntry, Index, Kind, Name, PolicyEntry, ServicePort};
 use crate::objects::{AncestorStatus, Condition, GROUP, ParentRef};
 use crate::settings::Settings;
 
-/// The most that the API lets a status hold.
+/// The most entries that the API allows in a status.
 const ANCESTORS_MAX: usize = 16;
 
-/// Whether a policy is about this port.
+/// Whether any policy applies to this port.
 pub(super) fn applies(index: &Index, service: &Name, port: &ServicePort) -> bool {
     winner(index, service, &port.name).is_some()
 }
 
-/// The policy that decides about a port: one that names the port before one that does not, then the oldest, then the first by name.
+/// The policy that applies to a port: one that names the port comes before one that does not, then the oldest, then the first by name.
 fn winner<'i>(index: &'i Index, service: &Name, port: &str) -> Option<(&'i Name, &'i PolicyEntry)> {
     let section = |policy: &PolicyEntry| {
         let targets = policy.spec.target_refs.iter();
@@ -38,10 +38,10 @@ fn winner<'i>(index: &'i Index, service: &Name, port: &str) -> Option<(&'i Name,
         .map(|(_, _, name, policy)| (name, policy))
 }
 
-/// What a port's policy asks for; `None`: there is none.
+/// The TLS settings of a port's policy; `None` if there is no policy.
 ///
 /// # Errors
-/// There is one, and it cannot be done: whatever needs it must fail.
+/// Returns why the policy cannot be applied: traffic that needs it must fail.
 pub(super) fn tls(index: &Index, service: &Name, port: u16, transport: Transport) -> Result<Option<ClusterTls>, Why> {
     let entry = index.services.get(service);
     let port = entry.and_then(|entry| entry.ports.iter().find(|of| of.port == port && of.transport == transport));
@@ -63,7 +63,7 @@ pub(super) struct Authority<'i> {
 
 impl<'i> Authority<'i> {
     /// # Errors
-    /// There is none of any use; in a sentence.
+    /// Returns a sentence if there is no usable one.
     pub(super) fn find(index: &'i Index, name: Name) -> Result<Self, String> {
         match index.authorities.get(&name) {
             Some(AuthorityEntry::Good(text)) => Ok(Self { name, text }),
@@ -80,35 +80,39 @@ impl<'i> Authority<'i> {
     }
 }
 
-/// Who may have signed what endpoints show; `None`: those that the host trusts.
+/// The certificates that must have signed those of the endpoints; `None` means those that the host trusts.
 fn believed<'i>(index: &'i Index, name: &Name, policy: &PolicyEntry) -> Result<Option<Authority<'i>>, Why> {
     let validation = &policy.spec.validation;
     if !validation.subject_alt_names.is_empty() {
-        return Err(Why::new("Invalid", "subjectAltNames is not supported: the certificate must carry `hostname`"));
+        return Err(Why::new(
+            "Invalid",
+            "subjectAltNames is not supported: the certificate must have the name in `hostname`",
+        ));
     }
     if let Some(option) = policy.spec.options.keys().next() {
-        return Err(Why::new("Invalid", format!("the option {option} is not known here")));
+        return Err(Why::new("Invalid", format!("the option {option} is not supported")));
     }
     if ServerName::try_from(validation.hostname.as_str()).is_err() {
-        return Err(Why::new("Invalid", format!("hostname: {:?} is not a name", validation.hostname)));
+        return Err(Why::new("Invalid", format!("hostname: {:?} is not a valid name", validation.hostname)));
     }
     match (validation.ca_certificate_refs.as_slice(), validation.well_known_ca_certificates.as_deref()) {
         ([], Some("System")) => Ok(None),
-        ([], _) => Err(Why::new("Invalid", "it says neither caCertificateRefs nor wellKnownCACertificates: System")),
+        ([], _) => Err(Why::new("Invalid", "set caCertificateRefs, or wellKnownCACertificates: System")),
         ([reference], _) => {
             let (group, kind) = (reference.group.as_deref().unwrap_or_default(), reference.kind.as_deref());
             if !group.is_empty() || kind.is_some_and(|kind| kind != "ConfigMap") {
-                let message = format!("{}: only a ConfigMap with the key ca.crt can be named", reference.name);
+                let message =
+                    format!("{}: caCertificateRefs can only name a ConfigMap with the key ca.crt", reference.name);
                 return Err(Why::new("InvalidKind", message));
             }
             let found = Authority::find(index, Name::new(&name.namespace, &reference.name));
             found.map(Some).map_err(|why| Why::new("InvalidCACertificateRef", why))
         }
-        _ => Err(Why::new("InvalidCACertificateRef", "more than one of caCertificateRefs is not supported")),
+        _ => Err(Why::new("InvalidCACertificateRef", "more than one entry in caCertificateRefs is not supported")),
     }
 }
 
-/// What was found of each policy, for each Gateway that serves what it is about.
+/// The status of each policy, for each Gateway that serves its target.
 pub(super) fn statuses(
     index: &Index,
     settings: &Settings,
@@ -142,7 +146,7 @@ fn conditions(index: &Index, name: &Name, policy: &PolicyEntry) -> Vec<Condition
         let section = target.section_name.as_deref().unwrap_or_default();
         index.services.contains_key(&service)
             && winner(index, &service, section).is_some_and(|(winner, of)| {
-                // One that names the port does not take away the rest of the Service from one that does not.
+                // A policy that names the port does not take the rest of the Service away from a policy that names none.
                 winner != name
                     && of.spec.target_refs.iter().any(|other| {
                         other.name == target.name && other.section_name.as_deref().unwrap_or_default() == section
@@ -155,7 +159,7 @@ fn conditions(index: &Index, name: &Name, policy: &PolicyEntry) -> Vec<Condition
         Err(why) => (Err(Why::new("NoValidCACertificate", why.message.clone())), Err(why)),
     };
     let accepted = match accepted {
-        Ok(()) if loses => Err(Why::new("Conflicted", "an older BackendTLSPolicy is about the same port")),
+        Ok(()) if loses => Err(Why::new("Conflicted", "an older BackendTLSPolicy applies to the same port")),
         other => other,
     };
     [("Accepted", accepted), ("ResolvedRefs", resolved)]

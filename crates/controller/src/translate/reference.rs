@@ -23,7 +23,7 @@ impl Why {
     }
 }
 
-/// Whether objects of `kind` (of the Gateway API) in `namespace` may name this object of the core group.
+/// Whether objects of `kind` (of the Gateway API) in `namespace` may refer to this object of the core group.
 pub(crate) fn is_granted(index: &Index, kind: &str, namespace: &str, to_kind: &str, to: &Name) -> bool {
     *namespace == *to.namespace
         || index.grants.iter().filter(|(name, _)| name.namespace == to.namespace).any(|(_, grant)| {
@@ -41,7 +41,7 @@ pub(crate) fn is_granted(index: &Index, kind: &str, namespace: &str, to_kind: &s
 /// The object of the core group that a reference from `namespace` leads to.
 ///
 /// # Errors
-/// It is of another kind, or the reference is not allowed.
+/// Returns why if it is of another kind, or if the reference is not allowed.
 pub(crate) fn core_object(
     index: &Index,
     kind: &str,
@@ -59,8 +59,10 @@ pub(crate) fn core_object(
     }
     let name = Name::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
     if !is_granted(index, kind, namespace, to_kind, &name) {
-        let mut message =
-            format!("no ReferenceGrant in {} lets a {kind} of {namespace} name {to_kind} {name}", name.namespace);
+        let mut message = format!(
+            "no ReferenceGrant in {} allows a {kind} in {namespace} to refer to {to_kind} {name}",
+            name.namespace
+        );
         if let Some(why) = index.why_unread(Kind::Grant, &name.namespace) {
             message = format!("{message}, as far as is known: {why}");
         }
@@ -72,7 +74,7 @@ pub(crate) fn core_object(
 /// The port of a Service that a route names.
 ///
 /// # Errors
-/// The reference leads nowhere, or to something that cannot be served.
+/// Returns why if the reference cannot be resolved, or leads to something that cannot be served.
 pub(crate) fn backend(
     index: &Index,
     kind: &str,
@@ -92,7 +94,7 @@ pub(crate) fn backend(
     if let Some(why) = unspoken(index, &name, port) {
         return Err(Why::new("UnsupportedProtocol", why));
     }
-    // gRPC is HTTP/2, whatever the port says.
+    // gRPC needs HTTP/2, whatever the port says.
     let h2 = kind == "GRPCRoute" || port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
     Ok(Share { service: name, port: number, transport, weight: reference.weight.unwrap_or(1), h2 })
 }
@@ -100,7 +102,7 @@ pub(crate) fn backend(
 /// A port of a Service.
 ///
 /// # Errors
-/// There is no such Service, or it has no endpoints by its nature; in a sentence.
+/// Returns a sentence if there is no such Service, or if its type has no endpoints.
 pub(crate) fn service_port<'i>(
     index: &'i Index,
     name: &Name,
@@ -110,21 +112,21 @@ pub(crate) fn service_port<'i>(
     let unknown = || index.unknown(Kind::Service, &name.namespace, &format!("Service {name}"));
     let service = index.services.get(name).ok_or_else(unknown)?;
     if service.is_external_name {
-        // Whoever may write a Service could make this gateway reach anything that it can reach (CVE-2021-25740).
-        return Err(format!("the Service {name} is of type ExternalName, which is not followed"));
+        // An author of a Service could otherwise make this gateway reach anything that it can reach (CVE-2021-25740).
+        return Err(format!("the Service {name} is of type ExternalName, which is not supported"));
     }
     Ok(service.ports.iter().find(|port| port.transport == transport && is_it(port)))
 }
 
-/// Why what a port says of its protocol cannot be spoken; `None`: it can.
+/// Why the protocol of a port is not supported; `None` if it is.
 fn unspoken(index: &Index, service: &Name, port: &ServicePort) -> Option<String> {
     let protocol = port.app_protocol.as_deref()?;
     let has_policy = super::policy::applies(index, service, port);
     match protocol {
         "kubernetes.io/wss" | "https" if !has_policy => {
-            Some(format!("{service}: appProtocol {protocol} needs a BackendTLSPolicy, which says whom to believe"))
+            Some(format!("{service}: appProtocol {protocol} needs a BackendTLSPolicy, which sets the trusted CA"))
         }
-        // Names without a prefix are IANA's, and say nothing that would change what is sent; ws is a request of HTTP/1.1 like others.
+        // Names without a prefix are IANA's and do not change what is sent; ws is an ordinary HTTP/1.1 request.
         _ => None,
     }
 }
@@ -136,7 +138,7 @@ pub(crate) fn word(transport: Transport) -> &'static str {
     }
 }
 
-/// Whether an object of `namespace` is among those that are allowed by an object of `own`. `default` is what nothing said means.
+/// Whether an object in `namespace` is one of those that an object in `own` allows. `default` applies if the object sets nothing.
 pub(crate) fn is_allowed(
     index: &Index,
     allowed: Option<&Namespaces>,
@@ -156,7 +158,7 @@ pub(crate) fn is_allowed(
     }
 }
 
-/// Whether labels are meant. An operator that nobody knows selects nothing.
+/// Whether the selector matches the labels. An unknown operator selects nothing.
 fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let holds = |key: &str, value: &String| labels.get(key) == Some(value);
     selector.match_labels.iter().flatten().all(|(key, value)| holds(key, value))
@@ -173,12 +175,12 @@ fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
         })
 }
 
-/// A duration as GEP-2257 writes it: up to four numbers with units, `1h30m`, `500ms`. Zero: no limit.
+/// Parses a duration in the format of GEP-2257: up to four numbers with units, `1h30m`, `500ms`. Zero means no limit.
 ///
 /// # Errors
-/// It is none; in a sentence.
+/// Returns a sentence if it is not a duration.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write 10s, 1m30s or 500ms");
+    let wrong = || format!("{text:?} is not a duration; write it like 10s, 1m30s or 500ms");
     let mut rest = text;
     let mut millis: u64 = 0;
     if rest.is_empty() {

@@ -1,7 +1,7 @@
-//! Regular expressions of rules: compiled once, however often the objects are translated, and bounded in number and size.
+//! Regular expressions of rules. Each is compiled once, however often the objects are translated, and their number and size are bounded.
 //!
-//! They are written by whoever may write a route. The library matches in time that grows with the path alone, whatever the expression; what
-//! they can cost is memory, and the time that compiling takes.
+//! Anyone who may write a route can write them. The library matches in time linear in the length of the path, whatever the expression, but
+//! an expression can cost memory and time to compile.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use regex::{Regex, RegexBuilder};
 /// Bytes that one compiled expression may take.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// Different expressions in all routes together. With the bound on each: 256 MiB at the very worst; a common one takes some KiB.
+/// Different expressions in all routes together. With the bound on each, they take 256 MiB at the very worst; a common one takes a few KiB.
 const REGEXES_MAX: usize = 1024;
 
-/// Those that are known, with the number of the translation that had them last.
+/// The known expressions, each with the number of the last translation that used it.
 #[derive(Default)]
 pub struct Regexes {
     known: HashMap<Box<str>, (Regex, u64)>,
@@ -22,21 +22,21 @@ pub struct Regexes {
 }
 
 impl Regexes {
-    /// A translation begins.
+    /// Begins a translation.
     pub(super) fn begin(&mut self) {
         self.translation += 1;
         self.in_use = 0;
     }
 
-    /// It has ended: what it did not ask for is forgotten.
+    /// Ends a translation: expressions that it did not use are removed.
     pub(super) fn end(&mut self) {
         self.known.retain(|_, (_, last)| *last == self.translation);
     }
 
-    /// The expression, anchored at both ends.
+    /// Compiles the expression, anchored at both ends.
     ///
     /// # Errors
-    /// It is none, or too large, or one too many; in a sentence.
+    /// Returns a sentence if it is invalid or too large, or if there are too many.
     pub(super) fn anchored(&mut self, text: &str) -> Result<Regex, String> {
         if let Some((regex, last)) = self.known.get_mut(text) {
             if *last != self.translation {
@@ -58,17 +58,18 @@ impl Regexes {
 }
 
 fn too_many() -> String {
-    format!("there are {REGEXES_MAX} regular expressions, which is the most")
+    format!("the limit of {REGEXES_MAX} regular expressions is reached")
 }
 
 fn compile(text: &str) -> Result<Regex, String> {
     let compile = |text: &str, bytes_max| RegexBuilder::new(text).size_limit(bytes_max).build();
-    // Alone first: `a)|(b` must not become right by what is put around it. With no room this ends before the costly part.
+    // Compile the expression alone first: `a)|(b` must not become valid through the parentheses that are put around it. A size limit of 0
+    // makes this stop before the costly part.
     if let Err(regex::Error::Syntax(_)) = compile(text, 0) {
-        return Err(format!("{text:?} is no regular expression"));
+        return Err(format!("{text:?} is not a regular expression"));
     }
     let anchored = compile(&format!(r"\A(?:{text})\z"), REGEX_BYTES_MAX);
-    // Where that does not compile, the expression ends in a comment, which `(?x)` allows: a line end closes it.
+    // If this does not compile, the expression ends in a comment (`(?x)` allows them). A newline ends the comment.
     let anchored = anchored.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z"), REGEX_BYTES_MAX));
     anchored.map_err(|_| format!("the regular expression {text:?} is too large"))
 }
@@ -104,7 +105,7 @@ mod tests {
             assert!(regexes.anchored("/more").is_err());
             regexes.end();
         }
-        // What is no longer asked for makes room.
+        // Expressions that are no longer used make room.
         regexes.begin();
         assert!(regexes.anchored("/more").is_ok());
         regexes.end();

@@ -1,4 +1,4 @@
-//! Routes: where each may be attached, what becomes of its rules, and what is said of it.
+//! Routes: where each may be attached, the result of its rules, and its status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,26 +19,26 @@ use crate::index::{Index, Kind, Name, RouteEntry, RouteKind, Rules};
 use crate::objects::{Condition, GROUP, GrpcRule, HttpRule, ParentRef, ParentStatus};
 use crate::settings::Settings;
 
-/// What is made of routes.
+/// The result of translating routes.
 pub(crate) struct Attaching<'t> {
     pub(crate) binds: &'t mut Binds,
     pub(crate) clusters: &'t mut Clusters,
     pub(crate) vips: &'t mut stream::Vips,
     pub(crate) statuses: &'t mut Statuses,
-    /// The places of UDP listeners that a route has, and which.
+    /// The addresses of UDP listeners that already have a route, and that route.
     pub(crate) udp: BTreeMap<SocketAddr, Name>,
-    /// Where packets of vips arrive.
+    /// The interfaces on which packets of vips arrive.
     pub(crate) interfaces: &'t [String],
-    /// There are HTTPRoutes and GRPCRoutes.
+    /// There are both HTTPRoutes and GRPCRoutes.
     pub(crate) has_both: bool,
     /// Services that have had no endpoints for a while.
     pub(crate) empty: &'t BTreeSet<Name>,
     pub(crate) regexes: &'t mut Regexes,
-    /// The Gateways that lead to each Service.
+    /// The Gateways that use each Service.
     pub(crate) users: &'t mut BTreeMap<Name, BTreeSet<Name>>,
 }
 
-/// Whether there are routes of both kinds for HTTP. If not, nobody need ask which hosts either has.
+/// Whether there are routes of both HTTP kinds. If not, there is no need to check which hosts either has.
 pub(crate) fn has_both(index: &Index) -> bool {
     let first = |kind| index.routes.range((kind, Name::new("", ""))..).next();
     let has = |kind| first(kind).is_some_and(|((of, _), _)| *of == kind);
@@ -85,7 +85,7 @@ fn attach_one(
         parents.push((parent.clone(), outcome));
     }
     if parents.is_empty() {
-        // Nothing of ours; a status that was ours is taken back.
+        // The route is not attached to any Gateway of ours, so a status that we wrote is removed.
         if entry.present.iter().any(|parent| *parent.controller_name == *settings.controller_name) {
             out.statuses.insert((Kind::Route(kind), name.clone()), Desired::Route(Box::default()));
         }
@@ -104,7 +104,7 @@ fn attach_one(
     out.statuses.insert((Kind::Route(kind), name.clone()), Desired::Route(statuses));
 }
 
-/// The listeners of what a parentRef names, if that is ours.
+/// The listeners of the object that a parentRef names, if we manage it.
 fn slots_of(gateways: &Gateways<'_>, route: &Name, parent: &ParentRef) -> Option<Range<usize>> {
     if parent.group.as_deref().is_some_and(|group| group != GROUP) {
         return None;
@@ -118,10 +118,10 @@ fn slots_of(gateways: &Gateways<'_>, route: &Name, parent: &ParentRef) -> Option
     gateways.owners.get(&(kind, name)).cloned()
 }
 
-/// The listeners that take the route, with the hosts that it has there.
+/// The listeners that accept the route, with the hosts that it has there.
 ///
 /// # Errors
-/// None does.
+/// Returns why if none does.
 fn find(
     index: &Index,
     (kind, name, entry): Found<'_>,
@@ -147,7 +147,7 @@ fn find(
     };
     let allowed: Vec<_> = meant.into_iter().filter(|(_, listener)| is_let_in(listener)).collect();
     if allowed.is_empty() {
-        let message = format!("no listener of {} takes a {} of {}", parent.name, kind.name(), name.namespace);
+        let message = format!("no listener of {} allows a {} from {}", parent.name, kind.name(), name.namespace);
         return Err(Why::new("NotAllowedByListeners", message));
     }
     let hosts = |listener: &GatewayListener<'_>| match kind {
@@ -156,7 +156,7 @@ fn find(
     };
     let found: Vec<_> = allowed.into_iter().filter_map(|(at, listener)| Some((at, hosts(listener)?))).collect();
     if found.is_empty() {
-        let message = format!("no listener of {} is for {}", parent.name, entry.hostnames.join(", "));
+        let message = format!("no listener of {} serves {}", parent.name, entry.hostnames.join(", "));
         return Err(Why::new("NoMatchingListenerHostname", message));
     }
     let is_free = |(at, both): &(usize, Vec<HostMatcher>)| {
@@ -164,26 +164,26 @@ fn find(
     };
     let found: Vec<_> = found.into_iter().filter(is_free).collect();
     if found.is_empty() {
-        // The API lets a host have one kind of route for HTTP, and says which: the older.
+        // The API allows a host only one kind of HTTP route, and prefers the older one.
         let other = if kind == RouteKind::Grpc { RouteKind::Http } else { RouteKind::Grpc };
-        let message = format!("an older {} has one of its hosts at {}", other.name(), parent.name);
+        let message = format!("an older {} uses one of its hosts at {}", other.name(), parent.name);
         return Err(Why::new("HostnameConflict", message));
     }
     Ok(found)
 }
 
-/// What became of a route, wherever it is attached.
+/// The result of a route, at all of its parents.
 #[derive(Default)]
 pub(crate) struct Made {
-    /// Why all of it is refused.
+    /// Why the whole route is refused.
     pub(crate) refused: Option<Why>,
     /// Rules that were dropped, and why.
     pub(crate) dropped: Vec<String>,
-    /// The older route that takes some or all of what this one asks for, in a sentence.
+    /// A sentence about the older route that takes some or all of its requests.
     pub(crate) overlapped: Option<String>,
-    /// The first reference that leads nowhere.
+    /// The first reference that cannot be resolved.
     pub(crate) references: Option<Why>,
-    /// Services that it leads to.
+    /// The Services that it refers to.
     pub(crate) services: BTreeSet<Name>,
 }
 
@@ -207,13 +207,14 @@ impl Made {
             conditions.push(status::at(Condition::holds(OVERLAPPED, "OlderRoute", message.as_str()), generation));
         }
         if let Some(service) = self.services.intersection(empty).next() {
-            let message = format!("the Service {service} has no endpoint that serves: its share is answered 503");
+            let message =
+                format!("the Service {service} has no endpoint that serves: its share of the requests gets 503");
             conditions.push(status::at(Condition::fails(BACKENDS_AVAILABLE, "NoEndpoints", message), generation));
         }
         conditions.into()
     }
 
-    /// Notes a reference, good or bad.
+    /// Notes the result of a reference.
     pub(crate) fn note(&mut self, share: Result<Share, Why>) -> Option<Share> {
         match share {
             Ok(share) => {
@@ -247,7 +248,7 @@ fn serve(index: &Index, route: Found<'_>, places: &BTreeMap<SocketAddr, Hosts>, 
     }
 }
 
-/// Each rule for itself: one that cannot be served is dropped, and the others are served.
+/// Translates each rule on its own: a rule that cannot be served is dropped, and the others are served.
 fn rules_of<R>(
     index: &Index,
     (kind, name, entry): Found<'_>,

@@ -1,9 +1,9 @@
-//! Services of the type LoadBalancer: an address out of a pool, served by the kernel plane.
+//! Services of type LoadBalancer: each gets an address of a pool, which the kernel plane serves.
 //!
-//! | the Service says | the vip is |
+//! | the Service has | the vip is |
 //! |---|---|
 //! | `externalTrafficPolicy: Cluster` | `full_nat`: endpoints on any node; they see an address of this host |
-//! | `externalTrafficPolicy: Local` | `nat`: endpoints of this node alone; they see the client |
+//! | `externalTrafficPolicy: Local` | `nat`: only endpoints of this node; they see the client |
 //! | `sessionAffinity: ClientIP` | with `affinity` |
 //! | `loadBalancerSourceRanges` | with `allow` |
 
@@ -20,22 +20,22 @@ use super::{Circumstances, Desired, Notice, Statuses};
 use crate::index::{Index, Kind, LoadBalancer, Name, ServiceEntry};
 use crate::settings::Settings;
 
-/// Vips that the kernel plane has room for.
+/// The capacity of the kernel plane.
 const VIPS_MAX: usize = 1024;
 
 /// Networks in the `loadBalancerSourceRanges` of one Service.
 const SOURCES_OF_SERVICE_MAX: usize = 256;
 
-/// The same of all together, once for each vip: fewer than the kernel plane has room for.
+/// The networks of all Services together, counted once for each vip. This is less than the capacity of the kernel plane.
 const SOURCES_MAX: usize = 61_440;
 
-/// Why there is no kernel plane to serve anything; `None`: there is one.
+/// Why there is no kernel plane; `None` if there is one.
 pub(crate) fn no_kernel_plane(settings: &Settings) -> Option<&'static str> {
     let has_none = settings.interfaces.is_empty() && settings.service_pools.is_empty();
     has_none.then_some("neither --vip-interface nor --address-pool was given")
 }
 
-/// Serves every Service that is ours.
+/// Serves every Service that we manage.
 pub(crate) fn translate(
     index: &Index,
     settings: &Settings,
@@ -45,7 +45,7 @@ pub(crate) fn translate(
     notices: &mut Vec<Notice>,
 ) {
     if settings.service_pools.is_empty() {
-        // Another controller of ours may have the pools, and the same class: its Services are nobody's business here.
+        // Another of our controllers may have the pools and the same class, so its Services are not ours.
         return;
     }
     let is_ours = |load_balancer: &LoadBalancer| load_balancer.class.as_deref() == Some(&*settings.load_balancer_class);
@@ -82,15 +82,15 @@ pub(crate) fn translate(
     }
 }
 
-/// Those of its addresses that its status has already. A fault of this host's kernel plane takes none of them back: other nodes serve them, and
-/// so does this one with what it had before. It gives out no new ones either.
+/// The addresses that its status already has. A fault of this host's kernel plane removes none of them: other nodes serve them, and this
+/// node serves what it had before. It allots no new ones either.
 fn published(addresses: &[IpAddr], load_balancer: &LoadBalancer) -> Vec<IpAddr> {
     addresses.iter().copied().filter(|address| load_balancer.present.contains(address)).collect()
 }
 
 fn claim(load_balancer: &LoadBalancer) -> Result<Claim, Why> {
     let asked = load_balancer.asked.iter().map(|text| {
-        let wrong = |_| Why::new("UnsupportedAddress", format!("{text} is no address"));
+        let wrong = |_| Why::new("UnsupportedAddress", format!("{text} is not an address"));
         text.parse::<IpAddr>().map_err(wrong)
     });
     Ok(Claim {
@@ -106,10 +106,10 @@ fn possible(load_balancer: &LoadBalancer, settings: &Settings) -> Result<(), Why
         return Err(Why::new("InvalidSourceRange", message));
     }
     if let Some(bad) = load_balancer.bad_sources.first() {
-        return Err(Why::new("InvalidSourceRange", format!("loadBalancerSourceRanges: {bad} is no network")));
+        return Err(Why::new("InvalidSourceRange", format!("loadBalancerSourceRanges: {bad} is not a network")));
     }
     if load_balancer.unspoken {
-        return Err(Why::new("UnsupportedProtocol", "one of its ports is for another protocol than TCP and UDP"));
+        return Err(Why::new("UnsupportedProtocol", "one of its ports uses a protocol other than TCP and UDP"));
     }
     if load_balancer.local && settings.node.is_none() {
         return Err(Why::new("UnknownNode", "externalTrafficPolicy Local needs --node-name"));
@@ -148,7 +148,7 @@ fn serve(
             let is_same = |network: &&IpNet| network.addr().is_ipv4() == address.is_ipv4();
             vip.allow = load_balancer.sources.iter().filter(is_same).copied().collect();
             if vip.allow.is_empty() && !load_balancer.sources.is_empty() {
-                // Sources of the other family alone: nobody of this one may come.
+                // All sources are of the other family, so no client of this family is allowed.
                 vip.deny = everybody(*address);
             }
             vip
@@ -159,7 +159,7 @@ fn serve(
         outcome = outcome.and(vips.add(index, made, &Source { shares, node }));
     }
     if outcome.is_err() && published(addresses, load_balancer).is_empty() {
-        // All or nothing, before anybody has been told of it.
+        // All or nothing, and before anything is reported.
         vips.truncate(begun);
     }
     outcome

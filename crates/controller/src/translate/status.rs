@@ -1,4 +1,4 @@
-//! What is written back: conditions of Gateways and their listeners, and how a status that is wanted becomes a write, if it is one at all.
+//! Statuses: the conditions of Gateways and their listeners, and how a wanted status becomes a write, if one is needed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::objects::{
 use crate::settings::Settings;
 use crate::watch::Unreadable;
 
-/// A condition of an outcome; `good` is its reason where all is well.
+/// The condition for an outcome; `good` is the reason if there is no error.
 pub(crate) fn condition(
     kind: &'static str,
     good: &'static str,
@@ -31,18 +31,18 @@ pub(crate) fn condition(
     at(condition, generation)
 }
 
-/// Found in this generation.
+/// Sets the generation that the condition was found in.
 pub(crate) fn at(condition: Condition, generation: i64) -> Condition {
     Condition { observed_generation: generation, ..condition }
 }
 
-/// GatewayClasses that are ours.
+/// The GatewayClasses that we manage.
 pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuses) {
     let mut features: BTreeSet<&str> = lower::FEATURES.iter().copied().collect();
     if super::service::no_kernel_plane(settings).is_none() {
         features.insert("UDPRoute");
     }
-    // Of each that names the controller: one that says nothing at all looks as if nobody were there.
+    // Every class that names the controller gets a status, because without one the controller would seem to be absent.
     let ours = index.classes.iter().filter(|(_, class)| class.spec.controller_name == settings.controller_name);
     for (name, class) in ours {
         let other = settings.gateway_class.as_deref().filter(|only| **only != *name.name);
@@ -51,9 +51,10 @@ pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuse
                 Err(Why::new("Unsupported", format!("this controller serves only the class {only} (--gateway-class)")))
             }
             (None, None) => Ok(()),
-            (None, Some(_)) => {
-                Err(Why::new("InvalidParameters", "`parametersRef` is not supported: there are no parameters"))
-            }
+            (None, Some(_)) => Err(Why::new(
+                "InvalidParameters",
+                "`parametersRef` is not supported: this controller has no parameters",
+            )),
         };
         let feature = |name: &str| SupportedFeature { name: name.to_owned() };
         let mut conditions = vec![condition("Accepted", "Accepted", &accepted, class.meta.generation)];
@@ -66,7 +67,7 @@ pub(super) fn classes(index: &Index, settings: &Settings, statuses: &mut Statuse
     }
 }
 
-/// What cannot be read; `None`: nothing.
+/// What cannot be read; `None` if everything can.
 fn unreadable(index: &Index) -> Option<Condition> {
     let (_, first) = index.unreadable.first_key_value()?;
     let reason = match first {
@@ -74,11 +75,11 @@ fn unreadable(index: &Index) -> Option<Condition> {
         Unreadable::Unknown => "UnknownKind",
     };
     let all: Vec<String> = index.unreadable.iter().map(|(about, why)| why.told(about)).collect();
-    let message = format!("{}; what was read of them before stays in use", all.join("; "));
+    let message = format!("{}; what was read before stays in use", all.join("; "));
     Some(Condition::fails(OBJECTS_READABLE, reason, message))
 }
 
-/// Gateways and ListenerSets, after all routes have been attached.
+/// The statuses of Gateways and ListenerSets, after all routes have been attached.
 pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, statuses: &mut Statuses) {
     for plan in &gateways.plans {
         let listeners = listeners(gateways, Kind::Gateway, plan.name);
@@ -93,7 +94,7 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
             attached_listener_sets: accepted_sets(gateways, plan.name),
         };
         if plan.entry.status.attached_listener_sets.is_some_and(|written| written > 0) {
-            // It must be taken back; where it was never written it is not begun: an older API has no such field.
+            // An old count must be reset to 0. If it was never written it stays absent, because an older API has no such field.
             status.attached_listener_sets.get_or_insert(0);
         }
         statuses.insert((Kind::Gateway, plan.name.clone()), Desired::Gateway(status));
@@ -115,7 +116,7 @@ pub(super) fn gateways(gateways: &Gateways<'_>, circumstances: &Circumstances, s
     }
 }
 
-/// How many ListenerSets of a Gateway are accepted; `None`: none is.
+/// The number of accepted ListenerSets of a Gateway; `None` if there are none.
 fn accepted_sets(gateways: &Gateways<'_>, gateway: &Name) -> Option<i32> {
     let of = gateways.sets.iter().filter(|set| set.gateway == gateway);
     let accepted = of.filter(|set| accepts_set(set, listeners(gateways, Kind::ListenerSet, set.name)).is_true());
@@ -127,7 +128,7 @@ fn listeners<'g, 'i>(gateways: &'g Gateways<'i>, kind: Kind, name: &Name) -> &'g
     gateways.listeners.get(range).unwrap_or_default()
 }
 
-/// Whether listeners are good: all, some, or none of them.
+/// Whether all, some or none of the listeners are valid.
 fn validity(
     listeners: &[GatewayListener<'_>],
     is_valid: impl Fn(&GatewayListener<'_>) -> bool,
@@ -151,22 +152,22 @@ fn of_gateway(plan: &Plan<'_>, listeners: &[GatewayListener<'_>], circumstances:
         None => validity(listeners, |listener| listener.is_accepted(), generation),
     };
     let programmed = if !accepted.is_true() {
-        Err(Why::new("Invalid", "it is not accepted"))
+        Err(Why::new("Invalid", "not accepted"))
     } else if let Err(why) = &plan.places {
         Err(why.clone())
     } else if plan.published.is_empty() {
-        Err(Why::new("AddressNotAssigned", "nobody has said by which address it is reached (--publish-address)"))
+        Err(Why::new("AddressNotAssigned", "the address that clients use is not known: set --publish-address"))
     } else if let Some(why) = &circumstances.refused {
         Err(Why::new("Pending", why.clone()))
     } else if !listeners.iter().any(GatewayListener::is_served) {
-        Err(Why::new("Invalid", "no listener of it can be served"))
+        Err(Why::new("Invalid", "none of its listeners can be served"))
     } else {
         Ok(())
     };
     vec![accepted, condition("Programmed", "Programmed", &programmed, generation)]
 }
 
-/// The API wants a set whose only listener has no certificate that it may show to be refused; of a Gateway it does not.
+/// The API wants a ListenerSet to be refused if its only listener has no usable certificate. It does not want this for a Gateway.
 fn accepts_set(set: &SetPlan<'_>, listeners: &[GatewayListener<'_>]) -> Condition {
     let generation = set.entry.meta.generation;
     let is_valid = |listener: &GatewayListener<'_>| listener.is_accepted() && !listener.lacks_certificate();
@@ -185,7 +186,7 @@ fn of_set(
     let accepted = accepts_set(set, listeners);
     let programmed = match &set.refused {
         Some(why) => Err(why.clone()),
-        None if !accepted.is_true() => Err(Why::new("ListenersNotValid", "no listener of it can be served")),
+        None if !accepted.is_true() => Err(Why::new("ListenersNotValid", "none of its listeners can be served")),
         None => match (&plan.places, &circumstances.refused) {
             (Err(why), _) => Err(Why::new("ParentNotProgrammed", why.message.clone())),
             (Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
@@ -203,19 +204,19 @@ fn listener_status(
 ) -> ListenerStatus {
     let refused = listener.conflict.clone().or_else(|| listener.refused.clone());
     let accepted = refused.map_or(Ok(()), Err);
-    // Where two listeners exclude each other the API wants both conditions to say so.
+    // If two listeners conflict, the API wants both conditions to say so.
     let unaccepted = listener.conflict.as_ref().map_or("Invalid", |why| why.reason);
     let references = listener.references.clone().map_or(Ok(()), Err);
     let programmed = match (&accepted, &plan.places, &circumstances.refused) {
-        (Err(_), ..) => Err(Why::new(unaccepted, "it is not accepted")),
+        (Err(_), ..) => Err(Why::new(unaccepted, "not accepted")),
         (Ok(()), Err(why), _) => Err(Why::new("Pending", why.message.clone())),
         (Ok(()), Ok(_), Some(why)) => Err(Why::new("Pending", why.clone())),
         _ if plan.refused.is_some() => Err(Why::new("Invalid", "its Gateway is not accepted")),
-        // It was served before, or was not: the plane says the same of both.
+        // Whether or not it was served before, the kernel plane reports the same.
         _ if listener.is_udp() && circumstances.kernel.is_some() => {
             Err(Why::new("Pending", circumstances.kernel.clone().unwrap_or_default()))
         }
-        _ if !listener.is_served() => Err(Why::new("Invalid", "there is no certificate to show")),
+        _ if !listener.is_served() => Err(Why::new("Invalid", "no certificate can be presented")),
         _ => Ok(()),
     };
     let conflicted = match &listener.conflict {
@@ -240,11 +241,11 @@ fn listener_status(
 /// A write that is due.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
-    /// A merge patch of the status, which holds only over the state of the object that it was made from.
+    /// A merge patch of the status, which only applies to the state of the object that it was made from.
     pub patch: Value,
 }
 
-/// What has to be written so that an object says what is wanted; `None`: it does, or it is gone. `now` is RFC 3339.
+/// The write that gives an object its wanted status; `None` if it already has it, or is gone. `now` is in RFC 3339.
 pub(crate) fn write(
     index: &Index,
     settings: &Settings,
@@ -287,7 +288,7 @@ pub(crate) fn write(
         (Kind::Service, Desired::Service(wanted)) => {
             let entry = index.services.get(name)?;
             let present = &entry.load_balancer.as_ref()?.present;
-            // The packets reach the endpoint with the virtual address still in them, so that kube-proxy may short-circuit it.
+            // Packets reach the endpoint with the virtual address still in them, so kube-proxy may short-circuit it.
             let points: Vec<Value> = wanted.iter().map(|ip| json!({"ip": ip, "ipMode": "VIP"})).collect();
             (&entry.meta.resource_version, (present != wanted).then(|| json!({"loadBalancer": {"ingress": points}}))?)
         }
@@ -327,7 +328,7 @@ fn gateway(present: &GatewayStatus, wanted: &GatewayStatus, now: &str) -> Option
         && present.listeners.iter().zip(&merged.listeners).all(same_listener);
     let mut value = to_value(!is_same, merged)?;
     if wanted.addresses.is_empty() {
-        // A merge patch leaves what it does not name.
+        // A merge patch keeps fields that it does not name.
         value["addresses"] = Value::Null;
     }
     Some(value)
@@ -357,7 +358,7 @@ fn ancestors(present: &[AncestorStatus], wanted: &[AncestorStatus], ours: &str, 
     let (present, wanted): (Vec<_>, Vec<_>) =
         (present.iter().map(parent).collect(), wanted.iter().map(parent).collect());
     let mut value = parents(&present, &wanted, ours, now)?;
-    // The same but for two names.
+    // The same, except for two names.
     let mut all = value["parents"].take();
     for ancestor in all.as_array_mut().into_iter().flatten() {
         ancestor["ancestorRef"] = ancestor["parentRef"].take();
@@ -368,7 +369,7 @@ fn ancestors(present: &[AncestorStatus], wanted: &[AncestorStatus], ours: &str, 
     Some(json!({"ancestors": all}))
 }
 
-/// What is wanted, with the times of what says the same already, and conditions of kinds that are not ours.
+/// The wanted conditions, with the times of equal existing ones, and conditions of kinds that are not ours.
 fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Condition> {
     let of = |kind: &str| present.iter().find(|condition| condition.kind == kind);
     let timed = |wanted: &Condition| {
@@ -382,7 +383,7 @@ fn merge(present: &[Condition], wanted: &[Condition], now: &str) -> Vec<Conditio
     wanted.iter().map(timed).chain(present.iter().filter(is_foreign).cloned()).collect()
 }
 
-/// Kinds of conditions that are ours: one that is not wanted any more goes.
+/// The kinds of conditions that we own. One that is no longer wanted is removed.
 const OUR_CONDITIONS: [&str; 8] = [
     "Accepted",
     "Programmed",
@@ -400,6 +401,6 @@ fn same(present: &[Condition], merged: &[Condition]) -> bool {
 }
 
 fn to_value(is_due: bool, status: impl serde::Serialize) -> Option<Value> {
-    // Statuses are plain data: making JSON of them cannot fail.
+    // Statuses are plain data, so turning them into JSON cannot fail.
     is_due.then(|| serde_json::to_value(status).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! TLSRoute, TCPRoute, UDPRoute: who serves the connections or flows of a listener.
+//! TLSRoute, TCPRoute, UDPRoute: the Services of a listener's connections or flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -13,43 +13,44 @@ use super::route::{Attaching, Made};
 use crate::index::{Index, Name, RouteKind, SliceEndpoint};
 use crate::objects::StreamRule;
 
-/// The reason of whatever the kernel plane refuses.
+/// The reason for everything that the kernel plane refuses.
 pub(crate) const KERNEL_PLANE: &str = "KernelPlane";
 
-/// Endpoints of one vip: more is no use to anybody, and what one object asks for must leave room for the others.
+/// Endpoints of one vip. More would be of no use, and one object must leave room for the others.
 const ENDPOINTS_OF_VIP_MAX: usize = 2048;
 
-/// Endpoints of all vips together: fewer than the kernel plane has room for, where those that leave stay until their flows have ended.
+/// Endpoints of all vips together. This is less than the capacity of the kernel plane, where removed endpoints stay until their flows have
+/// ended.
 const ENDPOINTS_MAX: usize = 49_152;
 
-/// Vips, and what their endpoints follow from.
+/// Vips, and the sources of their endpoints.
 #[derive(Default)]
 pub(crate) struct Vips {
     pub(crate) list: Vec<Vip>,
     /// `made_of.len() == list.len()`.
     made_of: Vec<Source>,
-    /// Those that the kernel plane has refused, by their names.
+    /// The vips that the kernel plane has refused, by name.
     refused: BTreeMap<String, RefusedVip>,
 }
 
-/// Where the endpoints of a vip come from.
+/// The source of a vip's endpoints.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) shares: Vec<Share>,
-    /// Only those on this node.
+    /// Only endpoints on this node.
     pub(crate) node: Option<String>,
 }
 
 impl Vips {
-    /// None yet; `refused` are those that must stay as they were, or out.
+    /// Without vips yet. `refused` are the vips that must stay as they were, or be left out.
     pub(crate) fn new(refused: &BTreeMap<String, RefusedVip>) -> Self {
         Self { refused: refused.clone(), ..Self::default() }
     }
 
-    /// More of them, whose endpoints are those of `source`. One that the kernel plane has refused stays as it was served last.
+    /// Adds vips with the endpoints of `source`. A vip that the kernel plane has refused stays as it was served last.
     ///
     /// # Errors
-    /// The kernel plane has refused one of them. The others have been added, and may be taken back.
+    /// Returns why if the kernel plane has refused one of them. The others have been added, and the caller may remove them again.
     pub(crate) fn add(&mut self, index: &Index, vips: Vec<Vip>, source: &Source) -> Result<(), Why> {
         let mut outcome = Ok(());
         for mut vip in vips {
@@ -57,7 +58,7 @@ impl Vips {
             if let Some(refused) = self.refused.get(&vip.name) {
                 outcome = outcome.and(Err(Why::new(KERNEL_PLANE, refused.why.clone())));
                 let Some(held) = refused.held.clone() else { continue };
-                // Nobody's endpoints, so that it follows none.
+                // Without shares, so that it follows no endpoints.
                 source.shares.clear();
                 vip = held;
             } else {
@@ -69,23 +70,23 @@ impl Vips {
         outcome
     }
 
-    /// Takes back those that were added after the first so many.
+    /// Removes all vips after the first `count`.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.list.truncate(count);
         self.made_of.truncate(count);
     }
 
-    /// How many endpoints more there may be.
+    /// How many more endpoints there is room for.
     fn room(&self) -> usize {
         ENDPOINTS_MAX.saturating_sub(self.list.iter().map(|vip| vip.endpoints.len()).sum())
     }
 
-    /// Networks in all lists of sources.
+    /// The number of networks in all lists of sources.
     pub(crate) fn sources(&self) -> usize {
         self.list.iter().map(|vip| vip.allow.len() + vip.deny.len()).sum()
     }
 
-    /// Follows the endpoints of these Services. Says whether any vip has others than before.
+    /// Updates the endpoints of these Services. Returns whether any vip has changed.
     pub(crate) fn follow(&mut self, index: &Index, services: &BTreeSet<Name>) -> bool {
         let mut changed = false;
         let mut room = self.room();
@@ -101,7 +102,7 @@ impl Vips {
     }
 }
 
-/// Those of the vip's family, as many as there is room for.
+/// The endpoints of the vip's family, as many as there is room for.
 fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<model::Endpoint> {
     let is_wanted = |endpoint: &SliceEndpoint| {
         let is_here = source.node.as_deref().is_none_or(|node| endpoint.node.as_deref() == Some(node));
@@ -112,20 +113,20 @@ fn endpoints(index: &Index, vip: &Vip, source: &Source, room: usize) -> Vec<mode
     found
 }
 
-/// A vip as Services and UDP listeners want it, without endpoints.
+/// A vip for a Service or a UDP listener, without endpoints.
 pub(crate) fn vip(name: String, place: SocketAddr, transport: Transport, mode: VipMode, interfaces: &[String]) -> Vip {
     let ports = PortRange { first: place.port(), last: place.port() };
     Vip {
         interfaces: interfaces.to_vec(),
-        // A replica that is started again without its tables finds the endpoint of a flow again. Another replica finds it only where no source address is
-        // rewritten.
+        // A replica that restarts without its tables finds the endpoint of a flow again. Another replica finds it only if no source address
+        // is rewritten.
         algorithm: VipAlgorithm::Maglev,
         mode,
         ..Vip::new(name, place.ip(), ports, transport)
     }
 }
 
-/// Puts a route to use at its places.
+/// Serves a route at its addresses.
 pub(crate) fn serve(
     index: &Index,
     (kind, name): (RouteKind, &Name),
@@ -141,7 +142,7 @@ pub(crate) fn serve(
     let [rule] = rules else {
         return refuse(
             "UnsupportedValue",
-            "a route of this kind has one rule: nothing tells several apart".into(),
+            "a route of this kind can only have one rule, because nothing distinguishes several".into(),
             made,
         );
     };
@@ -159,16 +160,16 @@ pub(crate) fn serve(
         _ => tcp(index, (kind, name), shares, places, out),
     };
     match outcome {
-        // Nothing tells the connections of two routes apart: the API wants both accepted, and the older one served.
+        // Nothing distinguishes the connections of two routes: the API wants both accepted and the older one served.
         Ok(older) => {
-            let overlapped = older.map(|older| format!("the older route {older} has this listener"));
+            let overlapped = older.map(|older| format!("the older route {older} already serves this listener"));
             Made { overlapped, ..made }
         }
         Err(Why { reason, message }) => refuse(reason, message, made),
     }
 }
 
-/// Gives the older route that has one of the places, if there is one.
+/// Returns the older route that has one of the addresses, if there is one.
 fn tcp(
     index: &Index,
     (kind, name): (RouteKind, &Name),
@@ -187,7 +188,7 @@ fn tcp(
     Ok(older)
 }
 
-/// Gives the older route that has one of the places, if there is one.
+/// Returns the older route that has one of the addresses, if there is one.
 fn udp(
     index: &Index,
     name: &Name,
@@ -199,12 +200,12 @@ fn udp(
     let (taken, free): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
         places.keys().partition(|place| out.udp.contains_key(place));
     let older = taken.first().and_then(|place| out.udp.get(place).cloned());
-    // An endpoint may be on any node, and would answer the client past this one: it must see an address of this host.
+    // An endpoint may be on any node and would answer the client directly, so it must see an address of this host.
     let mode = || VipMode::FullNat { sources: Vec::new() };
     let of =
         |place: &&SocketAddr| vip(format!("udproute/{name}@{place}"), **place, Transport::Udp, mode(), out.interfaces);
     let vips = free.iter().map(of).collect();
-    // Also where the kernel plane refuses it: it may go on with what it had of this route there.
+    // Even if the kernel plane refuses it, because it may keep what it had of this route there.
     out.udp.extend(free.into_iter().map(|place| (*place, name.clone())));
     out.vips.add(index, vips, &Source { shares, node: None })?;
     Ok(older)
