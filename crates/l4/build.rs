@@ -1,6 +1,7 @@
-//! Compiles the BPF programs, and makes Rust of what C says once: the layouts (from the object's BTF) and the reasons of `bpf/drop.h`.
+//! Compiles the BPF programs, and derives Rust code from the C sources: the layouts (from the object's BTF) and the reasons of
+//! `bpf/drop.h`.
 //!
-//! Without clang the crate is built all the same, and says at run time that it has no kernel plane.
+//! Without clang the crate still builds, and reports at run time that it has no kernel plane.
 
 use std::env;
 use std::fmt::Write;
@@ -41,7 +42,7 @@ fn reasons(out: &Path) {
     fs::write(out.join("reasons.rs"), rows).expect("OUT_DIR can be written");
 }
 
-/// Every number that the headers name: `#define LB_NAME 12u` and `LB_NAME = 12,`.
+/// Every number that the headers define: `#define LB_NAME 12u` and `LB_NAME = 12,`.
 fn constants(out: &Path) {
     let mut rows = String::new();
     for header in ["bpf/abi.h", "bpf/drop.h"] {
@@ -68,7 +69,7 @@ fn number(written: &str) -> Option<u32> {
     }
 }
 
-/// The object (for `include_bytes!`, and for tests that load it themselves) and the skeleton, of which the types are used.
+/// The object (for `include_bytes!`, and for tests that load it themselves) and the skeleton, whose types are used.
 #[cfg(feature = "kernel-plane")]
 fn programs(out: &Path) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
@@ -97,16 +98,16 @@ fn programs(out: &Path) {
     println!("cargo:rustc-cfg=kernel_plane");
 }
 
-/// The oldest that the programs are compiled with in tests.
+/// The oldest version with which the programs are tested.
 #[cfg(feature = "kernel-plane")]
 const CLANG_MIN: u32 = 14;
 
-/// What the compiler calls itself.
+/// The version of the compiler.
 #[cfg(feature = "kernel-plane")]
 fn usable(clang: &str) -> Result<String, String> {
     let output = std::process::Command::new(clang).arg("--version").output();
     let output = output.map_err(|error| format!("{clang} does not run ({error})"))?;
-    // "Debian clang version 14.0.6"; one that calls itself otherwise is given the chance.
+    // "Debian clang version 14.0.6". A compiler with another format is accepted.
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let major = said.split("clang version ").nth(1).and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     match major {
@@ -118,14 +119,15 @@ fn usable(clang: &str) -> Result<String, String> {
 #[cfg(feature = "kernel-plane")]
 fn arguments() -> Vec<String> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    // Debian keeps the kernel's <asm/types.h> in a folder of the architecture, which clang looks into only when it compiles for it.
+    // Debian keeps the kernel's <asm/types.h> in a directory of the architecture, which clang only searches when it compiles for that
+    // architecture.
     let multiarch = format!("/usr/include/{arch}-linux-gnu");
     // Version 3 of the instruction set: atomics that return a value (kernel 5.12).
     ["-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &multiarch].map(str::to_owned).to_vec()
 }
 
-/// The structs of `abi.h` as libbpf-cargo has read them from the object's BTF, and no more of its skeleton: objects are opened by name, since one that
-/// owns itself can be kept, sent and dropped.
+/// The structs of `abi.h` as libbpf-cargo has read them from the object's BTF. The rest of its skeleton is not used: objects are opened by
+/// name, because an object that owns itself can be stored, sent and dropped.
 #[cfg(feature = "kernel-plane")]
 fn layouts(out: &Path) {
     let skeleton = fs::read_to_string(out.join("lb.skel.rs")).expect("it was just made");
@@ -150,11 +152,11 @@ fn layouts(out: &Path) {
         text.push_str("}\n");
         found += 1;
     }
-    assert!(found > 0, "libbpf-cargo writes its skeletons in another form now");
+    assert!(found > 0, "libbpf-cargo has changed the form of its skeletons");
     fs::write(out.join("layouts.rs"), text).expect("OUT_DIR can be written");
 }
 
-/// What is pure in the programs, compiled for this host: for the tests alone, hence linked into them and into nothing else.
+/// Compiles the pure parts of the programs for this host. Only the tests link them.
 #[cfg(feature = "kernel-plane")]
 fn native(out: &Path) {
     println!("cargo:rerun-if-changed=tests/native");

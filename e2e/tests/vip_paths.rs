@@ -206,7 +206,7 @@ vips:
             assert_eq!(network.get(address, 4, 60).origins.len(), 3, "{address}");
             let client = if name == "four" { Family::V4.client() } else { Family::V6.client() };
             let said = vips.ask(&["trace", "--vip", name, "--from", &client.to_string()]);
-            assert!(said.contains("listener of this host"), "{said}");
+            assert!(said.contains("listener on this host"), "{said}");
         }
     });
 }

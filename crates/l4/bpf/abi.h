@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The layouts that the kernel side and the user side share, and nothing else. Included by the BPF programs, by the native tests, and turned
- * into Rust types through BTF; a test compares the sizes and offsets of both.
+ * The layouts that the kernel side and the user side share, and nothing else. The BPF programs and the native tests include this file, and
+ * BTF turns it into Rust types; a test compares the sizes and offsets of both.
  *
- * Addresses are 16 bytes in network byte order; an IPv4 address a.b.c.d is ::ffff:a.b.c.d. One path serves both families.
- * Ports and other fields marked "be" are in network byte order, all others in the host's.
+ * Addresses are 16 bytes in network byte order; an IPv4 address a.b.c.d is ::ffff:a.b.c.d. The same code serves both families. Ports and
+ * other fields marked "be" are in network byte order, all others in the host's.
  */
 #ifndef LB_ABI_H
 #define LB_ABI_H
 
 #include <linux/types.h>
 
-/* Grows when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
+/* Increases when any layout below, or the meaning of a field, changes: maps of another version are not taken over. */
 #define LB_LAYOUT_VERSION 2
 
 #define LB_VIPS_MAX 1024u
@@ -20,9 +20,9 @@
 #define LB_POOL_MAX 8u        /* source addresses of one full_nat vip */
 #define LB_REASONS_MAX 64u    /* see drop.h */
 #define LB_TRACE_STEPS_MAX 16u
-#define LB_GC_KEYS_MAX 256u   /* entries judged by one run of lb_gc: some 50 us */
+#define LB_GC_KEYS_MAX 256u   /* entries that one run of lb_gc judges: about 50 us */
 
-/* ---- flows: one entry for each direction, the complete verdict for a packet of it ---- */
+/* ---- flows: one entry for each direction, with the complete verdict for its packets ---- */
 
 struct lb_flow_key {
 	__u32 saddr[4];
@@ -46,30 +46,30 @@ enum lb_action {
 
 /* Bits of lb_flow.state; set atomically, by this direction's packets. LB_SEEN_* describe what this direction has sent. */
 #define LB_SEEN_SYN 0x01u
-#define LB_SEEN_ACK 0x02u       /* data or ACK after the handshake: the flow is established */
+#define LB_SEEN_ACK 0x02u       /* data or an ACK after the handshake: the flow is established */
 #define LB_SEEN_FIN 0x04u
 #define LB_SEEN_RST 0x08u
-#define LB_CLOSING 0x10u        /* both have sent FIN, or one RST: a SYN opens it again */
-#define LB_COUNTED 0x20u        /* counts in lb_active of its endpoint; cleared exactly once */
-#define LB_FIN_LAST 0x40u       /* the FIN of this direction was the second, and awaits its ACK */
-#define LB_ENDED 0x80u          /* this direction has acknowledged that FIN: lives for closing_s, as after a RST */
-#define LB_TIMED_OUT 0x100u     /* TCP, silent for longer than idle_s: each side is answered by a RST, and after closing_s the flow is forgotten */
+#define LB_CLOSING 0x10u        /* both have sent FIN, or one has sent RST: a SYN reopens it */
+#define LB_COUNTED 0x20u        /* counted in lb_active of its endpoint; cleared exactly once */
+#define LB_FIN_LAST 0x40u       /* the FIN of this direction was the second one, and waits for its ACK */
+#define LB_ENDED 0x80u          /* this direction has acknowledged that FIN: lives for closing_s, as after an RST */
+#define LB_TIMED_OUT 0x100u     /* TCP, silent for longer than idle_s: each side is answered by an RST, and after closing_s the flow is forgotten */
 
 struct lb_flow {
-	__u32 saddr[4];         /* what the packet leaves with, be it rewritten or not: the twin's key is this tuple, turned round */
+	__u32 saddr[4];         /* the tuple that the packet leaves with, rewritten or not: the twin's key is this tuple reversed */
 	__u32 daddr[4];
 	__u32 next_hop[4];      /* for LB_ACTION_NEIGH */
 	__u16 sport;            /* be */
 	__u16 dport;            /* be */
-	__u32 addr_diff;        /* checksum difference of all rewritten addresses, for bpf_l4_csum_replace with BPF_F_PSEUDO_HDR, and for IPv4's header */
-	__u32 port_diff;        /* the same of the ports */
+	__u32 addr_diff;        /* checksum difference of all rewritten addresses, for bpf_l4_csum_replace with BPF_F_PSEUDO_HDR and for IPv4's header */
+	__u32 port_diff;        /* checksum difference of the ports */
 	__u32 ifindex;          /* egress */
 	__u32 endpoint;         /* index in lb_endpoints */
 	__u32 vip;              /* index in lb_vips */
 	__u32 state;            /* LB_SEEN_*, and those below them */
-	__u32 touched_s;        /* coarse monotonic clock of the last packet of this direction; written at most once a second */
+	__u32 touched_s;        /* coarse monotonic clock at the last packet of this direction; written at most once a second */
 	__u32 born_s;
-	__u16 mtu;              /* of the egress, 0: unknown */
+	__u16 mtu;              /* of the egress interface; 0: unknown */
 	__u8 action;            /* enum lb_action */
 	__u8 flags;             /* LB_FLOW_* */
 };
@@ -87,7 +87,7 @@ enum lb_mode {
 	LB_MODE_NAT = 1,
 	LB_MODE_FULL_NAT = 2,
 	LB_MODE_DSR = 3,
-	LB_MODE_LOCAL = 4,      /* not ours to forward: a listener on this host serves it */
+	LB_MODE_LOCAL = 4,      /* not forwarded: a listener on this host serves it */
 };
 
 enum lb_algorithm {
@@ -106,10 +106,10 @@ enum lb_algorithm {
 struct lb_vip {
 	__u32 table_slots;      /* length of its table in lb_tables; 0: no endpoint takes new flows */
 	__u32 affinity_s;
-	__u32 syn_s;            /* from the first SYN, or the first datagram, until an answer */
+	__u32 syn_s;            /* from the first SYN or the first datagram until an answer */
 	__u32 idle_s;           /* established, both directions silent */
 	__u32 closing_s;
-	__u32 rate_per_s;       /* new flows a second of one source */
+	__u32 rate_per_s;       /* new flows per second of one source */
 	__u32 rate_burst;
 	__u8 mode;              /* enum lb_mode; 0: this slot is free */
 	__u8 algorithm;         /* enum lb_algorithm */
@@ -117,7 +117,7 @@ struct lb_vip {
 	__u8 pad;
 };
 
-/* What is known of an address of any vip: port ranges, looked at after no exact port was found. */
+/* An address of any vip. Its port ranges are searched if no exact port was found. */
 struct lb_range {
 	__u16 first;            /* host order, first <= last */
 	__u16 last;
@@ -130,8 +130,8 @@ struct lb_address_key {
 	__u32 addr[4];
 };
 
-#define LB_ADDRESS_ECHO 0x01u /* ICMP echo to the address is answered here (no vip of it is local) */
-#define LB_ADDRESS_HOST 0x02u /* this host has the address, or a vip of it is local: what belongs to no flow is for the host's own stack */
+#define LB_ADDRESS_ECHO 0x01u /* ICMP echo to the address is answered here (none of its vips is local) */
+#define LB_ADDRESS_HOST 0x02u /* this host has the address, or a vip of it is local: packets of no flow go to the host's own stack */
 
 struct lb_address {
 	__u32 range_count;      /* 0 <= range_count <= LB_RANGES_MAX */
@@ -153,15 +153,15 @@ struct lb_endpoint {
 	__u32 addr[4];
 	__u32 vip;
 	__u32 weight;
-	__u16 port;             /* be; 0: the port that the client asked for */
+	__u16 port;             /* be; 0: the port that the client connected to */
 	__u8 state;             /* enum lb_endpoint_state */
-	__u8 source;            /* full_nat: the only address of the pool that it is spoken to from, counted from 1; 0: any */
+	__u8 source;            /* full_nat: the only address of the pool to use for it, counted from 1; 0: any */
 };
 
 /* Per CPU, index as lb_endpoints. [0] is towards the endpoint, [1] from it. */
 struct lb_counters {
 	__u64 packets[2];
-	__u64 bytes[2];         /* as skb->len: link layer included, GSO counted once */
+	__u64 bytes[2];         /* as skb->len: includes the link layer, GSO counted once */
 	__u64 flows;            /* made */
 };
 
@@ -173,7 +173,7 @@ struct lb_pool {
 	__u16 port_last;
 };
 
-/* ---- what new flows consult ---- */
+/* ---- used for new flows ---- */
 
 struct lb_source_key {
 	__u32 prefix_bits;      /* LPM: 32 for the vip, plus 96 + n for an IPv4 prefix of n bits, n for an IPv6 one */
@@ -212,10 +212,10 @@ struct lb_fragment {
 
 /* ---- the host, as user space knows it ---- */
 
-/* A veth whose other end is in another namespace, and no port of a bridge there: bpf_redirect_peer works for packets to that end itself. */
+/* A veth whose other end is in another namespace and not a port of a bridge there: bpf_redirect_peer works for packets to that end itself. */
 #define LB_INTERFACE_PEER 0x01u
-#define LB_INTERFACE_STRICT 0x02u /* rp_filter is 1: a packet's source must be reached by the interface that it came from */
-#define LB_INTERFACE_LOOSE 0x04u  /* rp_filter is 2: it must be reached by any */
+#define LB_INTERFACE_STRICT 0x02u /* rp_filter is 1: the route to a packet's source must use the interface that it came from */
+#define LB_INTERFACE_LOOSE 0x04u  /* rp_filter is 2: there must be a route to the source, by any interface */
 
 struct lb_interface {
 	__u32 mtu;
@@ -224,7 +224,7 @@ struct lb_interface {
 	__u8 pad[2];            /* zero */
 };
 
-/* One element; what the programs and user space tell each other. */
+/* One element, for values that the programs and user space exchange. */
 struct lb_shared {
 	__u32 flows_used;       /* entries of lb_flows at the end of the last collection */
 	__u32 pressure;         /* 1: the table is above its high-water mark: SYN and closing times shrink, see flow.h */
@@ -247,7 +247,7 @@ enum lb_stage {
 struct lb_trace_step {
 	__u8 stage;             /* enum lb_stage */
 	__u8 outcome;           /* enum lb_outcome of drop.h */
-	__u8 reason;            /* where dropped: of drop.h */
+	__u8 reason;            /* if dropped: from drop.h */
 	__u8 pad;
 	__u32 detail;           /* vip: its index; select: the endpoint; forward: the interface */
 };
@@ -255,18 +255,18 @@ struct lb_trace_step {
 struct lb_trace {
 	__u32 step_count;       /* 0 <= step_count <= LB_TRACE_STEPS_MAX */
 	struct lb_trace_step steps[LB_TRACE_STEPS_MAX];
-	struct lb_flow flow;    /* the verdict that was found, or would be made */
+	struct lb_flow flow;    /* the verdict that was found or would be made */
 };
 
-/* The context of lb_gc: of which keys of lb_gc_keys it is to judge, and what it did. */
+/* The context of lb_gc: the keys of lb_gc_keys to judge, and the result. */
 struct lb_gc_context {
 	__u32 key_count;        /* in: 0 <= key_count <= LB_GC_KEYS_MAX */
 	__u32 now_s;
 	__u32 expired;          /* flows */
 	__u32 closed;
 	__u32 removed;          /* entries */
-	__u32 ends_max;         /* in: of idle TCP connections, so many may get LB_TIMED_OUT; the others wait for the next run */
-	__u32 ended;            /* got it. Their keys in lb_gc_keys have pad[0] set */
+	__u32 ends_max;         /* in: how many idle TCP connections may get LB_TIMED_OUT; the others wait for the next run */
+	__u32 ended;            /* how many got it; their keys in lb_gc_keys have pad[0] set */
 };
 
 _Static_assert(sizeof(struct lb_flow_key) == 40, "lb_flow_key");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Packets that go back to where they came from: what echo, RST and ICMP errors have in common. */
+/* Packets that go back to their sender: the common part of echo, RST and ICMP errors. */
 #ifndef LB_ANSWER_H
 #define LB_ANSWER_H
 
@@ -8,7 +8,7 @@
 
 #define ANSWER_TTL 64u
 
-/* By the link layer's source address: it need not be looked up, and holds for whatever router the packet came through. */
+/* Uses the source address of the link layer: it needs no lookup, and is right whichever router the packet came through. */
 static __always_inline bool send_back(struct __sk_buff *skb)
 {
 	__u8 mac[2 * ETH_ALEN];
@@ -24,8 +24,8 @@ static __always_inline bool send_back(struct __sk_buff *skb)
 }
 
 /*
- * The sum of this field is left to the hardware (CHECKSUM_PARTIAL). A program cannot read skb->ip_summed before kernel 6.2, but the helper behaves
- * by it: a difference that is not the pseudo header's is then ignored.
+ * Whether this checksum is left to the hardware (CHECKSUM_PARTIAL). A program cannot read skb->ip_summed before kernel 6.2, but the helper
+ * depends on it: it then ignores a difference that is not the pseudo header's.
  */
 static __always_inline bool checksum_is_partial(struct __sk_buff *skb, __u32 offset)
 {
@@ -45,7 +45,7 @@ static __always_inline __u32 csum_words(__u32 sum, const __u32 *words, __u32 cou
 	return sum;
 }
 
-/* The pseudo header's sum (RFC 9293 3.1, RFC 8200 8.1). Both directions have the same. */
+/* The pseudo header's sum (RFC 9293 3.1, RFC 8200 8.1). It is the same for both directions. */
 static __always_inline __u32 csum_pseudo(const struct packet *packet, __u8 proto, __u32 len)
 {
 	__u32 sum = be32(len);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What every stage stands on. Compiled for BPF, and natively for the tests of what is pure: headers that call no BPF helper include this and
- * each other only.
+ * The base of every stage. Compiled for BPF, and natively for the tests of the pure headers: those that call no BPF helper include only
+ * this file and each other.
  */
 #ifndef LB_BASE_H
 #define LB_BASE_H
@@ -37,12 +37,12 @@
 #define be32(x) ((__u32)(x))
 #endif
 
-#ifndef likely /* bpf_helpers.h of libbpf 1.7 has them, too */
+#ifndef likely /* bpf_helpers.h of libbpf 1.7 has them too */
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #endif
 
-/* Keeps the compiler from proving a bound away that the verifier needs to see. */
+/* Keeps the compiler from optimising away a bound that the verifier needs to see. */
 #define opaque(x) asm volatile("" : "+r"(x))
 
 #define ARRAY_SIZE(x) (sizeof(x) / sizeof((x)[0]))
@@ -75,7 +75,7 @@ static __always_inline bool address_equal(const __u32 *a, const __u32 *b)
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
-/* The key under which the other direction of a flow is found: the tuple that a packet leaves with, turned round. */
+/* The key of the other direction of a flow: the tuple that a packet leaves with, reversed. */
 static __always_inline void twin_key(struct lb_flow_key *twin, const struct lb_flow *flow, __u8 proto)
 {
 	__builtin_memset(twin, 0, sizeof(*twin));

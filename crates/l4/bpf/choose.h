@@ -6,8 +6,8 @@
 #include "base.h"
 
 /*
- * Not keyed: any number of Steelyards must agree where a flow goes, without talking. Multiplication by an odd constant and folding the high
- * half down, for each word (the constant is 2^64 over the golden ratio).
+ * Not keyed, because any number of Steelyards must send a flow to the same endpoint without communicating. For each word it multiplies by
+ * an odd constant (2^64 over the golden ratio) and folds the high half down.
  */
 static __always_inline __u64 hash_word(__u64 hash, __u32 word)
 {
@@ -44,15 +44,15 @@ static __always_inline __u32 slot_of_hash(__u32 hash, __u32 attempt, __u32 slots
 	return (__u32)(((__u64)hash * slots) >> 32);
 }
 
-/* Active flows over weight, counting the one that is to come, without a division. */
+/* Compares active flows over weight, counting the new flow, without a division. */
 static __always_inline bool is_less_loaded(__u32 active_a, __u32 weight_a, __u32 active_b, __u32 weight_b)
 {
 	return (active_a + 1ull) * weight_b < (active_b + 1ull) * weight_a;
 }
 
 /*
- * Takes a token. Idle for longer than REFILL_US_MAX, a bucket is full (that bounds the product below 2^62). Two CPUs at once may take one
- * token both: the limit is on a flood, and a lock would cost every new flow.
+ * Takes a token. A bucket that was idle for longer than REFILL_US_MAX is full, which bounds the product below 2^62. Two CPUs at once may
+ * take the same token: the limit is against floods, and a lock would cost every new flow.
  */
 #define REFILL_US_MAX (1ull << 30)
 static __always_inline bool rate_take(struct lb_rate *bucket, __u64 now_ns, __u32 per_s, __u32 burst)
@@ -67,7 +67,7 @@ static __always_inline bool rate_take(struct lb_rate *bucket, __u64 now_ns, __u3
 		tokens = bucket->tokens_milli + gained;
 		if (tokens > full)
 			tokens = full;
-		/* Less than a thousandth of a token: let the time add up. */
+		/* Less than a thousandth of a token: let the time accumulate. */
 		if (gained)
 			bucket->refilled_ns = now_ns;
 	} else {

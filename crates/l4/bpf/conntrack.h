@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The table of flows: what is known of a packet's connection, and what the packet changes in it. Making a flow is create.h's, forgetting idle
- * ones gc.h's.
+ * The table of flows: finds the connection of a packet, and updates its state. create.h makes flows, and gc.h forgets idle ones.
  *
- * Most packets change nothing: one lookup, one look at the endpoint's state, done. The others are events: a SYN, FIN or RST, the first packet of a
- * direction, the first in a second, any after both sides have sent FIN, and any towards an endpoint that is down.
+ * Most packets change nothing: one lookup, one check of the endpoint's state, done. The others are events: a SYN, FIN or RST, the first
+ * packet of a direction, the first in a second, any after both sides have sent FIN, and any towards an endpoint that is down.
  */
 #ifndef LB_CONNTRACK_H
 #define LB_CONNTRACK_H
@@ -14,13 +13,13 @@
 #include "select.h"
 #include "source.h"
 
-/* `key`: on the stack, or in a map. Before Linux 6.2 the verifier refuses a key in what a global function was given. */
+/* `key` must be on the stack or in a map. Before Linux 6.2 the verifier refuses a key in an argument of a global function. */
 static __always_inline struct lb_flow *conntrack_find(const struct lb_flow_key *key)
 {
 	return bpf_map_lookup_elem(&lb_flows, key);
 }
 
-/* The flow of a packet that a global function was given: its key is copied to the stack first. */
+/* Finds the flow of a packet that is an argument of a global function: its key is copied to the stack first. */
 static __always_inline struct lb_flow *conntrack_find_copied(const struct packet *packet)
 {
 	struct lb_flow_key key = packet->key;
@@ -35,7 +34,7 @@ static __always_inline bool conntrack_is_event(const struct packet *packet, cons
 	       flow->touched_s != now || endpoint_is_down(flow->endpoint);
 }
 
-/* The flow counts no longer among its endpoint's active ones. Safe to say twice: the bit is cleared once. */
+/* The flow no longer counts as an active one of its endpoint. Safe to call twice: the bit is cleared once. */
 static __always_inline void conntrack_release(struct lb_flow *flow)
 {
 	__u32 endpoint = flow->endpoint;
@@ -61,7 +60,7 @@ static __always_inline void conntrack_count(struct lb_flow *flow)
 	count_flow(endpoint);
 }
 
-/* Both directions. */
+/* Removes both directions. */
 static __always_inline void conntrack_forget(const struct packet *packet, struct lb_flow *flow)
 {
 	struct lb_flow_key key = packet->key, other;
@@ -76,7 +75,7 @@ static __always_inline void conntrack_forget(const struct packet *packet, struct
 	bpf_map_delete_elem(&lb_flows, &key);
 }
 
-/* Its endpoint was found dead. LB_OPEN: another is to be chosen. */
+/* The endpoint was found dead. LB_OPEN: another one must be chosen. */
 static __always_inline enum lb_outcome conntrack_endpoint_down(struct packet *packet, struct lb_flow *flow, const bool dry)
 {
 	bool reply = flow->flags & LB_FLOW_REPLY;
@@ -92,7 +91,7 @@ static __always_inline enum lb_outcome conntrack_endpoint_down(struct packet *pa
 	return answer(packet, ANSWER_RST, LB_REASON_endpoint_down);
 }
 
-/* It was silent for too long: whoever of both sides says something is told that it is over. The entries stay for the other side. */
+/* The flow was silent for too long: either side that sends something is answered with an RST. The entries stay for the other side. */
 static __always_inline enum lb_outcome conntrack_timed_out(struct packet *packet, const struct lb_flow *flow)
 {
 	packet->vip = flow->vip;
@@ -101,7 +100,7 @@ static __always_inline enum lb_outcome conntrack_timed_out(struct packet *packet
 	return answer(packet, ANSWER_RST, LB_REASON_timed_out);
 }
 
-/* A client that uses its port again: the same entries serve the new connection. */
+/* A client reuses its port: the same entries serve the new connection. */
 static __always_inline enum lb_outcome conntrack_reopen(struct packet *packet, struct lb_flow *flow, struct lb_flow *twin, __u32 now,
 							const bool dry)
 {
@@ -127,7 +126,7 @@ static __always_inline bool conntrack_is_over(const struct lb_flow *flow)
 	return (flow->state & LB_CLOSING) || ((flow->flags & LB_FLOW_DSR) && (flow->state & LB_SEEN_FIN));
 }
 
-/* Adds what the packet says to the state of both directions. */
+/* Updates the state of both directions from the packet. */
 static __always_inline void conntrack_step(const struct packet *packet, struct lb_flow *flow, struct lb_flow *twin)
 {
 	__u32 add = LB_SEEN_ACK;
@@ -147,7 +146,7 @@ static __always_inline void conntrack_step(const struct packet *packet, struct l
 		conntrack_release(twin);
 }
 
-/* Once a second: the time, and the way, so that a route that was moved takes its flows along. */
+/* Once a second: updates the time and the route, so that flows follow a changed route. */
 static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct packet *packet, struct lb_flow *flow, __u32 now)
 {
 	__u32 daddr[4];
@@ -161,18 +160,18 @@ static __always_inline void conntrack_touch(struct __sk_buff *skb, const struct 
 			return;
 		address_copy(daddr, endpoint->addr);
 	}
-	/* Without a route for the moment, the old way is as good as none. */
+	/* If there is no route at the moment, the old one stays. */
 	route(skb, flow->saddr, daddr, packet->key.proto, skb->ifindex, flow);
 }
 
-/* A SYN that is sent again, to an endpoint that was found dead after it was sent first. */
+/* A retransmitted SYN to an endpoint that was found dead after the first one. */
 static __always_inline bool conntrack_is_in_vain(const struct packet *packet, const struct lb_flow *flow)
 {
 	return packet->key.proto == IPPROTO_TCP && tcp_begins(packet->tcp_flags) && !(flow->flags & LB_FLOW_REPLY) &&
 	       !(flow->state & LB_SEEN_ACK) && endpoint_is_failing(flow->endpoint);
 }
 
-/* LB_CONTINUE: the flow is up to date. LB_OPEN: there is no such flow (any more), and the packet may make one. */
+/* LB_CONTINUE: the flow is up to date. LB_OPEN: there is no such flow (any more), and the packet may create one. */
 static __always_inline enum lb_outcome conntrack_event(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
 {
 	struct lb_flow *flow = conntrack_find_copied(packet);

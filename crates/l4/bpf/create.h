@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Makes a flow: an entry for each direction, each holding all that its packets need.
+ * Makes a flow: an entry for each direction, each holding everything that its packets need.
  *
- * The reply's entry goes in first, and only where none is: it is the one that two flows may want (two vips, one endpoint, one client port), and a
- * reply must find its way as soon as the first packet can arrive.
+ * The reply's entry is inserted first, and only if none exists. Two flows may need the same one (two vips, one endpoint, one client port),
+ * and a reply must find its way as soon as the first packet can arrive.
  */
 #ifndef LB_CREATE_H
 #define LB_CREATE_H
@@ -11,12 +11,12 @@
 #include "conntrack.h"
 #include "csum.h"
 
-/* full_nat: source ports that are tried for one endpoint. At nine ports in ten taken, one flow in 30 would find none here. */
+/* full_nat: how many source ports are tried for one endpoint. With nine of ten ports taken, one flow in 30 would find none. */
 #define PORT_PROBES_MAX 32u
 /*
- * The first of them go round all ports in turn, so that the one tried is that whose last connection ended longest ago: an endpoint that closed it first keeps the
- * tuple for a minute (TIME_WAIT), and may refuse another client's connection from there. The others begin at the flow's hash, and pass by a run of
- * ports that long connections hold.
+ * The first tries go through all ports in turn, so that each tries the port whose last connection ended longest ago: an endpoint that
+ * closed a connection first keeps its tuple for a minute (TIME_WAIT), and may refuse another client's connection from that port. The other
+ * tries begin at the flow's hash, and skip a run of ports that long connections hold.
  */
 #define PORT_TURNS_MAX 8u
 #define EEXIST_RESULT (-17)
@@ -74,7 +74,7 @@ static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_po
 		at = only - 1;
 		turn = probe;
 	} else {
-		/* All addresses at one port, then the next port. */
+		/* All addresses with one port, then the next port. */
 		at = (hash + probe) % count;
 		turn = probe / count;
 	}
@@ -85,7 +85,7 @@ static __always_inline bool flow_source(struct lb_flow *flow, const struct lb_po
 	return true;
 }
 
-/* Puts the reply's entry in. LB_CONTINUE with *taken set: another flow has that tuple. */
+/* Inserts the reply's entry. LB_CONTINUE with *taken set: another flow has that tuple. */
 static __always_inline enum lb_outcome reply_insert(struct packet *packet, const struct lb_flow_key *key, const struct lb_flow *reply,
 						    bool *taken, const bool dry)
 {
@@ -101,7 +101,7 @@ static __always_inline enum lb_outcome reply_insert(struct packet *packet, const
 	if (result != EEXIST_RESULT)
 		return drop(packet, LB_REASON_flow_table_full);
 	there = conntrack_find(key);
-	/* Ours already: left over from a flow whose other half is gone, or from another CPU that has the same packet's twin in hand. */
+	/* Already ours: a remainder of a flow whose other half is gone, or from another CPU that handles a copy of the same packet. */
 	if (there) {
 		twin_key(&owner, there, packet->key.proto);
 		*taken = !(there->flags & LB_FLOW_REPLY) || !key_equal(&owner, &packet->key);
@@ -111,7 +111,7 @@ static __always_inline enum lb_outcome reply_insert(struct packet *packet, const
 	return bpf_map_update_elem(&lb_flows, key, reply, BPF_ANY) == 0 ? LB_CONTINUE : drop(packet, LB_REASON_flow_table_full);
 }
 
-/* Puts the client's entry in. When another CPU was quicker, its flow stands, and ours was never there. */
+/* Inserts the client's entry. If another CPU was quicker, its flow stays and ours is dropped. */
 static __always_inline enum lb_outcome client_insert(struct packet *packet, struct lb_flow *flow, const struct lb_flow_key *reply_key)
 {
 	struct lb_flow_key key = packet->key, other;
@@ -133,7 +133,7 @@ static __always_inline enum lb_outcome client_insert(struct packet *packet, stru
 	return there ? LB_CONTINUE : drop(packet, LB_REASON_flow_table_full);
 }
 
-/* What both directions have in common, and the way of the client's packets. False: no way. */
+/* Fills in what both directions share, and the route of the client's packets. False: no route. */
 static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct packet *packet, const struct lb_vip *vip,
 					 const struct lb_endpoint *endpoint, struct lb_flow *flow, struct lb_flow *reply)
 {
@@ -142,7 +142,7 @@ static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct pac
 	flow->touched_s = flow->born_s;
 	*reply = *flow;
 	reply->flags = LB_FLOW_REPLY;
-	/* COUNTED is set when it is in the table. */
+	/* COUNTED is set when the flow is in the table. */
 	flow->state = flow_begin(packet->key.proto, packet->tcp_flags) & ~LB_COUNTED;
 	address_copy(flow->saddr, packet->key.saddr);
 	address_copy(flow->daddr, endpoint->addr);
@@ -151,7 +151,8 @@ static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct pac
 	if (!route(skb, flow->saddr, flow->daddr, packet->key.proto, skb->ifindex, flow))
 		return false;
 	if (vip->mode == LB_MODE_DSR) {
-		/* The endpoint must be the next hop itself: a router in between would send the packet, still addressed to the vip, back. */
+		/* The endpoint must be the next hop itself: a router in between would send the packet back, because it is still addressed
+		 * to the vip. */
 		bool direct = address_equal(flow->next_hop, endpoint->addr);
 
 		address_copy(flow->daddr, packet->key.daddr);
@@ -166,7 +167,7 @@ static __always_inline bool flow_prepare(struct __sk_buff *skb, const struct pac
 	return route(skb, reply->saddr, reply->daddr, packet->key.proto, flow->ifindex, reply);
 }
 
-/* One try to find a tuple for the replies that no other flow has. LB_CONTINUE: it is placed. LB_OPEN: taken, another try may do better. */
+/* One try to find a tuple for the replies that no other flow has. LB_CONTINUE: found. LB_OPEN: taken, and another try may succeed. */
 static __always_inline enum lb_outcome reply_try(struct packet *packet, __u32 probe, const bool dry)
 {
 	struct lb_scratch *scratch = scratch_at();
@@ -220,7 +221,7 @@ static __always_inline enum lb_outcome reply_place(struct packet *packet, const 
 
 /*
  * LB_CONTINUE: the flow is in the table (dry: in the trace). LB_DROP with the reason no_route, flow_collision or ports_exhausted: another
- * endpoint may do better.
+ * endpoint may work.
  */
 static __always_inline enum lb_outcome flow_create(struct __sk_buff *skb, struct packet *packet, __u32 index, const bool dry)
 {

@@ -23,7 +23,7 @@ static __always_inline __u16 csum_fold(__u32 sum)
 	return (__u16)sum;
 }
 
-/* What changes in a sum when `from` becomes `to`. */
+/* The change of a sum when `from` becomes `to`. */
 static __always_inline __u32 csum_diff(__u32 from, __u32 to)
 {
 	return csum_add(~from, to);

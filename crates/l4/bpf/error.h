@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Turns a packet that goes no further into the ICMP error that says why. One that the next link cannot carry: with the link's MTU (RFC 1191, RFC 8201),
- * since a connection stands still at its first full segment without it. One whose TTL ends here: traceroute lives on that. One for a port that nobody
- * serves. The error comes from the address that the packet was sent to, which its sender knows how to reach.
+ * Turns a packet that cannot be forwarded into an ICMP error that says why. If the next link cannot carry it, the error has the link's MTU
+ * (RFC 1191, RFC 8201), because a connection would stall at its first full segment without it. If its TTL ends here, traceroute depends on
+ * the error. The third case is a UDP port that nothing serves. The error comes from the address that the packet was sent to, which its
+ * sender can reach.
  *
- * Only packets without IP options or extension headers are answered, and of a datagram in fragments only the first; others are dropped, and counted all the same.
+ * Only packets without IP options or extension headers are answered, and only the first fragment of a datagram. Others are dropped, and
+ * counted as well.
  */
 #ifndef LB_ERROR_H
 #define LB_ERROR_H
 
 #include "answer.h"
 
-#define QUOTED_L4_MAX 20u /* of the packet: a TCP header, or a UDP header and some */
+#define QUOTED_L4_MAX 20u /* of the packet: a TCP header, or a UDP header and some data */
 
 struct error_ipv4 {
 	struct iphdr ip;
@@ -39,15 +41,16 @@ static __always_inline __u32 error_kind(const struct packet *packet)
 	}
 }
 
-/* Cuts the packet after what is quoted, and makes room for a new IP and an ICMP header before it. */
+/* Truncates the packet after the quoted part, and makes room for a new IP header and an ICMP header before it. */
 static __always_inline bool error_reshape(struct __sk_buff *skb, __u32 quoted_end, __u32 room)
 {
 	return bpf_skb_change_tail(skb, quoted_end, 0) == 0 && bpf_skb_adjust_room(skb, (__s32)room, BPF_ADJ_ROOM_MAC, 0) == 0;
 }
 
 /*
- * The sum of the ICMP message. Where the sum of the quoted segment is left to the hardware, it will come to stand in its field before this packet is
- * on a wire: together they then sum to nothing, so the segment is left out here (and its field is zero, see error_send).
+ * The checksum of the ICMP message. If the checksum of the quoted segment is left to the hardware, the hardware fills its field before this
+ * packet is on a wire. The segment and its checksum then sum to zero, so the segment is left out here (and its field is zero, see
+ * error_send).
  */
 static __always_inline __u16 error_check(__u32 sum, const __u32 *icmp, const __u32 *quoted, __u32 header_words, bool partial)
 {
@@ -120,7 +123,7 @@ static __always_inline bool error_send(struct __sk_buff *skb, const struct packe
 
 	if (header != (packet->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) || packet->fragment == FRAGMENT_LATER)
 		return false;
-	/* A short datagram is quoted with zeros behind it, which nobody reads: its header says where it ends. */
+	/* A short datagram is quoted with zeros after it, which receivers ignore: its header says where it ends. */
 	if (packet->l4_len < QUOTED_L4_MAX && bpf_skb_change_tail(skb, packet->l4 + QUOTED_L4_MAX, 0))
 		return false;
 	partial = checksum_is_partial(skb, offset);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The stages that few packets see, each verified apart from its callers; and the last one: what was decided becomes what the kernel is told. */
+/* The stages that few packets reach, each verified apart from its callers, and the last stage, which turns the decision into a return code
+ * for the kernel. */
 #ifndef LB_FINISH_H
 #define LB_FINISH_H
 
@@ -38,7 +39,7 @@ GLOBAL int lb_special_dry(struct __sk_buff *skb, struct packet *packet)
 	return outcome;
 }
 
-/* A packet that changes its flow. LB_CONTINUE: there is a flow; LB_OPEN: there is none (any more). */
+/* Handles a packet that changes its flow. LB_CONTINUE: there is a flow; LB_OPEN: there is none (any more). */
 static __always_inline enum lb_outcome event(struct __sk_buff *skb, struct packet *packet, __u32 now, const bool dry)
 {
 	enum lb_outcome outcome = conntrack_event(skb, packet, now, dry);

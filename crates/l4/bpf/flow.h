@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* How a flow lives: what its packets make of its state, and how long it may be silent. Pure. */
+/* The life of a flow: how its packets change its state, and how long it may be silent. Pure. */
 #ifndef LB_FLOW_H
 #define LB_FLOW_H
 
 #include "packet.h"
 
-/* Above the high-water mark of the table. A SYN or a FIN is answered within a second or retransmitted; what has ended is mostly not heard again. */
+/* Above the high-water mark of the table. A SYN or a FIN is answered or retransmitted within a second, and a flow that has ended mostly
+ * gets no more packets. */
 #define PRESSURE_SYN_S 3u
 #define PRESSURE_CLOSING_S 0u
-/* dsr: only the client is seen. After its FIN the endpoint may still send for a while, which only the client's ACKs tell of (IPVS waits as long). */
+/* dsr: only the client is seen. After its FIN the endpoint may still send for a while, which only the client's ACKs show (IPVS waits as
+ * long). */
 #define DSR_FIN_S 120u
 /*
- * Both have sent FIN, and the second is not acknowledged: what was sent last may be lost on its way, and comes again. The gap between two tries doubles (RFC 6298,
- * 5.5); 60 s is nf_conntrack's CLOSE_WAIT.
+ * Both have sent FIN, and the second is not acknowledged: the last packet may be lost on its way and sent again. The gap between two tries
+ * doubles (RFC 6298, 5.5); 60 s is nf_conntrack's CLOSE_WAIT.
  */
 #define LAST_ACK_S 60u
-/* A direction whose twin is gone, or not made yet. */
+/* A direction whose twin is gone, or does not exist yet. */
 #define ORPHAN_S 2u
 
 /* The first segment of a connection. */
@@ -45,19 +47,19 @@ static __always_inline __u32 tcp_step(__u8 flags, __u32 mine, __u32 twin)
 		add |= LB_SEEN_FIN;
 	if (((mine | add) & LB_SEEN_FIN) && (twin & LB_SEEN_FIN))
 		add |= LB_CLOSING | ((mine & LB_SEEN_FIN) ? 0 : LB_FIN_LAST);
-	/* Sequence numbers are not followed: it may acknowledge what was sent before the FIN. */
+	/* Sequence numbers are not tracked, so it may acknowledge something that was sent before the FIN. */
 	if ((twin & LB_FIN_LAST) && (flags & (TCP_ACK | TCP_FIN | TCP_SYN)) == TCP_ACK)
 		add |= LB_ENDED;
 	return add;
 }
 
-/* What the first packet of a flow makes of it. A flow that is made again in its middle has seen ACK. */
+/* The initial state of a flow after its first packet. A flow that is recreated in the middle of a connection has seen ACK. */
 static __always_inline __u32 flow_begin(__u8 proto, __u8 tcp_flags)
 {
 	return LB_COUNTED | (proto == IPPROTO_TCP ? tcp_step(tcp_flags, 0, 0) & ~LB_CLOSING : LB_SEEN_ACK);
 }
 
-/* The client has acknowledged, and the endpoint has said something (dsr: nobody can know). */
+/* The client has acknowledged, and the endpoint has sent something (dsr: this is not visible). */
 static __always_inline bool flow_is_established(__u32 mine, __u32 twin, bool dsr)
 {
 	return (mine & LB_SEEN_ACK) && (dsr || (twin & (LB_SEEN_SYN | LB_SEEN_ACK)));
@@ -82,7 +84,7 @@ static __always_inline __u32 flow_life_s(const struct lb_vip *vip, __u32 mine, _
 	return pressure && vip->syn_s > PRESSURE_SYN_S ? PRESSURE_SYN_S : vip->syn_s;
 }
 
-/* Silent for longer than `life_s`. The clock may lag behind a packet of another CPU: what was touched in the future is not old. */
+/* Silent for longer than `life_s`. The clock may lag behind a packet of another CPU: a flow that was touched in the future is not old. */
 static __always_inline bool is_silent(__u32 now_s, __u32 touched_s, __u32 life_s)
 {
 	__s32 age_s = (__s32)(now_s - touched_s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The way out: which interface, by which next hop, and whether the packet fits. */
+/* The way out: the interface, the next hop, and whether the packet fits. */
 #ifndef LB_FORWARD_H
 #define LB_FORWARD_H
 
@@ -10,9 +10,9 @@
 #define LB_AF_INET6 10
 
 /*
- * Is the next hop the other end of this veth? bpf_redirect_peer leaves the link-layer addresses as they were. An interface takes such a frame for its own
- * all the same, but a bridge, a macvlan or a virtual machine behind it does not: packets for those go by the neighbour table. So does a packet whose
- * neighbour is not known yet.
+ * Is the next hop the other end of this veth? bpf_redirect_peer leaves the link-layer addresses unchanged. An interface still accepts such
+ * a frame, but a bridge, a macvlan or a virtual machine behind it does not, so packets for those use the neighbour table. So does a packet
+ * whose neighbour is not known yet.
  */
 static __always_inline bool is_peer(const struct lb_interface *interface, const __u8 *mac)
 {
@@ -23,14 +23,14 @@ static __always_inline bool is_peer(const struct lb_interface *interface, const 
 	return (interface->flags & LB_INTERFACE_PEER) && !differs;
 }
 
-/* Asks the host's routes. `iif`: where the packet comes in; that interface must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. */
+/* Looks up the host's routes. `iif` is the interface of arrival. It must forward (net.ipv4.conf.*.forwarding), or the lookup refuses. */
 static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const __u32 *saddr, const __u32 *daddr, __u8 proto,
 				      __u32 iif)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = iif;
 	fib->l4_protocol = proto;
-	/* Not a length: it makes the lookup tell the route's MTU, which counts beside the interface's (kernel 5.12). */
+	/* Not a length: it makes the lookup return the route's MTU, which matters in addition to the interface's (kernel 5.12). */
 	fib->tot_len = 1;
 	if (address_is_ipv4(daddr)) {
 		fib->family = LB_AF_INET;
@@ -44,13 +44,13 @@ static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_look
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
 }
 
-/* Whether the neighbour is known is bpf_redirect_neigh's business, which can ask for it. The interface is told all the same (kernel 5.10). */
+/* bpf_redirect_neigh resolves an unknown neighbour. The lookup returns the interface anyway (kernel 5.10). */
 static __always_inline bool is_way(long result)
 {
 	return result == BPF_FIB_LKUP_RET_SUCCESS || result == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
-/* The interface by which the host would send a packet that has come in here on to this address. 0: by none. */
+/* The interface by which the host would forward a packet from this interface to this address. 0: none. */
 static __always_inline __u32 route_interface(struct __sk_buff *skb, const __u32 *daddr, __u8 proto)
 {
 	const __u32 any[4] = { 0 };
@@ -60,8 +60,9 @@ static __always_inline __u32 route_interface(struct __sk_buff *skb, const __u32 
 }
 
 /*
- * Asks the host's routes, so that what an operator does with `ip route` holds here too, and writes the way into the flow. False: no way, and the flow is as it
- * was. A flow in use may be read half-written by another CPU: one packet goes the wrong way, as packets do when a route changes.
+ * Looks up the host's routes, so that `ip route` has its usual effect here too, and writes the result into the flow. False: no route, and
+ * the flow is unchanged. Another CPU may read a flow in use half-written: one packet then goes the wrong way, as happens when a route
+ * changes.
  */
 static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, const __u32 *daddr, __u8 proto, __u32 iif, struct lb_flow *flow)
 {
@@ -89,7 +90,7 @@ static __always_inline bool route(struct __sk_buff *skb, const __u32 *saddr, con
 	return true;
 }
 
-/* The interface takes the packet as it is now. The kernel writes the link-layer addresses; the other end of a veth ignores them (see is_peer). */
+/* Passes the packet to the interface. The kernel writes the link-layer addresses; the other end of a veth ignores them (see is_peer). */
 static __always_inline bool hand_over(const struct lb_flow *flow)
 {
 	struct bpf_redir_neigh neighbour;
@@ -107,7 +108,7 @@ static __always_inline bool hand_over(const struct lb_flow *flow)
 	return bpf_redirect_neigh(flow->ifindex, &neighbour, sizeof(neighbour), 0) == TC_ACT_REDIRECT;
 }
 
-/* Layer 3 bytes of the packet, or of the longest segment it will be cut into. */
+/* Layer 3 bytes of the packet, or of the longest segment that it will be cut into. */
 static __always_inline __u32 wire_len(const struct __sk_buff *skb, const struct packet *packet)
 {
 	if (skb->gso_size)
@@ -115,13 +116,13 @@ static __always_inline __u32 wire_len(const struct __sk_buff *skb, const struct 
 	return skb->len - packet->l3;
 }
 
-/* A tag belongs to the link that the packet came by. */
+/* Removes a VLAN tag, which belongs to the link that the packet came by. */
 static __always_inline bool strip_vlan(struct __sk_buff *skb, struct packet *packet)
 {
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
 		return false;
 	for (int i = 0; i < VLAN_TAGS_MAX && i < packet->vlan_tags; i++) {
-		/* One that the kernel has moved out of the packet after the last was popped counts as well; popping none is no error. */
+		/* Also counts a tag that the kernel has moved out of the packet after the last one was popped; popping none is no error. */
 		if (bpf_skb_vlan_pop(skb))
 			return false;
 	}
@@ -132,9 +133,9 @@ static __always_inline bool strip_vlan(struct __sk_buff *skb, struct packet *pac
 }
 
 /*
- * Would the host's own stack take the packet with its new source, and fragment it? It takes none from an address that it has itself, and goes by rp_filter for
- * the others. Those that it would not take are answered as if they had DF set: a sender that fragments datagrams, or follows the path's MTU, then
- * sends smaller packets.
+ * Would the host's own stack accept the packet with its new source, and fragment it? It accepts none from an address that it has itself,
+ * and applies rp_filter to the others. Packets that it would not accept are answered as if they had DF set: a sender that fragments
+ * datagrams, or follows the path's MTU, then sends smaller packets.
  */
 static __always_inline bool stack_takes(struct __sk_buff *skb, const struct lb_flow *flow, __u8 proto)
 {
@@ -147,7 +148,7 @@ static __always_inline bool stack_takes(struct __sk_buff *skb, const struct lb_f
 		return true;
 	address_copy(source.addr, flow->saddr);
 	address = bpf_map_lookup_elem(&lb_addresses, &source);
-	if (!address || (address->flags & LB_ADDRESS_HOST)) /* full_nat speaks from addresses of this host */
+	if (!address || (address->flags & LB_ADDRESS_HOST)) /* full_nat uses addresses of this host */
 		return false;
 	interface = bpf_map_lookup_elem(&lb_interfaces, &ifindex);
 	if (!interface || !(interface->flags & (LB_INTERFACE_STRICT | LB_INTERFACE_LOOSE)))
@@ -161,7 +162,7 @@ GLOBAL int lb_stack_takes(struct __sk_buff *skb, struct lb_flow *flow, __u32 pro
 	return flow && stack_takes(skb, flow, (__u8)proto);
 }
 
-/* Checks that it may leave, rewrites it, and sends it on its flow's way. */
+/* Checks that the packet may leave, rewrites it, and sends it along its flow's route. */
 static __always_inline enum lb_outcome forward(struct __sk_buff *skb, struct packet *packet, struct lb_flow *flow, const bool dry)
 {
 	enum lb_outcome outcome = LB_FORWARD;

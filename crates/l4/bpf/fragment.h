@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Fragments: the first carries the ports, and the others are told them. Nothing is put together or held back: one that comes before its first is
- * dropped, as the datagram is for a host that waits for it in vain; or goes to this host's own stack, if the address is the host's.
+ * Fragments: the first has the ports, and the others get them from it. Nothing is reassembled or held back. A fragment that arrives before
+ * the first is dropped, just as its datagram is by a host that never gets a fragment; if the address is the host's, it goes to the host's
+ * own stack.
  */
 #ifndef LB_FRAGMENT_H
 #define LB_FRAGMENT_H
@@ -17,7 +18,7 @@ static __always_inline void fragment_key(struct lb_fragment_key *key, const stru
 	key->proto = packet->key.proto;
 }
 
-/* Remembers the ports, for datagrams that are ours. The flow may be about to be made. */
+/* Remembers the ports of datagrams that are ours. The flow may not exist yet. */
 static __always_inline enum lb_outcome fragment_first(struct packet *packet, const bool dry)
 {
 	struct lb_fragment ports = { .sport = packet->key.sport, .dport = packet->key.dport };

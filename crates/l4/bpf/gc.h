@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Forgets flows of which neither direction has been heard for as long as the vip allows. User space turns the pages of the table and names those that
- * have been silent, some hundreds at a time, so that a table of millions holds up neither its thread nor this CPU; whether they are over is decided
- * here, by both directions as they are now.
+ * Forgets flows if neither direction has been heard for as long as the vip allows. User space reads the table page by page and passes the
+ * silent ones here, some hundreds at a time, so that a table of millions blocks neither its thread nor this CPU. Whether a flow is over is
+ * decided here, from both directions in their current state.
  *
- * When user space is gone, nobody turns pages: then the packet that finds the table full sweeps it, all at once.
+ * If user space is gone, nothing reads the table. Then a packet that finds the table full sweeps it, all at once.
  *
- * A TCP connection that was idle for too long ends in two steps, so that neither side keeps half of it. The first collection marks it, and user space makes
- * both sides show themselves (reset.rs): what they send is answered by a RST (conntrack_timed_out). A later collection forgets it.
+ * A TCP connection that was idle for too long ends in two steps, so that neither side keeps half of it. The first collection marks it, and
+ * user space makes both sides send a packet (reset.rs), which is answered by an RST (conntrack_timed_out). A later collection forgets it.
  *
- * The client's entry decides for both. An entry of replies is looked at for itself only when its twin is gone.
+ * The client's entry decides for both. An entry of replies is only judged itself when its twin is gone.
  */
 #ifndef LB_GC_H
 #define LB_GC_H
@@ -19,7 +19,7 @@
 struct collection {
 	struct lb_gc_context counts;
 	__u32 pressure;
-	/* Of a sweep: entries met so far, the first that it judges, and the first that it does not. */
+	/* In a sweep: entries seen so far, the first to judge, and the first not to judge. */
 	__u32 met;
 	__u32 first;
 	__u32 end;
@@ -41,7 +41,7 @@ static __always_inline bool gc_is_over(const struct lb_flow *flow, const struct 
 	return is_silent(now, flow->touched_s, life_s) && (!twin || is_silent(now, twin->touched_s, life_s));
 }
 
-/* A TCP connection of which both sides think that it is open. Under pressure room is worth more than a RST. */
+/* A TCP connection that both sides consider open. Under pressure, room is worth more than an RST. */
 static __always_inline bool gc_is_open(__u8 proto, const struct lb_flow *flow, const struct lb_flow *twin, const struct collection *collection)
 {
 	struct lb_vip *vip = vip_at(flow->vip);
@@ -57,7 +57,7 @@ static __always_inline void gc_end(struct lb_flow *flow, __u32 now)
 	conntrack_release(flow);
 }
 
-/* 1 ends the walk over the keys. */
+/* Returning 1 ends the walk over the keys. */
 static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct collection *collection)
 {
 	struct lb_flow_key other;
@@ -92,16 +92,18 @@ static long gc_key(void *map, __u32 *index, struct lb_flow_key *key, struct coll
 	return 0;
 }
 
-/* Seconds without a collection, after which user space is thought gone. It begins one every two seconds; of a million flows, one takes some seconds more. */
+/* Seconds without a collection, after which user space counts as gone. It begins one every two seconds; with a million flows, one takes
+ * some seconds longer. */
 #define COLLECTOR_GONE_S 30u
-/* Between two sweeps: the pace of user space. */
+/* Between two sweeps: the interval of user space. */
 #define SWEEP_EVERY_S 2u
-/* Judged by one sweep: a table of the default size. The packet that sweeps waited 0.3 s for that, on a busy virtual machine. */
+/* The entries that one sweep judges: a table of the default size. The packet that triggered the sweep waited 0.3 s for it, on a busy
+ * virtual machine. */
 #define SWEEP_ENTRIES_MAX 131072u
 
 /*
- * Removes this entry alone, not its twin: the walk stands on an entry, and may stand on no other than this when it goes on. The twin is met later in this walk, or
- * is an orphan in the next.
+ * Removes only this entry and not its twin: the walk stands on an entry, and only that one may disappear. The twin is seen later in this
+ * walk, or is an orphan in the next.
  */
 static long gc_entry(void *map, struct lb_flow_key *key, struct lb_flow *flow, struct collection *collection)
 {
@@ -127,8 +129,8 @@ static long gc_entry(void *map, struct lb_flow_key *key, struct lb_flow *flow, s
 }
 
 /*
- * The table is full, and user space has long not been heard of: forgets what is over, as if under pressure. Only one CPU does it. The next sweep of a large
- * table passes over what this one has judged: a walk cannot begin in the middle.
+ * The table is full, and user space has been silent for long: forgets flows that are over, as if under pressure. Only one CPU does it. The
+ * next sweep of a large table skips what this one has judged, because a walk cannot begin in the middle.
  */
 static __always_inline void gc_sweep(__u32 now)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * ICMP: echo to a vip is answered, and an error goes to whom it concerns, translated. An error quotes the packet as it left here; the one who sent
- * that packet knows it by the addresses and ports that it had before. Path MTU discovery hangs on this.
+ * ICMP: echo to a vip is answered, and an error is translated and sent to the host that it concerns. An error quotes the packet as it left
+ * here, but the sender of that packet knows it by its original addresses and ports. Path MTU discovery depends on this.
  */
 #ifndef LB_ICMP_H
 #define LB_ICMP_H
@@ -27,7 +27,7 @@ static __always_inline bool icmp_is_echo(const struct packet *packet)
 	return packet->icmp_code == 0 && packet->icmp_type == (packet->ipv6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST);
 }
 
-/* The addresses change places, which no checksum sees, and the packet goes back. */
+/* Swaps the addresses, which does not change any checksum, and sends the packet back. */
 static __always_inline enum lb_outcome icmp_turn(struct __sk_buff *skb, struct packet *packet)
 {
 	struct ipv6hdr *ip6;
@@ -53,8 +53,8 @@ static __always_inline enum lb_outcome icmp_turn(struct __sk_buff *skb, struct p
 }
 
 /*
- * The request becomes the reply. Its first fragment does, too: the checksum is that of the whole message, in which only the type changes. The others
- * are turned as they come.
+ * The request becomes the reply. This also works for its first fragment: the checksum is that of the whole message, in which only the type
+ * changes. The other fragments are sent back as they arrive.
  */
 static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct packet *packet)
 {
@@ -67,7 +67,7 @@ static __always_inline enum lb_outcome icmp_echo(struct __sk_buff *skb, struct p
 	return icmp_turn(skb, packet);
 }
 
-/* A 16-bit field of the quoted packet, and what its change does to the sum of the whole. */
+/* Writes a 16-bit field of the quoted packet, and updates the difference of the whole sum. */
 static __always_inline bool quoted_store(struct __sk_buff *skb, __u32 offset, __u16 value, __u32 *diff)
 {
 	__u16 old;
@@ -78,7 +78,7 @@ static __always_inline bool quoted_store(struct __sk_buff *skb, __u32 offset, __
 	return bpf_skb_store_bytes(skb, offset, &value, sizeof(value), 0) == 0;
 }
 
-/* The quoted checksum, where the quotation reaches as far: nobody need verify it, but a NAT further on will go by it. */
+/* Updates the quoted checksum, if the quotation includes it: receivers need not verify it, but a NAT further on relies on it. */
 static __always_inline void quoted_checksum(struct __sk_buff *skb, const struct packet *quoted, const struct lb_flow *flow, __u32 *diff)
 {
 	__u32 offset = quoted->l4 + (quoted->key.proto == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
@@ -92,8 +92,8 @@ static __always_inline void quoted_checksum(struct __sk_buff *skb, const struct 
 }
 
 /*
- * The quoted packet becomes what its sender sent: the flow's tuple, turned round. The sum of the addresses' differences does not depend on which is
- * source and which destination, so those of the flow serve. Adds to *diff what the ICMP checksum must take up.
+ * Restores the quoted packet to what its sender sent: the flow's tuple reversed. The sum of the differences of the addresses is the same in
+ * both directions, so that of the flow is used. Adds to *diff what the ICMP checksum must take up.
  */
 static __always_inline bool quoted_rewrite(struct __sk_buff *skb, const struct packet *quoted, const struct lb_flow *flow, __u32 *diff)
 {
@@ -115,7 +115,8 @@ static __always_inline bool quoted_rewrite(struct __sk_buff *skb, const struct p
 	       bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, daddr), &flow->saddr[3], 4, 0) == 0;
 }
 
-/* The header around it: to whom it concerns; and from the vip where it came from the endpoint itself, from the router that it came from else. */
+/* Rewrites the outer header. The destination is the host that the error concerns. The source is the vip if the error came from the endpoint
+ * itself, and otherwise the router that sent it. */
 static __always_inline bool outer_rewrite(struct __sk_buff *skb, const struct packet *packet, const struct lb_flow *flow,
 					  const __u32 *flow_saddr)
 {
@@ -127,7 +128,7 @@ static __always_inline bool outer_rewrite(struct __sk_buff *skb, const struct pa
 	outer.addr_diff = csum_diff_address(csum_diff_address(0, packet->key.saddr, outer.saddr), packet->key.daddr, outer.daddr);
 	if (!packet->ipv6)
 		return rewrite_ipv4(skb, packet, &outer, true);
-	/* ICMPv6 sums the pseudo header, ICMP does not. */
+	/* The ICMPv6 checksum includes the pseudo header, ICMP's does not. */
 	return rewrite_ipv6(skb, packet, &outer, true) &&
 	       checksum_addresses(skb, check, outer.addr_diff, 0, true);
 }
@@ -167,7 +168,7 @@ GLOBAL int lb_walk_quoted(struct __sk_buff *skb, struct packet *quoted, __u32 st
 	return walk_quoted(&cursor, quoted, ipv6);
 }
 
-/* Finds the flow whose packet is quoted: the one that goes the error's way. */
+/* Finds the flow of the quoted packet: the one in the direction of the error. */
 static __always_inline enum lb_outcome icmp_error(struct __sk_buff *skb, struct packet *packet, const bool dry)
 {
 	struct packet quoted;
@@ -202,7 +203,7 @@ static __always_inline enum lb_outcome icmp(struct __sk_buff *skb, struct packet
 	if (packet->fragment == FRAGMENT_LATER) {
 		enum lb_outcome outcome = fragment_later(packet);
 
-		/* Known: of an echo request whose first fragment was answered. */
+		/* Known: a fragment of an echo request whose first fragment was answered. */
 		return outcome == LB_CONTINUE ? (dry ? LB_ANSWER : icmp_turn(skb, packet)) : outcome;
 	}
 	if (icmp_is_error(packet) && packet->fragment == FRAGMENT_NONE)

@@ -61,5 +61,6 @@ int lb_gc(struct lb_gc_context *context)
 	return gc_run(context);
 }
 
-/* bpf_for_each_map_elem, bpf_fib_lookup and bpf_redirect_neigh are for programs that may be GPL. */
+/* bpf_for_each_map_elem, bpf_fib_lookup and bpf_redirect_neigh are only available to GPL-compatible
+ * programs. */
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

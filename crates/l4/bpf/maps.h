@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Every map of the data plane, and nothing else. The layouts of keys and values are in abi.h.
+ * All maps of the data plane, and nothing else. abi.h has the layouts of keys and values.
  *
- * All are preallocated: a packet never waits for memory, and a full table is a counted verdict. The table of flows is a plain hash, since an LRU
- * would evict live connections that somebody else's flood pushes out. What may be forgotten without breaking a connection is an LRU.
+ * All are preallocated: a packet never waits for memory, and a full table is a counted verdict. The table of flows is a plain hash, because
+ * in an LRU a flood could evict live connections. Data that can be forgotten without breaking a connection is in an LRU.
  */
 #ifndef LB_MAPS_H
 #define LB_MAPS_H
 
 #include "abi.h"
 
-#define LB_CLIENTS_MAX 65536u   /* clients whose affinity, and whose rate, is remembered: the least recent are forgotten */
-#define LB_FRAGMENTS_MAX 16384u /* datagrams in fragments, under way at once */
+#define LB_CLIENTS_MAX 65536u   /* clients whose affinity and rate are remembered: the least recent ones are forgotten */
+#define LB_FRAGMENTS_MAX 16384u /* fragmented datagrams in progress at once */
 #define LB_SOURCES_MAX 65536u   /* prefixes in the allow and deny lists of all vips */
 #define LB_INTERFACES_MAX 4096u
 
@@ -23,7 +23,7 @@ struct {
 	__type(value, struct lb_flow);
 } lb_flows SEC(".maps");
 
-/* One port of an address: the index of its vip. Ports in ranges are in lb_addresses. */
+/* One port of an address: the index of its vip. lb_addresses has ports in ranges. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LB_VIPS_MAX);
@@ -38,7 +38,7 @@ struct {
 	__type(value, struct lb_vip);
 } lb_vips SEC(".maps");
 
-/* Every address of any vip: whether it answers to echo, and its port ranges. */
+/* Every address of any vip: whether to answer echo, and its port ranges. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LB_VIPS_MAX);
@@ -46,7 +46,7 @@ struct {
 	__type(value, struct lb_address);
 } lb_addresses SEC(".maps");
 
-/* A vip's table: each slot is an index in lb_endpoints. Replacing the inner map changes all of it at once. */
+/* A vip's table: each slot is an index in lb_endpoints. Replacing the inner map changes the whole table at once. */
 struct lb_table {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -62,7 +62,7 @@ struct {
 	__array(values, struct lb_table);
 } lb_tables SEC(".maps");
 
-/* Where the round of each vip stands. Shared by the CPUs, so that the order is exact. */
+/* The cursor of each vip's round. The CPUs share it, so that the order is exact. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LB_VIPS_MAX);
@@ -137,7 +137,7 @@ struct {
 	__type(value, struct lb_pool);
 } lb_pools SEC(".maps");
 
-/* full_nat: how many source ports have been tried towards each endpoint. Index as lb_endpoints. */
+/* full_nat: how many source ports have been tried for each endpoint. Index as lb_endpoints. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LB_ENDPOINTS_MAX);
@@ -145,7 +145,7 @@ struct {
 	__type(value, __u32);
 } lb_port_turns SEC(".maps");
 
-/* By ifindex. An interface that is missing here is reached through its neighbour table, and its MTU is unknown. */
+/* By ifindex. An interface that is missing here is reached through the neighbour table, and its MTU is unknown. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, LB_INTERFACES_MAX);
@@ -160,7 +160,7 @@ struct {
 	__type(value, struct lb_shared);
 } lb_shared SEC(".maps");
 
-/* Entries of lb_flows that lb_gc is to judge. One run at a time. */
+/* Entries of lb_flows that lb_gc should judge. One run at a time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LB_GC_KEYS_MAX);
@@ -168,7 +168,7 @@ struct {
 	__type(value, struct lb_flow_key);
 } lb_gc_keys SEC(".maps");
 
-/* What lb_trace found. One question at a time: user space holds a lock around it. */
+/* The result of lb_trace. One trace at a time: user space holds a lock around it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -176,7 +176,8 @@ struct {
 	__type(value, struct lb_trace);
 } lb_traces SEC(".maps");
 
-/* Where flows are put together: the pair does not fit the stack. Nothing else runs on a CPU between two lines of a program at this hook. */
+/* Where flows are assembled, because the pair does not fit on the stack. Nothing else runs on a CPU between two lines of a program at this
+ * hook. */
 struct lb_scratch {
 	struct lb_flow flow;
 	struct lb_flow reply;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The first packet of a flow: is it a beginning, may it be one, and which endpoint takes it. */
+/* The first packet of a flow: is it a beginning, may it begin a flow, and which endpoint takes it. */
 #ifndef LB_OPEN_H
 #define LB_OPEN_H
 
 #include "create.h"
 #include "vip.h"
 
-/* Verified once each, apart from their callers: that keeps the sum of all paths small (global functions, kernel 5.6). */
+/* Each is verified once, apart from its callers, which keeps the number of paths small (global functions, kernel 5.6). */
 GLOBAL int lb_create(struct __sk_buff *skb, struct packet *packet, __u32 endpoint)
 {
 	return packet ? flow_create(skb, packet, endpoint, false) : LB_DROP;
@@ -27,7 +27,7 @@ GLOBAL int lb_pick_dry(struct packet *packet, __u32 attempt, __u32 now)
 	return packet ? pick(packet, attempt, now, true) : ENDPOINT_NONE;
 }
 
-/* Has this host a connection with the packet's addresses and ports? */
+/* Does this host have a connection with the packet's addresses and ports? */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct bpf_sock_tuple tuple;
@@ -56,8 +56,9 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
 }
 
 /*
- * No vip has the port. Where the address is a vip's, and the host's routes would send the packet back by the interface that it came from, a router and this
- * host would pass it to each other until its TTL ends. So it is answered here. All else is for the host's own stack.
+ * No vip has the port. If the address belongs to a vip, and the host's routes would send the packet back by the interface that it came
+ * from, a router and this host would send it back and forth until its TTL ends. So it is answered here. Everything else is for the host's
+ * own stack.
  */
 static __always_inline enum lb_outcome no_vip(struct __sk_buff *skb, struct packet *packet)
 {
@@ -86,7 +87,7 @@ static __always_inline bool may_take_up(const struct packet *packet, const struc
 	return is_consistent(vip) && (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
 }
 
-/* A segment of no flow, to an address that this host has: of a connection of the host's own, or one that its stack answers by a RST itself. */
+/* A segment of no flow, to an address of this host: it may belong to a connection of the host's own, or its stack answers it with an RST. */
 static __always_inline bool is_of_this_host(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip)
 {
 	struct lb_address *address = vip_address(packet);
@@ -107,14 +108,14 @@ static __always_inline enum lb_outcome open_is_allowed(struct __sk_buff *skb, st
 		return LB_CONTINUE;
 	if (is_of_this_host(skb, packet, vip))
 		return LB_PASS;
-	if (packet->tcp_flags & TCP_RST) /* never answered by another (RFC 9293, 3.10.7.1) */
+	if (packet->tcp_flags & TCP_RST) /* never answered by another RST (RFC 9293, 3.10.7.1) */
 		return drop(packet, LB_REASON_no_flow);
 	if (may_take_up(packet, vip))
 		return LB_CONTINUE;
 	return answer(packet, ANSWER_RST, LB_REASON_no_flow);
 }
 
-/* Chooses until an endpoint is found that can take it. */
+/* Chooses until it finds an endpoint that can take it. */
 static __always_inline enum lb_outcome open_at_endpoint(struct __sk_buff *skb, struct packet *packet, const struct lb_vip *vip, __u32 now,
 							const bool dry)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What a packet is: a bounded walk from the Ethernet header to the ports. Pure. It decides nothing, and it believes no length that the
- * packet does not bear out.
+ * Reads a packet: a bounded walk from the Ethernet header to the ports. Pure. It decides nothing, and it trusts no length that the packet
+ * does not confirm.
  */
 #ifndef LB_PACKET_H
 #define LB_PACKET_H
@@ -17,16 +17,16 @@
 enum walk {
 	WALK_OK = 0,
 	WALK_OTHER,     /* neither TCP, UDP nor ICMP over IP */
-	WALK_SHORT,     /* ends before its headers do */
+	WALK_SHORT,     /* the packet ends before its headers do */
 	WALK_MALFORMED, /* contradicts itself */
 	WALK_LONGER,    /* has headers that this walk does not know */
 };
 
-/* How far a walk goes: known when it is compiled, so that what almost every packet is comes down to a few comparisons at fixed places. */
+/* How far a walk goes. It is known at compile time, so that nearly all packets need only a few comparisons at fixed offsets. */
 enum pace {
-	PACE_SHORT,  /* no VLAN tag, no IPv4 options, no IPv6 extension headers: else WALK_LONGER */
+	PACE_SHORT,  /* no VLAN tag, no IPv4 options, no IPv6 extension headers: otherwise WALK_LONGER */
 	PACE_FULL,   /* all of them */
-	PACE_QUOTED, /* in an ICMP error, cut after 8 bytes of layer 4 or more (RFC 792; RFC 4443 2.4 c): lengths say what was, not what is */
+	PACE_QUOTED, /* in an ICMP error, truncated after 8 or more bytes of layer 4 (RFC 792; RFC 4443 2.4 c): lengths describe the original packet */
 };
 
 enum fragment {
@@ -40,7 +40,7 @@ enum answer {
 	ANSWER_RST,
 	ANSWER_TOO_BIG,
 	ANSWER_TIME_EXCEEDED,
-	ANSWER_NO_PORT, /* nobody serves this port of UDP */
+	ANSWER_NO_PORT, /* nothing serves this UDP port */
 };
 
 struct packet {
@@ -59,7 +59,7 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 icmp_type;
 	__u8 icmp_code;
-	__u8 vlan_tags;     /* within the packet; one that hardware or kernel took off is in skb->vlan_tci */
+	__u8 vlan_tags;     /* within the packet; a tag that hardware or kernel removed is in skb->vlan_tci */
 	__u8 addressed;     /* 1: key.saddr and key.daddr are valid */
 	__u8 reason;        /* enum lb_reason */
 	__u8 answer;        /* enum answer */
@@ -72,7 +72,7 @@ struct cursor {
 	const __u8 *start;
 	const __u8 *pos;
 	const __u8 *end;
-	__u32 wire_len;     /* of the whole packet, of which [start, end) may be the linear beginning only */
+	__u32 wire_len;     /* of the whole packet; [start, end) may be only its linear beginning */
 };
 
 /* RFC 792, RFC 4443. <linux/icmp.h> cannot be included without a C library. */
@@ -103,7 +103,7 @@ static __always_inline __u32 cursor_offset(const struct cursor *cursor)
 	return (__u32)(cursor->pos - cursor->start);
 }
 
-/* The next `size` bytes, and steps over them. NULL when they are not there. */
+/* Returns the next `size` bytes and moves past them. NULL if they are not there. */
 static __always_inline const void *cursor_take(struct cursor *cursor, __u32 size)
 {
 	const __u8 *taken = cursor->pos;
@@ -157,7 +157,7 @@ static __always_inline enum walk walk_l4(struct cursor *cursor, struct packet *p
 	return pace != PACE_QUOTED && packet->l4_len < 8 ? WALK_MALFORMED : WALK_OK;
 }
 
-/* The length of the packet from layer 3 on. A header that says 0 leaves it to the wire: BIG TCP, RFC 2675. */
+/* The length of the packet from layer 3 on. If a header says 0, the length on the wire counts: BIG TCP, RFC 2675. */
 static __always_inline bool believed_len(const struct cursor *cursor, const struct packet *packet, __u32 said, __u32 *len)
 {
 	__u32 room = cursor->wire_len - packet->l3;
@@ -208,7 +208,7 @@ static __always_inline bool is_extension(__u8 next)
 	       next == IPPROTO_DSTOPTS || next == IPPROTO_AH;
 }
 
-/* One extension header (RFC 8200, 4). WALK_OK: `next` is what follows. */
+/* One extension header (RFC 8200, 4). WALK_OK: `next` is the following header. */
 static __always_inline enum walk walk_extension(struct cursor *cursor, struct packet *packet, __u8 next)
 {
 	const __u8 *head = cursor_take(cursor, 8);
@@ -221,14 +221,14 @@ static __always_inline enum walk walk_extension(struct cursor *cursor, struct pa
 		__u32 fragment = be16(*(const __u16 *)(head + 2));
 
 		packet->fragment_id = *(const __u32 *)(head + 4);
-		/* Neither offset nor more to come: an atomic fragment, whole in itself (RFC 6946). */
+		/* Neither an offset nor more fragments: an atomic fragment, complete in itself (RFC 6946). */
 		if (fragment >> 3)
 			packet->fragment = FRAGMENT_LATER;
 		else if (fragment & 1)
 			packet->fragment = FRAGMENT_FIRST;
 		return WALK_OK;
 	}
-	/* With segments left, the destination is not where it is going. */
+	/* With segments left, the destination address is not the final one. */
 	if (next == IPPROTO_ROUTING && head[3] != 0)
 		return WALK_OTHER;
 	/* AH counts in 4 bytes less two (RFC 4302, 2.2), the others in 8 less one. */
@@ -241,18 +241,18 @@ static __always_inline enum walk walk_extension(struct cursor *cursor, struct pa
 }
 
 /*
- * What comes next, and where, goes through the packet's fields from one header to the next: the verifier does not follow memory that is not its
- * stack, so that after one round it has seen them all. Followed in registers, six headers of five kinds are 15,625 ways.
+ * The position goes through the packet's fields from one header to the next. The verifier does not track memory outside its stack, so it
+ * has seen all states after one round. If it tracked them in registers, six headers of five kinds would give 15,625 paths.
  *
  * Unrolled for Linux 6.1, which refuses a loop whose last instruction falls through to its beginning ("back-edge from insn"), and clang 14
- * to 19 lay this one out so.
+ * to 19 produce such a loop here.
  */
 static __always_inline enum walk walk_extensions(struct cursor *cursor, struct packet *packet)
 {
 	__u32 start = cursor_offset(cursor);
 
 	packet->l4 = (__u16)start;
-#ifdef __clang__ /* gcc compiles this header for the unit tests, and warns of a pragma that it does not know. */
+#ifdef __clang__ /* gcc compiles this header for the unit tests, and warns about an unknown pragma. */
 #pragma unroll
 #endif
 	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
@@ -313,7 +313,7 @@ static __always_inline bool is_vlan(__u16 proto)
 	return proto == be16(ETH_P_8021Q) || proto == be16(ETH_P_8021AD);
 }
 
-/* From the Ethernet header on. All of `packet` but `vip` is zero before. */
+/* From the Ethernet header on. All of `packet` except `vip` must be zero before. */
 static __always_inline enum walk walk_ethernet(struct cursor *cursor, struct packet *packet, const enum pace pace)
 {
 	const struct ethhdr *eth = cursor_take(cursor, sizeof(*eth));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The first stage: packet.h's walk over the packet at hand. */
+/* The first stage: packet.h's walk over the current packet. */
 #ifndef LB_READ_H
 #define LB_READ_H
 
@@ -22,8 +22,8 @@ static __always_inline enum walk packet_walk(struct __sk_buff *skb, struct packe
 }
 
 /*
- * The whole walk, for the few packets that need it, headers in another page than the beginning among them. Verified apart from its caller, once
- * (a global function, kernel 5.6).
+ * The whole walk, for the few packets that need it, including those with headers outside the first page. Verified once, apart from its
+ * caller (a global function, kernel 5.6).
  */
 GLOBAL int lb_walk(struct __sk_buff *skb, struct packet *packet)
 {
@@ -35,16 +35,16 @@ GLOBAL int lb_walk(struct __sk_buff *skb, struct packet *packet)
 }
 
 /*
- * Is the frame for this interface? A switch that floods, and an interface in promiscuous mode, deliver frames for other hosts, too; if two balancers hear
- * them, both would answer. A frame with a VLAN tag is for the VLAN's own interface, where it comes by without its tag. A tag of VLAN 0 says
- * a priority and no VLAN (IEEE 802.1Q).
+ * Is the frame for this interface? A switch that floods, and an interface in promiscuous mode, also deliver frames for other hosts; if two
+ * balancers see them, both would answer. A frame with a VLAN tag is for the VLAN's own interface, where it arrives without its tag. A tag
+ * of VLAN 0 is a priority and not a VLAN (IEEE 802.1Q).
  */
 static __always_inline bool is_for_this_interface(const struct __sk_buff *skb)
 {
 	return skb->pkt_type == PACKET_HOST && !(skb->vlan_present && (skb->vlan_tci & VLAN_ID_MASK));
 }
 
-/* LB_CONTINUE: TCP, UDP or ICMP over IP, and its headers are whole. What is broken is dropped only when it is for a vip. */
+/* LB_CONTINUE: TCP, UDP or ICMP over IP, with complete headers. A broken packet is only dropped if it is for a vip. */
 static __always_inline enum lb_outcome packet_read(struct __sk_buff *skb, struct packet *packet, const bool dry)
 {
 	enum walk walk = packet_walk(skb, packet, PACE_SHORT);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Turns a segment into the RST that answers it, so that its sender learns at once what it would learn by timeout. The sequence number is one that
- * the sender must accept (RFC 9293, 3.10.7.1): its own ACK, or none and an ACK of all that it sent.
+ * Turns a segment into the RST that answers it, so that its sender learns at once what it would otherwise learn by timeout. The sequence
+ * number is one that the sender must accept (RFC 9293, 3.10.7.1): its own ACK, or none and an ACK of everything that it sent.
  */
 #ifndef LB_RESET_H
 #define LB_RESET_H
@@ -69,7 +69,7 @@ static __always_inline bool reset_send(struct __sk_buff *skb, const struct packe
 	reset_segment(&reset, &segment, packet);
 	reset.check = partial ? csum_fold(pseudo) :
 				(__u16)~csum_fold(csum_words(pseudo, (const __u32 *)&reset, sizeof(reset) / 4));
-	/* Also takes off what made it a packet of many segments. */
+	/* This also removes the GSO state of a packet of many segments. */
 	if (bpf_skb_change_tail(skb, l4 + sizeof(reset), 0))
 		return false;
 	if (bpf_skb_store_bytes(skb, l4, &reset, sizeof(reset), 0))

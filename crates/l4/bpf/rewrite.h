@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Addresses, ports, TTL and checksums, by the differences that the flow holds.
+ * Rewrites addresses, ports, TTL and checksums, by the differences that the flow holds.
  *
- * Headers are written in place, and checksums of layer 4 through the helper alone: whether the field holds the whole sum, the pseudo header's or
- * nothing, only the kernel knows (skb->ip_summed). The field of a packet that the sender's kernel left to the hardware holds the sum of the
- * pseudo header, so a difference of addresses counts and one of ports does not: hence two calls. In place costs a third of what
- * bpf_skb_store_bytes does; see docs/design/2026-11-21-packet-path.md.
+ * Headers are written in place, but checksums of layer 4 only through the helper: only the kernel knows whether the field holds the whole
+ * sum, the pseudo header's, or nothing (skb->ip_summed). If the sender's kernel left the checksum to the hardware, the field holds the sum
+ * of the pseudo header, so a difference of addresses counts and one of ports does not: hence two calls. Writing in place costs a third of
+ * bpf_skb_store_bytes; see docs/design/2026-11-21-packet-path.md.
  */
 #ifndef LB_REWRITE_H
 #define LB_REWRITE_H
@@ -15,7 +15,7 @@
 
 #define TCP_CHECK_OFFSET 16u
 #define UDP_CHECK_OFFSET 6u
-/* Kernel 6.16, and older ones that took it over. */
+/* Kernel 6.16, and older ones that backported it. */
 #define LB_F_IPV6 (1ull << 7)
 #define EINVAL_RESULT (-22)
 
@@ -62,15 +62,15 @@ static __always_inline bool rewrite_ipv6(struct __sk_buff *skb, const struct pac
 		__builtin_memcpy(&ip->daddr, flow->daddr, 16);
 	if (!hop)
 		return true;
-	/* No checksum of its own makes up for the change, so the sum that a device computed over the whole packet must follow. */
+	/* No checksum in the packet compensates this change, so the sum that a device computed over the whole packet must be updated. */
 	return bpf_skb_store_bytes(skb, packet->l3 + offsetof(struct ipv6hdr, hop_limit), &left, 1, BPF_F_RECOMPUTE_CSUM) == 0;
 }
 
 /*
- * Takes the difference of addresses into a checksum that sums the pseudo header. In IPv6 that field makes up for the addresses, so a sum that a device has
- * computed over the whole packet (CHECKSUM_COMPLETE) stays right: BPF_F_IPV6 tells the kernel so. One that does not know the flag takes the
- * difference out of that sum, as IPv4 needs it, and it is put back here; else the receiver finds the sum wrong, complains of the device ("hw csum failure")
- * and computes it again. Where there is no such sum, bpf_csum_update changes nothing.
+ * Applies the difference of addresses to a checksum that includes the pseudo header. In IPv6 that field compensates for the addresses, so a
+ * sum that a device has computed over the whole packet (CHECKSUM_COMPLETE) stays right: BPF_F_IPV6 tells the kernel so. A kernel that does
+ * not know the flag subtracts the difference from that sum, as IPv4 needs it, and it is added back here; otherwise the receiver finds the
+ * sum wrong, logs an error of the device ("hw csum failure") and computes it again. Without such a sum, bpf_csum_update changes nothing.
  */
 static __always_inline bool checksum_addresses(struct __sk_buff *skb, __u32 offset, __u32 diff, __u64 flags, bool ipv6)
 {
@@ -86,7 +86,7 @@ static __always_inline bool checksum_addresses(struct __sk_buff *skb, __u32 offs
 static __always_inline bool rewrite_checksum(struct __sk_buff *skb, const struct packet *packet, const struct lb_flow *flow)
 {
 	__u32 offset = packet->l4 + (packet->key.proto == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
-	/* A UDP checksum of 0 means none, and stays (RFC 768). */
+	/* A UDP checksum of 0 means that there is none, and stays (RFC 768). */
 	__u64 flags = packet->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
 
 	if ((flow->flags & (LB_FLOW_NEW_SADDR | LB_FLOW_NEW_DADDR)) &&
@@ -95,7 +95,7 @@ static __always_inline bool rewrite_checksum(struct __sk_buff *skb, const struct
 	return !flow->port_diff || bpf_l4_csum_replace(skb, offset, 0, flow->port_diff, flags) == 0;
 }
 
-/* `hop`: the TTL goes down here. False when the packet is shorter than it was, or cannot be written: it must not leave. */
+/* `hop`: decrements the TTL here. False if the packet is shorter than before or cannot be written: it must not leave. */
 static __always_inline bool rewrite(struct __sk_buff *skb, const struct packet *packet, const struct lb_flow *flow, bool hop)
 {
 	__u16 *ports;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which endpoint takes a new flow. Every algorithm looks into the vip's table, which user space has built with the weights in it; so the cost
- * does not grow with the number of endpoints.
+ * Chooses the endpoint of a new flow. Every algorithm uses the vip's table, which user space has built from the weights, so the cost does
+ * not grow with the number of endpoints.
  */
 #ifndef LB_SELECT_H
 #define LB_SELECT_H
@@ -9,7 +9,7 @@
 #include "choose.h"
 #include "verdict.h"
 
-/* Tries for one flow: an endpoint that died since the table was built, or whose tuple is taken, costs one. */
+/* Tries for one flow. An endpoint that died since the table was built, or whose tuple is taken, costs one. */
 #define ATTEMPTS_MAX 8u
 #define ENDPOINT_NONE LB_ENDPOINTS_MAX
 
@@ -25,7 +25,7 @@ static __always_inline bool endpoint_is_active(__u32 index)
 	return endpoint && endpoint->state == LB_ENDPOINT_ACTIVE;
 }
 
-/* Its flows are to end at once. */
+/* Its flows must end at once. */
 static __always_inline bool endpoint_is_down(__u32 index)
 {
 	struct lb_endpoint *endpoint = endpoint_at(index);
@@ -45,7 +45,7 @@ static __always_inline __u32 table_at(__u32 vip, __u32 slot)
 	void *table = bpf_map_lookup_elem(&lb_tables, &vip);
 	__u32 *endpoint = table ? bpf_map_lookup_elem(table, &slot) : NULL;
 
-	/* No such slot: the table has just become shorter than the vip says. Another try will do. */
+	/* No such slot: the table has just become shorter than the vip says. Another try will work. */
 	return endpoint ? *endpoint : ENDPOINT_NONE;
 }
 
@@ -74,11 +74,11 @@ static __always_inline __u32 pick_less_loaded(__u32 vip, __u32 slots)
 		return a;
 	if (!active_a || !endpoint_a || endpoint_a->state != LB_ENDPOINT_ACTIVE)
 		return b;
-	/* The table holds an endpoint as often as its weight, so the draw is weighted already; the comparison is by what is left to it. */
+	/* The table holds an endpoint as often as its weight, so the draw is already weighted; the comparison is by remaining capacity. */
 	return is_less_loaded(*active_b, endpoint_b->weight, *active_a, endpoint_a->weight) ? b : a;
 }
 
-/* The endpoint of this client's last flow, while it is remembered and takes flows. */
+/* The endpoint of this client's last flow, if it is remembered and still takes flows. */
 static __always_inline __u32 pick_again(const struct packet *packet, __u32 now)
 {
 	struct lb_client_key key = { .vip = packet->vip };
@@ -90,7 +90,7 @@ static __always_inline __u32 pick_again(const struct packet *packet, __u32 now)
 	if (!affinity || (__s32)(affinity->until_s - now) < 0)
 		return ENDPOINT_NONE;
 	endpoint = endpoint_at(affinity->endpoint);
-	/* The index may have been freed and given to another vip's endpoint since. */
+	/* The index may have been freed since and given to another vip's endpoint. */
 	return endpoint && endpoint->vip == packet->vip ? affinity->endpoint : ENDPOINT_NONE;
 }
 
@@ -103,7 +103,7 @@ static __always_inline void affinity_remember(const struct packet *packet, const
 	bpf_map_update_elem(&lb_affinity, &key, &affinity, BPF_ANY);
 }
 
-/* An index that may not be usable: the caller looks, and tries again. */
+/* An index that may not be usable: the caller checks it and tries again. */
 static __always_inline __u32 pick(const struct packet *packet, __u32 attempt, __u32 now, const bool dry)
 {
 	struct lb_vip *vip = vip_at(packet->vip);
@@ -131,7 +131,7 @@ static __always_inline __u32 pick(const struct packet *packet, __u32 attempt, __
 	}
 }
 
-/* Any Steelyard finds the same endpoint for the same flow, so that it may go on in its middle. */
+/* Any Steelyard finds the same endpoint for the same flow, so the flow can continue there. */
 static __always_inline bool is_consistent(const struct lb_vip *vip)
 {
 	return vip->algorithm == LB_MAGLEV || vip->algorithm == LB_SOURCE_HASH;

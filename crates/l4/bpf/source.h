@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* May this client open a flow? Allow and deny lists, and how many in a second. */
+/* May this client open a flow? Checks allow and deny lists, and the rate. */
 #ifndef LB_SOURCE_H
 #define LB_SOURCE_H
 
 #include "choose.h"
 #include "verdict.h"
 
-/* The longest prefix that holds the source decides. */
+/* The longest prefix that contains the source decides. */
 static __always_inline enum lb_outcome source_listed(struct packet *packet, const struct lb_vip *vip)
 {
 	struct lb_source_key key = {
@@ -44,8 +44,9 @@ static __always_inline enum lb_outcome source_rate(struct packet *packet, const 
 }
 
 /*
- * Every flow costs a token, also one that a hash takes up again in its middle: else a flood of ACKs would fill the table. A segment that finds none is dropped
- * without a RST, and its sender tries again, so that the connections of a source come back as fast as it may open new ones.
+ * Every flow costs a token, even one that a hash takes up again in its middle: otherwise a flood of ACKs would fill the table. A segment
+ * without a token is dropped without an RST, and its sender tries again, so the connections of a source return as fast as it may open new
+ * ones.
  */
 static __always_inline enum lb_outcome source_admit(struct packet *packet, const struct lb_vip *vip, const bool dry)
 {

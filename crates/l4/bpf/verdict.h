@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* How a stage says what it decided, how that is counted, and how a dry run writes it down. */
+/* How a stage reports its decision, how it is counted, and how a dry run records it. */
 #ifndef LB_VERDICT_H
 #define LB_VERDICT_H
 
@@ -7,8 +7,8 @@
 #include "packet.h"
 
 /*
- * A function that is verified once, apart from its callers (kernel 5.6). Weak, so that no compiler looks through the call: clang 16 and newer
- * leave out an argument that the body does not use, and the verifier, which goes by the prototype, then refuses the call.
+ * A function that is verified once, apart from its callers (kernel 5.6). Weak, so that no compiler optimises across the call: clang 16 and
+ * newer omit an argument that the body does not use, and the verifier, which uses the prototype, then refuses the call.
  */
 #define GLOBAL __weak __noinline
 
@@ -18,7 +18,7 @@ static __always_inline enum lb_outcome drop(struct packet *packet, enum lb_reaso
 	return LB_DROP;
 }
 
-/* Not forwarded, but its sender is told. Counted like a drop. */
+/* Not forwarded, but its sender gets an answer. Counted like a drop. */
 static __always_inline enum lb_outcome answer(struct packet *packet, enum answer answer, enum lb_reason reason)
 {
 	packet->reason = reason;
@@ -26,7 +26,8 @@ static __always_inline enum lb_outcome answer(struct packet *packet, enum answer
 	return LB_ANSWER;
 }
 
-/* By value, as all that looks an index up: a key must be on the stack or in a map before Linux 6.2, and `packet` is neither in a global function. */
+/* By value, like every lookup of an index: a key must be on the stack or in a map before Linux 6.2, and `packet` is neither in a global
+ * function. */
 static __always_inline struct lb_vip *vip_at(__u32 index)
 {
 	return bpf_map_lookup_elem(&lb_vips, &index);
@@ -67,7 +68,7 @@ static __always_inline struct lb_trace *trace_buffer(void)
 	return bpf_map_lookup_elem(&lb_traces, &zero);
 }
 
-/* Nothing, and no instruction, but in a dry run. */
+/* Does nothing, and costs no instruction, except in a dry run. */
 static __always_inline void trace(const bool dry, enum lb_stage stage, enum lb_outcome outcome, __u8 reason, __u32 detail)
 {
 	struct lb_trace *buffer;
@@ -88,7 +89,7 @@ static __always_inline void trace(const bool dry, enum lb_stage stage, enum lb_o
 	buffer->step_count = step + 1;
 }
 
-/* The flow of a dry run: found, or such as would be made. */
+/* The flow of a dry run: the one that was found or would be made. */
 static __always_inline void trace_found(const struct lb_flow *flow)
 {
 	struct lb_trace *buffer = trace_buffer();
@@ -98,8 +99,8 @@ static __always_inline void trace_found(const struct lb_flow *flow)
 }
 
 /*
- * The coarse clock, in seconds. It moves with the jiffies, and asking for it is a call, which the jiffies are not (the kernel puts in a load): so it is
- * asked for once a jiffy, by whichever CPU comes first. One that sees the new jiffy and not yet the new second is a jiffy late.
+ * The coarse clock, in seconds. It changes with the jiffies, and reading it is a call, whereas reading the jiffies is a load. So it is read
+ * once per jiffy, by the first CPU. A CPU that sees the new jiffy and not yet the new second is a jiffy late.
  */
 static volatile struct {
 	__u64 jiffies;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Is it ours? Finds the vip that a packet is addressed to. */
+/* Finds the vip that a packet is addressed to. */
 #ifndef LB_VIP_H
 #define LB_VIP_H
 
@@ -14,8 +14,8 @@ static __always_inline struct lb_address *vip_address(const struct packet *packe
 }
 
 /*
- * A packet to a vip's address of which neither a flow nor a vip knows anything. Where this host has the address itself, it may be about a connection of the
- * host's own, and its stack knows that.
+ * A packet to the address of a vip that belongs to neither a flow nor a vip. If this host has the address itself, the packet may be for a
+ * connection of the host's own, which its stack knows.
  */
 static __always_inline enum lb_outcome stray(struct packet *packet, enum lb_reason reason)
 {
@@ -58,7 +58,7 @@ static __always_inline enum lb_outcome vip_find(struct packet *packet, const boo
 	exact = bpf_map_lookup_elem(&lb_vip_ids, &key);
 	index = exact ? *exact : vip_in_range(packet);
 	vip = index < LB_VIPS_MAX ? vip_at(index) : NULL;
-	/* A free slot: the vip was removed a moment ago. */
+	/* A free slot: the vip has just been removed. */
 	if (!vip || !vip->mode)
 		outcome = LB_PASS;
 	else if (vip->mode == LB_MODE_LOCAL)

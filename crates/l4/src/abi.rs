@@ -1,6 +1,6 @@
-//! The layouts that are shared with the programs, made by `build.rs` of what `bpf/abi.h` and `bpf/drop.h` say, and how they become bytes.
+//! The layouts that are shared with the programs, and their conversion to bytes. `build.rs` makes them from `bpf/abi.h` and `bpf/drop.h`.
 //!
-//! All fields are plain integers: what comes from the kernel is turned into meaning by whoever reads it, never by a cast.
+//! All fields are plain integers. Code that reads a value from the kernel converts it explicitly, never by a cast.
 #![allow(non_camel_case_types, dead_code, reason = "named as in C; a test looks at all of them")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,16 +8,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
-/// What a key or a value of a map may be.
+/// A type that can be a key or a value of a map.
 ///
 /// # Safety
-/// A type of integers alone, without padding: any bytes of its size are one, and it is bytes.
+/// The type must consist of integers without padding, so that any bytes of its size are a valid value and every byte of a value is
+/// initialised.
 pub(crate) unsafe trait Layout: Copy + Default {}
 
 macro_rules! layouts {
     ($($name:ty),* $(,)?) => {
         $(
-            // SAFETY: integers, with explicit padding only; `tests::no_layout_has_padding` holds that against the object's BTF.
+            // SAFETY: integers, with explicit padding only; `tests::no_layout_has_padding` checks this against the object's BTF.
             unsafe impl Layout for $name {}
         )*
     };
@@ -43,16 +44,16 @@ layouts!(
 );
 
 pub(crate) fn bytes_of<T: Layout>(value: &T) -> &[u8] {
-    // SAFETY: `T` is bytes through and through, says its trait; the slice borrows what it looks at.
+    // SAFETY: `T` has no padding, as its trait requires; the slice borrows the value.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
 pub(crate) fn bytes_of_mut<T: Layout>(value: &mut T) -> &mut [u8] {
-    // SAFETY: as above, and whatever is written is a `T`.
+    // SAFETY: as above, and any bytes that are written form a valid `T`.
     unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(value).cast(), size_of::<T>()) }
 }
 
-/// `None`: it has another size.
+/// Returns `None` if the size differs.
 pub(crate) fn read<T: Layout>(bytes: &[u8]) -> Option<T> {
     let mut value = T::default();
     if bytes.len() != size_of::<T>() {
@@ -62,7 +63,7 @@ pub(crate) fn read<T: Layout>(bytes: &[u8]) -> Option<T> {
     Some(value)
 }
 
-/// IPv4 as `::ffff:a.b.c.d`, in network byte order.
+/// The address as words in network byte order; IPv4 as `::ffff:a.b.c.d`.
 pub(crate) fn words_of(address: IpAddr) -> [u32; 4] {
     let octets = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Size and offsets of a struct of C, from the object's BTF, and that the fields leave no hole.
+    /// The size and the offsets of a C struct, from the object's BTF. Checks that the fields leave no hole.
     fn in_c(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
         let found: Struct<'_> = btf.type_by_name(name).unwrap_or_else(|| panic!("{name} is not in the object"));
         let members = found.iter().map(|member| {

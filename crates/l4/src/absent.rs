@@ -1,4 +1,4 @@
-//! The interface of a build without programs: it says so.
+//! The interface of a build without the programs. Every call says that there is no kernel plane.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,19 +8,19 @@ use telemetry::Sample;
 
 use crate::{Collected, Counters, EndpointVerdict, Flow, Options, Refusal, Trace, TraceQuery};
 
-/// Cannot be had in this build.
+/// Does not exist in this build.
 #[derive(Debug)]
 pub enum Plane {}
 
 /// Whether this build has a kernel plane. Opens nothing.
 ///
 /// # Errors
-/// It has none.
+/// Always, because this build has none.
 pub fn built() -> Result<(), Refusal> {
     Err(Refusal::NotBuilt)
 }
 
-/// Whether an earlier process has left a plane in the kernel: this build cannot know.
+/// Whether an earlier process has left a plane in the kernel. This build cannot know.
 pub fn pinned(_: &Options) -> bool {
     false
 }
@@ -33,14 +33,14 @@ pub fn detach(_: &Options) -> Result<bool, Refusal> {
     Err(Refusal::NotBuilt)
 }
 
-/// Those of `addresses` that this host has: nothing asks for them where there is no kernel plane.
+/// The addresses of this host among `addresses`. Nothing needs them without a kernel plane.
 pub fn addresses_of_host(_: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     BTreeSet::new()
 }
 
-/// For none of these is there a plane to call it on.
+/// No value of this type exists, so none of these can be called.
 impl Plane {
-    /// Says that there is no kernel plane.
+    /// Reports that there is no kernel plane.
     ///
     /// # Errors
     /// Always.

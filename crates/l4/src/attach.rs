@@ -1,7 +1,7 @@
-//! Puts the entry program at the ingress of interfaces, and takes it off again.
+//! Attaches the entry program to the ingress of interfaces, and detaches it.
 //!
-//! By tcx where the kernel has it (6.6): a link of our own, pinned, whose program is swapped in place, after whatever programs others have there. Else by a
-//! filter of the clsact qdisc, with a handle and a priority of our own; the qdisc itself is others', too, and stays.
+//! It uses tcx if the kernel has it (6.6): a pinned link of our own, whose program is replaced in place, behind the programs of others.
+//! Otherwise it uses a filter of the clsact qdisc with its own handle and priority. The qdisc is shared with others and stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,20 +15,20 @@ use crate::Refusal;
 use crate::interfaces::{Interface, list};
 use crate::pins::{Pins, link_ifindex};
 
-/// Ours among the filters of an interface: found again after a restart, and unlikely to be anybody else's.
+/// The handle of our filter, by which it is found again after a restart. It is unlikely that anything else uses it.
 const TC_HANDLE: u32 = 0x57ee_1bad;
-/// Late, so that what others have there sees the packets first, as with tcx.
+/// A late priority, so that programs of others see the packets first, as with tcx.
 const TC_PRIORITY: u32 = 0xc000;
 
-/// Where we are attached.
+/// The interfaces to which we are attached.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     pins: Pins,
     force_tc: bool,
-    /// By index of the interface. Links are held by their pins.
+    /// By interface index. The pins keep the links.
     by_tcx: BTreeSet<u32>,
     by_tc: BTreeSet<u32>,
-    /// What an earlier process has attached by tc has been looked for.
+    /// Whether we have looked for filters that an earlier process attached by tc.
     searched: bool,
 }
 
@@ -37,7 +37,7 @@ impl Attachments {
         Self { pins: pins.clone(), force_tc, by_tcx: BTreeSet::new(), by_tc: BTreeSet::new(), searched: false }
     }
 
-    /// Attaches to those interfaces and no others. `present`: all there are.
+    /// Attaches to these interfaces and to no others. `present` has all interfaces.
     pub(crate) fn sync(
         &mut self,
         program: &Program<'_>,
@@ -49,7 +49,7 @@ impl Attachments {
                 continue;
             }
             if let Err(error) = self.attach(program, *ifindex) {
-                // Interfaces of containers go at any time, also since they were listed.
+                // Interfaces of containers can disappear at any time, also after they were listed.
                 if list().is_ok_and(|now| now.iter().all(|interface| interface.index != *ifindex)) {
                     continue;
                 }
@@ -71,23 +71,23 @@ impl Attachments {
         hook.create()?;
         hook.attach()?;
         self.by_tc.insert(ifindex);
-        // An earlier process had it by tcx: not both.
+        // An earlier process attached by tcx. The program must not run twice.
         remove_link(&self.pins, ifindex);
         Ok(())
     }
 
-    /// False: this kernel has no tcx.
+    /// Returns false if this kernel has no tcx.
     fn attach_tcx(&self, program: &Program<'_>, ifindex: u32) -> libbpf_rs::Result<bool> {
         let path = self.pins.link(ifindex);
         if link_ifindex(&path) == Some(ifindex) {
             Link::open(&path)?.update_prog(program)?;
             return Ok(true);
         }
-        // Of an interface that is gone, and whose index this one has got.
+        // A link of an interface that is gone, whose index this one got.
         remove_link(&self.pins, ifindex);
         let mut link = match new_tcx(program, ifindex) {
             Ok(link) => link,
-            // The kernel knows no such attach type.
+            // The kernel does not know this attach type.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
@@ -109,13 +109,13 @@ impl Attachments {
             detach_tc(program, ifindex);
         }
         self.searched = true;
-        // An interface that is gone took its filter along; should it come back, under whatever index, it is attached to again.
+        // An interface that is gone took its filter with it. If it returns, with whatever index, it is attached again.
         self.by_tc.retain(|ifindex| wanted.contains_key(ifindex) && is_there(ifindex));
         self.by_tcx.retain(|ifindex| wanted.contains_key(ifindex) && is_there(ifindex));
     }
 }
 
-/// Takes us off all interfaces. `any`: an open file; which one does not matter.
+/// Detaches from all interfaces. `any` is an open file; which one does not matter.
 pub(crate) fn detach_everywhere(pins: &Pins, any: BorrowedFd<'_>, present: &[Interface]) {
     for (ifindex, _) in pins.links() {
         remove_link(pins, ifindex);
@@ -127,20 +127,20 @@ pub(crate) fn detach_everywhere(pins: &Pins, any: BorrowedFd<'_>, present: &[Int
 
 fn remove_link(pins: &Pins, ifindex: u32) {
     let path = pins.link(ifindex);
-    // Detached first: the kernel lets go of a link only some time after its last reference is gone. Not there, or of an interface that is gone, is
-    // good, too.
+    // Detach first: the kernel releases a link only some time after its last reference is gone. It is no error if the link is missing or
+    // its interface is gone.
     _ = Link::open(&path).and_then(|link| link.detach());
     _ = fs::remove_file(path);
 }
 
-/// libbpf-rs has no safe call for this (0.27).
+/// libbpf-rs (0.27) has no safe call for this.
 fn new_tcx(program: &Program<'_>, ifindex: u32) -> io::Result<Link> {
     let ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
-    // SAFETY: the program is loaded and outlives the call; without options it goes behind those that are there.
+    // SAFETY: the program is loaded and outlives the call. Without options it is placed behind the existing programs.
     let link =
         unsafe { libbpf_sys::bpf_program__attach_tcx(program.as_libbpf_object().as_ptr(), ifindex, std::ptr::null()) };
     let link = NonNull::new(link).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: libbpf has just made it, and nobody else has it.
+    // SAFETY: libbpf has just made it, and nothing else owns it.
     Ok(unsafe { Link::from_ptr(link) })
 }
 
@@ -152,10 +152,10 @@ fn hook(program: BorrowedFd<'_>, ifindex: u32) -> TcHook {
 
 fn detach_tc(program: BorrowedFd<'_>, ifindex: u32) {
     let mut hook = hook(program, ifindex);
-    // Asked first: most interfaces have no filter of ours, or no qdisc to have one in.
+    // Query first: most interfaces have no filter of ours, or no qdisc that could have one.
     if hook.query().is_ok()
         && let Err(error) = hook.detach()
     {
-        tracing::warn!(ifindex, %error, "cannot take our filter off an interface");
+        tracing::warn!(ifindex, %error, "cannot remove the filter from an interface");
     }
 }

@@ -1,10 +1,10 @@
-//! The collection: one walk over the table of flows after another, in steps that hold nobody up.
+//! The collection: repeated walks over the table of flows, in steps that block nothing for long.
 //!
-//! Job: to turn the pages of the table, to have `lb_gc` judge what has been silent, to count what is there, and to note which clients wait for a dead
-//! endpoint. It sees a flow as it was a moment ago; `lb_gc` decides by what it is. A walk in the kernel alone cannot be left and taken up again: over
-//! two million entries it would hold the CPU it runs on, and the worker pinned there, for half a second.
+//! It reads the table page by page, lets `lb_gc` judge silent flows, counts the entries, and notes the clients that wait for a dead
+//! endpoint. It sees each flow as it was a moment ago, whereas `lb_gc` decides by its current state. A walk inside the kernel could not be
+//! interrupted and resumed: over two million entries it would occupy its CPU, and the worker pinned there, for half a second.
 //!
-//! Not its job: when to take a step, and what else is done about dead endpoints (`reset`).
+//! Its caller decides when to take a step. `reset` handles the clients of dead endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,24 +23,26 @@ use crate::plan::TCP;
 use crate::reset::{PRODDED_MAX, SILENT_S};
 use crate::sync::{Maps, failed, pairs, set};
 
-/// Entries read at once. More than any bucket of the table holds: the kernel gives a bucket whole or not at all.
+/// Entries that are read at once. This is more than any bucket of the table holds, because the kernel returns only whole buckets.
 const PAGE_ENTRIES: usize = 4096;
-/// Pages of one step: some milliseconds, and some tens of them where every entry has been silent (docs/design/2026-11-21-collection.md).
+/// Pages of one step. They take some milliseconds, or some tens of them if every entry has been silent
+/// (docs/design/2026-11-21-collection.md).
 const STEP_PAGES_MAX: usize = 4;
-/// Idle connections that one step ends: both sides of each are sent a packet, which takes some microseconds. The others wait for the next collection.
+/// Idle connections that one step ends. Each costs some microseconds, because both sides get a packet. The others wait for the next
+/// collection.
 const STEP_ENDS_MAX: u32 = 1024;
 
-/// Entries above which what is not established is forgotten sooner: three quarters of the table.
+/// The number of entries above which flows that are not established are forgotten sooner: three quarters of the table.
 fn high_water(entries_max: u32) -> u32 {
     entries_max / 4 * 3
 }
 
-/// A walk that has come to its end.
+/// The result of a complete walk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
-    /// When it began, by the clock that stamps flows.
+    /// When the walk began, by the clock that stamps flows.
     pub(crate) now_s: u32,
-    /// Entries that are left.
+    /// Entries that remain.
     pub(crate) kept: u32,
     pub(crate) expired: u32,
     pub(crate) closed: u32,
@@ -48,25 +50,25 @@ pub(crate) struct Walked {
     pub(crate) waiting: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// A walk under way.
+/// A walk in progress.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pages: Pages,
-    /// Entries met, and removed.
+    /// Entries seen, and removed.
     met: u32,
     removed: u32,
     dead: BTreeSet<u32>,
-    /// Of those who wait: so many are passed over first.
+    /// How many waiting clients to skip first.
     pass_over: usize,
     walked: Walked,
-    /// Those that this step may still end.
+    /// How many idle connections this step may still end.
     ends_left: u32,
-    /// Both sides of each connection that has just been ended, as [`Walked::waiting`].
+    /// Both sides of each connection that was just ended, as in [`Walked::waiting`].
     ended: Vec<(SocketAddr, SocketAddr)>,
 }
 
 impl Walk {
-    /// Begins one. `turn`: of the clients that wait, the first to be noted.
+    /// Begins a walk. `turn` is the number of the first waiting client to note.
     pub(crate) fn begin(held: &Content, now_s: u32, turn: usize) -> Self {
         let is_dead = |endpoint: &lb_endpoint| endpoint.state == LB_ENDPOINT_DOWN as u8;
         let dead = held.endpoints.iter().filter(|(_, endpoint)| is_dead(endpoint)).map(|(id, _)| *id).collect();
@@ -75,19 +77,19 @@ impl Walk {
         Self { pages, met: 0, removed: 0, dead, pass_over: turn, walked, ends_left: 0, ended: Vec::new() }
     }
 
-    /// Some pages on. True: that was the last, and what was found is in [`Walk::end`].
+    /// Reads some pages. Returns true at the end of the table; [`Walk::end`] then gives the result.
     pub(crate) fn step(&mut self, object: &Object, maps: &Maps, held: &Content) -> Result<bool, Refusal> {
         self.ends_left = STEP_ENDS_MAX;
         for _ in 0..STEP_PAGES_MAX {
             let is_last = self.pages.turn(&maps.flows)?;
             let mut silent = Vec::with_capacity(PAGE_ENTRIES);
             for (key, flow) in self.pages.entries() {
-                // The client's entry counts for both: its twin may be on a page that was turned before it was removed, or after.
+                // The client's entry counts for both: its twin may be on a page that was read before it was removed, or on a later one.
                 if flow.flags & LB_FLOW_REPLY as u8 == 0 {
                     self.met += if flow.flags & LB_FLOW_DSR as u8 == 0 { 2 } else { 1 };
                 }
                 let age_s = self.walked.now_s.wrapping_sub(flow.touched_s) as i32;
-                // As `is_silent` in `bpf/flow.h`: whatever time a flow is given, it is longer than none.
+                // As `is_silent` in `bpf/flow.h`: any lifetime is longer than zero.
                 if age_s > 0 || !held.vips.contains_key(&flow.vip) {
                     silent.push((*key, *flow));
                 }
@@ -110,17 +112,17 @@ impl Walk {
         Ok(false)
     }
 
-    /// Who is to be told that an idle connection is over: each the other side, by the address that it is known by, and the one to be told.
+    /// The sides to tell that an idle connection is over: for each, the address of the other side as it knows it, and its own address.
     pub(crate) fn take_ended(&mut self) -> Vec<(SocketAddr, SocketAddr)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// What was found, and told the programs.
+    /// Returns the result of the walk, and reports it to the programs.
     pub(crate) fn end(mut self, maps: &Maps) -> Result<Walked, Refusal> {
         self.walked.kept = self.met.saturating_sub(self.removed);
         let is_high = self.walked.kept > high_water(maps.flows.max_entries());
         let pressure = u32::from(is_high);
-        // The time tells the programs that somebody collects: they do it themselves when nobody does.
+        // The time tells the programs that user space collects. Without it they would do it themselves.
         set(
             &maps.shared,
             &0_u32,
@@ -149,7 +151,7 @@ impl Walk {
         Ok(())
     }
 
-    /// `judged`: the keys with the marks of `lb_gc`, by their place in `silent`.
+    /// `judged` has the keys with the marks of `lb_gc`, by their position in `silent`.
     fn note_ended(&mut self, judged: &BTreeMap<u32, lb_flow_key>, silent: &[(lb_flow_key, lb_flow)]) {
         for ((key, flow), judged) in silent.iter().zip(judged.values()) {
             if judged.pad != [0; 3] {
@@ -160,7 +162,7 @@ impl Walk {
     }
 }
 
-/// An established connection whose client has said nothing for a while: it would not learn that its endpoint is dead.
+/// Whether this is an established connection whose client has been silent for a while, so that it may not know that its endpoint is dead.
 fn may_not_know(key: &lb_flow_key, flow: &lb_flow, age_s: i32) -> bool {
     key.proto == TCP
         && flow.flags & LB_FLOW_REPLY as u8 == 0
@@ -169,14 +171,14 @@ fn may_not_know(key: &lb_flow_key, flow: &lb_flow, age_s: i32) -> bool {
         && age_s >= SILENT_S
 }
 
-/// The pages of a table of flows, read one after another into the same room.
+/// Reads the pages of a table of flows into the same buffer.
 #[derive(Debug)]
 struct Pages {
     keys: Vec<lb_flow_key>,
     flows: Vec<lb_flow>,
-    /// Entries of the page at hand: `0 <= count <= PAGE_ENTRIES`.
+    /// Entries of the current page: `0 <= count <= PAGE_ENTRIES`.
     count: usize,
-    /// Where the next begins; `None`: at the beginning.
+    /// The cursor of the next page; `None` at the beginning.
     next: Option<u32>,
 }
 
@@ -186,13 +188,13 @@ impl Pages {
         Self { keys, flows, count: 0, next: None }
     }
 
-    /// Reads the next page. True: it is the last.
+    /// Reads the next page. Returns true if it is the last.
     fn turn(&mut self, table: &MapHandle) -> Result<bool, Refusal> {
         let mut from = self.next;
         let mut next = 0_u32;
         let mut count = PAGE_ENTRIES as u32;
-        // SAFETY: the table's keys and values are of these types, and there is room for `count` of each; a cursor of a hash table is 32 bits; all of it
-        // outlives the call. Without options the call takes the defaults.
+        // SAFETY: the table's keys and values have these types, and there is room for `count` of each; a cursor of a hash table is 32 bits;
+        // all of it outlives the call. Without options the call takes the defaults.
         let result = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 table.as_fd().as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What has been counted, summed over CPUs and put under names. Totals of a vip include the endpoints that have left it.
+//! The counters, summed over CPUs and labelled with names. Totals of a vip include endpoints that have left it.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::sync::{Maps, failed, get};
 use crate::{Counters, DropReason, Refusal, Traffic, VipCounters};
 
 impl Plane {
-    /// All counters.
+    /// Returns all counters.
     ///
     /// # Errors
-    /// The kernel would not.
+    /// If the kernel refuses.
     pub fn counters(&self) -> Result<Counters, Refusal> {
         let shared: lb_shared = get(&self.maps.shared, &0_u32)?.unwrap_or_default();
         let mut counters = Counters {
@@ -46,12 +46,12 @@ impl Plane {
     }
 }
 
-/// What endpoints had counted that are gone, by the index of their vip.
+/// The counts of endpoints that are gone, by the index of their vip.
 #[derive(Debug, Default)]
 pub(crate) struct Retired(BTreeMap<u32, Traffic>);
 
 impl Retired {
-    /// Takes what an endpoint has counted, and leaves zeros for the next that gets its index.
+    /// Adds the counts of an endpoint, and resets them for the next endpoint that gets its index.
     pub(crate) fn take(&mut self, maps: &Maps, vip: u32, endpoint: u32) -> Result<(), Refusal> {
         let traffic = Traffic { flows_active: 0, ..maps.traffic_of(endpoint)? };
         maps.clear_per_cpu(endpoint, &maps.counters)?;
@@ -59,7 +59,7 @@ impl Retired {
         Ok(())
     }
 
-    /// The vip is gone, and its index will be another's.
+    /// Forgets a vip that is gone, because another vip will get its index.
     pub(crate) fn forget(&mut self, maps: &Maps, vip: u32) -> Result<(), Refusal> {
         for reason in DropReason::ALL {
             maps.clear_per_cpu(drop_index(vip, reason), &maps.drops)?;
@@ -86,7 +86,7 @@ impl Maps {
         Ok(traffic)
     }
 
-    /// Of a vip, or of none: `LB_VIPS_MAX`.
+    /// The drops of a vip. `LB_VIPS_MAX` stands for no vip.
     fn drops_of(&self, vip: u32) -> Result<BTreeMap<&'static str, u64>, Refusal> {
         let mut drops = BTreeMap::new();
         for reason in DropReason::ALL {

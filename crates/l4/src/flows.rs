@@ -1,4 +1,4 @@
-//! The table of flows, as people want to see it: one line for each connection.
+//! The table of flows for people to read: one line for each connection.
 
 use std::net::SocketAddr;
 
@@ -11,14 +11,15 @@ use crate::plane::Plane;
 use crate::sync::{failed, get};
 use crate::{Flow, Refusal, host};
 
-/// Entries that are asked for at once.
+/// Entries that are requested at once.
 const BATCH: u32 = 4096;
 
 impl Plane {
-    /// Flows, of one vip or of all, up to `limit` of them; and whether there are more. They come in no order, and while others come and go.
+    /// Returns up to `limit` flows of one vip or of all, and whether there are more. They are in no particular order, and the table may
+    /// change while it is read.
     ///
     /// # Errors
-    /// The kernel would not.
+    /// If the kernel refuses.
     pub fn flows(&self, vip: Option<&str>, limit: usize) -> Result<(Vec<Flow>, bool), Refusal> {
         let now_s = host::now_s();
         let mut found = Vec::new();
@@ -51,14 +52,14 @@ impl Plane {
 
     fn endpoint_of(&self, flow: &lb_flow) -> SocketAddr {
         match self.held.endpoints.get(&flow.endpoint) {
-            // Its packets are still addressed to the vip.
+            // With DSR, packets are still addressed to the vip.
             Some(endpoint) if is_dsr(flow) => socket(endpoint.addr, flow.dport),
             _ => socket(flow.daddr, flow.dport),
         }
     }
 }
 
-/// All entries, both directions.
+/// All entries, of both directions.
 pub(crate) fn entries(map: &MapHandle) -> Result<impl Iterator<Item = (lb_flow_key, lb_flow)> + '_, Refusal> {
     let batch = BATCH.min(map.max_entries());
     let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).map_err(|error| failed("read", map, error))?;
@@ -73,7 +74,7 @@ fn is_dsr(flow: &lb_flow) -> bool {
     flow.flags & LB_FLOW_DSR as u8 != 0
 }
 
-/// As `twin_key` in `bpf/base.h`: what the packet leaves with, turned round.
+/// As `twin_key` in `bpf/base.h`: the tuple with which the packet leaves, reversed.
 fn twin_key(key: &lb_flow_key, flow: &lb_flow) -> lb_flow_key {
     lb_flow_key {
         saddr: flow.daddr,
@@ -85,7 +86,7 @@ fn twin_key(key: &lb_flow_key, flow: &lb_flow) -> lb_flow_key {
     }
 }
 
-/// Of two times of a clock that may have wrapped.
+/// The later of two times of a clock that may have wrapped.
 fn later(a: u32, b: u32) -> u32 {
     if a.wrapping_sub(b) as i32 > 0 { a } else { b }
 }
@@ -118,7 +119,7 @@ mod tests {
         check(LB_SEEN_ACK, Some(LB_SEEN_ACK), 0, "established");
         check(LB_SEEN_ACK | LB_SEEN_FIN, Some(LB_SEEN_ACK), 0, "established");
         check(LB_SEEN_ACK, Some(LB_CLOSING), 0, "closing");
-        // Nobody sees what the endpoint says.
+        // With DSR we do not see what the endpoint sends.
         check(LB_SEEN_SYN | LB_SEEN_ACK, None, LB_FLOW_DSR, "established");
     }
 

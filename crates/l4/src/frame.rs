@@ -1,4 +1,4 @@
-//! The few packets that user space makes: what a trace asks about, and what prods a client.
+//! The few packets that user space makes: the packet of a trace, and those that prod a client.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,13 +6,13 @@ use model::Transport;
 
 use crate::plan::{TCP, UDP};
 
-/// RFC 1700's default, and what most hosts send.
+/// RFC 1700's default, which most hosts use.
 const TTL: u8 = 64;
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const WINDOW: u16 = 65_535;
 
-/// An IP packet without payload, all sums right. Both ends must be of one family.
+/// An IP packet without payload and with correct checksums. Both ends must be of one family.
 pub(crate) fn packet(from: SocketAddr, to: SocketAddr, transport: Transport, tcp_flags: u8) -> Vec<u8> {
     let mut segment = match transport {
         Transport::Tcp => {
@@ -41,10 +41,10 @@ pub(crate) fn packet(from: SocketAddr, to: SocketAddr, transport: Transport, tcp
     [header(&from, &to, proto, length), segment].concat()
 }
 
-/// With an Ethernet header before it, as it arrives at the interface that has this address.
+/// Adds an Ethernet header, as if the packet arrived at the interface with this address.
 pub(crate) fn ethernet(to: [u8; 6], packet: &[u8]) -> Vec<u8> {
     let kind: [u8; 2] = if packet.first().is_some_and(|first| first >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] };
-    // Locally administered, so nobody's.
+    // A locally administered address, which no device has.
     let from = [0x02, 0, 0, 0, 0, 1];
     [&to[..], &from, &kind, packet].concat()
 }
@@ -58,7 +58,7 @@ fn header(from: &[u8], to: &[u8], proto: u8, length: u16) -> Vec<u8> {
     }
     let mut header = vec![0x45, 0];
     header.extend_from_slice(&(length + 20).to_be_bytes());
-    // Must not be fragmented, as TCP asks for.
+    // With the DF bit, as TCP sends it.
     header.extend_from_slice(&[0, 0, 0x40, 0, TTL, proto, 0, 0]);
     header.extend_from_slice(from);
     header.extend_from_slice(to);

@@ -1,4 +1,4 @@
-//! What this host is, and what this process may do on it.
+//! Properties of this host, and what this process may do on it.
 
 use std::fs;
 use std::io;
@@ -10,22 +10,23 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::Refusal;
 
-/// Older ones cannot work; from 6.1 on `cargo xtask test kernels` shows that they do. Batches, atomics that return a value, `bpf_for_each_map_elem` and `bpf_redirect_peer` together: 5.12, and this is the next that is still kept up.
+/// The oldest kernel that works. Batches, atomics that return a value, `bpf_for_each_map_elem` and `bpf_redirect_peer` together need 5.12,
+/// and 5.15 is the next release that is still maintained. `cargo xtask test kernels` tests from 6.1 on.
 const RELEASE_MIN: (u32, u32) = (5, 15);
 
-/// The lowest port that full_nat takes: those below belong to services.
+/// The lowest port that full_nat uses: lower ports belong to services.
 const PORT_MIN: u16 = 1024;
 
-/// Any port: to find a route, nothing is sent.
+/// Any port: finding a route sends nothing.
 const PORT_ANY: u16 = 9;
 
-/// Refuses a kernel that is too old, and a process that may not do what must be done.
+/// Refuses a kernel that is too old, and a process without the required capabilities.
 pub(crate) fn check() -> Result<(), Refusal> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if parse_release(&release).is_some_and(|release| release < RELEASE_MIN) {
         return Err(Refusal::KernelTooOld(release.trim().to_owned()));
     }
-    // Where it cannot be asked the calls themselves will tell.
+    // If the capabilities cannot be read, the calls themselves will fail.
     let have = capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective);
     let missing = missing(have);
     if missing.is_empty() { Ok(()) } else { Err(Refusal::NotPermitted(missing)) }
@@ -40,10 +41,10 @@ fn missing(have: CapabilitySet) -> Vec<&'static str> {
     let needed = [
         (CapabilitySet::BPF, "CAP_BPF"),
         (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
-        // Programs that read packets at computed offsets; without it the verifier takes them for an attack on the caches.
+        // For programs that read packets at computed offsets: without it, the verifier suspects a speculative execution attack.
         (CapabilitySet::PERFMON, "CAP_PERFMON"),
     ];
-    // Which was all of this before 5.8, and still stands for the first and the last.
+    // Before 5.8 it covered all of these, and it still stands for the first and the last.
     let all = have.contains(CapabilitySet::SYS_ADMIN);
     let lacks = |needed: &CapabilitySet| !have.contains(*needed) && (!all || *needed == CapabilitySet::NET_ADMIN);
     needed.iter().filter(|(needed, _)| lacks(needed)).map(|(_, name)| *name).collect()
@@ -54,12 +55,13 @@ pub(crate) fn now_s() -> u32 {
     clock_gettime(ClockId::MonotonicCoarse).tv_sec as u32
 }
 
-/// A number of this network namespace that no other gets until the host is started again: inode numbers are used anew (SO_NETNS_COOKIE, 5.14).
+/// A number of this network namespace that no other namespace gets until the host restarts, unlike inode numbers, which are reused
+/// (SO_NETNS_COOKIE, 5.14).
 pub(crate) fn netns_cookie() -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let mut cookie = 0_u64;
     let mut size = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `size` bytes to `cookie`, which has as many; the socket is open.
+    // SAFETY: the kernel writes at most `size` bytes to `cookie`, which is that large; the socket is open.
     let result = unsafe {
         let room = std::ptr::from_mut(&mut cookie).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, room, &raw mut size)
@@ -67,7 +69,7 @@ pub(crate) fn netns_cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The address from which this host would speak to that one.
+/// The source address that this host would use to reach the endpoint.
 pub(crate) fn source_towards(endpoint: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if endpoint.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -76,34 +78,35 @@ pub(crate) fn source_towards(endpoint: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Ports that this host's own sockets do not get without asking, so that a flow and a health probe never have the same tuple.
+/// Ports that the kernel does not assign to this host's own sockets, so that a flow and a health probe never have the same tuple.
 pub(crate) fn free_ports() -> (u16, u16) {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     beside(&range)
 }
 
-/// `range`: as in ip(7), by default `32768 60999`.
+/// `range` is as in ip(7), by default `32768 60999`.
 fn beside(range: &str) -> (u16, u16) {
     let mut parts = range.split_whitespace().map(str::parse::<u16>);
     let (Some(Ok(first)), Some(Ok(last))) = (parts.next(), parts.next()) else { return (PORT_MIN, 32_767) };
     if first > PORT_MIN {
         return (PORT_MIN, first - 1);
     }
-    // An operator has given them all to sockets: then they share, and a tuple that is taken is tried again at another port.
+    // An operator may have given all ports to sockets. Then they are shared, and a flow whose tuple is taken tries another port.
     if last < u16::MAX { (last + 1, u16::MAX) } else { (PORT_MIN, u16::MAX) }
 }
 
-/// By what of reverse path filtering the kernel judges packets that come in at the interface: 0 nothing, 1 strict, 2 loose (ip-sysctl: the larger counts).
+/// How strictly the kernel applies reverse path filtering to packets from the interface: 0 off, 1 strict, 2 loose (ip-sysctl: the larger
+/// value counts).
 pub(crate) fn rp_filter(interface: &str) -> u8 {
     let read =
         |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse().ok();
     read("all").unwrap_or(0).max(read(interface).unwrap_or(0))
 }
 
-/// Whether packets that come in at the interface are forwarded at all: without, the kernel answers no question about routes.
+/// Whether packets from the interface are forwarded at all. Otherwise the kernel answers no route lookups for them.
 pub(crate) fn forwards(interface: &str, ipv6: bool) -> bool {
     let family = if ipv6 { "ipv6" } else { "ipv4" };
-    // Unreadable counts as yes: what is asked is whether to warn.
+    // An unreadable value counts as yes, because the answer only decides about a warning.
     fs::read_to_string(format!("/proc/sys/net/{family}/conf/{interface}/forwarding"))
         .map_or(true, |set| set.trim() != "0")
 }

@@ -1,4 +1,4 @@
-//! The interfaces of this network namespace, asked by netlink: sysfs shows another namespace's to a process that was moved.
+//! The interfaces of this network namespace, read by netlink, because sysfs may show another namespace to a process that was moved.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -9,19 +9,19 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkLayerTyp
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-/// What is asked of one.
+/// The properties of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) index: u32,
     pub(crate) name: String,
     pub(crate) mtu: u32,
-    /// Its packets begin with an Ethernet header. The loopback's do.
+    /// Whether its packets begin with an Ethernet header. Those of the loopback do.
     pub(crate) ethernet: bool,
-    /// The other end of a veth, where that is in another namespace.
+    /// The other end of a veth, if that is in another namespace.
     elsewhere: Option<Elsewhere>,
     /// The link-layer address of that other end, if packets can be handed to it directly (`bpf_redirect_peer`). See [`list_with_peers`].
     pub(crate) peer: Option<[u8; 6]>,
-    /// Its own address on the link.
+    /// Its own link-layer address.
     pub(crate) mac: [u8; 6],
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Elsewhere {
     index: u32,
-    /// The number by which this namespace knows the other one.
+    /// The number that this namespace has for the other one.
     netns: i32,
 }
 
 /// The index of `lo`, in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 
-/// Datagrams of one answer: each holds some dozens of interfaces.
+/// Datagrams of one answer. Each holds some dozens of interfaces.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// All of them.
+/// All interfaces.
 pub(crate) fn list() -> io::Result<Vec<Interface>> {
     let socket = open()?;
     ask(&socket, LinkMessage::default(), NLM_F_DUMP)?;
@@ -50,21 +50,21 @@ pub(crate) fn list() -> io::Result<Vec<Interface>> {
             return Ok(found.iter().filter_map(interface).collect());
         }
     }
-    Err(io::Error::other("an answer without end"))
+    Err(io::Error::other("the answer does not end"))
 }
 
-/// All of them, and of each veth whether packets can be handed directly to its other end.
+/// All interfaces. For each veth it also finds whether packets can be handed directly to its other end.
 pub(crate) fn list_with_peers() -> io::Result<Vec<Interface>> {
     let mut interfaces = list()?;
     let socket = open()?;
     for interface in &mut interfaces {
-        // The kernel answers only a process with CAP_NET_ADMIN over that namespace. Without an answer, packets go by the neighbour table.
+        // The kernel only answers a process with CAP_NET_ADMIN over that namespace. Without an answer, packets use the neighbour table.
         interface.peer = interface.elsewhere.and_then(|there| peer(&socket, there).ok()?);
     }
     Ok(interfaces)
 }
 
-/// A socket for such questions.
+/// A netlink socket for requests.
 pub(crate) fn open() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -76,7 +76,7 @@ fn ask(socket: &Socket, about: LinkMessage, flags: u16) -> io::Result<()> {
     send(socket, RouteNetlinkMessage::GetLink(about), flags)
 }
 
-/// Sends a question.
+/// Sends a request.
 pub(crate) fn send(socket: &Socket, question: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     let mut question = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
     question.header.flags = flags | NLM_F_REQUEST;
@@ -86,8 +86,8 @@ pub(crate) fn send(socket: &Socket, question: RouteNetlinkMessage, flags: u16) -
     socket.send(&bytes, 0).map(drop)
 }
 
-/// The link-layer address of an interface in another namespace. `None`: it is a port of a bridge or the like, which goes by the address of each frame,
-/// and `bpf_redirect_peer` leaves that as it was.
+/// The link-layer address of an interface in another namespace. Returns `None` if it is a port of a bridge or the like, which looks at the
+/// address of each frame: `bpf_redirect_peer` does not rewrite it.
 fn peer(socket: &Socket, there: Elsewhere) -> io::Result<Option<[u8; 6]>> {
     let mut about = LinkMessage::default();
     about.header.index = there.index;
@@ -100,7 +100,7 @@ fn peer(socket: &Socket, there: Elsewhere) -> io::Result<Option<[u8; 6]>> {
     Ok(found.iter().find(|link| !is_port(link)).and_then(mac))
 }
 
-/// The messages of one datagram. True: the last was among them.
+/// Reads the messages of one datagram. Returns true if the last message was among them.
 fn read(datagram: &[u8], found: &mut Vec<LinkMessage>) -> io::Result<bool> {
     for_each(datagram, |message| {
         if let RouteNetlinkMessage::NewLink(link) = message {
@@ -110,7 +110,7 @@ fn read(datagram: &[u8], found: &mut Vec<LinkMessage>) -> io::Result<bool> {
     })
 }
 
-/// Gives the messages of one datagram to `take`, until that has had enough. True: it has, or the last was among them.
+/// Passes the messages of one datagram to `take` until that returns true. Returns true if it did, or if the last message was among them.
 pub(crate) fn for_each(
     datagram: &[u8],
     mut take: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
@@ -151,7 +151,7 @@ fn interface(link: &LinkMessage) -> Option<Interface> {
             LinkAttribute::IfName(name) => interface.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
             LinkAttribute::Link(other) => index = Some(*other),
-            // The kernel tells this only when the other end is in another namespace.
+            // The kernel reports this only if the other end is in another namespace.
             LinkAttribute::LinkNetNsId(other) => netns = Some(*other),
             LinkAttribute::LinkInfo(infos) => veth |= infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
             _ => {}
@@ -170,9 +170,9 @@ fn mac(link: &LinkMessage) -> Option<[u8; 6]> {
     })
 }
 
-/// The name that was perhaps meant.
+/// The name that the operator perhaps meant.
 pub(crate) fn nearest(name: &str, interfaces: &[Interface]) -> Option<String> {
-    // Two letters wrong, or swapped, in names that are seldom longer than ten.
+    // Two wrong or swapped letters, in names that seldom have more than ten.
     let distance = |other: &Interface| strsim::damerau_levenshtein(name, &other.name);
     interfaces
         .iter()
@@ -218,12 +218,12 @@ mod tests {
         let eth = named(&other.inside(list).unwrap(), "eth0");
         assert_eq!((ep.mtu, ep.ethernet, ep.peer), (9000, true, Some(eth.mac)));
         assert_ne!(ep.mac, [0; 6]);
-        // Both ends here: nothing to jump over to.
+        // Both ends are here, so there is no other namespace to reach.
         let a = named(&found, "here");
         assert_eq!((a.mtu, a.ethernet, a.peer), (1400, true, None));
         let lo = named(&found, "lo");
         assert_eq!((lo.index, lo.mtu, lo.ethernet, lo.peer), (1, 1234, true, None));
-        // A bridge looks at the address of a frame, which the direct way does not write.
+        // A bridge looks at the address of a frame, which the direct way does not rewrite.
         other.ip("link add bridge type bridge\nlink set eth0 master bridge").unwrap();
         assert_eq!(named(&one.inside(list_with_peers).unwrap(), "ep0").peer, None);
     }

@@ -1,8 +1,8 @@
-//! The kernel plane: virtual IPs balanced by eBPF programs at the ingress of interfaces. No packet enters user space.
+//! The kernel plane: virtual IPs that eBPF programs balance at the ingress of interfaces. No packet enters user space.
 //!
-//! Job: load the programs in `bpf/`, attach them, keep their maps as the snapshot and the verdicts on endpoints say, forget what is over, and
-//! tell what is there: flows, counters, and what would happen to a packet. Not its job: finding out which endpoints are healthy (`health`), what
-//! an operator may ask (`admin`), and packets themselves (`bpf/lb.bpf.c` is the one file that names their stages).
+//! This crate loads and attaches the programs in `bpf/`, keeps their maps in line with the snapshot and the verdicts on endpoints, removes
+//! flows that are over, and reports flows, counters and what would happen to a packet. It does not find out which endpoints are healthy
+//! (`health`) or talk to operators (`admin`), and it does not touch packets (`bpf/lb.bpf.c` names the stages of a packet).
 //!
 //! Start at [`Plane`]:
 //!
@@ -11,12 +11,14 @@
 //!                              plan (pure) -> sync -> maps    attach -> interfaces
 //! ```
 //!
-//! [`Plane::collect`] takes a step of some milliseconds, every two seconds, or soon again where the table is large.
+//! [`Plane::collect`] takes a step of some milliseconds every two seconds, or sooner if the table is large.
 //!
-//! Everything lives in the kernel under a folder of the BPF file system. A process that ends, however it ends, leaves it there and packets go on;
-//! the next one finds its maps again, swaps the programs, and goes on with the same flows. [`Plane::detach_all`] and [`detach`] remove it.
+//! Everything is pinned in the kernel under a directory of the BPF file system. When the process ends, for whatever reason, packets are
+//! still forwarded. The next process finds the maps, replaces the programs, and continues with the same flows. [`Plane::detach_all`] and
+//! [`detach`] remove everything.
 //!
-//! A build without the feature `kernel-plane`, or without clang, has the same interface; its [`Plane::open`] says so.
+//! A build without the feature `kernel-plane`, or without clang, has the same interface, and its [`Plane::open`] reports that there is no
+//! kernel plane.
 #![allow(unsafe_code, reason = "libbpf, and bytes of maps; each block says why it is sound")]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -84,16 +86,16 @@ pub use reason::DropReason;
 pub use refusal::{Exit, Refusal};
 pub use view::{Collected, Counters, Flow, Step, Trace, TraceQuery, Traffic, VipCounters};
 
-/// How a plane is opened.
+/// Options of a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Connections that the table holds at once; each takes two entries of 176 bytes. It is fixed when the table is made: another number takes effect
-    /// after [`detach`].
+    /// The most connections in the table. Each takes two entries of 176 bytes. The size is fixed when the table is made; a changed number
+    /// takes effect after [`detach`].
     pub flows_max: u32,
-    /// A folder in a BPF file system; `None`: `/sys/fs/bpf/steelyard/` and the cookie of the network namespace, which no other gets until the
-    /// host is started again.
+    /// A directory in a BPF file system. `None` means `/sys/fs/bpf/steelyard/` and the cookie of the network namespace, which no other
+    /// namespace gets until the host restarts.
     pub pin_dir: Option<PathBuf>,
-    /// Attach by tc filters even where the kernel has tcx (6.6), as on older ones.
+    /// Attach by tc filters even if the kernel has tcx (6.6), as on older kernels.
     pub force_tc: bool,
 }
 
@@ -103,13 +105,13 @@ impl Default for Options {
     }
 }
 
-/// What is thought of an endpoint.
+/// The verdict on an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointVerdict {
-    /// It takes new flows, as its weight says.
+    /// It takes new flows, according to its weight.
     Active,
-    /// Its flows go on, and it takes no new ones.
+    /// It keeps its flows, and takes no new ones.
     Draining,
-    /// It is dead: its vip says whether TCP flows go on or are reset; others choose again.
+    /// It is dead. Its vip decides whether TCP flows are kept or reset; other flows get a new endpoint.
     Down,
 }

@@ -1,4 +1,4 @@
-//! Gets the programs into the kernel, with the maps that an earlier process has left, or new ones.
+//! Loads the programs into the kernel, with the maps of an earlier process or with new ones.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -12,38 +12,39 @@ use crate::Refusal;
 use crate::host;
 use crate::pins::{Pins, remove_folder};
 
-/// The programs, compiled.
+/// The compiled programs.
 pub static OBJECT: &[u8] = include_bytes!(env!("LB_OBJECT"));
 
-/// What the programs are called.
+/// The names of the programs.
 pub(crate) const ENTRY: &str = "lb_in";
 pub(crate) const TRACE: &str = "lb_trace";
 pub(crate) const COLLECT: &str = "lb_gc";
 
-/// Only needed while a program runs: each process has its own.
+/// Only needed while a program runs, so each process has its own.
 const NOT_PINNED: &[&str] = &["lb_traces", "lb_scratches", "lb_gc_keys"];
 
-/// What is kept of libbpf's words about a failure: the verifier's last lines say what it did not like.
+/// How many lines of libbpf's output about a failure are kept. The last lines of the verifier say what it refused.
 const LOG_LINES_MAX: usize = 30;
 
-/// What libbpf has said. It has one place to say it to for the whole process.
+/// The output of libbpf, which has one callback for the whole process.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Loads the programs. `flows_max`: connections; `fresh`: nothing was in the folder before.
+/// Loads the programs. `flows_max` is in connections. `fresh` means that the directory did not exist before.
 pub(crate) fn load(pins: &Pins, flows_max: u32, fresh: bool) -> Result<Object, Refusal> {
     hear();
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let loaded = open(pins, flows_max).and_then(OpenObject::load);
     loaded.map_err(|error| {
         if fresh {
-            // Maps are pinned before programs are loaded. What cannot be removed is an empty table: the next start takes it over.
+            // Maps are pinned before programs are loaded. If the directory cannot be removed, it holds an empty table, which the next start
+            // takes over.
             _ = remove_folder(&pins.folder);
         }
         refusal(&error)
     })
 }
 
-/// Has libbpf speak to us, and not to standard error: much of what it says is an answer to a question, such as whether there is a filter.
+/// Sends libbpf's output to us instead of standard error: much of it answers a query, such as whether there is a filter.
 pub(crate) fn hear() {
     set_print(Some((PrintLevel::Info, |_, text| {
         let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +63,7 @@ fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
             tracing::warn!(
                 kept = kept.max_entries() / 2,
                 asked = flows_max,
-                "the table of connections keeps its size: another takes effect after `steelyard vip detach`"
+                "the table of connections keeps its size; run `steelyard vip detach` to change it"
             );
         }
         entries = kept.max_entries();
@@ -77,7 +78,7 @@ fn open(pins: &Pins, flows_max: u32) -> libbpf_rs::Result<OpenObject> {
         }
     }
     for mut program in object.progs_mut().filter(|program| program.name() == ENTRY) {
-        // Not looked at below 6.6, where there is no tcx.
+        // Ignored below 6.6, where there is no tcx.
         program.set_attach_type(ProgramAttachType::TcxIngress);
     }
     Ok(object)
@@ -93,7 +94,7 @@ fn refusal(error: &libbpf_rs::Error) -> Refusal {
     Refusal::Rejected(format!("{error}\n{log}"))
 }
 
-/// The program of this name, which the object has: it was built with it.
+/// The program with this name. The object has it, because it was built with it.
 pub(crate) fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>, Refusal> {
     let missing = || Refusal::kernel(format!("find the program {name}"), io::Error::from(io::ErrorKind::NotFound));
     object.progs_mut().find(|program| program.name() == name).ok_or_else(missing)

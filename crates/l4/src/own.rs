@@ -1,5 +1,5 @@
-//! Which addresses this host has itself: packets to those are its own stack's, whatever interface has the address, and also where only a route of type
-//! `local` says so.
+//! Finds which addresses belong to this host. Packets to these go to its own stack, whichever interface has the address, even if only a
+//! route of type `local` assigns it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,18 +10,18 @@ use netlink_sys::Socket;
 
 use crate::{interfaces, routes};
 
-/// Those of `addresses` that this host has. One of which the kernel says nothing is not among them.
+/// The addresses of this host among `addresses`. An address that the kernel cannot look up is left out.
 pub fn among(addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
     match interfaces::open() {
         Ok(socket) => addresses.filter(|address| is_local(&socket, *address).unwrap_or(false)).collect(),
         Err(error) => {
-            tracing::error!(%error, "the kernel cannot be asked which addresses this host has");
+            tracing::error!(%error, "cannot ask the kernel which addresses this host has");
             BTreeSet::new()
         }
     }
 }
 
-/// Only routes of type `local` lead to this host itself; having no route at all is an error.
+/// Only routes of type `local` lead to this host itself. Having no route at all is an error.
 fn is_local(socket: &Socket, address: IpAddr) -> io::Result<bool> {
     routes::to(socket, address, RouteFlags::empty()).map(|route| route.header.kind == RouteType::Local)
 }
@@ -41,7 +41,7 @@ mod tests {
             return;
         }
         let netns = Netns::new("own").unwrap();
-        // Two of one subnet: the kernel speaks to the second from the first. And one that only a route gives it.
+        // Two addresses of one subnet, where the kernel uses the first as the source for the second, and one that only a route assigns.
         let link = "link add v0 type veth peer name v1\nlink set dev v0 up\nlink set dev v1 up";
         let addresses = "addr add 10.0.0.1/24 dev v0\naddr add 10.0.0.2/24 dev v0\naddr add fd00::1/64 dev v0";
         let routes = "route add local 20.20.20.0/24 dev lo\nroute add 10.9.0.0/16 dev v0";
@@ -50,7 +50,7 @@ mod tests {
         let others = ["10.0.0.3", "10.9.1.1", "192.0.2.1", "fd00::2", "2001:db8::1"];
         let parse = |text: &str| text.parse::<IpAddr>().unwrap();
         let expect = ours.iter().map(|text| parse(text)).collect();
-        // An address of IPv6 has its local route when a worker of the kernel has looked at it, with `nodad`, too.
+        // An IPv6 address gets its local route only after a worker of the kernel has handled it, even with `nodad`.
         let mut found = BTreeSet::new();
         testkit::until(testkit::PATIENCE, || {
             found = netns.inside(|| among(ours.iter().chain(&others).map(|text| parse(text))));

@@ -1,7 +1,7 @@
-//! Where everything is kept that outlives the process: a folder in a BPF file system.
+//! The directory in a BPF file system that keeps everything that outlives the process.
 //!
-//! `ROOT/v<version>/` has a file for each map and `link_<ifindex>` for each attachment by tcx. The version is that of the layouts: maps of another one
-//! cannot be taken over.
+//! `ROOT/v<version>/` has a file for each map and `link_<ifindex>` for each attachment by tcx. The version is that of the layouts: maps of
+//! another version cannot be taken over.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,29 +17,30 @@ use crate::abi::LB_LAYOUT_VERSION;
 use crate::host;
 use crate::{Options, Refusal};
 
-/// Where BPF file systems are mounted by all who do.
+/// The usual mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
 /// statfs(2).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// Ours, below it.
+/// Our directory below it.
 const OURS: &str = "/sys/fs/bpf/steelyard";
-/// Before the index of an interface, since there are names with dots, which this file system reserves.
+/// The prefix of link files, followed by the index of the interface. Interface names may contain dots, which this file system reserves.
 const LINK: &str = "link_";
 
-/// So often a folder may be swept away between being made and being held.
+/// How often a directory may be removed by another process between being made and being locked.
 const HOLD_TRIES_MAX: u32 = 8;
 
-/// Says that a process looks after a plane, as long as it has this: its folder is locked (flock(2)), by as many processes as hand over to each other.
+/// Shows that a process uses a plane: while it exists, the directory is locked (flock(2)). Processes that hand over to each other share the
+/// lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     _root: File,
 }
 
-/// The folders of one plane.
+/// The directories of one plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
-    /// Of this version.
+    /// The directory of this version.
     pub(crate) folder: PathBuf,
 }
 
@@ -49,8 +50,7 @@ impl Pins {
             Some(root) => root.clone(),
             None => {
                 let cookie = host::netns_cookie();
-                let cookie =
-                    cookie.map_err(|error| Refusal::kernel("tell this network namespace from others", error))?;
+                let cookie = cookie.map_err(|error| Refusal::kernel("identify this network namespace", error))?;
                 Path::new(OURS).join(cookie.to_string())
             }
         };
@@ -58,12 +58,13 @@ impl Pins {
         Ok(Self { root, folder })
     }
 
-    /// Whether an earlier process has left something, of whatever version.
+    /// Whether an earlier process has left something, of any version.
     pub(crate) fn exist(&self) -> bool {
         fs::read_dir(&self.root).is_ok_and(|mut entries| entries.next().is_some())
     }
 
-    /// Makes the folder and holds it, so that nobody takes it for what is left of a namespace that is gone: the interfaces may be, for a while.
+    /// Makes the directory and locks it, so that no other process takes it for the remains of a namespace that is gone: its interfaces may
+    /// be gone for a while.
     pub(crate) fn hold(&self) -> Result<Held, Refusal> {
         let failed = |error: io::Error| Refusal::kernel(format!("hold {}", self.root.display()), error);
         for _ in 0..HOLD_TRIES_MAX {
@@ -72,9 +73,9 @@ impl Pins {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened.map_err(failed)?,
             };
-            // Waits for one who sweeps, which takes milliseconds.
+            // Waits for a process that sweeps, which takes milliseconds.
             flock(&root, FlockOperation::LockShared).map_err(|error| failed(error.into()))?;
-            // He may have found it dead a moment ago: then what is locked has no name any more.
+            // That process may have found it dead a moment ago. Then the locked directory has no name any more.
             let locked = root.metadata().map_err(failed)?;
             let is_there =
                 fs::metadata(&self.root).is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino()));
@@ -82,19 +83,19 @@ impl Pins {
                 return Ok(Held { _root: root });
             }
         }
-        Err(failed(io::Error::other("it is removed each time that it is made")))
+        Err(failed(io::Error::other("another process removes it each time")))
     }
 
-    /// Makes the folder, and mounts the file system where that has not been done.
+    /// Makes the directory, and mounts the file system if necessary.
     fn make(&self) -> Result<(), Refusal> {
         let existing = self.folder.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
         if !is_bpffs(existing) {
-            // Below /sys/fs/bpf that is the place, whatever part of the way to it is there.
+            // Below /sys/fs/bpf that is the mount point, whichever parts of the path exist.
             let is_usual = self.folder.starts_with(BPFFS);
             let path = if is_usual { BPFFS.to_owned() } else { existing.display().to_string() };
             let refusal = |why: String| Refusal::NoBpffs { path: path.clone(), why };
             if !is_usual {
-                return Err(refusal(format!("Steelyard mounts it at {BPFFS} alone")));
+                return Err(refusal(format!("Steelyard mounts it only at {BPFFS}")));
             }
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             mount("bpf", BPFFS, "bpf", flags, c"mode=0700").map_err(|error| refusal(error.to_string()))?;
@@ -111,12 +112,12 @@ impl Pins {
         self.folder.join(format!("{LINK}{ifindex}"))
     }
 
-    /// The links that are there: interface and file.
+    /// The existing links: interface and file.
     pub(crate) fn links(&self) -> Vec<(u32, PathBuf)> {
         links(&self.folder)
     }
 
-    /// Folders of other versions: their programs go on until ours are attached.
+    /// Directories of other versions. Their programs keep working until ours are attached.
     pub(crate) fn other_versions(&self) -> Vec<PathBuf> {
         folders(&self.root).into_iter().filter(|folder| *folder != self.folder).collect()
     }
@@ -130,12 +131,13 @@ impl Pins {
     }
 }
 
-/// Removes what processes in namespaces that are gone have left beside us: nothing else would ever free their tables. A plane is dead when nobody holds it and all
-/// interfaces that it was attached to are gone; one that was attached by tc cannot be told from a living one, and stays.
+/// Removes the directories of processes in namespaces that are gone, because nothing else would ever free their tables. A plane is dead if
+/// no process holds it and all interfaces that it was attached to are gone. A plane that was attached by tc cannot be distinguished from a
+/// living one, and stays.
 pub(crate) fn sweep(own: &Pins) {
     let Some(beside) = own.root.parent() else { return };
     for root in folders(beside).into_iter().filter(|root| *root != own.root) {
-        // Held until it is removed: whoever begins there meanwhile waits for us, and then begins anew.
+        // Locked until it is removed: a process that starts there in the meantime waits for us and then starts over.
         let Ok(handle) = File::open(&root) else { continue };
         if flock(&handle, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
@@ -149,16 +151,17 @@ pub(crate) fn sweep(own: &Pins) {
         let removed = removed.and_then(|()| unless_gone(fs::remove_dir(&root)));
         match removed {
             Ok(()) => {
-                tracing::info!(folder = %root.display(), "removed what was left of a network namespace that is gone")
+                tracing::info!(folder = %root.display(), "removed the kernel plane of a network namespace that no longer exists")
             }
             Err(error) => {
-                tracing::warn!(folder = %root.display(), %error, "cannot remove what is left of a network namespace that is gone")
+                tracing::warn!(folder = %root.display(), %error, "cannot remove the kernel plane of a network namespace that no longer \
+                    exists")
             }
         }
     }
 }
 
-/// Where a pinned link is attached; 0: the interface is gone.
+/// The interface of a pinned link; 0 if the interface is gone.
 pub(crate) fn link_ifindex(path: &Path) -> Option<u32> {
     let info = Link::open(path).ok()?.info().ok()?;
     match info.info {
@@ -169,7 +172,7 @@ pub(crate) fn link_ifindex(path: &Path) -> Option<u32> {
 
 pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
     for (_, link) in links(folder) {
-        // As in `attach`: at once, and not some time after the file is gone.
+        // As in `attach`: detached at once, and not some time after the file is gone.
         _ = Link::open(link).and_then(|link| link.detach());
     }
     let entries = match fs::read_dir(folder) {
@@ -182,7 +185,7 @@ pub(crate) fn remove_folder(folder: &Path) -> io::Result<()> {
     unless_gone(fs::remove_dir(folder))
 }
 
-/// What is gone already was removed by another process: from outside, a plane that is being taken down looks like one whose namespace is gone.
+/// Another process may have removed it already: from outside, a plane that is being taken down looks like one whose namespace is gone.
 fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,7 +1,8 @@
-//! What the maps shall hold: of vips, verdicts, and what they hold now. Pure.
+//! Computes the wanted content of the maps from vips, verdicts and the present content. Pure.
 //!
-//! Indexes are kept: a vip keeps its own as long as its address, protocol and first port stay, an endpoint as long as its vip, address and port do. So
-//! what is in the table of flows goes on meaning the same, also after another process has taken over.
+//! Indexes are stable: a vip keeps its index as long as its address, protocol and first port stay the same, and an endpoint keeps its index
+//! as long as its vip, address and port do. So the entries in the table of flows keep their meaning, even after another process has taken
+//! over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +17,10 @@ use crate::{EndpointVerdict, Refusal, table};
 
 /// Protocol numbers (IANA).
 pub(crate) const TCP: u8 = 6;
-/// The other.
+/// UDP.
 pub(crate) const UDP: u8 = 17;
 
-/// What makes a vip the same vip.
+/// The properties that identify a vip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) address: IpAddr,
@@ -27,18 +28,18 @@ pub(crate) struct Identity {
     pub(crate) first: u16,
 }
 
-/// Where `full_nat` flows come from, as the host is.
+/// The source addresses of `full_nat` flows on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources {
-    /// Of a vip that names none, by its name: the address from which this host speaks to each of its endpoints.
+    /// For vips without `sources`, by name: the source address that this host uses for each of its endpoints.
     pub(crate) towards: BTreeMap<String, BTreeMap<SocketAddr, IpAddr>>,
-    /// The first and the last of the ports that nobody else on this host takes by himself.
+    /// The first and the last of the ports that nothing else on this host uses unasked.
     pub(crate) ports: (u16, u16),
     /// Addresses of vips that this host has itself.
     pub(crate) own: BTreeSet<IpAddr>,
 }
 
-/// Endpoints that this host cannot serve, by vip, and why not. They are down, whatever probes say.
+/// Endpoints that this host cannot serve, by vip, and why. They count as down, whatever probes say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unreachable(BTreeMap<String, BTreeMap<SocketAddr, String>>);
 
@@ -51,51 +52,51 @@ impl Unreachable {
         self.0.get(vip)?.get(&endpoint).map(String::as_str)
     }
 
-    /// Vip, endpoint, and why not.
+    /// Each vip and endpoint, and why it is unreachable.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, SocketAddr, &str)> {
         self.0.iter().flat_map(|(vip, all)| all.iter().map(move |(at, why)| (vip.as_str(), *at, why.as_str())))
     }
 }
 
-/// The wanted content, and what its numbers stand for.
+/// The wanted content, and the meaning of its indexes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) content: Content,
     /// By index.
     pub(crate) vips: BTreeMap<u32, Named>,
-    /// Endpoints that no vip names any more: they go when their flows have.
+    /// Endpoints that no vip names any more. They are removed when their flows have ended.
     pub(crate) leaving: BTreeSet<u32>,
-    /// Every interface that a vip names.
+    /// All interfaces that vips name.
     pub(crate) interfaces: BTreeSet<String>,
-    /// Addresses of vips in mode `local`: the host has them, by whatever means.
+    /// Addresses of vips in mode `local`. The host has them, in one way or another.
     local: BTreeSet<IpAddr>,
 }
 
-/// A vip, as reports name it.
+/// A vip with the name that reports use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) identity: Identity,
-    /// It names no interfaces: they are found by the routes to its endpoints.
+    /// It names no interfaces, so they are found by the routes to its endpoints.
     pub(crate) is_routed: bool,
-    /// As configured, with the index.
+    /// As configured, with the index of each.
     pub(crate) endpoints: BTreeMap<SocketAddr, u32>,
-    /// What its table was made of.
+    /// The input of its table.
     basis: Basis,
 }
 
-/// How a table is made, and of what: index, address and weight of each endpoint that takes new flows.
+/// The input of a table: the algorithm, and index, address and weight of each endpoint that takes new flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Basis {
     algorithm: VipAlgorithm,
     active: Vec<(u32, SocketAddr, u32)>,
 }
 
-/// Makes the plan. `held`: what the maps hold, as `previous` and those before it have made it. `resting`: indexes of vips that are gone, and that the table
-/// of flows may still name.
+/// Makes the plan. `held` is the content of the maps, as earlier plans have made it. `resting` has the indexes of vips that are gone but
+/// may still be in the table of flows.
 ///
 /// # Errors
-/// More vips or endpoints than there are indexes.
+/// If there are more vips or endpoints than indexes.
 pub(crate) fn plan(
     vips: &[Vip],
     usable: &dyn Fn(&str, &Endpoint) -> EndpointVerdict,
@@ -118,7 +119,7 @@ pub(crate) fn plan(
         let mut endpoints = BTreeMap::new();
         let own = sources.of(&vip.name);
         for endpoint in &vip.endpoints {
-            // Names are the proxy plane's: nothing in the kernel could follow them.
+            // Only the proxy plane resolves names: nothing in the kernel could follow them.
             let EndpointAddress::Socket(address) = endpoint.address else { continue };
             let value = lb_endpoint {
                 addr: words_of(address.ip()),
@@ -137,7 +138,7 @@ pub(crate) fn plan(
             endpoints.insert(address, index);
         }
         let basis = plan.basis(vip, &endpoints);
-        // Most often it is another vip that has changed, and a table of Maglev's takes milliseconds.
+        // Usually another vip has changed, and a Maglev table takes milliseconds to compute.
         let known = previous.vips.get(&id).filter(|named| named.basis == basis).and_then(|_| held.tables.get(&id));
         let table = known.cloned().unwrap_or_else(|| basis.table());
         plan.add(vip, id, table, sources);
@@ -146,7 +147,7 @@ pub(crate) fn plan(
     }
     for (id, endpoint) in &held.endpoints {
         if !plan.content.endpoints.contains_key(id) {
-            // What was dead stays dead: its flows are to be reset, not to hang.
+            // A dead endpoint stays dead: its flows must be reset and not hang.
             let state =
                 if endpoint.state == LB_ENDPOINT_DOWN as u8 { endpoint.state } else { LB_ENDPOINT_DRAINING as u8 };
             plan.content.endpoints.insert(*id, lb_endpoint { state, ..*endpoint });
@@ -157,13 +158,14 @@ pub(crate) fn plan(
 }
 
 impl Sources {
-    /// This host's own addresses towards the endpoints of a vip, each once.
+    /// The source addresses of this host for the endpoints of a vip, each once.
     fn of(&self, vip: &str) -> Vec<IpAddr> {
         let all: BTreeSet<IpAddr> = self.towards.get(vip).into_iter().flat_map(BTreeMap::values).copied().collect();
         all.into_iter().collect()
     }
 
-    /// Which of them the endpoint is spoken to from, counted from 1: it may know no way back to the others. 0: whichever the file names.
+    /// Which of them to use for the endpoint, counted from 1, because it may know no way back to the others. 0 means any that the file
+    /// names.
     fn only(&self, own: &[IpAddr], vip: &str, endpoint: SocketAddr) -> u8 {
         let source = self.towards.get(vip).and_then(|towards| towards.get(&endpoint));
         let at = source.and_then(|source| own.iter().position(|address| address == source));
@@ -177,7 +179,7 @@ impl Plan {
         self.content.addresses.keys().map(|key| address_of(key.addr))
     }
 
-    /// Writes down which of them this host has itself.
+    /// Marks those that this host has itself.
     pub(crate) fn set_own(&mut self, own: &BTreeSet<IpAddr>) {
         for (key, address) in &mut self.content.addresses {
             let at = address_of(key.addr);
@@ -186,7 +188,7 @@ impl Plan {
         }
     }
 
-    /// Addresses of endpoints, those that are leaving among them, of vips whose interfaces are found along the routes. `held`: what the maps hold.
+    /// The addresses of endpoints, including leaving ones, of vips whose interfaces are found by routes. `held` is the content of the maps.
     pub(crate) fn routed_endpoints(&self, held: &Content) -> BTreeSet<IpAddr> {
         let is_of_routed = |endpoint: &&lb_endpoint| self.vips.get(&endpoint.vip).is_some_and(|named| named.is_routed);
         held.endpoints.values().filter(is_of_routed).map(|endpoint| address_of(endpoint.addr)).collect()
@@ -231,7 +233,7 @@ impl Plan {
             .entry(lb_address_key { addr })
             .or_insert_with(|| lb_address { flags: LB_ADDRESS_ECHO, ..lb_address::default() });
         if vip.mode == VipMode::Local {
-            // The host has the address, and answers for itself.
+            // The host has the address and answers echo requests itself.
             address.flags &= !LB_ADDRESS_ECHO;
             self.local.insert(vip.address);
         }
@@ -241,7 +243,7 @@ impl Plan {
             let key = lb_vip_key { addr, port: vip.ports.first.to_be(), proto, pad: 0 };
             self.content.vip_ids.insert(key, id);
         } else if let Some(range) = address.ranges.get_mut(address.range_count as usize) {
-            // More than there is room for are refused by `check`.
+            // `check` refuses more ranges than there is room for.
             *range = lb_range { first: vip.ports.first, last: vip.ports.last, vip: id, proto, pad: [0; 3] };
             address.range_count += 1;
         }
@@ -257,10 +259,10 @@ impl Basis {
     }
 }
 
-/// Refuses what the layouts cannot hold. What the file can say wrong is `config`'s to find; this is for vips that come another way.
+/// Refuses vips that exceed the layouts. `config` checks the file; this is for vips from other sources.
 ///
 /// # Errors
-/// Too many of something.
+/// If there are too many of something.
 pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
     let within = |what, have: usize, max: u32| {
         if have > max as usize { Err(Refusal::TooMany { what, have, max }) } else { Ok(()) }
@@ -279,7 +281,7 @@ pub(crate) fn check_limits(vips: &[Vip]) -> Result<(), Refusal> {
     within("ranges of ports on one address", ranges.values().copied().max().unwrap_or(0), LB_RANGES_MAX)
 }
 
-/// Which vip each index stands for.
+/// The vip of each index.
 pub(crate) fn identities(held: &Content) -> BTreeMap<Identity, u32> {
     let mut found = BTreeMap::new();
     for (key, id) in &held.vip_ids {
@@ -310,7 +312,7 @@ fn state(vip: &Vip, weight: u32, verdict: EndpointVerdict) -> u8 {
     let state = match verdict {
         EndpointVerdict::Down if keeps => LB_ENDPOINT_FAILING,
         EndpointVerdict::Down => LB_ENDPOINT_DOWN,
-        // Weight 0 takes no new flows, not even those of clients that come back.
+        // An endpoint of weight 0 takes no new flows, not even those of returning clients.
         EndpointVerdict::Active if weight > 0 => LB_ENDPOINT_ACTIVE,
         EndpointVerdict::Active | EndpointVerdict::Draining => LB_ENDPOINT_DRAINING,
     };
@@ -339,7 +341,7 @@ fn value(vip: &Vip, table_slots: u32) -> lb_vip {
     }
 }
 
-/// Rounded up: a part of a second is not none.
+/// Rounded up, so that a fraction of a second does not become zero.
 fn seconds(duration: Duration) -> u32 {
     let whole = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     u32::try_from(whole).unwrap_or(u32::MAX)
@@ -374,7 +376,7 @@ fn pool(addresses: &[IpAddr], (port_first, port_last): (u16, u16)) -> lb_pool {
 }
 
 fn source_key(vip: u32, net: &IpNet) -> lb_source_key {
-    // The vip is the first part of the prefix; an IPv4 address begins after ::ffff:.
+    // The vip is the first part of the prefix. An IPv4 address begins after ::ffff:.
     let before = 32 + if net.addr().is_ipv4() { 96 } else { 0 };
     let prefix_bits = before + u32::from(net.prefix_len());
     lb_source_key { prefix_bits, vip: vip.to_be(), addr: words_of(net.trunc().addr()) }

@@ -1,4 +1,4 @@
-//! The plane itself: what is loaded, what the maps hold, and who calls what in which order.
+//! The plane itself: the loaded programs, the content of the maps, and the order of the calls.
 
 mod reach;
 
@@ -27,13 +27,13 @@ use crate::vip_routes::VipRoutes;
 use crate::{Collected, EndpointVerdict, Options, Refusal, host, own, samples};
 use reach::{check_interfaces, sources};
 
-/// Seconds for which a removed endpoint rests besides the closing time of its vip, after its last flow has ended: a flow that has ended is still in the
-/// table, to translate what was sent late.
+/// The seconds that a removed endpoint rests after its last flow has ended, in addition to the closing time of its vip: an ended flow stays
+/// in the table to translate late packets.
 const REST_S: u32 = 4;
-/// Interfaces that the kernel side knows (`LB_INTERFACES_MAX` in `bpf/maps.h`). One that it does not know is reached all the same, through its neighbours.
+/// The most interfaces that the programs know (`LB_INTERFACES_MAX` in `bpf/maps.h`). Others are still reached through the neighbour table.
 const INTERFACES_MAX: usize = 4096;
 
-/// The kernel plane of this network namespace. Dropping it leaves everything in the kernel, where it goes on.
+/// The kernel plane of this network namespace. Dropping it leaves everything in the kernel, where packets are still forwarded.
 #[derive(Debug)]
 pub struct Plane {
     pub(crate) object: Object,
@@ -41,25 +41,25 @@ pub struct Plane {
     pins: Pins,
     _looked_after: Held,
     attachments: Attachments,
-    /// The interfaces that the programs are to be at, by index.
+    /// The interfaces to which the programs should be attached, by index.
     pub(crate) attached: BTreeMap<u32, String>,
     vip_routes: VipRoutes,
     unreachable: Unreachable,
-    /// Endpoints towards which this host had no source address.
+    /// Endpoints for which this host had no source address.
     sourceless: BTreeSet<SocketAddr>,
-    /// Since the last collection an endpoint has come into reach, or gone out of it.
+    /// Whether an endpoint has become reachable or unreachable since the last collection.
     reach_differs: bool,
-    /// What the maps hold.
+    /// The content of the maps.
     pub(crate) held: Content,
-    /// What was applied last.
+    /// The last plan that was applied.
     pub(crate) plan: Plan,
-    /// It is known who is wanted. Before, what an earlier process has attached goes on as it is.
+    /// Whether the wanted vips are known. Before that, the attachments of an earlier process stay as they are.
     applied: bool,
-    /// A collection that is under way.
+    /// A collection in progress.
     walk: Option<Walk>,
-    /// Indexes of vips that are gone; free after a collection that began later.
+    /// Indexes of vips that are gone. They become free after a collection that began later.
     resting: BTreeSet<u32>,
-    /// Those that were gone when the collection began that is under way.
+    /// The ones that were gone when the current collection began.
     leaving: BTreeSet<u32>,
     /// When the last flow of a removed endpoint was seen to have ended.
     quiet_since_s: BTreeMap<u32, u32>,
@@ -67,27 +67,28 @@ pub struct Plane {
     pub(crate) interfaces: Vec<Interface>,
     interfaces_held: BTreeMap<u32, lb_interface>,
     prodder: Prodder,
-    /// Interfaces of which it was said that they are gone, or do not forward.
+    /// Interfaces about which a warning was logged: that they are gone, or do not forward.
     warned: BTreeSet<(String, &'static str)>,
 }
 
 /// Whether this build has a kernel plane. Opens nothing.
 ///
 /// # Errors
-/// In a build without; this has one.
+/// In a build without one; this build has one.
 pub fn built() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether an earlier process has left a plane in the kernel. Where this process may not look, none is seen.
+/// Whether an earlier process has left a plane in the kernel. Returns false if this process may not look.
 pub fn pinned(options: &Options) -> bool {
     Pins::new(options).is_ok_and(|pins| pins.exist())
 }
 
-/// Removes what an earlier process has left: packets for its vips are this host's again, and connections through them end. Says whether there was any.
+/// Removes what an earlier process has left: packets for its vips go to this host again, and connections through them end. Returns whether
+/// there was anything.
 ///
 /// # Errors
-/// This process may not, or the kernel would not.
+/// If this process lacks permission, or the kernel refuses.
 pub fn detach(options: &Options) -> Result<bool, Refusal> {
     host::check()?;
     let pins = Pins::new(options)?;
@@ -108,11 +109,11 @@ fn remove(pins: &Pins) -> Result<(), Refusal> {
 }
 
 impl Plane {
-    /// Loads the programs. Takes over the maps that an earlier process has left in this network namespace, flows included; until [`Plane::apply`] its
-    /// programs go on as they were.
+    /// Loads the programs. Takes over the maps of an earlier process in this network namespace, including the flows. Until
+    /// [`Plane::apply`], the programs of that process keep working.
     ///
     /// # Errors
-    /// This host, or this process on it, cannot; each says what to do.
+    /// If this host does not support it, or this process lacks permission. Each error says what to do.
     pub fn open(options: &Options) -> Result<Self, Refusal> {
         host::check()?;
         let pins = Pins::new(options)?;
@@ -149,7 +150,7 @@ impl Plane {
             warned: BTreeSet::new(),
         };
         plane.refresh_interfaces()?;
-        // The flows of vips that the earlier process removed last: their indexes are given out again.
+        // Flows of vips that the earlier process removed last, because their indexes will be reused.
         let mut walk = Walk::begin(&plane.held, host::now_s(), 0);
         while !walk.step(&plane.object, &plane.maps, &plane.held)? {}
         plane.prodder.prod_each(&walk.take_ended());
@@ -157,7 +158,8 @@ impl Plane {
         Ok(plane)
     }
 
-    /// The endpoints of a vip that an earlier process found dead, by their addresses. Nothing after the first [`Plane::apply`]: then its verdicts hold.
+    /// The addresses of the endpoints of a vip that an earlier process found dead. Empty after the first [`Plane::apply`], because its
+    /// verdicts apply from then on.
     pub fn found_dead(&self, vip: &Vip) -> BTreeSet<SocketAddr> {
         if self.applied {
             return BTreeSet::new();
@@ -172,7 +174,7 @@ impl Plane {
     /// Finds out whether [`Plane::apply`] would be refused. Writes nothing.
     ///
     /// # Errors
-    /// It would; see [`Refusal`].
+    /// If it would be refused; see [`Refusal`].
     pub fn check(&self, vips: &[Vip]) -> Result<(), Refusal> {
         plan::check_limits(vips)?;
         let present = interfaces::list().map_err(|error| Refusal::kernel("list the interfaces", error))?;
@@ -180,11 +182,11 @@ impl Plane {
         sources(vips, &mut Unreachable::default()).map(drop)
     }
 
-    /// Balances these vips from now on, and no others, each to the endpoints that are usable. Flows keep their endpoints as long as these are there and
-    /// alive, whatever their weights have become.
+    /// Balances these vips and no others from now on, each to its usable endpoints. Flows keep their endpoints as long as these exist and
+    /// are alive, even if weights change.
     ///
     /// # Errors
-    /// As [`Plane::check`], before anything is written; or the kernel would not, and a second call goes on where the first ended.
+    /// As [`Plane::check`], before anything is written. The kernel may also refuse; a second call then continues where the first ended.
     pub fn apply(&mut self, vips: &[Vip], usable: &dyn Fn(&str, &Endpoint) -> EndpointVerdict) -> Result<(), Refusal> {
         plan::check_limits(vips)?;
         self.refresh_interfaces()?;
@@ -210,17 +212,18 @@ impl Plane {
         self.attach(false)?;
         self.warn_of_forwarding(vips);
         for folder in self.pins.other_versions() {
-            tracing::warn!(folder = %folder.display(), "another version's tables are removed, and its connections end");
+            tracing::warn!(folder = %folder.display(), "removing the tables of another version; its connections end");
             remove_folder(&folder).map_err(|error| Refusal::kernel(format!("remove {}", folder.display()), error))?;
         }
         Ok(())
     }
 
-    /// Forgets flows that are over, frees what nobody uses any more, follows interfaces that come and go, and has the connections to dead endpoints reset.
-    /// Goes a step, which takes milliseconds, some tens of them where every entry is silent. `None`: there is more of the table to go over, soon; else the next collection begins two seconds later.
+    /// Forgets flows that are over, frees unused indexes, follows interfaces that come and go, and has connections to dead endpoints reset.
+    /// One call takes one step of milliseconds, or some tens of them if every entry is silent. It returns `None` if more of the table
+    /// remains, in which case the next call should be soon; otherwise the next collection begins two seconds later.
     ///
     /// # Errors
-    /// The kernel would not; the next call begins anew.
+    /// If the kernel refuses; the next call starts over.
     pub fn collect(&mut self) -> Result<Option<Collected>, Refusal> {
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
@@ -229,7 +232,8 @@ impl Plane {
                 self.refresh_own()?;
                 self.ask_again();
                 self.attach(true)?;
-                // A vip that goes from here on is not gone from the pages that were turned: its index rests until after the next walk.
+                // A vip that is removed from here on may still be on pages that were already read, so its index rests until after the next
+                // walk.
                 self.leaving.append(&mut self.resting);
                 Walk::begin(&self.held, host::now_s(), self.prodder.turn)
             }
@@ -250,26 +254,26 @@ impl Plane {
         Ok(Some(Collected { kept, expired, closed, freed, prodded, reach_differs }))
     }
 
-    /// The counters as samples for Prometheus; nothing, if they cannot be read.
+    /// The counters as Prometheus samples; empty if they cannot be read.
     pub fn samples(&self) -> Vec<Sample> {
         match self.counters() {
             Ok(counters) => samples::samples(&counters),
             Err(error) => {
-                tracing::error!(%error, "the counters of the kernel plane cannot be read");
+                tracing::error!(%error, "cannot read the counters of the kernel plane");
                 Vec::new()
             }
         }
     }
 
-    /// Takes everything out of the kernel. Packets for the vips are this host's again, and connections through them end.
+    /// Removes everything from the kernel. Packets for the vips go to this host again, and connections through them end.
     ///
     /// # Errors
-    /// The kernel would not.
+    /// If the kernel refuses.
     pub fn detach_all(self) -> Result<(), Refusal> {
         remove(&self.pins)
     }
 
-    /// Endpoints that no vip names, and whose flows are gone. Gives their number.
+    /// Frees endpoints that no vip names and that have no flows. Returns their number.
     fn free_endpoints(&mut self, now_s: u32) -> Result<u32, Refusal> {
         let mut freed = 0;
         for id in self.plan.leaving.clone() {
@@ -278,7 +282,7 @@ impl Plane {
             if vip.is_none() && self.resting.contains(&endpoint.vip) {
                 continue;
             }
-            // Without their vip all flows went with this collection, whatever the count says.
+            // If the vip is gone, this collection has removed all its flows, whatever the count says.
             let active = if vip.is_some() { get::<u32, u32>(&self.maps.active, &id)?.unwrap_or(0) } else { 0 };
             if active > 0 {
                 self.quiet_since_s.remove(&id);
@@ -311,7 +315,7 @@ impl Plane {
         self.maps.write_interfaces(&mut self.interfaces_held, &wanted)
     }
 
-    /// An address of a vip may be given to this host, and taken from it, at any time: by keepalived, for one.
+    /// This host may get or lose an address of a vip at any time, for example by keepalived.
     fn refresh_own(&mut self) -> Result<(), Refusal> {
         let own = own::among(self.plan.addresses());
         self.plan.set_own(&own);

@@ -1,28 +1,29 @@
-//! Why a packet is not forwarded, as `bpf/drop.h` lists it: the enum there, the names in metrics and status, and `docs/drops.md` are one list.
+//! The reasons why a packet is not forwarded. `bpf/drop.h` is the only list: the enum there, the names in metrics and status, and
+//! `docs/drops.md` are made from it.
 
 use std::fmt::Write;
 
 /// A row of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropReason {
-    /// Never used for another reason, not even after this one is gone.
+    /// A number is never reused, not even after its reason is gone.
     pub number: u8,
-    /// In metrics and status.
+    /// The name in metrics and status.
     pub name: &'static str,
     /// What it means, and what to do about it.
     pub text: &'static str,
 }
 
 impl DropReason {
-    /// Every one of them, by number.
+    /// All reasons, by number.
     pub const ALL: &'static [Self] = include!(concat!(env!("OUT_DIR"), "/reasons.rs"));
 
-    /// The one of this number.
+    /// The reason with this number.
     pub fn of(number: u8) -> Option<&'static Self> {
         Self::ALL.iter().find(|reason| reason.number == number)
     }
 
-    /// `docs/drops.md`.
+    /// The text of `docs/drops.md`.
     pub fn page() -> String {
         let mut page = String::from(
             "# Drops\n\n\

@@ -1,81 +1,81 @@
-//! Why the kernel plane cannot do what it is asked to, and what to do about it.
+//! Why the kernel plane cannot do something, and what to do about it.
 
 use std::fmt;
 
-/// Why not.
+/// The reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// This build has no programs.
     NotBuilt,
-    /// The process may not load or attach programs. The names of the capabilities that it lacks (capabilities(7)).
+    /// The process may not load or attach programs. Holds the names of the missing capabilities (capabilities(7)).
     NotPermitted(Vec<&'static str>),
-    /// The release of a kernel that lacks what the programs call. What is asked for is the oldest on which the tests run.
+    /// The kernel lacks something that the programs call. Holds its release. The message asks for the oldest kernel on which the tests run.
     KernelTooOld(String),
-    /// There is no BPF file system where maps are to be kept.
+    /// There is no BPF file system at the path for the maps.
     NoBpffs {
-        /// Where it has to be.
+        /// The path.
         path: String,
-        /// What the kernel said when it was to be mounted.
+        /// The error of the kernel when mounting it.
         why: String,
     },
-    /// The verifier refused a program: the end of its log.
+    /// The verifier refused a program. Holds the end of its log.
     Rejected(String),
-    /// No such interface.
+    /// The interface does not exist.
     NoInterface {
         /// The vip that names it.
         vip: String,
-        /// What it names.
+        /// The interface.
         name: String,
-        /// What was perhaps meant.
+        /// The name that the operator perhaps meant.
         nearest: Option<String>,
     },
-    /// An interface whose packets do not begin with an Ethernet header.
+    /// The packets of an interface do not begin with an Ethernet header.
     NotEthernet {
         /// The vip that names it.
         vip: String,
-        /// What it names.
+        /// The interface.
         name: String,
     },
-    /// More than the tables hold.
+    /// There are more than the tables hold.
     TooMany {
-        /// Of what.
+        /// The kind of thing.
         what: &'static str,
-        /// So many are there.
+        /// The number of them.
         have: usize,
-        /// So many may be.
+        /// The limit.
         max: u32,
     },
-    /// `full_nat` without `sources`, and this host has more addresses towards its endpoints than one vip can use.
+    /// `full_nat` without `sources`, and this host uses more source addresses for its endpoints than one vip can have.
     TooManySources {
         /// The vip.
         vip: String,
-        /// So many are there.
+        /// The number of them.
         have: usize,
-        /// So many may be.
+        /// The limit.
         max: u32,
     },
-    /// Several vips, each for a reason of its own that is no other's.
+    /// Several vips are refused, each for its own reason.
     Several(Vec<Refusal>),
-    /// A call that should not fail did.
+    /// A call failed that should not fail.
     Kernel {
-        /// What was being done.
+        /// What was attempted.
         doing: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         why: String,
     },
 }
 
-/// Whose fault it is, for the exit code.
+/// The cause, for the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// This host, or this process on it.
+    /// This host, or the permissions of this process.
     HostCannot,
-    /// What is configured.
+    /// The configuration.
     BadConfig,
 }
 
 impl Refusal {
-    /// Whose fault it is.
+    /// The cause of the refusal.
     pub fn exit(&self) -> Exit {
         match self {
             Self::NoInterface { .. }
@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// The vips that are refused while others could be served, by their names, and why; none: it is all of them.
+    /// The refused vips and the reasons, if others could be served. Empty if all are refused.
     pub fn vips(&self) -> Vec<(String, String)> {
         match self {
             Self::TooManySources { vip, .. } => vec![(vip.clone(), self.to_string())],
@@ -115,12 +115,12 @@ impl fmt::Display for Refusal {
             ),
             Self::NotPermitted(missing) => write!(
                 f,
-                "virtual IPs need {}: run as root, and in a container with these capabilities as well (`docker run --cap-add`, \
-                 `securityContext.capabilities` of a pod)",
+                "virtual IPs need {}: run as root; in a container, also add these capabilities (`docker run --cap-add`, \
+                `securityContext.capabilities` of a pod)",
                 missing.join(", ")
             ),
             Self::KernelTooOld(release) => {
-                write!(f, "virtual IPs need Linux 6.1 or newer, and this is {release}: use a listener instead")
+                write!(f, "virtual IPs need Linux 6.1 or newer, and this kernel is {release}: use a listener instead")
             }
             Self::NoBpffs { path, why } => write!(
                 f,
@@ -129,25 +129,25 @@ impl fmt::Display for Refusal {
             ),
             Self::Rejected(log) => write!(
                 f,
-                "the kernel refused a program of ours: please report it with the kernel's release and the log below\n{log}"
+                "the kernel refused one of our programs: please report it with the kernel's release and the log below\n{log}"
             ),
             Self::NoInterface { vip, name, nearest } => {
-                write!(f, "vip {vip}: there is no interface {name}")?;
+                write!(f, "vip {vip}: interface {name} does not exist")?;
                 match nearest {
                     Some(nearest) => write!(f, "; did you mean `{nearest}`?"),
-                    None => f.write_str("; `ip link` lists those there are"),
+                    None => f.write_str("; run `ip link` to list the interfaces"),
                 }
             }
             Self::NotEthernet { vip, name } => write!(
                 f,
-                "vip {vip}: packets of interface {name} have no Ethernet header, and the kernel plane reads no others: use a listener for what \
-                 arrives there"
+                "vip {vip}: packets of interface {name} have no Ethernet header, which the kernel plane needs: use a listener for this \
+                interface"
             ),
-            Self::TooMany { what, have, max } => write!(f, "{have} {what} are more than the {max} that the kernel plane holds"),
+            Self::TooMany { what, have, max } => write!(f, "there are {have} {what}; the kernel plane can hold {max}"),
             Self::TooManySources { vip, have, max } => write!(
                 f,
-                "vip {vip}: this host has {have} source addresses towards its endpoints, more than the {max} that the kernel plane \
-                 holds for one: name some as `sources`"
+                "vip {vip}: this host uses {have} source addresses for its endpoints, and the kernel plane can hold {max} per vip: name \
+                some in `sources`"
             ),
             Self::Several(refusals) => {
                 for (place, refusal) in refusals.iter().enumerate() {
@@ -191,27 +191,27 @@ mod tests {
         check(
             Refusal::NotPermitted(vec!["CAP_BPF", "CAP_NET_ADMIN"]),
             Exit::HostCannot,
-            "need CAP_BPF, CAP_NET_ADMIN: run as root, and in a container with these capabilities",
+            "need CAP_BPF, CAP_NET_ADMIN: run as root; in a container, also add these capabilities",
         );
-        check(Refusal::KernelTooOld("5.4.0".into()), Exit::HostCannot, "this is 5.4.0");
+        check(Refusal::KernelTooOld("5.4.0".into()), Exit::HostCannot, "this kernel is 5.4.0");
         let name = |nearest: Option<&str>| Refusal::NoInterface {
             vip: "web".into(),
             name: "eht0".into(),
             nearest: nearest.map(str::to_owned),
         };
-        check(name(Some("eth0")), Exit::BadConfig, "vip web: there is no interface eht0; did you mean `eth0`?");
-        check(name(None), Exit::BadConfig, "`ip link` lists");
+        check(name(Some("eth0")), Exit::BadConfig, "vip web: interface eht0 does not exist; did you mean `eth0`?");
+        check(name(None), Exit::BadConfig, "run `ip link`");
         check(
             Refusal::TooMany { what: "vips", have: 2000, max: 1024 },
             Exit::BadConfig,
-            "2000 vips are more than the 1024",
+            "there are 2000 vips; the kernel plane can hold 1024",
         );
         check(Refusal::NoBpffs { path: "/x".into(), why: "EPERM".into() }, Exit::HostCannot, "`mount -t bpf bpf /x`");
         let (vip, name) = ("web".into(), "wg0".into());
         check(
             Refusal::NotEthernet { vip, name },
             Exit::BadConfig,
-            "no Ethernet header, and the kernel plane reads no others: use a listener",
+            "no Ethernet header, which the kernel plane needs: use a listener",
         );
     }
 }

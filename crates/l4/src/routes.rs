@@ -1,4 +1,4 @@
-//! Which interfaces this host's routes lead by: to an address, and by default. Asked by netlink, as `ip route` does.
+//! Finds the interfaces of this host's routes, to an address and by default. Uses netlink, as `ip route` does.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,13 +12,13 @@ use netlink_sys::Socket;
 
 use crate::interfaces;
 
-/// Datagrams of a dump: each holds some hundreds of routes. Default routes behind those are not found.
+/// Datagrams of a dump. Each holds some hundreds of routes. Default routes after these are not found.
 const DATAGRAMS_MAX: usize = 64;
 
-/// The route to an address: `flags` say which, the one that would be used or the entry of the table that it is made of.
+/// The route to an address. `flags` select the route that would be used, or the entry of the table that it comes from.
 ///
 /// # Errors
-/// There is none, or the kernel would not.
+/// If there is none, or the kernel refuses.
 pub(crate) fn to(socket: &Socket, address: IpAddr, flags: RouteFlags) -> io::Result<RouteMessage> {
     let mut about = RouteMessage::default();
     let (family, bits, destination) = match address {
@@ -35,25 +35,25 @@ pub(crate) fn to(socket: &Socket, address: IpAddr, flags: RouteFlags) -> io::Res
     match answer.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => Ok(route),
         NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::other("an answer to something else")),
+        _ => Err(io::Error::other("the answer is to another request")),
     }
 }
 
-/// By which interfaces packets to an address may leave, all next hops of the route counted. None: this host has the address itself.
+/// The interfaces by which packets to an address may leave, over all next hops of the route. Empty if this host has the address itself.
 ///
 /// # Errors
-/// There is no route, or the kernel would not.
+/// If there is no route, or the kernel refuses.
 pub(crate) fn towards(socket: &Socket, address: IpAddr) -> io::Result<BTreeSet<u32>> {
     let route = to(socket, address, RouteFlags::FibMatch)?;
     Ok(if route.header.kind == RouteType::Local { BTreeSet::new() } else { by(&route) })
 }
 
-/// By which interfaces the default routes of the main table lead.
+/// The interfaces of the default routes in the main table.
 ///
 /// # Errors
-/// The kernel would not.
+/// If the kernel refuses.
 pub(crate) fn by_default(ipv6: bool) -> io::Result<BTreeSet<u32>> {
-    // A socket of its own: it is closed while the kernel may still have more to tell.
+    // Uses a socket of its own, because it is closed while the kernel may still have more to send.
     let socket = interfaces::open()?;
     socket.set_netlink_get_strict_chk(true)?;
     let mut about = RouteMessage::default();
@@ -70,7 +70,7 @@ pub(crate) fn by_default(ipv6: bool) -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// True: no default route comes after this datagram.
+/// Returns true if no default route can follow this datagram.
 fn read_defaults(datagram: &[u8], found: &mut BTreeSet<u32>) -> io::Result<bool> {
     interfaces::for_each(datagram, |message| {
         if let RouteNetlinkMessage::NewRoute(route) = message {
@@ -84,7 +84,7 @@ fn read_defaults(datagram: &[u8], found: &mut BTreeSet<u32>) -> io::Result<bool>
     })
 }
 
-/// The kernel tells routes of IPv4 in the order of their addresses, so that a table of a million need not be read. Those of IPv6 come in no such order.
+/// The kernel lists IPv4 routes in the order of their addresses, so a table of a million need not be read. IPv6 routes have no such order.
 fn is_behind_defaults(route: &RouteMessage) -> bool {
     route.attributes.iter().any(
         |attribute| matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet(to)) if !to.is_unspecified()),
@@ -143,7 +143,7 @@ mod tests {
         netns.ip(&format!("route add 10.7.0.0/16 {}", hops("10.0.0.2", "10.0.1.2"))).unwrap();
         netns.ip(&format!("route add fd00:7::/64 {}", hops("fd00:0::2", "fd00:1::2"))).unwrap();
         assert_eq!((ask("10.7.1.1"), ask("fd00:7::1")), (Ok([10, 11].into()), Ok([10, 11].into())));
-        // Of several metrics, of several hops, and beside routes to all kinds of networks.
+        // Several metrics and hops, and routes to other networks beside them.
         netns.ip("route add default via 10.0.2.2\nroute add default via 10.0.1.2 metric 7\nroute add 0.0.0.0/1 dev v0\nroute add default via fd00:2::2 metric 7").unwrap();
         netns.ip(&format!("route add default {}", hops("fd00:0::2", "fd00:1::2"))).unwrap();
         let many: String = (0..2000)

@@ -1,4 +1,4 @@
-//! The counters as samples for Prometheus.
+//! The counters as Prometheus samples.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::{Counters, Traffic};
 const TO: &str = "to_endpoint";
 const FROM: &str = "from_endpoint";
 
-/// Grouped by name, as the text format wants it.
+/// Grouped by name, as the text format requires.
 #[cfg_attr(not(any(kernel_plane, test)), expect(dead_code, reason = "there are no counters to tell"))]
 pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
     let mut samples = Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
     family(
         "steelyard_flow_table_max",
         Kind::Gauge,
-        "Entries that the table holds.",
+        "The most entries that the table holds.",
         vec![(Vec::new(), counters.flows_max)],
     );
     let help = "Whether the table is so full that half-open and closed flows are forgotten early.";
@@ -46,7 +46,7 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
         by_endpoint(counters, |traffic| traffic.flows_made),
     );
     family("steelyard_vip_packets_total", Kind::Counter, "Packets forwarded.", by_direction(counters, |t| t.packets));
-    let help = "Bytes forwarded, with the link layer's header.";
+    let help = "Bytes forwarded, including the link-layer header.";
     family("steelyard_vip_bytes_total", Kind::Counter, help, by_direction(counters, |traffic| traffic.bytes));
 
     let mut drops = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn samples(counters: &Counters) -> Vec<Sample> {
             drops.push((vec![("vip", vip.to_owned()), ("reason", (*reason).to_owned())], *count));
         }
     }
-    let help = "Packets not forwarded, by reason; with an empty vip, those that belong to none.";
+    let help = "Packets not forwarded, by reason. Packets that belong to no vip have an empty vip label.";
     family("steelyard_vip_drops_total", Kind::Counter, help, drops);
     samples
 }
@@ -86,7 +86,7 @@ fn by_direction(counters: &Counters, value: fn(&Traffic) -> [u64; 2]) -> Vec<(Ve
     rows
 }
 
-/// As in the file: without a port where it is the one that the client asked for.
+/// As in the file: without a port if it is the one that the client connected to.
 fn written(endpoint: &SocketAddr) -> String {
     if endpoint.port() == 0 { endpoint.ip().to_string() } else { endpoint.to_string() }
 }

@@ -1,6 +1,6 @@
-//! Writes what changed to the maps, in an order in which no packet finds half of it.
+//! Writes changes to the maps in an order in which no packet finds half of a change.
 //!
-//! What is added goes from the endpoints up to the addresses, by which packets find all the rest; what is removed goes the other way.
+//! Additions go from the endpoints up to the addresses, by which packets find everything else. Removals go the other way.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::content::Content;
 use crate::load::map;
 
-/// A handle on each map that user space looks into.
+/// A handle on each map that user space uses.
 #[derive(Debug)]
 pub(crate) struct Maps {
     pub(crate) flows: MapHandle,
@@ -54,7 +54,7 @@ impl Maps {
         })
     }
 
-    /// What an earlier process has left. Tables are not read: they are made anew at once.
+    /// Reads what an earlier process has left. Tables are not read, because they are rebuilt at once.
     pub(crate) fn recover(&self) -> Result<Content, Refusal> {
         let mut vips: BTreeMap<u32, lb_vip> = pairs(&self.vips)?;
         vips.retain(|_, vip| vip.mode != 0);
@@ -74,7 +74,8 @@ impl Maps {
         })
     }
 
-    /// Writes the difference between what is held and what is wanted, and notes down each step, so that what fails half-way can be tried again.
+    /// Writes the difference between the present and the wanted content, and records each step in `held`, so that a failed write can be
+    /// continued.
     pub(crate) fn write(&self, held: &mut Content, wanted: &Content) -> Result<(), Refusal> {
         put(&self.endpoints, &mut held.endpoints, &wanted.endpoints)?;
         put(&self.pools, &mut held.pools, &wanted.pools)?;
@@ -93,19 +94,19 @@ impl Maps {
         clear(&self.endpoints, &mut held.endpoints, &wanted.endpoints)
     }
 
-    /// Writes what changed of the addresses, of which none comes or goes.
+    /// Writes changes of the addresses. None may be added or removed.
     pub(crate) fn write_addresses(&self, held: &mut Content, wanted: &Content) -> Result<(), Refusal> {
         put(&self.addresses, &mut held.addresses, &wanted.addresses)
     }
 
-    /// Of an endpoint that nobody uses any more.
+    /// Removes an endpoint that is no longer used.
     pub(crate) fn free_endpoint(&self, held: &mut Content, id: u32) -> Result<(), Refusal> {
         set(&self.endpoints, &id, &lb_endpoint::default())?;
         held.endpoints.remove(&id);
         Ok(())
     }
 
-    /// Writes what changed of the interfaces.
+    /// Writes changes of the interfaces.
     pub(crate) fn write_interfaces(
         &self,
         held: &mut BTreeMap<u32, lb_interface>,
@@ -115,7 +116,7 @@ impl Maps {
         delete(&self.interfaces, held, wanted)
     }
 
-    /// A table changes as a whole: a new inner map takes the place of the old one.
+    /// A table changes as a whole: a new inner map replaces the old one.
     fn put_tables(&self, held: &mut BTreeMap<u32, Vec<u32>>, wanted: &BTreeMap<u32, Vec<u32>>) -> Result<(), Refusal> {
         for (vip, table) in wanted {
             if held.get(vip) == Some(table) {
@@ -133,7 +134,7 @@ impl Maps {
 
 struct Inner {
     fd: i32,
-    /// Keeps the descriptor open until the outer map has it.
+    /// Keeps the descriptor open until the outer map holds the inner one.
     _map: MapHandle,
 }
 
@@ -166,7 +167,7 @@ fn put<K: Layout + Ord, V: Layout + PartialEq>(
     Ok(())
 }
 
-/// From a map whose entries can go.
+/// Deletes from a map whose entries can be deleted.
 fn delete<K: Layout + Ord, V: PartialEq>(
     map: &MapHandle,
     held: &mut BTreeMap<K, V>,
@@ -185,7 +186,7 @@ fn delete<K: Layout + Ord, V: PartialEq>(
     Ok(())
 }
 
-/// From an array: nothing but zeros is a free place.
+/// Clears an entry of an array: zeros mean that it is free.
 fn clear<V: Layout + PartialEq>(
     map: &MapHandle,
     held: &mut BTreeMap<u32, V>,
@@ -203,7 +204,7 @@ pub(crate) fn set<K: Layout, V: Layout>(map: &MapHandle, key: &K, value: &V) -> 
     map.update(bytes_of(key), bytes_of(value), MapFlags::ANY).map_err(|error| failed("write to", map, error))
 }
 
-/// `None`: there is none.
+/// Returns `None` if there is no such entry.
 pub(crate) fn get<K: Layout, V: Layout>(map: &MapHandle, key: &K) -> Result<Option<V>, Refusal> {
     let found = map.lookup(bytes_of(key), MapFlags::ANY).map_err(|error| failed("read", map, error))?;
     Ok(found.and_then(|bytes| read(&bytes)))
@@ -217,7 +218,7 @@ pub(crate) fn pairs<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTree
     Ok(found.filter_map(|(key, value)| Some((read(&key)?, read(&value)?))).collect())
 }
 
-/// All entries one by one: for maps that are small, or have no batches (tries before 5.17).
+/// All entries one by one, for maps that are small or do not support batches (tries before 5.17).
 fn each<K: Layout + Ord, V: Layout>(map: &MapHandle) -> Result<BTreeMap<K, V>, Refusal> {
     let mut found = BTreeMap::new();
     for key in map.keys().filter_map(|key| read::<K>(&key)) {

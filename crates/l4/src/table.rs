@@ -1,23 +1,24 @@
-//! The table of a vip: which endpoint each of its slots leads to. Pure.
+//! The table of a vip: the endpoint of each of its slots. Pure.
 //!
-//! Every algorithm looks into such a table, so that what a choice costs does not depend on how many endpoints there are. Two kinds serve all: a
-//! round, which holds each endpoint as often as its weight, and Maglev's.
+//! Every algorithm uses such a table, so the cost of a choice does not depend on the number of endpoints. There are two kinds: a round,
+//! which holds each endpoint as often as its weight, and a Maglev table.
 
 use std::net::SocketAddr;
 
 use balance::maglev_table;
 use model::VipAlgorithm;
 
-/// Slots of a round. Weights whose sum, over their greatest common divisor, is more are rounded: each share is then wrong by less than one slot of
-/// these, and an endpoint of the least weight still has one.
+/// Slots of a round. If the sum of the weights, divided by their greatest common divisor, is larger, the weights are rounded: each share is
+/// then wrong by less than one of these slots, and an endpoint of the least weight still has one.
 pub(crate) const ROUND_SLOTS_MAX: u64 = 65_536;
 
-/// A prime, as the permutations need, and the paper's choice (Eisenbud et al., NSDI 2016): 256 KiB in the kernel for each vip. It does not follow the number
-/// of endpoints, since nearly all new flows would go elsewhere when that crossed a step; at 4093 an endpoint more or less also moved up to 1.4 % of the slots
-/// of others. Up to 655 endpoints have the hundred slots each that keep their shares within some per cent; with more the shares grow coarser.
+/// A prime, as the permutations need, and the paper's choice (Eisenbud et al., NSDI 2016). It takes 256 KiB in the kernel for each vip. It
+/// does not depend on the number of endpoints, because nearly all new flows would move whenever that crossed a step. With 4093 slots,
+/// adding or removing an endpoint also moved up to 1.4 % of the slots of others. Up to 655 endpoints have a hundred slots each, which keeps
+/// their shares within a few per cent; with more endpoints the shares grow coarser.
 const MAGLEV_SLOTS: usize = 65_537;
 
-/// Slots, as indexes into `endpoints`: addresses and weights. Empty if none has weight.
+/// Slots, as indexes into `endpoints` (addresses and weights). Empty if no endpoint has weight.
 pub(crate) fn slots(algorithm: VipAlgorithm, endpoints: &[(SocketAddr, u32)]) -> Vec<u32> {
     match algorithm {
         VipAlgorithm::RoundRobin | VipAlgorithm::Random | VipAlgorithm::LeastConnections => round(endpoints),
@@ -25,15 +26,16 @@ pub(crate) fn slots(algorithm: VipAlgorithm, endpoints: &[(SocketAddr, u32)]) ->
     }
 }
 
-/// A turn of a vip whose endpoints take turns.
+/// A turn of an endpoint in a round.
 struct Turn {
-    /// `(2 k n + 2 i + 1) / (2 n weight)` for the k-th turn of the i-th of n: turns at equal distances, and those of different endpoints apart.
+    /// `(2 k n + 2 i + 1) / (2 n weight)` for the k-th turn of the i-th of n: the turns of an endpoint are at equal distances, and no two
+    /// endpoints have the same one.
     numerator: u128,
     weight: u128,
     index: u32,
 }
 
-/// Each endpoint as often as its weight, divided by what all weights have in common, interleaved.
+/// Each endpoint as often as its weight divided by the common divisor of all weights, interleaved.
 fn round(endpoints: &[(SocketAddr, u32)]) -> Vec<u32> {
     let counts = counts(endpoints);
     let present: Vec<(usize, u64)> = counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect();
@@ -133,7 +135,8 @@ mod tests {
             for (index, weight) in weights.iter().enumerate() {
                 let due = u64::from(*weight) / common;
                 prop_assert_eq!(count(&slots, index) as u64, due);
-                // Two turns of one endpoint, also around the end, are as far apart as its weight says, give or take one turn of each other.
+                // Two turns of one endpoint, also across the end, are as far apart as its weight requires, plus or minus one turn of each
+                // other endpoint.
                 let at: Vec<usize> = slots.iter().enumerate().filter(|(_, slot)| **slot as usize == index).map(|(at, _)| at).collect();
                 let apart = at.windows(2).map(|pair| pair[1] - pair[0]).chain(at.first().map(|first| first + slots.len() - at[at.len() - 1]));
                 for gap in apart {

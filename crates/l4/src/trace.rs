@@ -1,4 +1,4 @@
-//! What would happen to a packet: the programs' own dry run against the live maps, put into sentences.
+//! Traces: the programs' own dry run against the live maps, described in sentences.
 
 use std::net::IpAddr;
 
@@ -12,14 +12,14 @@ use crate::plane::Plane;
 use crate::sync::{get, set};
 use crate::{DropReason, Refusal, Step, Trace, TraceQuery, frame, host};
 
-/// `ifindex` in `struct __sk_buff` (<linux/bpf.h>), and the end of it.
+/// The bytes of `ifindex` in `struct __sk_buff` (<linux/bpf.h>).
 const CONTEXT_IFINDEX: std::ops::Range<usize> = 40..44;
 
 impl Plane {
-    /// What would happen to this packet now. Changes nothing.
+    /// Returns what would happen to this packet now. Changes nothing.
     ///
     /// # Errors
-    /// There is no such interface, or the kernel would not.
+    /// If the interface does not exist, or the kernel refuses.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, Refusal> {
         let (address, port, transport) = query.vip;
         let interface = match &query.interface {
@@ -43,28 +43,26 @@ impl Plane {
     }
 
     fn tell(&self, query: &TraceQuery, found: &lb_trace) -> Trace {
-        let mut trace = Trace {
-            steps: Vec::new(),
-            forwarded: false,
-            verdict: "nothing was decided: please report this".to_owned(),
-        };
+        let mut trace =
+            Trace { steps: Vec::new(), forwarded: false, verdict: "no stage decided: please report this".to_owned() };
         let attached =
             query.interface.as_ref().is_none_or(|name| self.attached.values().any(|attached| attached == name));
         if let Some(name) = query.interface.as_ref().filter(|_| !attached) {
             let text = format!(
-                "the interface {name} is none that vips name or that their routes lead by: the programs are not there, and would never see the packet"
+                "the programs are not attached to the interface {name}, because no vip names it and no route of a vip leads by it: they \
+                would never see the packet"
             );
             trace.steps.push(Step { stage: "interface", text });
         }
         let steps = found.steps.get(..found.step_count as usize).unwrap_or(&found.steps);
         for step in steps {
             let step = Step { stage: stage(step.stage), text: self.sentence(query, found, step) };
-            // An endpoint that could not be had is chosen again, with the same end.
+            // If an endpoint cannot be used, another try may end the same way.
             if !trace.steps.contains(&step) {
                 trace.steps.push(step);
             }
         }
-        // Not always the last: there is room for so many steps, and tries can use it up.
+        // The deciding step is not always the last: there is only room for a number of steps, and tries can use it up.
         let decided = |step: &&lb_trace_step| !matches!(u32::from(step.outcome), LB_CONTINUE | LB_OPEN);
         if let Some(last) = steps.iter().rfind(decided) {
             trace.forwarded = attached && matches!(u32::from(last.outcome), LB_FORWARD | LB_STACK | LB_LOCAL);
@@ -72,7 +70,7 @@ impl Plane {
         }
         if !attached {
             trace.verdict =
-                "not seen: name the interface in `interfaces` of the vip, or look where the packet really arrives"
+                "not seen: add the interface to `interfaces` of the vip, or check where the packet really arrives"
                     .to_owned();
         }
         trace
@@ -86,21 +84,21 @@ impl Plane {
         match (u32::from(step.stage), u32::from(step.outcome)) {
             (LB_STAGE_PACKET, LB_CONTINUE) => "a packet that can be balanced".to_owned(),
             (LB_STAGE_PACKET, _) => "neither TCP nor UDP over IP: left to this host".to_owned(),
-            (LB_STAGE_CONNTRACK, LB_OPEN) => "no flow is known: it may begin one".to_owned(),
-            (LB_STAGE_CONNTRACK, LB_CONTINUE) => format!("belongs to a known flow, to {}", self.destination(found)),
+            (LB_STAGE_CONNTRACK, LB_OPEN) => "no known flow: it may begin one".to_owned(),
+            (LB_STAGE_CONNTRACK, LB_CONTINUE) => format!("belongs to a known flow to {}", self.destination(found)),
             (LB_STAGE_VIP, LB_CONTINUE) => format!("for vip {}", self.vip_name(step.detail)),
             (LB_STAGE_VIP, LB_LOCAL) => {
-                format!("for vip {}, which a listener of this host serves", self.vip_name(step.detail))
+                format!("for vip {}, which a listener on this host serves", self.vip_name(step.detail))
             }
             (LB_STAGE_VIP, _) => self.why_no_vip(query),
             (LB_STAGE_SOURCE, LB_CONTINUE) => "its source may open a flow".to_owned(),
-            (LB_STAGE_SELECT, LB_CONTINUE) => format!("the endpoint {} is chosen", self.endpoint_name(step.detail)),
+            (LB_STAGE_SELECT, LB_CONTINUE) => format!("chose endpoint {}", self.endpoint_name(step.detail)),
             (LB_STAGE_CREATE, LB_CONTINUE) => "there is room for the flow, and a route".to_owned(),
             (LB_STAGE_FORWARD, LB_FORWARD) => {
                 format!("leaves by {} for {}", self.interface_name(step.detail), self.destination(found))
             }
             (LB_STAGE_FORWARD, LB_STACK) => {
-                format!("rewritten for {}, and left to this host to be fragmented", self.destination(found))
+                format!("rewritten for {}, and left to this host for fragmentation", self.destination(found))
             }
             (_, outcome) => format!("decided {outcome}"),
         }
@@ -111,16 +109,16 @@ impl Plane {
             (LB_FORWARD | LB_STACK, _) => {
                 format!("forwarded to {} by {}", self.destination(found), self.interface_name(found.flow.ifindex))
             }
-            (LB_LOCAL, _) => "left to a listener of this host".to_owned(),
-            (LB_PASS, _) => "not ours: left to this host as it is".to_owned(),
+            (LB_LOCAL, _) => "left to a listener on this host".to_owned(),
+            (LB_PASS, _) => "not for a vip: left to this host unchanged".to_owned(),
             (LB_ANSWER, Some(reason)) => format!("answered here, not forwarded: {}", reason.name),
             (LB_ANSWER, None) => "answered here".to_owned(),
             (_, Some(reason)) => format!("dropped: {}", reason.name),
-            _ => "nothing was decided: please report this".to_owned(),
+            _ => "no stage decided: please report this".to_owned(),
         }
     }
 
-    /// The usual reasons why an address is not one.
+    /// The usual reasons why an address is not a vip.
     fn why_no_vip(&self, query: &TraceQuery) -> String {
         let (address, port, transport) = query.vip;
         let same: Vec<&str> = self
@@ -159,7 +157,7 @@ impl Plane {
         found.map_or_else(|| format!("interface {ifindex}"), |interface| interface.name.clone())
     }
 
-    /// Where the flow's packets go, and through whom.
+    /// The destination of the flow's packets, and the next hop.
     fn destination(&self, found: &lb_trace) -> String {
         let flow = &found.flow;
         let to = if flow.flags & LB_FLOW_DSR as u8 == 0 {
@@ -189,7 +187,7 @@ fn stage(number: u8) -> &'static str {
     }
 }
 
-/// What user space knows besides.
+/// Details that only user space knows.
 fn hint(reason: &DropReason, query: &TraceQuery) -> String {
     let Some(interface) = &query.interface else { return String::new() };
     let ipv6 = query.from.is_ipv6();

@@ -1,20 +1,20 @@
-//! What the kernel plane tells: plain data, the same in every build.
+//! The data that the kernel plane reports, the same in every build.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use model::Transport;
 
-/// Packets, bytes and flows. What has been counted never goes back while a process holds the plane.
+/// Packets, bytes and flows. The counts never decrease while a process holds the plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// That have neither ended nor expired.
+    /// Flows that have neither ended nor expired.
     pub flows_active: u64,
-    /// Made, ever.
+    /// All flows that were ever made.
     pub flows_made: u64,
     /// Towards the endpoint, and from it.
     pub packets: [u64; 2],
-    /// The same, in bytes with the link layer's header.
+    /// Bytes towards the endpoint and from it, including the link-layer header.
     pub bytes: [u64; 2],
 }
 
@@ -36,41 +36,41 @@ impl Traffic {
 /// All counters of the plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Entries of the table of flows after the last collection; a connection has two, with `dsr` one.
+    /// Entries of the table of flows after the last collection. A connection has two, with `dsr` one.
     pub flows_used: u64,
-    /// Entries that it holds.
+    /// The most entries that the table holds.
     pub flows_max: u64,
-    /// It is so full that half-open and closed connections are forgotten early.
+    /// Whether it is so full that half-open and closed connections are forgotten early.
     pub pressure: bool,
-    /// By name.
+    /// By name of the vip.
     pub vips: BTreeMap<String, VipCounters>,
-    /// Packets that belong to no vip and were not forwarded, by the name of the reason; every reason is there.
+    /// Packets that belong to no vip and were not forwarded, by the name of the reason. Every reason is present.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
-/// Of one vip.
+/// The counters of one vip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VipCounters {
-    /// Over all endpoints, those that are gone included.
+    /// Over all endpoints, including those that are gone.
     pub total: Traffic,
-    /// Those that the vip has now. Port 0 stands for the port that the client asked for.
+    /// The present endpoints. Port 0 stands for the port that the client connected to.
     pub endpoints: BTreeMap<SocketAddr, Traffic>,
-    /// Packets that were not forwarded, by the name of the reason; every reason is there.
+    /// Packets that were not forwarded, by the name of the reason. Every reason is present.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
 /// A connection, or what looks like one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its name.
+    /// The name of the vip.
     pub vip: String,
     /// The protocol.
     pub transport: Transport,
-    /// Who began it.
+    /// The address of the client.
     pub client: SocketAddr,
-    /// What the client asked for.
+    /// The address that the client connected to.
     pub address: SocketAddr,
-    /// Who serves it.
+    /// The endpoint.
     pub endpoint: SocketAddr,
     /// `opening`, `established` or `closing`.
     pub state: &'static str,
@@ -80,27 +80,27 @@ pub struct Flow {
     pub idle_s: u32,
 }
 
-/// What would happen to this packet?
+/// A question: what would happen to this packet?
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceQuery {
     /// Its destination.
     pub vip: (IpAddr, u16, Transport),
     /// Its source, of the same family.
     pub from: SocketAddr,
-    /// Where it arrives; `None`: at the loopback.
+    /// The interface of arrival; `None` means the loopback.
     pub interface: Option<String>,
     /// The bits of the TCP header (RFC 9293 section 3.1); SYN is 0x02.
     pub flags: u8,
 }
 
-/// The answer to that.
+/// The answer to a [`TraceQuery`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What each stage decided, in order.
+    /// The decision of each stage, in order.
     pub steps: Vec<Step>,
-    /// Whether it would be on its way to an endpoint, or to the listener of a local vip.
+    /// Whether it would be sent to an endpoint, or to the listener of a local vip.
     pub forwarded: bool,
-    /// One sentence.
+    /// The result in one sentence.
     pub verdict: String,
 }
 
@@ -109,23 +109,23 @@ pub struct Trace {
 pub struct Step {
     /// Its name.
     pub stage: &'static str,
-    /// What it found, in a sentence.
+    /// Its result as a sentence.
     pub text: String,
 }
 
-/// What a collection did.
+/// The result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Entries that are left in the table.
+    /// Entries that remain in the table.
     pub kept: u32,
-    /// Flows forgotten that nobody had closed.
+    /// Flows that were forgotten although neither side had closed them.
     pub expired: u32,
-    /// Flows forgotten that were over.
+    /// Closed flows that were forgotten.
     pub closed: u32,
-    /// Endpoints that had been removed, and whose last flow is gone.
+    /// Removed endpoints whose last flow is gone.
     pub freed: u32,
-    /// Clients of dead endpoints that were asked to show themselves, so that their connections can be reset.
+    /// Clients of dead endpoints that were prodded, so that their connections can be reset.
     pub prodded: u32,
-    /// An endpoint has come into reach, or gone out of it: it is served, or not, from the next time on that vips are applied.
+    /// Whether an endpoint has become reachable or unreachable. This takes effect when vips are applied next.
     pub reach_differs: bool,
 }

@@ -1,7 +1,7 @@
-//! Vips that name no interfaces: the programs are attached to the interfaces of the routes to their endpoints, and of the default routes.
+//! Vips without named interfaces: the programs are attached to the interfaces of the routes to their endpoints, and of the default routes.
 //!
-//! Job: to know the route to each endpoint of such vips, to look some of them up again with each collection, and to say which interfaces are needed.
-//! Not its job: attaching (`attach`), and which vips these are (`plan`).
+//! This module knows the route to each endpoint of such vips, looks some of them up again with each collection, and determines the needed
+//! interfaces. `attach` does the attaching, and `plan` knows which vips these are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,42 +13,43 @@ use netlink_sys::Socket;
 use crate::interfaces::{self, Interface, LOOPBACK};
 use crate::routes;
 
-/// Endpoints whose route is looked up again in one collection: some milliseconds. With more of them it takes several collections.
+/// Endpoints whose route is looked up again in one collection, which takes some milliseconds. With more endpoints, a full round takes
+/// several collections.
 pub(crate) const LOOKUPS_MAX: usize = 512;
-/// Collections for which an interface stays attached after no route needs it any more. A route that is gone for a moment breaks no connection, and
-/// packets that still take the old route are still translated.
+/// Collections for which an interface stays attached after no route needs it any more. A route that is gone for a moment then breaks no
+/// connection, and packets that still take the old route are still translated.
 const SPARE_COLLECTIONS: u8 = 5;
 
 /// The routes that these vips need.
 #[derive(Debug, Default)]
 pub(crate) struct VipRoutes {
     endpoints: BTreeMap<IpAddr, EndpointRoute>,
-    /// By which interfaces default routes lead: of IPv4, and of IPv6.
+    /// The interfaces of default routes: of IPv4, and of IPv6.
     defaults: [BTreeSet<u32>; 2],
-    /// Those asked for again in the last collection end here.
+    /// The last address that the last collection looked up.
     turn: Option<IpAddr>,
-    /// Interfaces to be attached to, with the number of collections since they were needed.
+    /// The interfaces to attach to, with the number of collections since they were needed.
     kept: BTreeMap<u32, u8>,
 }
 
 /// The route to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EndpointRoute {
-    /// The interfaces of its next hops that the programs can be attached to.
+    /// The interfaces of its next hops to which the programs can be attached.
     interfaces: BTreeSet<u32>,
-    /// It cannot be served.
+    /// Why it cannot be served.
     why_not: Option<String>,
 }
 
 impl VipRoutes {
-    /// Looks up the routes that are not known, and forgets those that are not wanted any more.
+    /// Looks up routes that are not known yet, and forgets those that are no longer wanted.
     pub(crate) fn follow(&mut self, wanted: &BTreeSet<IpAddr>, present: &[Interface]) -> io::Result<()> {
         self.endpoints.retain(|address, _| wanted.contains(address));
         let new: Vec<IpAddr> = wanted.iter().filter(|address| !self.endpoints.contains_key(address)).copied().collect();
         self.ask(&new, present).map(drop)
     }
 
-    /// Looks up some routes again. True: an endpoint has come into reach, or gone out of it.
+    /// Looks up some routes again. Returns true if an endpoint has become reachable or unreachable.
     pub(crate) fn ask_again(&mut self, present: &[Interface]) -> io::Result<bool> {
         let after = self.turn.map_or(Bound::Unbounded, Bound::Excluded);
         let next: Vec<IpAddr> =
@@ -71,7 +72,7 @@ impl VipRoutes {
         Ok(differs)
     }
 
-    /// Asks for the default routes of these families: of IPv4, and of IPv6. Gives the names of interfaces among theirs whose packets cannot be read.
+    /// Looks up the default routes of these families (IPv4, IPv6). Returns the names of their interfaces whose packets cannot be read.
     pub(crate) fn ask_defaults(&mut self, families: [bool; 2], present: &[Interface]) -> io::Result<Vec<String>> {
         let mut unreadable = Vec::new();
         for ((defaults, ipv6), wanted) in self.defaults.iter_mut().zip([false, true]).zip(families) {
@@ -87,7 +88,8 @@ impl VipRoutes {
         self.endpoints.get(&address)?.why_not.as_deref()
     }
 
-    /// Where packets of a vip arrive: first those of its clients, by the default routes of its family, then those of its endpoints.
+    /// The interfaces on which packets of a vip arrive: first those of its clients, by the default routes of its family, then those of its
+    /// endpoints.
     pub(crate) fn of(&self, vip: IpAddr, endpoints: impl Iterator<Item = IpAddr>) -> Vec<u32> {
         let [v4, v6] = &self.defaults;
         let mut found: Vec<u32> = if vip.is_ipv6() { v6 } else { v4 }.iter().copied().collect();
@@ -98,7 +100,7 @@ impl VipRoutes {
         found
     }
 
-    /// Which interfaces to be attached to. `collected`: another collection has begun.
+    /// The interfaces to attach to. `collected` means that another collection has begun.
     pub(crate) fn interfaces(&mut self, collected: bool) -> impl Iterator<Item = u32> + '_ {
         if collected {
             self.kept.values_mut().for_each(|since| *since += 1);
@@ -125,12 +127,14 @@ fn route(socket: &Socket, address: IpAddr, present: &[Interface]) -> EndpointRou
     let interfaces = attachable(by.clone(), present);
     let other = by.iter().find_map(|index| not_ethernet(*index, present)).filter(|_| interfaces.is_empty());
     let why_not = other.map(|name| {
-        format!("its route leads by {name}, whose packets have no Ethernet header: the kernel plane would not see its replies")
+        format!(
+            "its route uses {name}, whose packets have no Ethernet header: the kernel plane would not see its replies"
+        )
     });
     EndpointRoute { interfaces, why_not }
 }
 
-/// Packets of the loopback are this host's own, and those of tunnels without an Ethernet header cannot be read.
+/// Packets of the loopback are this host's own, and packets of tunnels without an Ethernet header cannot be read.
 fn attachable(mut indexes: BTreeSet<u32>, present: &[Interface]) -> BTreeSet<u32> {
     let reads = |index: u32| index != LOOPBACK && present.iter().any(|it| it.index == index && it.ethernet);
     indexes.retain(|index| reads(*index));

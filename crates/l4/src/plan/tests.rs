@@ -1,4 +1,4 @@
-//! Plans from vips, verdicts and what was held before.
+//! Plans from vips, verdicts and the previous content.
 
 use model::{PortRange, SourceRate};
 
@@ -36,7 +36,7 @@ fn make(vips: &[Vip], held: &Content) -> Plan {
     .unwrap()
 }
 
-/// Indexes of the endpoints of the only vip, as configured.
+/// Indexes of the endpoints of the only vip, in the configured order.
 fn indexes(plan: &Plan) -> Vec<u32> {
     plan.vips.values().next().unwrap().endpoints.values().copied().collect()
 }
@@ -104,7 +104,7 @@ fn a_table_is_made_anew_when_what_it_is_made_of_changes() {
     let web = |endpoints: &[(&str, u32)], algorithm| Vip { algorithm, ..vip("web", "20.0.0.1", (80, 80), endpoints) };
     let before = make(&[web(TWO, VipAlgorithm::RoundRobin)], &Content::default());
     let mut held = before.content.clone();
-    // Not what would be made: so it shows who made it.
+    // Different from what would be computed, to show where it came from.
     held.tables.insert(0, vec![1, 1, 1]);
     let check = |vip: Vip, expect: &[u32]| {
         let none = BTreeSet::new();
@@ -133,7 +133,7 @@ fn what_is_removed_drains_and_what_was_dead_stays_dead() {
     assert_eq!(after.leaving, BTreeSet::from([0, 1]));
     assert_eq!((after.content.tables.len(), after.content.vips[&0].table_slots), (0, 0));
 
-    // It comes back before it has gone.
+    // It returns before its flows are gone.
     let again = make(&vips, &after.content);
     assert_eq!((states(&again), again.leaving.len()), (vec![LB_ENDPOINT_ACTIVE; 2], 0));
     assert_eq!(indexes(&again), [0, 1]);
@@ -157,7 +157,7 @@ fn verdicts_and_weights() {
     check(0, EndpointVerdict::Down, LB_ENDPOINT_FAILING, 0);
     let reset = Vip { on_unhealthy: OnUnhealthy::Reset, ..web(5) };
     check_of(reset, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
-    // A datagram has nothing to lose.
+    // A datagram has no connection to lose.
     check_of(Vip { transport: Transport::Udp, ..web(5) }, EndpointVerdict::Down, LB_ENDPOINT_DOWN, 0);
 }
 
@@ -167,7 +167,7 @@ fn an_index_rests_before_it_is_used_again() {
     let other = [vip("other", "20.0.0.2", (80, 80), &[])];
     // Still in the maps when the plan is made.
     assert_eq!(make(&other, &before.content).vips.keys().collect::<Vec<_>>(), [&1]);
-    // Out of the maps, but not collected.
+    // Out of the maps, but not collected yet.
     let resting =
         plan(&other, &all_active, &Content::default(), &Plan::default(), &BTreeSet::from([0, 1]), &Sources::default())
             .unwrap();
@@ -201,7 +201,7 @@ fn modes_and_options() {
     web.affinity = Some(Duration::from_millis(1500));
     web.source_rate = Some(SourceRate { per_second: 100, burst: 7 });
     let towards = |(endpoint, source): (&str, &str)| (endpoint.parse().unwrap(), source.parse().unwrap());
-    // The order of the pool is that of its addresses, whoever they are for.
+    // The pool is sorted by address, whichever endpoint each address is for.
     let towards = [("[fd01::2]:0", "fd01::9"), ("[fd02::2]:0", "fd01::1"), ("[fd02::3]:0", "fd01::1")].map(towards);
     let towards = [("web".to_owned(), towards.into())].into();
     let sources = Sources { towards, ports: (1024, 32_767), own: BTreeSet::new() };

@@ -1,7 +1,7 @@
-//! Where the programs are attached, and which endpoints this host can serve at all.
+//! Decides to which interfaces the programs are attached, and which endpoints this host can serve.
 //!
-//! Job: interfaces that vips name and those along their routes, source addresses of `full_nat` vips, and what is said of all these. Not its job: how
-//! routes are looked up (`vip_routes`, `routes`), and how a program comes to an interface (`attach`).
+//! It handles the interfaces that vips name and those of their routes, the source addresses of `full_nat` vips, and the messages about all
+//! these. `vip_routes` and `routes` look up routes, and `attach` attaches programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,13 +17,13 @@ use crate::plan::{Sources, Unreachable};
 use crate::vip_routes::LOOKUPS_MAX;
 use crate::{Refusal, host, own};
 
-/// An interface that a vip names is not there.
+/// An interface that a vip names does not exist.
 const GONE: &str = "gone";
-/// The programs cannot read what arrives at an interface.
+/// The programs cannot read the packets of an interface.
 const NOT_ETHERNET: &str = "not Ethernet";
 
 impl Plane {
-    /// Where packets of a vip arrive, by the interfaces' names: those that it names, or those that were found along the routes.
+    /// The names of the interfaces on which packets of a vip arrive: those that it names, or those that were found by routes.
     pub fn interfaces_of(&self, vip: &Vip) -> Vec<String> {
         if !vip.interfaces.is_empty() {
             return vip.interfaces.clone();
@@ -37,15 +37,16 @@ impl Plane {
             .collect()
     }
 
-    /// Why this host cannot serve an endpoint, if it cannot.
+    /// Why this host cannot serve an endpoint; `None` if it can.
     pub fn why_unreachable(&self, vip: &str, endpoint: SocketAddr) -> Option<&str> {
         self.unreachable.why(vip, endpoint)
     }
 
-    /// Looks up the routes to endpoints, at least those that are not known yet, and finds what cannot be served of vips that name no interfaces.
+    /// Looks up the routes to endpoints, at least those that are not known yet, and finds endpoints that cannot be served, for vips that
+    /// name no interfaces.
     pub(super) fn find_ways(&mut self, vips: &[Vip], unreachable: &mut Unreachable) {
         let routed: Vec<&Vip> = vips.iter().filter(|vip| vip.interfaces.is_empty()).collect();
-        // Beside those that are leaving, of which the old plan knows.
+        // Also the leaving endpoints, which the old plan has.
         let mut wanted = self.plan.routed_endpoints(&self.held);
         wanted.extend(routed.iter().flat_map(|vip| sockets(vip)).map(|socket| socket.ip()));
         let followed = self.vip_routes.follow(&wanted, &self.interfaces);
@@ -59,7 +60,7 @@ impl Plane {
         }
     }
 
-    /// As the plan is now.
+    /// Follows the routes of the present plan.
     pub(super) fn follow_routes(&mut self) {
         let families = self.plan.families_along();
         if families == [false; 2] {
@@ -77,13 +78,13 @@ impl Plane {
             if self.warned.insert((interface.clone(), NOT_ETHERNET)) {
                 tracing::warn!(
                     interface,
-                    "a default route leads by an interface whose packets have no Ethernet header: vips are not attached to it"
+                    "a default route uses an interface whose packets have no Ethernet header: vips are not attached to it"
                 );
             }
         }
     }
 
-    /// Routes change at any time.
+    /// Looks routes up again, because they can change at any time.
     pub(super) fn ask_again(&mut self) {
         self.follow_routes();
         match self.vip_routes.ask_again(&self.interfaces) {
@@ -97,17 +98,17 @@ impl Plane {
     pub(super) fn warn_of_unreachable(&self, unreachable: &Unreachable) {
         for (vip, endpoint, why) in unreachable.all() {
             if self.why_unreachable(vip, endpoint).is_none() {
-                tracing::warn!(vip, %endpoint, why, "an endpoint cannot be reached: the others of its vip are served");
+                tracing::warn!(vip, %endpoint, why, "an endpoint cannot be reached; the vip uses its other endpoints");
             }
         }
         for (vip, endpoint, _) in self.unreachable.all() {
             if unreachable.why(vip, endpoint).is_none() {
-                tracing::info!(vip, %endpoint, "an endpoint can be reached again, or is gone");
+                tracing::info!(vip, %endpoint, "an endpoint can be reached again, or was removed");
             }
         }
     }
 
-    /// `collected`: another collection has begun.
+    /// Attaches the programs. `collected` means that another collection has begun.
     pub(super) fn attach(&mut self, collected: bool) -> Result<(), Refusal> {
         if !self.applied {
             return Ok(());
@@ -123,7 +124,7 @@ impl Plane {
                 None if self.warned.insert((name.clone(), GONE)) => {
                     tracing::warn!(
                         interface = name,
-                        "an interface of a vip is gone; it is attached to again when it comes back"
+                        "an interface of a vip is gone; Steelyard attaches to it again when it comes back"
                     );
                 }
                 None => {}
@@ -145,7 +146,7 @@ impl Plane {
                     tracing::warn!(
                         vip = vip.name,
                         interface,
-                        "{what}.conf.{interface}.forwarding is 0: the kernel will know no route for its packets; set it to 1"
+                        "{what}.conf.{interface}.forwarding is 0, so the kernel finds no route for its packets: set it to 1"
                     );
                 }
             }
@@ -160,10 +161,10 @@ fn sockets(vip: &Vip) -> impl Iterator<Item = SocketAddr> {
     })
 }
 
-/// What was known of routes goes on counting.
+/// What was known of the routes stays valid.
 fn say(asked: io::Result<()>) {
     if let Err(error) = asked {
-        tracing::error!(%error, "the kernel cannot be asked for routes: where vips are attached stays as it is");
+        tracing::error!(%error, "cannot ask the kernel for routes: vips stay attached to the same interfaces");
     }
 }
 
@@ -181,10 +182,10 @@ pub(super) fn check_interfaces(vips: &[Vip], present: &[Interface]) -> Result<()
     Ok(())
 }
 
-/// Source addresses of `full_nat` vips that name none. Endpoints without one go to `unreachable`.
+/// The source addresses of `full_nat` vips that name none. Endpoints without one go to `unreachable`.
 ///
 /// # Errors
-/// Every vip that has too many: what is wrong with one is nothing to the others, and whoever asked may go on without those.
+/// Names every vip that has too many, so that the caller may continue without these.
 pub(super) fn sources(vips: &[Vip], unreachable: &mut Unreachable) -> Result<Sources, Refusal> {
     let mut towards = BTreeMap::new();
     let mut refused = Vec::new();
@@ -214,7 +215,7 @@ fn sources_of(vip: &Vip, unreachable: &mut Unreachable) -> Result<BTreeMap<Socke
             Ok(source) => drop(found.insert(endpoint, source)),
             Err(error) => {
                 let why = format!(
-                    "this host has no source address towards it ({error}): add a route, or name an address in `sources`"
+                    "this host has no source address for it ({error}): add a route, or name an address in `sources`"
                 );
                 unreachable.add(&vip.name, endpoint, why);
             }

@@ -1,4 +1,4 @@
-//! The plane in namespaces of its own: a client, this host, and endpoints, joined by veth pairs.
+//! Tests of the plane in namespaces of its own: a client, this host, and endpoints, joined by veth pairs.
 
 mod routes;
 
@@ -15,7 +15,7 @@ use super::*;
 use crate::{Flow, TraceQuery};
 
 const VIP: &str = "20.0.0.1:80";
-/// Far more than a table of these tests has pages.
+/// Far more steps than a table of these tests has pages.
 const WALK_STEPS_MAX: usize = 100;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
@@ -28,7 +28,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// As root only: elsewhere it says so, and as root the run fails if it was skipped. Clients at 10.0.0.2, endpoints at 10.1.N.2: each port 80 there says N and then echoes.
+    /// Only as root: otherwise it reports a skip, and as root the run fails if it was skipped. Clients are at 10.0.0.2, endpoints at
+    /// 10.1.N.2. Port 80 of each sends N and then echoes.
     fn new(endpoints: u8) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             let name = std::thread::current().name().unwrap_or_default().to_owned();
@@ -84,7 +85,7 @@ impl Lab {
         walked.expect("the table has an end").unwrap()
     }
 
-    /// A connection through the vip, and the endpoint that says it has it.
+    /// A connection through the vip, and the number of the endpoint that serves it.
     fn connect(&self) -> (TcpStream, u8) {
         let mut stream = self.client.inside(|| TcpStream::connect(VIP)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -96,7 +97,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Also after a panic: what is pinned outlives the namespace.
+        // Also after a panic, because pinned objects outlive the namespace.
         _ = self.lb.inside(|| detach(&self.options));
     }
 }
@@ -105,7 +106,7 @@ fn address(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 1, number, 2], 80))
 }
 
-/// The thread ends with the test's process: its listener has no other end.
+/// The thread ends with the test's process, because nothing closes its listener.
 fn serve(endpoint: &Netns, number: u8) {
     let listener = endpoint.inside(|| TcpListener::bind("0.0.0.0:80")).unwrap();
     std::thread::spawn(move || {
@@ -172,7 +173,7 @@ fn a_restart_keeps_connections_indexes_and_counters() {
     assert!(pinned(&lab.options));
     assert!(echoes(&mut stream), "nobody looks after it, and it goes on");
 
-    // Another size is for the next table.
+    // The changed size is for the next table.
     let options = Options { flows_max: 1000, ..lab.options.clone() };
     let mut plane = lab.lb.inside(|| Plane::open(&options)).unwrap();
     assert_eq!(
@@ -209,7 +210,7 @@ fn the_filter_of_old_kernels_and_what_others_have_there() {
     let (mut stream, _) = lab.connect();
     drop(plane);
 
-    // The next takes the filter over, and one by tcx takes its place.
+    // The next plane takes the filter over, and replaces it by tcx.
     let mut plane = lab.open();
     lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
     assert_eq!(filters(&lab).matches("handle 0x57ee1bad").count(), 1, "{}", filters(&lab));
@@ -238,7 +239,7 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
     let (mut stream, _) = lab.connect();
     assert!(echoes(&mut stream));
-    // Its last ACK comes late (RFC 9293 section 3.8.6.3). Silent from here on, and the endpoint with it.
+    // Its last ACK is late (RFC 9293 section 3.8.6.3). From here on, both it and the endpoint are silent.
     let is_silent = || (plane.flows(None, 1).unwrap().0[0].idle_s >= 2).then_some(());
     assert!(until(PATIENCE, is_silent).is_some());
     lab.endpoints[0].ip("link set eth0 down").unwrap();
@@ -261,7 +262,7 @@ fn a_client_that_waits_for_a_dead_endpoint_is_reset() {
     assert_eq!((web.total.flows_active, web.drops["endpoint_down"]), (0, 1));
 }
 
-/// What a socket that waits for the other side is told. `None`: nothing yet.
+/// The result that a socket gets that waits for the other side. `None` means nothing yet.
 fn told(stream: &mut TcpStream) -> Option<std::io::Result<usize>> {
     stream.set_nonblocking(true).unwrap();
     match stream.read(&mut [0]) {
@@ -351,7 +352,7 @@ fn an_endpoint_that_is_removed_drains_and_its_totals_stay() {
     assert!(!plane.held.endpoints.contains_key(&index));
     let after = plane.counters().unwrap().vips["web"].total.clone();
     assert!(after.packets[0] >= before.packets[0] && after.flows_made == before.flows_made, "{before:?} {after:?}");
-    // Whoever gets the index begins at nothing.
+    // The next endpoint with this index begins at zero.
     lab.apply(&mut plane, &[lab.vip(&[1, 0])]).unwrap();
     assert_eq!(plane.counters().unwrap().vips["web"].endpoints[&address(0)].flows_made, 0);
     assert_eq!(plane.held.endpoints.keys().copied().collect::<Vec<_>>(), [0, 1]);
@@ -367,7 +368,7 @@ fn a_vip_that_is_removed_leaves_nothing_but_the_others() {
     lab.apply(&mut plane, std::slice::from_ref(&other)).unwrap();
     let collected = lab.collect(&mut plane);
     assert_eq!((collected.freed, plane.held.vips.len(), plane.held.endpoints.len()), (1, 1, 1));
-    // Its packets are this host's, which has no such address.
+    // Its packets go to this host, which has no such address.
     _ = stream.write_all(b"ping");
     assert_eq!(plane.flows(None, 10).unwrap().0.len(), 0);
     // The index is free again.
@@ -412,7 +413,7 @@ fn what_is_refused_changes_nothing() {
         assert_eq!(plane.held, before);
     };
     let on = |interface: &str| Vip { interfaces: vec![interface.to_owned()], ..lab.vip(&[0]) };
-    check(&mut plane, on("cleint0"), "there is no interface cleint0; did you mean `client0`?");
+    check(&mut plane, on("cleint0"), "interface cleint0 does not exist; did you mean `client0`?");
     lab.lb.ip("tuntap add tun7 mode tun").unwrap();
     check(&mut plane, on("tun7"), "no Ethernet header");
     lab.connect();
@@ -427,7 +428,7 @@ fn the_source_of_full_nat_is_found() {
     let pool = plane.held.pools.values().next().unwrap();
     assert_eq!((address_of(pool.addrs[0]).to_string().as_str(), pool.addr_count), ("10.1.0.1", 2));
     assert!(pool.port_first >= 1024 && pool.port_last < 32_768, "{pool:?}");
-    // Each knows its own link and nothing beyond, as behind a balancer with one arm.
+    // Each knows only its own link, as behind a balancer with one interface.
     for endpoint in &lab.endpoints {
         endpoint.ip("route del default").unwrap();
     }
@@ -436,7 +437,7 @@ fn the_source_of_full_nat_is_found() {
     assert_eq!((served(0), served(1)), (4, 4));
 }
 
-/// Whether a packet would be forwarded, the verdict, and the steps, one a line.
+/// Whether a packet would be forwarded, the verdict, and the steps, one per line.
 fn ask(lab: &Lab, plane: &Plane, vip: &str, from: &str, interface: &str, flags: u8) -> (bool, String, String) {
     let to: SocketAddr = vip.parse().unwrap();
     let query = TraceQuery {
@@ -466,18 +467,21 @@ fn what_would_happen_to_a_packet() {
         assert_eq!((forwarded, said.as_str()), (verdict.starts_with("forwarded"), verdict), "{steps}");
         assert!(steps.contains(part), "{steps}");
     };
-    check(VIP, CLIENT, SYN, "forwarded to 10.1.0.2:80 by ep0", "select: the endpoint 10.1.0.2:80 is chosen");
+    check(VIP, CLIENT, SYN, "forwarded to 10.1.0.2:80 by ep0", "select: chose endpoint 10.1.0.2:80");
     check(VIP, "10.0.0.9:1", SYN, "dropped: source_denied", "source: dropped, source_denied: its source is on");
     check(VIP, CLIENT, ACK, "answered here, not forwarded: no_flow", "no_flow");
     check("20.0.0.2:80", CLIENT, SYN, "dropped: no_endpoint", "all are down, draining or of weight 0");
-    let ours = "not ours: left to this host as it is";
+    let ours = "not for a vip: left to this host unchanged";
     check("20.0.0.1:81", CLIENT, SYN, ours, "no vip has port 81/tcp of 20.0.0.1 (its vips: web)");
     check("20.0.0.7:80", CLIENT, SYN, ours, "no vip has the address 20.0.0.7");
     let (forwarded, verdict, _) = ask(&lab, &plane, "20.0.0.3:80", CLIENT, "client0", SYN);
-    assert_eq!((forwarded, verdict.as_str()), (true, "left to a listener of this host"));
+    assert_eq!((forwarded, verdict.as_str()), (true, "left to a listener on this host"));
     let (forwarded, verdict, steps) = ask(&lab, &plane, VIP, CLIENT, "lo", SYN);
     assert!(!forwarded && verdict.starts_with("not seen"), "{verdict}");
-    assert!(steps.contains("interface: the interface lo is none that vips name"), "{steps}");
+    assert!(
+        steps.contains("interface: the programs are not attached to the interface lo, because no vip names it"),
+        "{steps}"
+    );
 }
 
 #[test]
@@ -489,7 +493,7 @@ fn a_trace_of_a_known_flow_and_of_one_without_a_route() {
     let known = stream.local_addr().unwrap().to_string();
     let (forwarded, verdict, steps) = ask(&lab, &plane, VIP, &known, "client0", ACK);
     assert_eq!((forwarded, verdict.as_str()), (true, "forwarded to 10.1.0.2:80 by ep0"), "{steps}");
-    assert!(steps.contains("conntrack: belongs to a known flow, to 10.1.0.2:80"), "{steps}");
+    assert!(steps.contains("conntrack: belongs to a known flow to 10.1.0.2:80"), "{steps}");
     assert_eq!(plane.counters().unwrap().vips["web"].total.flows_made, 1, "asking makes no flow");
 
     lab.lb.sysctl("net.ipv4.conf.client0.forwarding", "0").unwrap();
@@ -524,14 +528,14 @@ fn what_a_dead_namespace_left_is_swept_away() {
         lab.options = options.clone();
         let mut plane = lab.open();
         lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
-        // As after `kill -9`: nothing is taken down, and its interfaces go with the namespace.
+        // As after `kill -9`: nothing is cleaned up, and its interfaces disappear with the namespace.
         let folder = folder(&lab);
         assert!(folder.exists());
         lab.lb.ip("link del client0\nlink del ep0").unwrap();
         lab.options.pin_dir = Some(PathBuf::from("/sys/fs/bpf/steelyard-test-nothing"));
         folder
     };
-    // Whoever opens a plane on this host now may be quicker than we are.
+    // Another process that opens a plane on this host at this moment may be quicker.
     let Some(mut lab) = Lab::new(1) else { return };
     lab.options = options.clone();
     let plane = lab.open();
@@ -539,12 +543,12 @@ fn what_a_dead_namespace_left_is_swept_away() {
     drop(plane);
 }
 
-/// A folder for planes of a test's own, which nobody else on this host sweeps.
+/// A directory for planes of one test, which nothing else on this host sweeps.
 struct Beside(PathBuf);
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // Empty, but after a failure.
+        // Empty, except after a failure.
         _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -562,15 +566,15 @@ fn a_plane_without_interfaces_is_not_swept_away_while_its_process_lives() {
     };
     let mut plane = lab.open();
     lab.apply(&mut plane, &[lab.vip(&[0])]).unwrap();
-    // As when all containers of a host are started anew.
+    // As when all containers of a host restart.
     lab.lb.ip("link del client0\nlink del ep0").unwrap();
     assert!(is_there_when_swept(), "its process lives");
-    // Two that hand over to each other hold it both.
+    // Two planes that hand over to each other both hold the lock.
     let successor = lab.open();
     drop(plane);
     assert!(is_there_when_swept(), "the other process lives");
     drop(successor);
-    // Between fork and exec, a process that another test starts has a copy of the descriptor, and with it the hold.
+    // Between fork and exec, a process that another test starts has a copy of the descriptor, and with it the lock.
     let swept = until(PATIENCE, || (!is_there_when_swept()).then_some(()));
     assert!(swept.is_some(), "nobody looks after it");
 }
@@ -638,7 +642,7 @@ fn a_vip_that_goes_while_a_collection_is_under_way_takes_its_flows_along() {
     (0..20_000).for_each(|number| put_flow(&plane, number, 0, now_s));
     assert_eq!(lab.lb.inside(|| plane.collect()), Ok(None));
     lab.apply(&mut plane, &[]).unwrap();
-    // What lies behind it is for the next one: until then neither index is anybody else's.
+    // The rest of the table is left for the next collection: until then neither index is reused.
     let collected = lab.collect(&mut plane);
     assert!(collected.kept > 0 && collected.freed == 0, "{collected:?}");
     let other = Vip { address: "20.0.0.2".parse().unwrap(), ..lab.vip(&[0]) };

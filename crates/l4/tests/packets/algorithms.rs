@@ -1,4 +1,4 @@
-//! Which endpoint: exact where it can be, and the same for the same flow where a hash decides.
+//! The choice of an endpoint: exact if possible, and the same for the same flow if a hash decides.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn vip(algorithm: u8, endpoints: Vec<(std::net::SocketAddr, u32)>) -> Vip {
     Vip { algorithm, endpoints, ..Vip::new(0, TCP, VIP, &[]) }
 }
 
-/// Opens a flow, and tells its endpoint.
+/// Opens a flow and returns its endpoint.
 #[track_caller]
 fn open(plane: &Plane, client: &str) -> u32 {
     let sent = plane.send(CLIENT, &Packet::tcp(client, VIP).flags(SYN));
@@ -27,7 +27,7 @@ fn open(plane: &Plane, client: &str) -> u32 {
     plane.flow(client, VIP, TCP).unwrap().endpoint
 }
 
-/// Opens so many flows of different ports and clients, and counts by endpoint.
+/// Opens this many flows from different ports and clients, and counts them by endpoint.
 fn spread(plane: &Plane, count: u32) -> BTreeMap<u32, u32> {
     let mut found = BTreeMap::new();
     for n in 0..count {
@@ -71,7 +71,7 @@ fn random_reaches_everyone() {
     with_plane("random_reaches_everyone", |plane| {
         plane.add(&vip(algorithm::RANDOM, endpoints(4)));
         let found = spread(plane, 400);
-        // Ten deviations of the binomial distribution: that never happens by chance.
+        // Ten standard deviations of the binomial distribution, which does not happen by chance.
         assert!(found.len() == 4 && found.values().all(|count| (14..=187).contains(count)), "{found:?}");
     });
 }
@@ -120,7 +120,7 @@ fn a_hash_finds_the_flow_again_in_its_middle() {
                     assert_eq!(flow.state, SEEN_ACK | COUNTED);
                 }
             }
-            // What is no segment of a connection is not taken up.
+            // A packet that is no segment of a connection is not taken up.
             plane.send(CLIENT, &Packet::tcp("10.10.10.2:1", VIP).flags(RST)).dropped();
             assert_eq!(plane.send(CLIENT, &Packet::tcp("10.10.10.2:1", VIP).flags(SYN | ACK)).frame[47], RST);
             assert!(plane.flow("10.10.10.2:1", VIP, TCP).is_none());
@@ -133,17 +133,17 @@ fn least_connections_evens_out() {
     with_plane("least_connections_evens_out", |plane| {
         plane.add(&vip(algorithm::LEAST_CONNECTIONS, endpoints(2)));
         let found = spread(plane, 200);
-        // Both draws fall on the same endpoint half of the time; the other half takes the shorter queue. So the difference stays small: a
-        // random walk that is pulled back. Blind chance would be ten times as wide.
+        // Both draws pick the same endpoint half of the time; the other half takes the shorter queue. So the difference stays small, like a
+        // random walk that is pulled back. Pure chance would be ten times as wide.
         assert!(found[&0].abs_diff(found[&1]) <= 24, "{found:?}");
-        // One endpoint carries much already, and weighs three times as much: the other fills up first.
+        // One endpoint already has many flows and three times the weight, so the other fills up first.
         plane.put("lb_active", &0u32.to_ne_bytes(), &1000u32.to_ne_bytes());
         plane.put("lb_active", &1u32.to_ne_bytes(), &0u32.to_ne_bytes());
         let before = plane.counters(1)[4];
         for n in 0..100 {
             open(plane, &format!("10.10.250.1:{}", 2000 + n));
         }
-        // Only when both draws are the loaded one does it take more: a quarter.
+        // It takes a flow only if both draws pick the loaded one: a quarter.
         assert!(plane.counters(1)[4] - before >= 50, "{:?}", plane.counters(1));
     });
 }
@@ -162,7 +162,7 @@ fn what_the_table_names_in_vain_is_passed_over() {
                 let client = format!("10.10.10.1:{}", 100 * (index + 1) + port);
                 match plane.send(CLIENT, &Packet::tcp(&client, &at).flags(SYN)).action {
                     Action::Redirect => assert_eq!(plane.flow(&client, &at, TCP).unwrap().endpoint, first + 1),
-                    // Eight draws of a hash may all fall on the half that is gone: one flow in 256.
+                    // Eight draws of a hash may all hit the half that is gone: one flow in 256.
                     _ => refused += 1,
                 }
             }
@@ -190,13 +190,13 @@ fn a_client_comes_back_to_its_endpoint() {
         for port in 2..6 {
             assert_eq!(open(plane, &format!("10.10.10.2:{port}")), 1);
         }
-        // An endpoint that takes nothing new does not keep its clients.
+        // An endpoint that takes no new flows does not keep its clients.
         plane.set_state(1, state::DRAINING);
         let moved = open(plane, "10.10.10.2:7");
         assert_ne!(moved, 1);
         plane.set_state(1, state::ACTIVE);
         assert_eq!(open(plane, "10.10.10.2:8"), moved, "it stays where it went");
-        // What is remembered ends.
+        // Affinity ends.
         for (key, mut value) in plane.entries("lb_affinity") {
             value[4..8].copy_from_slice(&0u32.to_ne_bytes());
             plane.put("lb_affinity", &key, &value);

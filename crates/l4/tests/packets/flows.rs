@@ -1,4 +1,4 @@
-//! Connections from their first packet to their last: what is rewritten, what is remembered, what is forgotten.
+//! Connections from their first packet to their last: what is rewritten, remembered and forgotten.
 
 use testkit::packet::{ACK, FIN, PSH, Packet, RST, SYN};
 
@@ -28,13 +28,13 @@ fn from_endpoint(flags: u8) -> Packet {
     Packet::tcp(ENDPOINT_AT, CLIENT_AT).flags(flags).seq(2000).ack(1001)
 }
 
-/// Sends a segment of the client, and looks that it comes to the endpoint.
+/// Sends a segment of the client, and checks that it reaches the endpoint.
 #[track_caller]
 fn there(plane: &Plane, packet: &Packet) {
     plane.send(CLIENT, packet).forwarded(&packet.clone().to(ENDPOINT_AT).ttl(63));
 }
 
-/// The same the other way.
+/// Sends a segment of the endpoint, and checks that it reaches the client.
 #[track_caller]
 fn back(plane: &Plane, packet: &Packet) {
     plane.send(ENDPOINT[0], packet).forwarded(&packet.clone().from(VIP).ttl(63));
@@ -116,7 +116,7 @@ fn udp_with_and_without_a_checksum() {
 fn a_sum_that_comes_out_as_zero_is_written_as_ones() {
     with_plane("a_sum_that_comes_out_as_zero_is_written_as_ones", |plane| {
         plane.add(&Vip::new(0, UDP, "20.20.20.1:53", &["31.31.31.1:5353"]));
-        // The payload is the sum of the rest of the packet as the endpoint will see it: its checksum then is 0.
+        // The payload is the sum of the rest of the packet as the endpoint will see it, so its checksum is 0.
         let base = Packet::udp("31.31.31.1:1", "31.31.31.1:5353").from("10.10.10.1:4000").payload(&[0, 0]);
         let sum = base.build()[40..42].to_vec();
         let question = Packet::udp("10.10.10.1:4000", "20.20.20.1:53").payload(&sum);
@@ -169,7 +169,7 @@ fn a_segment_of_no_connection_is_reset() {
     with_plane("a_segment_of_no_connection_is_reset", |plane| {
         plane.add(&one_endpoint());
         plane.add(&Vip::new(1, TCP, "[fd00:20::1]:2020", &["[fd00:31::1]:5001"]));
-        // RFC 9293, 3.10.7.1: the ACK's own number; without an ACK zero, and all that was sent is acknowledged.
+        // RFC 9293, 3.10.7.1: the ACK's own number; without an ACK zero, and everything that was sent is acknowledged.
         let data = from_client(PSH | ACK).payload_bytes(500).tcp_options(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
         let reset = data.reply().tcp_options(&[]).payload(&[]).window(0);
         plane.send(CLIENT, &data).answered(&reset.clone().flags(RST).seq(2000).ack(0));
@@ -177,7 +177,7 @@ fn a_segment_of_no_connection_is_reset() {
         plane.send(CLIENT, &stray).answered(&reset.flags(RST | ACK).seq(0).ack(1011));
         let options = from_client(ACK).ip_options(&[7, 4, 4, 0]);
         plane.send(CLIENT, &options).answered(&options.reply().window(0).flags(RST).seq(2000).ack(0));
-        // Never a RST for a RST.
+        // Never an RST for an RST.
         plane.send(CLIENT, &from_client(RST)).dropped();
         plane.assert_drops(&[NO_FLOW; 4]);
         let six = Packet::tcp("[fd00:10::1]:9", "[fd00:20::1]:2020").seq(1).ack(7);
@@ -193,7 +193,7 @@ fn a_reset_ends_the_connection() {
         there(plane, &from_client(SYN));
         back(plane, &from_endpoint(RST | ACK));
         assert_eq!(plane.active(0), 0);
-        // And once more: what is released is not released again.
+        // And again: a released flow is not released twice.
         back(plane, &from_endpoint(RST | ACK));
         assert_eq!(plane.active(0), 0);
         plane.assert_drops(&[]);
@@ -227,7 +227,7 @@ fn a_port_that_is_used_again_leaves_an_endpoint_that_takes_nothing_new() {
         plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT, "32.32.32.1:5001"]));
         there(plane, &from_client(SYN));
         plane.set_state(0, state::DRAINING);
-        // What is established goes on, a SYN that is sent again included.
+        // The established flow continues, even with a retransmitted SYN.
         there(plane, &from_client(SYN));
         back(plane, &from_endpoint(RST));
         let syn = from_client(SYN);
@@ -268,7 +268,7 @@ fn an_endpoint_that_fails_keeps_what_it_has_answered() {
         there(plane, &from_client(SYN));
         back(plane, &from_endpoint(SYN | ACK));
         there(plane, &from_client(ACK));
-        // Of two more, one comes to the second endpoint, and the other is not answered.
+        // Of two more, one reaches the second endpoint, and the other is not answered.
         for port in [2, 3] {
             plane.send(CLIENT, &Packet::tcp(&format!("10.10.10.1:{port}"), VIP).flags(SYN));
         }
@@ -290,7 +290,7 @@ fn two_vips_one_endpoint_one_client_port() {
         plane.add(&Vip::new(1, TCP, "20.20.20.2:2020", &[ENDPOINT_AT, "32.32.32.1:5001"]));
         plane.add(&Vip::new(2, TCP, "20.20.20.3:2020", &[ENDPOINT_AT]));
         there(plane, &from_client(SYN));
-        // The tuple towards the first endpoint is taken: the second takes it.
+        // The tuple at the first endpoint is taken, so the second gets the flow.
         let second = Packet::tcp(CLIENT_AT, "20.20.20.2:2020").flags(SYN);
         plane.send(CLIENT, &second).forwarded(&second.clone().to("32.32.32.1:5001").ttl(63));
         let third = Packet::tcp(CLIENT_AT, "20.20.20.3:2020").flags(SYN);
@@ -303,7 +303,7 @@ fn two_vips_one_endpoint_one_client_port() {
 
 #[test]
 fn a_full_table_is_said_and_harms_no_established_flow() {
-    // An odd number: there comes a flow of which one half finds room, and the other does not.
+    // An odd number, so that one half of a flow finds room and the other does not.
     with_plane_of("a_full_table_is_said_and_harms_no_established_flow", 63, |plane| {
         plane.add(&one_endpoint());
         there(plane, &from_client(SYN));
@@ -319,7 +319,7 @@ fn a_full_table_is_said_and_harms_no_established_flow() {
         }
         assert!(full >= 640 - 64, "{full}");
         assert_eq!(plane.drops(), [((0, TABLE_FULL), full)].into());
-        // Each flow has both its halves: none was left alone when its other half found no room.
+        // Each flow has both halves: none was left alone when its other half found no room.
         assert_eq!(plane.active(0) as usize * 2, plane.flow_count());
         back(plane, &from_endpoint(ACK).payload(b"here too"));
     });
@@ -365,7 +365,7 @@ fn full_nat_uses_a_port_again_when_all_others_have_been_used() {
             plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(SYN));
             let flow = plane.flow(&client, VIP, TCP).unwrap();
             used[flow.endpoint as usize].push(flow.from.port());
-            // It ends, and is forgotten: the endpoint may remember it for a minute.
+            // It ends and is forgotten, but the endpoint may remember it for a minute.
             plane.send(CLIENT, &Packet::tcp(&client, VIP).flags(RST));
             plane.age(60);
             plane.collect();
@@ -421,7 +421,7 @@ fn dsr_touches_nothing_but_the_ttl() {
         let flow = plane.flow(CLIENT_AT, VIP, TCP).unwrap();
         assert_eq!(flow.next_hop.to_string(), "31.31.31.1");
         assert_eq!(plane.flow_count(), 1, "replies do not come by here");
-        // A port that is used again, and an endpoint behind a router, which DSR cannot reach.
+        // A reused port, and an endpoint behind a router, which DSR cannot reach.
         plane.send(CLIENT, &from_client(SYN)).forwarded(&from_client(SYN).ttl(63));
         assert_eq!(plane.flow(CLIENT_AT, VIP, TCP).unwrap().state, SEEN_SYN | COUNTED);
         assert_eq!(plane.active(0), 1);

@@ -1,5 +1,5 @@
-//! Keys and values of the maps as bytes, written and read here once more by hand, from `abi.h`: what the crate itself believes about the
-//! layouts cannot hide a fault in them.
+//! Keys and values of the maps as bytes, written and read here by hand from `abi.h` again, so that a fault in the crate's own layouts
+//! cannot hide.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -60,7 +60,7 @@ impl Writer {
         self
     }
 
-    /// A port: network byte order.
+    /// A port in network byte order.
     pub fn port(mut self, value: u16) -> Self {
         self.0.extend(value.to_be_bytes());
         self
@@ -92,12 +92,12 @@ pub fn flow_key(from: SocketAddr, to: SocketAddr, proto: u8) -> Vec<u8> {
     writer.u8(proto).u8(0).u16(0).0
 }
 
-/// `struct lb_flow`, as far as tests look at it.
+/// `struct lb_flow`, with the fields that tests use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// What packets leave with.
+    /// The source that packets leave with.
     pub from: SocketAddr,
-    /// See `from`.
+    /// The destination that packets leave with.
     pub to: SocketAddr,
     pub next_hop: IpAddr,
     pub ifindex: u32,
@@ -118,11 +118,11 @@ pub const FIN_LAST: u32 = 64;
 pub const ENDED: u32 = 128;
 
 pub const FLOW_BYTES: usize = 88;
-/// Where `touched_s` and `born_s` stand.
+/// The offsets of `touched_s` and `born_s`.
 pub const TOUCHED_AT: usize = 76;
 
 impl Flow {
-    /// Reads one.
+    /// Reads a flow.
     pub fn read(bytes: &[u8]) -> Self {
         assert_eq!(bytes.len(), FLOW_BYTES);
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -140,7 +140,7 @@ impl Flow {
     }
 }
 
-/// A number of the host's byte order.
+/// A number in the host's byte order.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
 }

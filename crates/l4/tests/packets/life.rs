@@ -1,4 +1,4 @@
-//! What time does to flows: the collection.
+//! The effect of time on flows: the collection.
 
 use testkit::packet::{ACK, FIN, Packet, RST, SYN};
 
@@ -7,7 +7,7 @@ use super::plane::{Action, CLIENT, ENDPOINT, Plane, Vip, with_plane, with_plane_
 
 const VIP: &str = "20.20.20.1:2020";
 const ENDPOINT_AT: &str = "31.31.31.1:5001";
-/// Of `bpf/drop.h`.
+/// The number in `bpf/drop.h`.
 const TIMED_OUT: u32 = 18;
 
 fn client(port: u32) -> String {
@@ -60,7 +60,7 @@ fn each_state_has_its_time() {
         assert_eq!((plane.collect(), alive(plane), plane.active(0)), ((6, 1, 0), vec![2, 3], 2));
         plane.age(3500);
         assert_eq!((plane.collect(), alive(plane)), ((4, 0, 0), vec![2, 3]));
-        // One direction speaks: both live.
+        // One direction sends: both stay.
         back(plane, 2, ACK);
         plane.age(200);
         assert_eq!(
@@ -93,13 +93,13 @@ fn both_sides_of_an_idle_connection_are_told_that_it_is_over() {
             let reset = packet.reply().window(0).flags(RST).seq(4711).ack(0);
             plane.send(interface, &packet.flags(ACK).seq(7).ack(4711)).answered(&reset);
         };
-        // Whoever is first, and again: a packet may have been on its way.
+        // Whichever side is first, and again: a packet may have been on its way.
         reset(CLIENT, Packet::tcp(&client(1), VIP));
         reset(ENDPOINT[0], Packet::tcp(ENDPOINT_AT, &client(1)));
         reset(CLIENT, Packet::tcp(&client(1), VIP));
         reset(ENDPOINT[0], Packet::tcp(ENDPOINT_AT, &client(2)));
         plane.assert_drops(&[TIMED_OUT; 4]);
-        // Its own RST is not answered, and a SYN begins anew.
+        // Its own RST is not answered, and a SYN begins a new connection.
         there(plane, 2, RST);
         plane.assert_drops(&[TIMED_OUT; 5]);
         there(plane, 3, SYN);
@@ -130,7 +130,7 @@ fn what_was_said_last_may_come_again() {
             there(plane, 1, flags);
             back(plane, 1, if flags == SYN { SYN | ACK } else { ACK });
         }
-        // The answer and its FIN go through here, and are lost behind: the endpoint sends them again, after ever longer gaps.
+        // The answer and its FIN pass here and are lost later: the endpoint sends them again, with growing gaps.
         for gap_s in [1, 2, 4, 8, 16, 32] {
             back(plane, 1, FIN | ACK);
             plane.age(gap_s);
@@ -141,7 +141,7 @@ fn what_was_said_last_may_come_again() {
         plane.age(4);
         assert_eq!(plane.collect(), (2, 0, 1));
 
-        // Without an end to the silence, it is forgotten.
+        // If the silence does not end, the flow is forgotten.
         for flags in [SYN, ACK, FIN | ACK] {
             there(plane, 1, flags);
             back(plane, 1, if flags == SYN { SYN | ACK } else { flags });
@@ -184,7 +184,7 @@ fn a_flow_whose_other_half_is_gone_goes_too() {
         plane.age(4);
         assert_eq!(plane.collect(), (2, 2, 0));
         assert_eq!(plane.flow_count(), 0);
-        // A reply's entry that was left over does not keep its client out.
+        // A left-over entry of replies does not lock its client out.
         there(plane, 3, SYN);
         delete(&client(3), VIP);
         there(plane, 3, SYN);
@@ -235,13 +235,13 @@ fn a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it() {
         assert!((10..99).contains(&opened), "{opened}");
         let full = plane.flow_count();
         plane.age(10);
-        // Somebody collects, and will again.
+        // User space collects, and will collect again.
         assert!(!opens(200));
         assert_eq!(plane.flow_count(), full);
         plane.collected(now_s.wrapping_sub(60));
         assert!(!opens(200), "the one that sweeps is sent again by its client");
         assert!(opens(200));
-        // What is established is still there.
+        // Established flows are still there.
         assert_eq!(plane.flow_count(), 4);
         assert!(plane.flow(&client(1), VIP, TCP).is_some() && plane.flow(ENDPOINT_AT, &client(1), TCP).is_some());
         assert_eq!(plane.active(0), 2);

@@ -1,4 +1,4 @@
-//! Who may open a flow: lists and rates.
+//! Which sources may open a flow: lists and rates.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ fn the_longest_prefix_decides() {
         assert!(opens(plane, "10.9.0.1:1"));
         plane.assert_drops(&[DENIED, DENIED]);
 
-        // With an allow list, who is not named is refused; flows that are there go on.
+        // With an allow list, a source that is not on it is refused; its existing flows continue.
         plane.set_vip(&Vip { flags: SOURCES | SOURCES_ONLY, ..vip }, 1);
         assert!(!opens(plane, "10.8.0.1:1"));
         assert!(opens(plane, "10.10.10.2:1"));
@@ -67,13 +67,13 @@ fn ipv6_sources_are_listed_too() {
 #[test]
 fn a_source_opens_so_many_and_no_more() {
     with_plane("a_source_opens_so_many_and_no_more", |plane| {
-        // None comes back: what the clock adds is for the arithmetic's own tests.
+        // No token returns here. The tests of the arithmetic cover the clock.
         plane.add(&Vip { flags: RATE, rate: (0, 10), ..Vip::new(0, TCP, VIP, &["31.31.31.1:80"]) });
         let opened = (1..=40).filter(|port| opens(plane, &format!("10.10.10.1:{port}"))).count();
         assert_eq!(opened, 10);
         assert_eq!(plane.drops(), [((0, RATE_LIMITED), 30)].into());
         assert!(opens(plane, "10.10.10.2:1"), "another source has its own");
-        // What is established is not held against it.
+        // Packets of established flows cost no token.
         for _ in 0..50 {
             assert_eq!(plane.send(CLIENT, &Packet::tcp("10.10.10.1:1", VIP)).action, Action::Redirect);
         }
@@ -101,12 +101,12 @@ fn a_flood_of_acks_opens_no_more_than_syns_would() {
             let at = format!("20.20.20.{}:80", 10 + index);
             let vip = Vip { flags: RATE, rate: (0, 10), ..Vip::new(index, TCP, &at, &["31.31.31.1:80"]) };
             plane.add(&Vip { algorithm, ..vip });
-            // Each would be a flow that is found again, after a restart.
+            // Each would be a flow that is found again after a restart.
             let middle = |port: u32| Packet::tcp(&format!("10.10.10.{}:{port}", 1 + index), &at).flags(ACK);
             let taken_up =
                 (1..=40).filter(|port| plane.send(CLIENT, &middle(*port)).action == Action::Redirect).count();
             assert_eq!(taken_up, 10);
-            // The others are not reset: they try again, when there are tokens again.
+            // The others are not reset: they try again when there are tokens.
             assert_eq!(plane.drops().get(&(index, RATE_LIMITED)), Some(&30));
         }
     });

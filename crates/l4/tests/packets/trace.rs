@@ -1,4 +1,4 @@
-//! The dry run: it says what would happen, and nothing happens.
+//! The dry run: it reports what would happen and changes nothing.
 
 use testkit::packet::{Packet, RST, SYN};
 
@@ -17,7 +17,7 @@ const SELECT: (u8, u8, u8) = (5, 0, 0);
 const CREATE: (u8, u8, u8) = (6, 0, 0);
 const FORWARD: (u8, u8, u8) = (7, 3, 0);
 
-/// All that a packet could have changed.
+/// Everything that a packet could have changed.
 fn everything(plane: &Plane) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
     ["lb_flows", "lb_active", "lb_cursors", "lb_affinity", "lb_rates", "lb_fragments"]
         .map(|map| plane.entries(map))
@@ -70,7 +70,7 @@ fn it_tells_each_stage_and_changes_nothing() {
         check(plane, &Packet::tcp(CLIENT_AT, VIP).ttl(1), &[PACKET, CONNTRACK, (7, 4, 2)]);
         check(plane, &Packet::ping("10.10.10.1", "20.20.20.1", 1, 1), &[PACKET, (2, 4, 0)]);
         check(plane, &Packet::other("10.10.10.1", "20.20.20.1", 47), &[(1, 1, 0)]);
-        // No route: each try is told, as many as are made.
+        // Without a route, the trace has each try.
         let tries: Vec<_> =
             [PACKET, NEW, OURS].into_iter().chain([SELECT, (6, 5, 12)].into_iter().cycle().take(13)).collect();
         check(plane, &Packet::udp(CLIENT_AT, "20.20.20.1:53"), &tries);

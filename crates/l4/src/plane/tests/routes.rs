@@ -1,8 +1,8 @@
-//! Vips along the routes, and endpoints that no route leads to.
+//! Vips that follow the routes, and endpoints without a route.
 
 use super::*;
 
-/// Endpoints of a vip along the routes, by their addresses.
+/// A vip without interfaces, with these endpoints.
 fn routed_vip(lab: &Lab, endpoints: &[&str]) -> Vip {
     let endpoint =
         |address: &&str| Endpoint { address: EndpointAddress::Socket(address.parse().unwrap()), weight: 1, host: None };
@@ -16,7 +16,7 @@ fn attached(plane: &Plane) -> Vec<&str> {
     names
 }
 
-/// Those who serve so many connections, each that serves any once.
+/// The endpoints that serve this many connections, each once.
 fn servers(lab: &Lab, connections: usize) -> Vec<u8> {
     let mut served: Vec<u8> = (0..connections).map(|_| lab.connect().1).collect();
     served.sort_unstable();
@@ -30,7 +30,7 @@ fn an_endpoint_without_a_way_is_down_and_the_others_serve() {
     let far: SocketAddr = "172.16.0.1:80".parse().unwrap();
     lab.lb.ip("route add default via 10.0.0.2").unwrap();
     lab.endpoints[1].ip("addr add 172.16.0.1/32 dev eth0").unwrap();
-    // There is a default route, so only this tells that there is no way.
+    // There is a default route, so only this shows that there is no route.
     lab.lb.ip("route add unreachable 172.16.0.0/16").unwrap();
     let mut plane = lab.open();
     let mode = VipMode::FullNat { sources: Vec::new() };
@@ -51,21 +51,21 @@ fn an_endpoint_without_a_way_is_down_and_the_others_serve() {
         assert!(!lab.collect(&mut plane).reach_differs, "{why}");
         lab.lb.ip("route replace unreachable 172.16.0.0/16").unwrap();
     }
-    // Along the routes it is seen as well when the way is gone.
+    // With routes, a lost route is noticed too.
     assert!(lab.collect(&mut plane).reach_differs);
 }
 
 #[test]
 fn endpoints_on_this_host_are_served_along_the_routes() {
     let Some(lab) = Lab::new(2) else { return };
-    // As most plug-ins of Kubernetes make it: each pod has a veth of its own, and a route that leads to it.
+    // As most Kubernetes network plug-ins do it: each pod has a veth of its own, and a route to it.
     let pods = [Netns::new("pod").unwrap(), Netns::new("bridged").unwrap()];
     join((&lab.lb, "cali7"), (&pods[0], "eth0"), 1500).unwrap();
     lab.lb.ip("route add default via 10.0.0.2\nroute add 10.244.0.7/32 dev cali7").unwrap();
     lab.lb.sysctl("net.ipv4.conf.cali7.proxy_arp", "1").unwrap();
     let way = "route add 169.254.1.1 dev eth0 scope link\nroute add default via 169.254.1.1 dev eth0";
     pods[0].ip(&format!("addr add 10.244.0.7/32 dev eth0\n{way}")).unwrap();
-    // And as others do: all of them are ports of a bridge, which has the host's address.
+    // And as others do it: all of them are ports of a bridge, which has the host's address.
     join((&lab.lb, "port8"), (&pods[1], "eth0"), 1500).unwrap();
     lab.lb
         .ip("link add cni0 type bridge\nlink set port8 master cni0\nlink set cni0 up\naddr add 10.244.1.1/24 dev cni0")
@@ -84,7 +84,7 @@ fn endpoints_on_this_host_are_served_along_the_routes() {
         let mut streams: Vec<TcpStream> = (0..4).map(|_| lab.connect().0).collect();
         assert!(streams.iter_mut().all(echoes));
     }
-    // In `nat` the endpoint sees the client, and its reply comes back from the vip alone.
+    // In mode `nat` the endpoint sees the client, so only the vip attracts its reply.
     lab.apply(&mut plane, &[both]).unwrap();
     let (stream, _) = lab.connect();
     assert_eq!(stream.peer_addr().unwrap().to_string(), VIP);
@@ -103,7 +103,7 @@ fn attached_interfaces_follow_the_routes() {
     lab.collect(&mut plane);
     assert_eq!((attached(&plane), servers(&lab, 1)), (vec!["client0", "ep0"], vec![0]));
 
-    // Another endpoint, of which the first keeps its connections.
+    // Another endpoint. The first keeps its connections.
     let (mut stream, _) = lab.connect();
     let other = routed_vip(&lab, &["10.1.1.2:80"]);
     lab.apply(&mut plane, std::slice::from_ref(&other)).unwrap();
@@ -119,7 +119,7 @@ fn attached_interfaces_follow_the_routes() {
     });
     assert!(left.is_some(), "{:?}", plane.attached);
 
-    // A route that is gone for a moment; and one for good.
+    // One route disappears for a moment, another one for good.
     lab.lb.ip("route del default").unwrap();
     lab.collect(&mut plane);
     assert_eq!(attached(&plane), ["client0", "ep1"]);
@@ -128,7 +128,7 @@ fn attached_interfaces_follow_the_routes() {
     }
     assert_eq!(attached(&plane), ["ep1"]);
 
-    // A tunnel's packets cannot be read, and those of an address of this host come by no interface.
+    // Packets of a tunnel cannot be read, and packets from an address of this host arrive on no interface.
     lab.lb.ip("tuntap add tun7 mode tun\nlink set tun7 up\nroute add 172.17.0.0/16 dev tun7").unwrap();
     let nowhere = routed_vip(&lab, &["172.17.0.1:80", "10.1.0.1:80", "10.1.1.2:80"]);
     lab.apply(&mut plane, std::slice::from_ref(&nowhere)).unwrap();
@@ -137,7 +137,7 @@ fn attached_interfaces_follow_the_routes() {
     assert!(why.contains("tun7, whose packets have no Ethernet header"), "{why}");
     assert_eq!(plane.why_unreachable("web", "10.1.0.1:80".parse().unwrap()), None);
 
-    // Interfaces that are named are all there is, at once.
+    // Named interfaces replace the routes at once.
     lab.apply(&mut plane, &[Vip { interfaces: vec!["ep0".to_owned()], ..vip }]).unwrap();
     assert_eq!(attached(&plane), ["ep0"]);
 }
