@@ -1,8 +1,8 @@
-//! Drawing by weight in constant time: Vose's alias method, in integers.
+//! Draws by weight in constant time: Vose's alias method, in integers.
 
 use crate::rng::Rng;
 
-/// A table of `n` columns, each as likely as the others, each shared by at most two of the drawn.
+/// A table of `n` columns, each equally likely, and each shared by at most two results.
 #[derive(Debug, Default)]
 pub(crate) struct AliasTable {
     columns: Vec<Column>,
@@ -10,16 +10,16 @@ pub(crate) struct AliasTable {
 
 #[derive(Clone, Copy, Debug)]
 struct Column {
-    /// Of 2^32: below it the column itself is drawn. 2^32: always.
+    /// Out of 2^32: below it the result is the column itself. 2^32 means always.
     own: u64,
-    /// Drawn otherwise.
+    /// The result otherwise.
     other: u32,
 }
 
 const FULL: u64 = 1 << 32;
 
 impl AliasTable {
-    /// Makes the table for these weights. Linear.
+    /// Builds the table for these weights, in linear time.
     pub(crate) fn rebuild(&mut self, weights: impl Iterator<Item = u64>) {
         self.columns.clear();
         // Weights scaled by n, so that the average column is `total`: no rounding until the last step.
@@ -46,10 +46,10 @@ impl AliasTable {
         }
     }
 
-    /// A position in the weights that the table was made from; `None` if there were none.
+    /// Draws an index into the weights that the table was built from; `None` if there were none.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Option<usize> {
         let bits = rng.next_u64();
-        // The high half chooses the column, the low half the side of it.
+        // The high half selects the column, the low half the side of it.
         let column = ((bits >> 32) * self.columns.len() as u64) >> 32;
         let chosen = self.columns.get(column as usize)?;
         Some(if (bits & (FULL - 1)) < chosen.own { column as usize } else { chosen.other as usize })
@@ -60,7 +60,7 @@ impl AliasTable {
 mod tests {
     use super::*;
 
-    /// The exact chance of each, out of `n * 2^32`, must be its weight's within the rounding of one column.
+    /// The exact probability of each, out of `n * 2^32`, must equal its weight's within the rounding of one column.
     fn check(weights: &[u64]) {
         let mut table = AliasTable::default();
         table.rebuild(weights.iter().copied());

@@ -1,25 +1,25 @@
-//! How long to wait before a request is sent again, so that those who met the same failure do not come back all at once.
+//! The delay before a retry, so that requests that failed together are not all retried at once.
 
 use crate::Rng;
 
-/// Before the first retry less than this, in milliseconds. This and the next are what Envoy takes, too.
+/// The first delay is less than this, in milliseconds. Envoy uses the same value, and the same maximum.
 pub const BACKOFF_BASE_MS: u64 = 25;
-/// Before any retry less than this.
+/// Every delay is less than this.
 pub const BACKOFF_MAX_MS: u64 = 250;
 
-/// Waits before retries: exponential, with full jitter (Brooker, "Exponential Backoff And Jitter", 2015).
+/// Delays before retries: exponential, with full jitter (Brooker, "Exponential Backoff And Jitter", 2015).
 #[derive(Clone, Debug)]
 pub struct Backoff {
     rng: Rng,
 }
 
 impl Backoff {
-    /// Those who share a seed wait for the same times.
+    /// Equal seeds give equal delays.
     pub fn new(seed: u64) -> Self {
         Self { rng: Rng::new(seed) }
     }
 
-    /// Milliseconds to wait before a retry, the first of which is 1: any number below `25 * (2^retry - 1)`, and below 250.
+    /// Milliseconds to wait before a retry, the first of which is number 1: any number below `25 * (2^retry - 1)`, and below 250.
     pub fn wait_ms(&mut self, retry: u32) -> u64 {
         let steps = 2u64.saturating_pow(retry).saturating_sub(1);
         self.rng.below(BACKOFF_BASE_MS.saturating_mul(steps).min(BACKOFF_MAX_MS))
@@ -37,7 +37,7 @@ mod tests {
             let waits: Vec<u64> = (0..10_000).map(|_| backoff.wait_ms(retry)).collect();
             assert_eq!(waits.iter().min(), Some(&0), "retry {retry}");
             assert_eq!(waits.iter().max(), Some(&below_ms.saturating_sub(1)), "retry {retry}");
-            // The mean of numbers that are all as likely is in the middle; of ten thousand, within some hundredths of it.
+            // The mean of uniform numbers is in the middle; with ten thousand numbers, within a few hundredths of it.
             let (mean, middle) = (waits.iter().sum::<u64>() as f64 / 10_000.0, below_ms.saturating_sub(1) as f64 / 2.0);
             assert!((mean - middle).abs() <= middle * 0.05, "retry {retry}: {mean} ms");
         };

@@ -1,4 +1,4 @@
-//! What all workers know together about one cluster.
+//! The state of one cluster that all workers share.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,40 +10,40 @@ use crate::outlier::{Ejection, Outcome, OutlierPolicy, Proof};
 
 /// The endpoints of a cluster and the policy for using them, shared by the workers and the health checks.
 ///
-/// Made anew for each snapshot, from the [`EndpointState`]s of the endpoints that stay and new ones for those that come. An endpoint state
-/// belongs to one cluster: in two, each would hear too late what the other's requests and probes found. For the same reason the cluster
-/// state of a snapshot that has been replaced is for what is still under way, and no longer for picks.
+/// It is built anew for each snapshot, from the [`EndpointState`]s of endpoints that stay and new ones for those that are added. An
+/// endpoint state belongs to one cluster: if two shared it, each would learn too late what the other's requests and probes found. For the
+/// same reason, the cluster state of a replaced snapshot only serves requests in progress, and no more picks.
 #[derive(Debug)]
 pub struct ClusterState {
     endpoints: Vec<Arc<EndpointState>>,
-    /// As long as `endpoints`. Those of one snapshot: pickers and the maglev table go by the same ones.
+    /// As long as `endpoints`. They belong to one snapshot, so that pickers and the maglev table use the same ones.
     weights: Vec<u32>,
-    /// Changes after each change of an endpoint's usability that is not the passing of time.
+    /// Changes after each change of an endpoint's usability, except by the passing of time.
     epoch: AtomicU64,
     panic_threshold: f64,
     slow_start_ms: u64,
     outlier: Option<OutlierPolicy>,
-    /// Here and not in the picker: 128 KiB that are the same for all workers.
+    /// Here and not in the picker, because its 128 KiB are the same for all workers.
     maglev: Option<Maglev>,
 }
 
-/// Whether an endpoint takes new work, and why not. The first that applies, from the operator's will to the proxy's own opinion.
+/// Whether an endpoint takes new work, and why not. The first that applies, from the operator's command to the proxy's own verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointStatus {
-    /// It takes new work; none where its weight is 0.
+    /// It takes new work, unless its weight is 0.
     Healthy,
-    /// The operator wants no new work there.
+    /// The operator wants it to take no new work.
     Draining,
     /// Active probes fail.
     Unhealthy,
-    /// Taken out by what real requests met there.
+    /// It was removed because real requests failed there.
     Ejected {
-        /// When that ends.
+        /// The end of the ejection.
         until_ms: u64,
     },
 }
 
-/// How many endpoints are in which [`EndpointStatus`].
+/// The number of endpoints in each [`EndpointStatus`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// [`EndpointStatus::Healthy`].
@@ -57,7 +57,7 @@ pub struct Counts {
 }
 
 impl ClusterState {
-    /// The state of `cluster` with these endpoints and their weights: those of the file, and every address of those that are names.
+    /// The state of `cluster` with these endpoints and their weights: those in the file, and every address of host names.
     pub fn new(cluster: &model::Cluster, endpoints: Vec<(Arc<EndpointState>, u32)>) -> Self {
         let (endpoints, weights): (Vec<_>, Vec<u32>) = endpoints.into_iter().unzip();
         let maglev =
@@ -73,17 +73,18 @@ impl ClusterState {
         }
     }
 
-    /// All endpoints. A [`crate::Pick`] and the methods here name them by their index.
+    /// All endpoints. A [`crate::Pick`] and the methods here refer to them by their index.
     pub fn endpoints(&self) -> &[Arc<EndpointState>] {
         &self.endpoints
     }
 
-    /// An active probe's verdict. True if it changed something. An index that does not exist changes nothing.
+    /// Records the verdict of active probes. Returns whether it changed something. An index that does not exist changes nothing.
     pub fn set_healthy(&self, index: usize, healthy: bool, now_ms: u64) -> bool {
         self.set_flag(index, UNHEALTHY, !healthy, now_ms)
     }
 
-    /// The operator's will. True if it changed something. An index that does not exist changes nothing.
+    /// Records whether the operator drains the endpoint. Returns whether it changed something. An index that does not exist changes
+    /// nothing.
     pub fn set_draining(&self, index: usize, draining: bool, now_ms: u64) -> bool {
         self.set_flag(index, DRAINING, draining, now_ms)
     }
@@ -95,7 +96,7 @@ impl ClusterState {
             return false;
         }
         if !on {
-            // Slow start counts from now, or from the end of an ejection that still lasts.
+            // Slow start begins now, or at the end of a current ejection.
             endpoint.usable_since_ms.fetch_max(now_ms.max(1), Relaxed);
         }
         self.publish();
@@ -107,7 +108,7 @@ impl ClusterState {
         self.weight(index) > 0 && self.status(index, now_ms) == Some(EndpointStatus::Healthy)
     }
 
-    /// Why an endpoint takes no new work, if so; `None` for an index that does not exist.
+    /// The status of an endpoint; `None` for an index that does not exist.
     pub fn status(&self, index: usize, now_ms: u64) -> Option<EndpointStatus> {
         let endpoint = self.endpoints.get(index)?;
         let until_ms = endpoint.ejected_until_ms.load(Relaxed);
@@ -122,12 +123,12 @@ impl ClusterState {
         })
     }
 
-    /// Whether active probes fail, be the endpoint draining or not.
+    /// Whether active probes fail, even if the endpoint is draining.
     pub fn probes_fail(&self, index: usize) -> bool {
         self.endpoints.get(index).is_some_and(|endpoint| endpoint.has(UNHEALTHY))
     }
 
-    /// How many endpoints are in which status.
+    /// The number of endpoints in each status.
     pub fn counts(&self, now_ms: u64) -> Counts {
         let mut counts = Counts::default();
         for status in (0..self.endpoints.len()).filter_map(|index| self.status(index, now_ms)) {
@@ -141,8 +142,8 @@ impl ClusterState {
         counts
     }
 
-    /// Whether health and ejection are ignored, because less than the panic threshold of the weight is usable. Draining endpoints count on
-    /// neither side: what the operator took out is no reason to doubt the verdicts on the rest.
+    /// Whether health and ejection are ignored, because less than the panic threshold of the weight is usable. Draining endpoints do not
+    /// count at all: their removal by the operator is no reason to doubt the verdicts on the others.
     pub fn panicking(&self, now_ms: u64) -> bool {
         let (mut usable, mut total) = (0u64, 0u64);
         for (index, weight) in self.weights.iter().enumerate() {
@@ -158,7 +159,7 @@ impl ClusterState {
         (usable as f64) < self.panic_threshold * total as f64
     }
 
-    /// How a request ended at an endpoint. Returns the ejection if this was one failure too many.
+    /// Records how a request ended at an endpoint. Returns the ejection if this failure caused one.
     pub fn record(&self, index: usize, now_ms: u64, outcome: Outcome) -> Option<Ejection> {
         let policy = self.outlier.as_ref()?;
         if outcome == Outcome::Success {
@@ -171,7 +172,7 @@ impl ClusterState {
         Some(ejection)
     }
 
-    /// The ejected endpoint that may come back where `index` fails and no other endpoint is known to work.
+    /// The ejected endpoint that may return if `index` fails and no other endpoint is known to work.
     fn replaceable(&self, index: usize, now_ms: u64) -> Option<usize> {
         let works = |(other, endpoint): (usize, &Arc<EndpointState>)| {
             other != index && !endpoint.is_failing() && self.usable(other, now_ms)
@@ -180,7 +181,7 @@ impl ClusterState {
         if has_other { None } else { self.last_resort(now_ms, |other| other == index) }
     }
 
-    /// An endpoint has shown that it works again. True if that has ended an ejection. One relaxed load where there is none.
+    /// Records that an endpoint works again. Returns whether that ended an ejection. Costs one relaxed load if there is none.
     pub fn readmit(&self, index: usize, now_ms: u64, proof: Proof) -> bool {
         let (Some(policy), Some(endpoint)) = (&self.outlier, self.endpoints.get(index)) else { return false };
         let is_over = endpoint.is_ejected(now_ms) && policy.on_proof(endpoint, now_ms, proof);
@@ -190,7 +191,7 @@ impl ClusterState {
         is_over
     }
 
-    /// The ejected endpoint, of those that are not `excluded`, whose ejection ends first: for a request that would fail otherwise.
+    /// The ejected endpoint, among those that are not `excluded`, whose ejection ends first: for a request that would fail otherwise.
     pub fn last_resort(&self, now_ms: u64, excluded: impl Fn(usize) -> bool) -> Option<usize> {
         let ejected = (0..self.endpoints.len()).filter_map(|index| match self.status(index, now_ms)? {
             EndpointStatus::Ejected { until_ms } if self.weight(index) > 0 => Some((until_ms, index)),
@@ -199,7 +200,7 @@ impl ClusterState {
         ejected.filter(|(_, index)| !excluded(*index)).min().map(|(_, index)| index)
     }
 
-    /// Relative to the other endpoints; 0 takes no new work. An index that does not exist has none.
+    /// The weight relative to the other endpoints; 0 takes no new work. An index that does not exist has weight 0.
     pub fn weight(&self, index: usize) -> u32 {
         self.weights.get(index).copied().unwrap_or(0)
     }
@@ -212,10 +213,10 @@ impl ClusterState {
         self.maglev.as_ref()
     }
 
-    /// Another number after each change of an endpoint's usability that is not the passing of time.
+    /// A number that changes after each change of an endpoint's usability, except by the passing of time.
     ///
-    /// Acquire, with the release of `publish`: whoever sees the new epoch sees the change that caused it, or else it would keep an old
-    /// list until the next change.
+    /// Acquire, paired with the release in `publish`: a reader that sees the new epoch also sees the change that caused it. Otherwise it
+    /// would keep an old list until the next change.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }
@@ -225,7 +226,7 @@ impl ClusterState {
     }
 }
 
-/// Returns the bits as they were before.
+/// Returns the previous bits.
 fn set_bits(flags: &AtomicU8, bits: u8, on: bool) -> u8 {
     if on { flags.fetch_or(bits, Relaxed) } else { flags.fetch_and(!bits, Relaxed) }
 }

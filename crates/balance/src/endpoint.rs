@@ -1,4 +1,4 @@
-//! What all workers know together about one endpoint.
+//! The state of one endpoint that all workers share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{
@@ -11,23 +11,24 @@ use crate::ewma::PeakEwma;
 
 /// Set in [`EndpointState::flags`] while active probes say that the endpoint is down.
 pub(crate) const UNHEALTHY: u8 = 1;
-/// Set while the operator wants no new work there.
+/// Set while the operator drains the endpoint.
 pub(crate) const DRAINING: u8 = 2;
-/// Where [`EndpointState::flags`] keep the [`crate::Proof`] that ends the last ejection early, and how many bits that takes.
+/// The position in [`EndpointState::flags`] of the [`crate::Proof`] that ends the last ejection early, and its number of bits.
 pub(crate) const PROOF_SHIFT: u8 = 2;
 pub(crate) const PROOF_MASK: u8 = 3 << PROOF_SHIFT;
 
 /// The state of one endpoint of one cluster, shared by the workers and the health checks.
 ///
-/// It outlives snapshots: on a reload the states of the endpoints that stay go into the new [`crate::ClusterState`], so that load, latency,
-/// verdicts and ejections are not forgotten. Its weight is not here but in the cluster's state: it belongs to a snapshot, and one that is
-/// refused must leave nothing behind.
+/// It outlives snapshots: on a reload the states of endpoints that stay go into the new [`crate::ClusterState`], so that load, latency,
+/// verdicts and ejections are kept. Its weight is in the cluster's state, because it belongs to a snapshot, and a refused snapshot must
+/// leave nothing behind.
 ///
-/// All atomics but `connections` are relaxed: each is a hint of its own, and what must be seen together is published by the cluster's epoch.
+/// All atomics except `connections` are relaxed: each is a hint of its own, and the cluster's epoch publishes what must be seen together.
 /// `connections` is sequentially consistent, because a request that waits for room must not miss it: it counts itself as waiting and then
-/// looks at `connections`, while one that makes room lowers `connections` and then looks whether anyone waits. With weaker orders both may read
-/// the old values, and the request would wait beside an idle endpoint. On x86 this costs nothing, since its atomic writes are ordered so
-/// anyway. Aligned to two cache lines, because processors fetch lines in pairs, so that two endpoints under load do not slow each other down.
+/// reads `connections`, while a request that makes room decreases `connections` and then checks whether any request waits. With weaker
+/// orders both might read old values, and the request would wait beside an idle endpoint. On x86 this costs nothing, because its atomic
+/// writes are ordered like this anyway. Aligned to two cache lines, because processors fetch lines in pairs, so that two endpoints under
+/// load do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct EndpointState {
@@ -36,20 +37,20 @@ pub struct EndpointState {
     connections: AtomicU32,
     pub(crate) flags: AtomicU8,
     pub(crate) latency: PeakEwma,
-    /// Low half: failures in a row. High half: ejections in a row. Zero, the common case, is all that a success has to look at.
+    /// Low half: failures in a row. High half: ejections in a row. Usually zero, and then a success need not look at anything else.
     pub(crate) trouble: AtomicU64,
-    /// Ejected while `now < ejected_until_ms`. 0: never was.
+    /// Ejected while `now < ejected_until_ms`. 0 means never.
     pub(crate) ejected_until_ms: AtomicU64,
-    /// From when a success takes one off the ejections in a row.
+    /// The time from which a success reduces the ejections in a row by one.
     pub(crate) forgive_at_ms: AtomicU64,
-    /// Slow start counts from here, which lies ahead while ejected. 0: it was there from the beginning and does not ramp.
+    /// The start of slow start, which is in the future while ejected. 0 means that it was there from the beginning and has no slow start.
     pub(crate) usable_since_ms: AtomicU64,
-    /// Why a connection could not be secured last. Written by failures alone, which are rare and have taken a round trip at least.
+    /// Why the last connection failed. Only failures write it, which are rare and have taken at least a round trip.
     last_failure: Mutex<Option<Box<str>>>,
 }
 
 impl EndpointState {
-    /// An endpoint that was there when the process started: taken as healthy, at its whole weight.
+    /// An endpoint that existed when the process started: it counts as healthy, with its whole weight.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -72,33 +73,33 @@ impl EndpointState {
         state
     }
 
-    /// Where it is. Identifies it among the endpoints of its cluster.
+    /// Its address, which identifies it among the endpoints of its cluster.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A request is on its way. Exactly one [`Self::end_request`] follows.
+    /// Records that a request is sent. Exactly one [`Self::end_request`] follows.
     pub fn begin_request(&self) {
         self.in_flight.fetch_add(1, Relaxed);
     }
 
-    /// A request has been answered, or has failed.
+    /// Records that a request has been answered, or has failed.
     pub fn end_request(&self) {
         let before = self.in_flight.fetch_sub(1, Relaxed);
         debug_assert!(before > 0, "end_request without begin_request");
     }
 
-    /// Requests on their way.
+    /// The number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
 
-    /// A connection is open or being opened. Exactly one [`Self::close_connection`] follows.
+    /// Records that a connection is open or being opened. Exactly one [`Self::close_connection`] follows.
     pub fn open_connection(&self) {
         self.connections.fetch_add(1, SeqCst);
     }
 
-    /// As [`Self::open_connection`] where less than `connections_max` are open; false, and nothing changed, where not.
+    /// Like [`Self::open_connection`] if fewer than `connections_max` are open; otherwise returns false and changes nothing.
     pub fn try_open_connection(&self, connections_max: usize) -> bool {
         self.connections
             .fetch_update(
@@ -109,23 +110,23 @@ impl EndpointState {
             .is_ok()
     }
 
-    /// A connection is closed, or could not be opened.
+    /// Records that a connection is closed, or could not be opened.
     pub fn close_connection(&self) {
         let before = self.connections.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "close_connection without open_connection");
     }
 
-    /// Open connections.
+    /// The number of open connections.
     pub fn connections(&self) -> u32 {
         self.connections.load(SeqCst)
     }
 
-    /// How long an answer took. Only answers that are worth having: an endpoint that fails fast must not look fast.
+    /// Records how long a response took. Only for useful responses: an endpoint that fails fast must not look fast.
     pub fn observe_latency(&self, now_ms: u64, latency_us: u64) {
         self.latency.observe(now_ms, latency_us);
     }
 
-    /// The decaying average of latency in microseconds; `None` where nothing is known or what was known has faded.
+    /// The decaying average of latency in microseconds; `None` if nothing is known, or the average has decayed.
     pub fn latency_us(&self, now_ms: u64) -> Option<f32> {
         self.latency.get(now_ms)
     }
@@ -138,12 +139,12 @@ impl EndpointState {
         }
     }
 
-    /// Forgets the failure: the endpoint could be used.
+    /// Forgets the failure, because the endpoint could be used.
     pub fn clear_failure(&self) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Why the endpoint could not be used last; `None`: it could, or nothing is known.
+    /// Why the endpoint could not be used last; `None` if it could, or nothing is known.
     pub fn last_failure(&self) -> Option<String> {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(str::to_owned)
     }
@@ -152,12 +153,12 @@ impl EndpointState {
         self.flags.load(Relaxed) & flag != 0
     }
 
-    /// Its last request failed.
+    /// Whether its last request failed.
     pub(crate) fn is_failing(&self) -> bool {
         self.trouble.load(Relaxed) as u32 > 0
     }
 
-    /// Taken out by what real requests met there.
+    /// Whether outlier ejection has removed it.
     pub fn is_ejected(&self, now_ms: u64) -> bool {
         now_ms < self.ejected_until_ms.load(Relaxed)
     }

@@ -1,23 +1,23 @@
-//! A moving average of latency that jumps up at once and comes down slowly: Finagle's peak EWMA.
+//! A moving average of latency that rises at once and falls slowly: Finagle's peak EWMA.
 //!
-//! Jumping up at once takes an endpoint out of favour at its first slow answer; decaying with time, whether or not samples come, lets it be
-//! tried again.
+//! Because it rises at once, an endpoint loses traffic at its first slow response. Because it decays with time, with or without samples,
+//! the endpoint is tried again later.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The time in which an unrepeated peak falls to 1/e.
+/// The time in which a single peak falls to 1/e.
 const TAU_MS: f32 = 10_000.0;
 
-/// The average and the time of its last sample in one word, so that neither is read without the other:
-/// high half = average in microseconds as `f32` bits, low half = milliseconds, wrapping. Zero: no sample yet.
+/// The average and the time of its last sample in one word, so that they are always read together: high half = average in microseconds as
+/// `f32` bits, low half = milliseconds, wrapping. Zero means no sample yet.
 #[derive(Debug, Default)]
 pub(crate) struct PeakEwma {
     word: AtomicU64,
 }
 
 impl PeakEwma {
-    /// Takes a sample. Two workers that do so at the same moment may lose one of the two: an average bears that, unless the lost one was
-    /// the peak, and the next slow answer brings it back.
+    /// Takes a sample. If two workers do so at the same moment, one of the samples may be lost. An average can bear that, unless the lost
+    /// one was the peak, and the next slow response restores it.
     pub(crate) fn observe(&self, now_ms: u64, latency_us: u64) {
         let word = self.word.load(Relaxed);
         let (average, age_ms) = unpack(word, now_ms);
@@ -35,7 +35,7 @@ impl PeakEwma {
         self.word.store(pack(next, now_ms), Relaxed);
     }
 
-    /// The average as it has decayed until now, in microseconds; `None` before the first sample, and once less than a microsecond is left.
+    /// The average, decayed until now, in microseconds; `None` before the first sample, and when less than a microsecond is left.
     pub(crate) fn get(&self, now_ms: u64) -> Option<f32> {
         let word = self.word.load(Relaxed);
         if word == 0 {
@@ -51,7 +51,7 @@ fn pack(average_us: f32, now_ms: u64) -> u64 {
     (u64::from(average_us.to_bits()) << 32) | (now_ms & 0xffff_ffff)
 }
 
-/// The average as written, and the milliseconds since.
+/// The average as written, and its age in milliseconds.
 fn unpack(word: u64, now_ms: u64) -> (f32, f32) {
     let age_ms = (now_ms as u32).wrapping_sub(word as u32);
     // The writer's clock may be a little ahead of ours: workers read theirs once per turn of the event loop.
@@ -82,15 +82,15 @@ mod tests {
         check(&[], 5, None);
         check(&[(0, 100)], 0, Some(100.0));
         check(&[(0, 0)], 0, Some(1.0));
-        // Up at once, even within the same millisecond.
+        // It rises at once, even within the same millisecond.
         check(&[(0, 100), (0, 5000)], 0, Some(5000.0));
-        // Down by 1/e in tau without a sample.
+        // It falls by 1/e in tau without a sample.
         check(&[(0, 1000)], 10_000, Some(367.88));
-        // Down towards the samples with them.
+        // With samples it falls towards them.
         check(&[(0, 1000), (10_000, 100)], 10_000, Some(367.88 + 63.212));
         // A low sample in the same millisecond weighs nothing.
         check(&[(0, 1000), (0, 1)], 0, Some(1000.0));
-        // Long silence: as if never sampled.
+        // After a long silence, as if it had no sample.
         check(&[(0, 1000)], 100_000, None);
         // A reader whose clock is behind the writer's.
         check(&[(50, 1000)], 40, Some(1000.0));

@@ -1,13 +1,13 @@
-//! The hash of maglev keys, fixed for ever: two Steelyards agree on an endpoint only while they agree on this.
+//! The hash of maglev keys. It must never change, because two Steelyards only agree on an endpoint if they use the same hash.
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// FNV-1a, 64 bits, finished by MurmurHash3's `fmix64`.
 ///
-/// FNV alone leaves the high bits of short keys (IPv4 addresses) alike; the finish spreads each bit over all. There is no secret in it, on
-/// purpose: it must give the same number in every process. A client that chooses its key can thus choose its endpoint, which it could do by
-/// trying keys in any case.
+/// FNV alone leaves the high bits of short keys (IPv4 addresses) alike; the finish spreads each bit over all. It deliberately has no
+/// secret, because it must give the same number in every process. So a client that chooses its key can choose its endpoint, which it could
+/// also do by trying keys.
 pub fn hash_key(bytes: &[u8]) -> u64 {
     mix(fnv1a(bytes))
 }

@@ -1,18 +1,19 @@
-//! From single probes to a verdict, and when to probe.
+//! Turns single probes into a verdict, and schedules probes.
 
 use crate::rng::Rng;
 
-/// The first probe of an endpoint comes within this, however long the interval is: until then its health is an assumption.
+/// The first probe of an endpoint is sent within this time, however long the interval is, because until then its health is an assumption.
 pub const FIRST_PROBE_WITHIN_MS_MAX: u64 = 1000;
 
-/// Active probes of one endpoint: how many results in a row make a verdict.
+/// The active probes of one endpoint: how many results in a row make a verdict.
 ///
-/// At the start of the process an endpoint is taken as healthy, or else nothing would be served until the first probes are through. That is an assumption
-/// and not a verdict, so the first result decides alone, whichever it is; only then do `unhealthy_after` and `healthy_after` count.
+/// When the process starts, endpoints count as healthy, because otherwise nothing would be served until the first probes have ended. This
+/// is an assumption and not a verdict, so the first result decides alone, whichever it is. Only after that do `unhealthy_after` and
+/// `healthy_after` count.
 #[derive(Clone, Debug)]
 pub struct HealthMachine {
     healthy: bool,
-    /// Results in a row that speak against `healthy`; below the number that would turn it.
+    /// Results in a row that contradict `healthy`; below the number that would change it.
     against: u32,
     assumed: bool,
     unhealthy_after: u32,
@@ -20,7 +21,7 @@ pub struct HealthMachine {
 }
 
 impl HealthMachine {
-    /// `initially` is what is assumed until the first result.
+    /// `initially` is the assumption until the first result.
     pub fn new(check: &model::HealthCheck, initially: bool) -> Self {
         Self {
             healthy: initially,
@@ -31,7 +32,7 @@ impl HealthMachine {
         }
     }
 
-    /// A probe has succeeded or failed. Returns the new verdict if it differs from the last one.
+    /// Records that a probe has succeeded or failed. Returns the new verdict if it differs from the last one.
     pub fn on_result(&mut self, success: bool) -> Option<bool> {
         let assumed = std::mem::replace(&mut self.assumed, false);
         if success == self.healthy {
@@ -48,20 +49,20 @@ impl HealthMachine {
         Some(success)
     }
 
-    /// The verdict, or what is assumed before the first.
+    /// The verdict, or the assumption before the first result.
     pub fn healthy(&self) -> bool {
         self.healthy
     }
 }
 
-/// When the first probe of an endpoint comes: spread over the interval, so that a start with a thousand endpoints is no burst, but within
-/// [`FIRST_PROBE_WITHIN_MS_MAX`].
+/// The delay of the first probe of an endpoint: spread over the interval, so that a start with a thousand endpoints causes no burst, but
+/// within [`FIRST_PROBE_WITHIN_MS_MAX`].
 pub fn first_probe_delay_ms(interval_ms: u64, rng: &mut Rng) -> u64 {
     rng.below(interval_ms.min(FIRST_PROBE_WITHIN_MS_MAX))
 }
 
-/// From the start of one probe to the start of the next: the interval, give or take a tenth, so that probes from many Steelyards do not fall
-/// into step.
+/// The time from the start of one probe to the start of the next: the interval plus or minus a tenth, so that probes from many Steelyards
+/// do not synchronise.
 pub fn next_probe_delay_ms(interval_ms: u64, rng: &mut Rng) -> u64 {
     let tenth = interval_ms / 10;
     (interval_ms - tenth).saturating_add(rng.below(tenth.saturating_mul(2).saturating_add(1))).max(1)
@@ -71,7 +72,7 @@ pub fn next_probe_delay_ms(interval_ms: u64, rng: &mut Rng) -> u64 {
 mod tests {
     use super::*;
 
-    /// `+` is a success, `-` a failure; expected after each: `.` nothing new, `U` up, `D` down.
+    /// `+` is a success, `-` a failure. Expected after each: `.` no change, `U` up, `D` down.
     fn check(initially: bool, results: &str, expect: &str) {
         let mut check = model::HealthCheck::new(model::Probe::Tcp);
         (check.unhealthy_after, check.healthy_after) = (3, 2);

@@ -1,8 +1,9 @@
-//! Which endpoint takes the next request.
+//! Chooses the endpoint of the next request.
 //!
-//! Job: choose, and keep what the choice rests on: weights, load, latency, health verdicts, ejections, drains, slow start, retry budgets, rate limits.
-//! Not its job: sockets, probes, timers, configuration text. Nothing here does I/O or reads a clock: every call that depends on time takes
-//! `now_ms`, milliseconds of one monotonic clock of the caller's. Randomness comes from seeded generators, so that a run can be repeated.
+//! This crate also keeps what the choice depends on: weights, load, latency, health verdicts, ejections, drains, slow start, retry budgets
+//! and rate limits. It knows nothing of sockets, probes, timers and configuration text. It does no I/O and reads no clock: every call that
+//! depends on time takes `now_ms`, milliseconds of one monotonic clock of the caller's. Randomness comes from seeded generators, so that a
+//! run can be repeated.
 //!
 //! Start at [`ClusterState`], which all workers share, and [`Picker`], of which each worker has its own for each cluster:
 //!
@@ -12,8 +13,8 @@
 //! operator      -> ClusterState::set_draining --/
 //! ```
 //!
-//! A pick looks at one atomic, the epoch; only when that or the time of the next known change has passed does the picker list the eligible
-//! endpoints again. What depends on the number of endpoints is done then, not per pick.
+//! A pick reads one atomic, the epoch. The picker only lists the eligible endpoints again after the epoch has changed, or the time of the
+//! next known change has passed. Everything that depends on the number of endpoints is done then, and not per pick.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

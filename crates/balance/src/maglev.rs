@@ -1,9 +1,9 @@
 //! Maglev's consistent hashing (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4),
 //! weighted.
 //!
-//! The table is made from the addresses in sorted order, so that two Steelyards whose files list them in different orders agree. It holds all
-//! endpoints of weight above 0 whether they are healthy or not: one that fails does not move the keys of the others, and its own keys
-//! come back to it. A key whose endpoint cannot take it is looked up again under other hashes, which depend on the key alone.
+//! The table is built from the addresses in sorted order, so that two Steelyards whose files list them in different orders agree. It
+//! contains all endpoints with weight above 0, healthy or not: a failing endpoint does not move the keys of the others, and its own keys
+//! return to it. If the endpoint of a key cannot take it, the key is looked up again under other hashes, which depend only on the key.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use std::sync::Arc;
 use crate::endpoint::EndpointState;
 use crate::hash::{hash_key, mix};
 
-/// Slots. A prime, as the permutations need, and the paper's choice. More than a hundred for each of [`ENDPOINTS_SMALL_MAX`] endpoints keeps
-/// shares within 1 % of each other. It does not shrink for fewer endpoints: 128 KiB for each cluster is cheap, while a size that followed the number of
-/// endpoints would move nearly all keys when that number crossed a step.
+/// The number of slots. It is a prime, as the permutations need, and the paper's choice. With more than a hundred slots for each of
+/// [`ENDPOINTS_SMALL_MAX`] endpoints, shares stay within 1 % of each other. It is not smaller for fewer endpoints: 128 KiB for each cluster
+/// is cheap, and a size that depended on the number of endpoints would move nearly all keys whenever that number crossed a step.
 const SLOTS: usize = 65_537;
-/// For more endpoints than that: the paper's larger prime.
+/// The paper's larger prime, for more endpoints.
 const SLOTS_LARGE: usize = 655_373;
-/// Up to here the smaller table serves.
+/// The smaller table is used up to this number.
 const ENDPOINTS_SMALL_MAX: usize = 655;
-/// Lookups of a key whose endpoints cannot take it, before all are walked. Outside of panic, with the default threshold of 30 %, sixteen in
-/// a row miss in one case of 300.
+/// Lookups of a key whose endpoints cannot take it, before all slots are walked. Outside panic, with the default threshold of 30 %, sixteen
+/// in a row miss in one case of 300.
 const LOOKUPS_MAX: u32 = 16;
 
 #[derive(Debug)]
 pub(crate) struct Maglev {
     /// Indexes into the cluster's endpoints. Empty if no endpoint has weight.
     slots: Vec<u32>,
-    /// The endpoints with weight in the order of their addresses.
+    /// The endpoints with weight, sorted by address.
     order: Vec<u32>,
 }
 
-/// One endpoint's way through the table while it is filled.
+/// The state of one endpoint while the table is filled.
 struct Claim {
     index: u32,
     weight: u64,
-    /// `0 <= next < slots`: the next slot it prefers.
+    /// `0 <= next < slots`: its next preferred slot.
     next: usize,
     skip: usize,
-    /// Grows by `weight` each round; at the largest weight it buys one slot.
+    /// Grows by `weight` each round; the largest weight buys one slot.
     credit: u64,
 }
 
@@ -52,7 +52,7 @@ impl Maglev {
         Self { slots: table(&present, size), order }
     }
 
-    /// The endpoint of a key, of those that `accepts`; `None` if it accepts none.
+    /// The endpoint of a key, among those that `accepts`; `None` if it accepts none.
     pub(crate) fn lookup(&self, key: u64, accepts: impl Fn(usize) -> bool) -> Option<usize> {
         let mut hash = key;
         for _ in 0..LOOKUPS_MAX {
@@ -60,7 +60,7 @@ impl Maglev {
             if accepts(index) {
                 return Some(index);
             }
-            // `mix` alone would leave 0 where it is.
+            // `mix` alone would map 0 to itself.
             hash = mix(hash.wrapping_add(0x9e37_79b9_7f4a_7c15));
         }
         let start = (hash % self.order.len().max(1) as u64) as usize;
@@ -69,13 +69,13 @@ impl Maglev {
     }
 }
 
-/// A table of `size` slots, a prime above 1: each is an index into `endpoints`, which are addresses and weights. Empty if none has weight. Who lists the
-/// same endpoints in another order gets the same table.
+/// A table of `size` slots, a prime above 1: each is an index into `endpoints` (addresses and weights). Empty if no endpoint has weight.
+/// The order of the endpoints does not change the table.
 pub fn maglev_table(endpoints: &[(SocketAddr, u32)], size: usize) -> Vec<u32> {
     table(&in_order(endpoints), size)
 }
 
-/// Those with weight: index, address, weight, by address.
+/// The endpoints with weight: index, address, weight, sorted by address.
 fn in_order(endpoints: &[(SocketAddr, u32)]) -> Vec<(u32, SocketAddr, u32)> {
     let indexed = endpoints.iter().enumerate().map(|(index, (address, weight))| (index as u32, *address, *weight));
     let mut present: Vec<_> = indexed.filter(|(_, _, weight)| *weight > 0).collect();
@@ -91,14 +91,14 @@ fn table(present: &[(u32, SocketAddr, u32)], size: usize) -> Vec<u32> {
 
 impl Claim {
     fn new(index: u32, address: SocketAddr, weight: u32, size: usize) -> Self {
-        // The text and not the bytes: it is what an operator sees and what another implementation can reproduce.
+        // The text and not the bytes, because operators see the text and other implementations can reproduce it.
         let hash = hash_key(address.to_string().as_bytes());
         let offset = (hash % size as u64) as usize;
         let skip = (mix(hash ^ 0x5bf0_3635) % (size as u64 - 1)) as usize + 1;
         Self { index, weight: u64::from(weight), next: offset, skip, credit: 0 }
     }
 
-    /// Takes the first slot of its permutation that is still free. There is one: the caller stops when all are taken.
+    /// Takes the first free slot of its permutation. There is one, because the caller stops when all are taken.
     fn take(&mut self, slots: &mut [u32]) {
         let size = slots.len();
         for _ in 0..size {
@@ -114,7 +114,7 @@ impl Claim {
 
 const FREE: u32 = u32::MAX;
 
-/// Lets the claims take slots in turn, each as often as its weight says, until none is free.
+/// Lets the claims take slots in turn, each in proportion to its weight, until none is free.
 fn fill(claims: &mut [Claim], size: usize) -> Vec<u32> {
     let Some(largest) = claims.iter().map(|claim| claim.weight).max() else { return Vec::new() };
     let mut slots = vec![FREE; size];
@@ -152,7 +152,7 @@ mod tests {
         Maglev::new(&endpoints(numbers), weights)
     }
 
-    /// Of all slots, the share that two tables give to different addresses.
+    /// The share of all slots that two tables give to different addresses.
     fn moved(a: (&[usize], &Maglev), b: (&[usize], &Maglev)) -> f64 {
         let pairs = a.1.slots.iter().zip(&b.1.slots);
         pairs.filter(|(x, y)| a.0[**x as usize] != b.0[**y as usize]).count() as f64 / SLOTS as f64
@@ -251,7 +251,7 @@ mod tests {
             prop_assert_eq!(moved((&numbers, &a), (&shuffled, &b)), 0.0);
         }
 
-        /// An unhealthy endpoint's keys go to others; no other key moves; and they come back.
+        /// An unhealthy endpoint's keys move to others, no other key moves, and they return.
         #[test]
         fn an_unhealthy_endpoint_moves_only_its_own_keys(n in 2usize..12, which: prop::sample::Index) {
             let numbers: Vec<usize> = (0..n).collect();

@@ -1,9 +1,10 @@
-//! Outlier ejection: what real requests meet at an endpoint takes it out for a while.
+//! Outlier ejection: removes an endpoint for a while because real requests fail there.
 //!
-//! `consecutive_5xx` failures in a row eject. The n-th ejection in a row lasts n times `eject_for`, at most
-//! [`EJECTION_MULTIPLIER_MAX`] times; after the end of one, each success that comes a whole `eject_for` after the last change takes one off n.
-//! An ejection ends early when the endpoint has done what it was ejected for failing to do: see [`Proof`]. It also ends early when an endpoint that
-//! takes no connections must take its place under the cap, and no other endpoint is known to work: see [`OutlierPolicy::on_failure`].
+//! `consecutive_5xx` failures in a row eject an endpoint. The n-th ejection in a row lasts n times `eject_for`, at most
+//! [`EJECTION_MULTIPLIER_MAX`] times. After an ejection, each success that comes a whole `eject_for` after the last change reduces n by
+//! one. An ejection ends early when the endpoint has done what it was ejected for failing to do: see [`Proof`]. It also ends early when an
+//! endpoint that takes no connections must take its place under the cap, and no other endpoint is known to work: see
+//! [`OutlierPolicy::on_failure`].
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
@@ -12,31 +13,31 @@ use crate::endpoint::{EndpointState, PROOF_MASK, PROOF_SHIFT};
 
 /// An ejection lasts at most this many times `eject_for`.
 pub const EJECTION_MULTIPLIER_MAX: u32 = 10;
-/// An ejection lasts at least this long before another endpoint may take its place. Where all endpoints are down, they change places once in this
+/// An ejection lasts at least this long before another endpoint may take its place. If all endpoints are down, they take turns once in this
 /// time, and each change costs `consecutive_5xx` requests that would have failed anyway.
 const REPLACED_AFTER_MS_MIN: u64 = 1_000;
 
 /// How a request, or the attempt to send one, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Any answer with a status below 500.
+    /// A response with a status below 500.
     Success,
-    /// An answer with a status of 500 to 599.
+    /// A response with a status of 500 to 599.
     Failure5xx,
     /// No connection.
     ConnectFailure,
-    /// The endpoint closed or reset the connection before the end of its answer.
+    /// The endpoint closed or reset the connection before the end of its response.
     Reset,
     /// The endpoint was silent for too long.
     Timeout,
 }
 
-/// What an ejected endpoint has shown that it can do. Each kind proves what the kinds before it prove.
+/// Evidence that an ejected endpoint works. Each kind also proves what the kinds before it prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Proof {
-    /// It took a connection: ends an ejection for connections that failed.
+    /// It accepted a connection: ends an ejection for failed connections.
     Connected = 1,
-    /// It answered a health check: ends an ejection for resets and timeouts, too. Not one for statuses of 5xx, because a check that passes says
+    /// It passed a health check: also ends an ejection for resets and timeouts, but not for 5xx responses, because a passed check says
     /// little about other requests.
     Probed = 2,
     /// It served a request that was sent while it was ejected: ends any ejection.
@@ -44,7 +45,7 @@ pub enum Proof {
 }
 
 impl Outcome {
-    /// What proves that an endpoint which was ejected for this works again.
+    /// The proof that ends an ejection for this outcome.
     fn disproved_by(self) -> Proof {
         match self {
             Self::ConnectFailure => Proof::Connected,
@@ -54,18 +55,18 @@ impl Outcome {
     }
 }
 
-/// An endpoint has been taken out. For the log.
+/// An ejection, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
     /// The endpoint, as an index into its cluster.
     pub index: usize,
-    /// The failure that did it.
+    /// The failure that caused it.
     pub outcome: Outcome,
     /// Failures in a row.
     pub failures: u32,
-    /// Which ejection in a row this is, from 1, at most [`EJECTION_MULTIPLIER_MAX`].
+    /// The number of this ejection in a row, from 1, at most [`EJECTION_MULTIPLIER_MAX`].
     pub nth: u32,
-    /// When it ends.
+    /// The end of the ejection.
     pub until_ms: u64,
     /// The endpoint whose ejection ended to make room for this one under the cap.
     pub in_place_of: Option<usize>,
@@ -77,7 +78,8 @@ pub(crate) struct OutlierPolicy {
     consecutive: u32,
     eject_for_ms: u64,
     ejected_max: usize,
-    /// Held while the ejected are counted and one is added, so that workers that find out together do not exceed the cap together.
+    /// Held while ejected endpoints are counted and one is added, so that workers that detect failures at the same time do not exceed the
+    /// cap together.
     ejecting: Mutex<()>,
 }
 
@@ -86,7 +88,7 @@ impl OutlierPolicy {
         let share = (endpoints as f64 * outlier.max_ejected) as usize;
         let always = usize::from(endpoints >= 2);
         Self {
-            // Bounded, so that the count of failures never runs over into the ejections above it.
+            // Bounded, so that the count of failures never overflows into the count of ejections above it.
             consecutive: outlier.consecutive_5xx.clamp(1, u32::MAX / 2),
             eject_for_ms: u64::try_from(outlier.eject_for.as_millis()).unwrap_or(u64::MAX),
             ejected_max: share.max(always),
@@ -94,7 +96,7 @@ impl OutlierPolicy {
         }
     }
 
-    /// A success: forgets the failures, and in time the ejections. One relaxed load where there is nothing to forget.
+    /// Records a success: resets the failures, and in time the ejections. Costs one relaxed load if there is nothing to reset.
     pub(crate) fn on_success(&self, endpoint: &EndpointState, now_ms: u64) {
         let trouble = endpoint.trouble.load(Relaxed);
         if trouble == 0 {
@@ -106,16 +108,16 @@ impl OutlierPolicy {
             return;
         }
         let next = pack(0, if forgiven { ejections - 1 } else { ejections });
-        // Lost to another worker: that one has written news, and the next success comes soon.
+        // Lost to another worker, which has written newer data. The next success comes soon.
         if endpoint.trouble.compare_exchange(trouble, next, Relaxed, Relaxed).is_ok() && forgiven {
             endpoint.forgive_at_ms.store(now_ms.saturating_add(self.eject_for_ms), Relaxed);
         }
     }
 
-    /// A failure: one more in a row, and perhaps an ejection. The caller publishes it.
+    /// Records a failure, and ejects the endpoint if necessary. The caller publishes it.
     ///
-    /// `replaceable` names an ejected endpoint that may come back if the cap allows no further ejection. It is asked only where this endpoint takes
-    /// no connections: an endpoint that answers, however badly, is better than one of which nothing is known.
+    /// `replaceable` names an ejected endpoint that may return if the cap allows no further ejection. It is only called if this endpoint
+    /// takes no connections: an endpoint that answers, however badly, is better than one of which nothing is known.
     pub(crate) fn on_failure(
         &self,
         endpoints: &[std::sync::Arc<EndpointState>],
@@ -125,7 +127,7 @@ impl OutlierPolicy {
         replaceable: impl FnOnce() -> Option<usize>,
     ) -> Option<Ejection> {
         let endpoint = endpoints.get(index)?;
-        // What was under way when it was ejected, and what panic sends there, says nothing new.
+        // Requests that were in progress during the ejection, or that panic sent there, say nothing new.
         if endpoint.is_ejected(now_ms) {
             return None;
         }
@@ -133,7 +135,7 @@ impl OutlierPolicy {
         if failures < self.consecutive {
             return None;
         }
-        // A poisoned lock guards no data: whoever panicked left nothing half done.
+        // A poisoned lock guards no data: a thread that panicked left nothing half done.
         let _guard = self.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
         if endpoint.is_ejected(now_ms) {
             return None;
@@ -147,13 +149,13 @@ impl OutlierPolicy {
             in_place_of =
                 replaced.filter(|index| state(index).is_some_and(|other| self.may_be_replaced(other, now_ms)));
             let Some(replaced) = in_place_of.as_ref().and_then(state) else {
-                // Asked again after as many failures: not at each one, which would take the lock each time.
+                // It is asked again after the same number of failures, and not at each one, which would take the lock every time.
                 endpoint.trouble.store(pack(0, ejections), Relaxed);
                 return None;
             };
             self.end_early(replaced, now_ms);
         }
-        // Endpoints that change places have not had the time to prove themselves: their next ejection is no longer than their last.
+        // Endpoints that take turns have not had time to prove themselves, so their next ejection is no longer than their last.
         let nth = if in_place_of.is_some() { ejections.max(1) } else { ejections.saturating_add(1) };
         let nth = nth.min(EJECTION_MULTIPLIER_MAX);
         let until_ms = now_ms.saturating_add(self.eject_for_ms.saturating_mul(u64::from(nth)));
@@ -173,7 +175,7 @@ impl OutlierPolicy {
         now_ms.saturating_sub(begun_ms) >= REPLACED_AFTER_MS_MIN
     }
 
-    /// Ends an ejection early, if there is one that `proof` ends. The caller publishes it.
+    /// Ends an ejection early, if `proof` ends it. The caller publishes it.
     pub(crate) fn on_proof(&self, endpoint: &EndpointState, now_ms: u64, proof: Proof) -> bool {
         let _guard = self.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = (endpoint.flags.load(Relaxed) & PROOF_MASK) >> PROOF_SHIFT;
@@ -185,7 +187,7 @@ impl OutlierPolicy {
     }
 
     fn end_early(&self, endpoint: &EndpointState, now_ms: u64) {
-        // The count of ejections in a row stays: one that fails again at once stays out longer.
+        // The count of ejections in a row stays: an endpoint that fails again at once stays out longer.
         endpoint.forgive_at_ms.store(now_ms.saturating_add(self.eject_for_ms), Relaxed);
         endpoint.usable_since_ms.store(now_ms.max(1), Relaxed);
         endpoint.ejected_until_ms.store(now_ms, Relaxed);
@@ -211,7 +213,7 @@ mod tests {
     use crate::ClusterState;
     use crate::testing::cluster_with;
 
-    /// Five failures eject, for 10 s, of as many as `max_ejected` says.
+    /// Five failures eject, for 10 s, at most the share `max_ejected`.
     fn cluster(endpoints: usize, max_ejected: f64) -> ClusterState {
         cluster_with(Algorithm::Random, &vec![1; endpoints], |cluster| {
             cluster.outlier.as_mut().unwrap().max_ejected = max_ejected;
@@ -222,7 +224,7 @@ mod tests {
         (0..5).find_map(|_| cluster.record(index, now_ms, Outcome::Failure5xx))
     }
 
-    /// `+` is a success, anything else a failure; expected after each: `.` nothing, `E` ejected.
+    /// `+` is a success, anything else a failure. Expected after each: `.` nothing, `E` ejected.
     fn check(outcomes: &str, expect: &str) {
         let cluster = cluster(2, 0.5);
         let outcome = |letter| match letter {
@@ -246,7 +248,7 @@ mod tests {
         check("5crt5", "....E");
         check("5555+5555", ".........");
         check("5555+55555", ".........E");
-        // Once ejected, what was still under way changes nothing.
+        // Once ejected, requests that were in progress change nothing.
         check("5555555555555", "....E........");
     }
 
@@ -284,7 +286,7 @@ mod tests {
             let epoch = cluster.epoch();
             assert_eq!(cluster.readmit(0, 7, proof), expect, "{outcome:?} {proof:?}");
             assert_eq!(cluster.usable(0, 7), expect, "{outcome:?} {proof:?}");
-            // Pickers hear of it, and of nothing else.
+            // Pickers are notified of it, and of nothing else.
             assert_eq!(cluster.epoch() > epoch, expect, "{outcome:?} {proof:?}");
             assert!(!cluster.readmit(0, 7, proof), "only once");
         };
@@ -305,7 +307,7 @@ mod tests {
         (0..5).for_each(|_| _ = cluster.record(0, 0, Outcome::Reset));
         assert!(cluster.readmit(0, 100, Proof::Served));
         assert_eq!(eject(&cluster, 0, 101).map(|ejection| (ejection.nth, ejection.until_ms)), Some((2, 20_101)));
-        // What the last ejection was for counts, not what the one before was for.
+        // The reason of the last ejection counts, not of the one before.
         assert!(!cluster.readmit(0, 102, Proof::Probed));
     }
 
@@ -318,7 +320,7 @@ mod tests {
         }
         assert_eq!(cluster.last_resort(100, |_| false), Some(2));
         assert_eq!(cluster.last_resort(100, |index| index == 2), Some(1));
-        // Not against the operator's will, nor where probes fail.
+        // Not against the operator's command, nor while probes fail.
         cluster.set_draining(2, true, 100);
         cluster.set_healthy(1, false, 100);
         assert_eq!(cluster.last_resort(100, |_| false), Some(3));
@@ -332,10 +334,10 @@ mod tests {
         assert_eq!((third.nth, third.until_ms), (3, 60_000));
         // Too soon after its return: still three.
         cluster.record(0, 69_999, Outcome::Success);
-        // However many come at once, one is forgiven.
+        // However many come at once, only one is forgiven.
         (0..9).for_each(|_| _ = cluster.record(0, 70_000, Outcome::Success));
         assert_eq!(eject(&cluster, 0, 70_001).unwrap().nth, 3);
-        // Long afterwards, with successes all along, it is as new.
+        // Long afterwards, with successes all along, it is like new.
         (0..20).for_each(|n| _ = cluster.record(0, 200_000 + n * 10_000, Outcome::Success));
         assert_eq!(eject(&cluster, 0, 500_000).unwrap().nth, 1);
     }
@@ -357,7 +359,7 @@ mod tests {
         let cluster = cluster(2, 0.5);
         assert!(eject(&cluster, 0, 0).is_some());
         assert!(eject(&cluster, 1, 9_999).is_none());
-        // Not at the first failure that comes when there is room: at the fifth.
+        // Not at the first failure when there is room: at the fifth.
         let until_ejected = (1..10).find(|_| cluster.record(1, 10_000, Outcome::Timeout).is_some());
         assert_eq!(until_ejected, Some(5));
     }
@@ -385,14 +387,14 @@ mod tests {
         // An endpoint that answers is better than one of which nothing is known.
         check(2, Outcome::Failure5xx, 1_000, &nothing, None);
         check(2, Outcome::Timeout, 1_000, &nothing, None);
-        // What was found out just now still holds.
+        // The recent result still holds.
         check(2, refused, 999, &nothing, None);
-        // There is another one: all requests but those that come here are served.
+        // There is another one: it serves all requests except those that come here.
         check(3, refused, 1_000, &nothing, None);
-        // The other one fails, too, or takes no work.
+        // The other one fails too, or takes no work.
         check(3, refused, 1_000, &|cluster| _ = cluster.record(2, 0, Outcome::ConnectFailure), Some(Some(0)));
         check(3, refused, 1_000, &|cluster| _ = cluster.set_draining(2, true, 0), Some(Some(0)));
-        // The ejected one is down for other reasons, too.
+        // The ejected one is also down for other reasons.
         check(2, refused, 1_000, &|cluster| _ = cluster.set_healthy(0, false, 0), None);
     }
 
@@ -408,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Chance decides how closely the workers meet; rounds enough that a cap without a lock is exceeded in practice.
+    /// Timing decides how closely the workers meet. There are enough rounds that a cap without a lock is exceeded in practice.
     #[test]
     fn workers_that_find_out_together_keep_the_cap() {
         const WORKERS: usize = 4;

@@ -1,4 +1,4 @@
-//! Choosing an endpoint: one [`Picker`] for each worker and cluster.
+//! Chooses an endpoint: one [`Picker`] for each worker and cluster.
 
 use crate::alias::AliasTable;
 use crate::cluster::ClusterState;
@@ -14,15 +14,16 @@ const DRAWS_MAX: u32 = 4;
 /// A chosen endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Into the cluster's endpoints.
+    /// The index into the cluster's endpoints.
     pub index: usize,
-    /// Health and ejection were ignored: too little of the cluster is usable.
+    /// Health and ejection were ignored, because too little of the cluster is usable.
     pub panicked: bool,
 }
 
-/// One worker's choice at one cluster.
+/// One worker's picker for one cluster.
 ///
-/// A pick costs constant time, logarithmic for round robin, while the cluster does not change. One that excludes endpoints may walk them.
+/// While the cluster does not change, a pick takes constant time, or logarithmic time for round robin. A pick that excludes endpoints may
+/// walk them.
 #[derive(Debug)]
 pub struct Picker {
     strategy: Strategy,
@@ -34,12 +35,12 @@ pub struct Picker {
 enum Strategy {
     RoundRobin(RoundRobin),
     Random(AliasTable),
-    /// The better of two that are drawn by weight.
+    /// The better of two endpoints that are drawn by weight.
     TwoChoices(AliasTable, Load),
     Maglev,
 }
 
-/// What is compared between two choices.
+/// The measure that is compared between two endpoints.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Requests,
@@ -50,8 +51,8 @@ enum Load {
 impl Picker {
     /// The picker of worker number `worker` of `workers`.
     ///
-    /// All workers of a process are given the same `seed`, which should differ from one process to the next: the workers take round robin up
-    /// at points spread evenly from where the seed says, so that they do not begin at the same endpoint, nor each reload at the first.
+    /// All workers of a process get the same `seed`, which should differ between processes. The workers begin round robin at points spread
+    /// evenly from the seed's position, so that they do not begin at the same endpoint, and a reload does not always begin at the first.
     pub fn new(algorithm: &model::Algorithm, cluster: &ClusterState, worker: usize, workers: usize, seed: u64) -> Self {
         let strategy = match algorithm {
             model::Algorithm::RoundRobin => {
@@ -65,24 +66,25 @@ impl Picker {
             model::Algorithm::PeakEwma => Strategy::TwoChoices(AliasTable::default(), Load::PeakEwma),
             model::Algorithm::Maglev(_) => Strategy::Maglev,
         };
-        // A view of epoch 0 never holds: a cluster's first is 1.
+        // A view of epoch 0 is never valid, because a cluster's first epoch is 1.
         Self { strategy, view: View::default(), rng: Rng::new(seed ^ mix(worker as u64 + 1)) }
     }
 
-    /// Whether `key` decides: where not, the caller need not hash anything and passes 0.
+    /// Whether `key` matters. If not, the caller need not hash anything and passes 0.
     pub fn needs_key(&self) -> bool {
         matches!(self.strategy, Strategy::Maglev)
     }
 
-    /// An endpoint for new work; `None` where there is none to take it, or none that is not in `tried`.
+    /// Picks an endpoint for new work; `None` if none takes it, or only endpoints in `tried` do.
     ///
-    /// `cluster` is the one that the picker was made for, `key` a [`crate::hash_key`], and `tried` the endpoints that have failed this request.
+    /// `cluster` is the one that the picker was made for, `key` is a [`crate::hash_key`], and `tried` has the endpoints that have failed
+    /// this request.
     pub fn pick(&mut self, cluster: &ClusterState, now_ms: u64, key: u64, tried: &[usize]) -> Option<Pick> {
         self.pick_unless(cluster, now_ms, key, |index| tried.contains(&index))
     }
 
-    /// As [`Self::pick`], with any reason not to take an endpoint: tried, no room. When it holds of many, the cost grows with the number of
-    /// endpoints.
+    /// Like [`Self::pick`], with any reason to exclude an endpoint: tried, or no room. If it excludes many, the cost grows with the number
+    /// of endpoints.
     pub fn pick_unless(
         &mut self,
         cluster: &ClusterState,
@@ -106,7 +108,7 @@ impl Picker {
             })?,
             Strategy::Maglev => {
                 let open = |index: usize| view.share_of(index) > 0 && !excluded(index);
-                // Slow start goes by key, so that each comes back once and stays.
+                // Slow start depends on the key, so that each key returns once and then stays.
                 let granted =
                     |index: usize| mix(key ^ index as u64) % u64::from(WHOLE) < u64::from(view.share_of(index));
                 let table = cluster.maglev()?;
@@ -128,7 +130,7 @@ impl Picker {
     }
 }
 
-/// One member by weight, not an `excluded` one.
+/// Draws a member by weight that is not `excluded`.
 fn draw<'a>(
     table: &AliasTable,
     members: &'a [Member],
@@ -145,8 +147,8 @@ fn draw<'a>(
     tail.iter().chain(head).find(|member| !excluded(member.index))
 }
 
-/// The better of two different members (Mitzenmacher: "The power of two choices in randomized load balancing", 2001): the first drawn unless
-/// `second_is_better`.
+/// The better of two different members (Mitzenmacher: "The power of two choices in randomized load balancing", 2001): the first one drawn
+/// unless `second_is_better`.
 fn two_choices(
     table: &AliasTable,
     members: &[Member],
@@ -167,7 +169,7 @@ impl Load {
             Load::Connections => less_count(a.0.connections(), a.1, b.0.connections(), b.1),
             Load::PeakEwma => {
                 let (cost_a, cost_b) = (expected_us(a.0, now_ms), expected_us(b.0, now_ms));
-                // As in `less_count`: where both are idle, the draw has seen to the weights.
+                // As in `less_count`: if both are idle, the draw has already considered the weights.
                 if a.0.in_flight() == 0 && b.0.in_flight() == 0 {
                     return cost_a < cost_b;
                 }
@@ -177,8 +179,8 @@ impl Load {
     }
 }
 
-/// `(a + 1) / weight_a < (b + 1) / weight_b`, without the division. Two that are idle are equal: were the weightier one less, it would get
-/// all of a load of one request at a time, while the draw has already given each its share.
+/// `(a + 1) / weight_a < (b + 1) / weight_b`, without the division. Two idle members are equal: otherwise the one with more weight would
+/// get all of a load of one request at a time, although the draw has already given each its share.
 fn less_count(a: u32, member_a: &Member, b: u32, member_b: &Member) -> bool {
     if a == 0 && b == 0 {
         return false;
@@ -188,8 +190,8 @@ fn less_count(a: u32, member_a: &Member, b: u32, member_b: &Member) -> bool {
     scaled_a < scaled_b
 }
 
-/// How long one more request would take, all in flight being served in turn. An endpoint of which nothing is known costs nothing while idle,
-/// so that it is tried, and more than any other while its first request is out, so that it gets just that one.
+/// How long one more request would take if all in flight were served in turn. An endpoint without data costs nothing while idle, so that it
+/// is tried, and more than any other while its first request is in progress, so that it gets only that one.
 fn expected_us(endpoint: &EndpointState, now_ms: u64) -> f32 {
     let in_flight = endpoint.in_flight() as f32;
     match endpoint.latency_us(now_ms) {
@@ -199,11 +201,11 @@ fn expected_us(endpoint: &EndpointState, now_ms: u64) -> f32 {
     }
 }
 
-/// Beyond any latency, and still small enough in `f32` for weights to be multiplied in.
+/// Above any latency, and small enough in `f32` to be multiplied with weights.
 const UNKNOWN_US: f32 = 1e15;
 
 impl Member {
-    /// The weight with slow start taken in, times [`WHOLE`].
+    /// The weight including slow start, times [`WHOLE`].
     fn effective_weight(&self) -> u32 {
         // 65535 * 1000 fits; a weight beyond that range saturates.
         self.weight.saturating_mul(u32::from(self.share))
@@ -220,7 +222,7 @@ mod tests {
     use crate::testing::{algorithms, cluster_with, maglev, picker, seeded};
     use crate::{ClusterState, Outcome, Pick, Picker, Rng};
 
-    /// Picks with a key that changes, and the load of each pick kept for a while, so that all that can be picked is.
+    /// Picks with a changing key, and keeps the load of each pick for a while, so that everything that can be picked is picked.
     fn picked(picker: &mut Picker, cluster: &ClusterState, now_ms: u64, tried: &[usize], picks: usize) -> Vec<u32> {
         let mut counts = vec![0; cluster.endpoints().len()];
         let mut rng = Rng::new(picks as u64);
@@ -232,7 +234,7 @@ mod tests {
         counts
     }
 
-    /// Which endpoints are ever picked, and whether a pick says that it panicked, for every algorithm.
+    /// Which endpoints are ever picked, and whether a pick reports panic, for every algorithm.
     fn check(prepare: impl Fn(&ClusterState), threshold: f64, weights: &[u32], expect: &[usize], panicked: bool) {
         for algorithm in algorithms() {
             let cluster = cluster_with(algorithm.clone(), weights, |cluster| cluster.panic_threshold = threshold);
@@ -264,16 +266,16 @@ mod tests {
         check(draining(&[0]), 0.3, &[1, 1, 1], &[1, 2], false);
         // A third is not less than the threshold.
         check(unhealthy(&[0, 1]), 0.3, &[1, 1, 1], &[2], false);
-        // By weight it is: 2 of 8.
+        // By weight it is less: 2 of 8.
         check(unhealthy(&[0, 1]), 0.3, &[3, 3, 2], &[0, 1, 2], true);
         check(unhealthy(&[0, 1, 2]), 0.3, &[1, 1, 1], &[0, 1, 2], true);
-        // Even then nothing for a weight of 0.
+        // Even then, an endpoint of weight 0 gets nothing.
         check(unhealthy(&[0, 1, 2]), 0.3, &[1, 0, 1], &[0, 2], true);
         // Without panic nothing is left.
         check(unhealthy(&[0, 1, 2]), 0.0, &[1, 1, 1], &[], false);
-        // Draining is the operator's will, panic or not.
+        // Draining is the operator's command, panic or not.
         check(draining(&[0, 1, 2]), 0.3, &[1, 1, 1], &[], false);
-        // One of the two that do not drain: half, no panic.
+        // One of the two that do not drain: half, so no panic.
         check(|cluster| (draining(&[0])(cluster), unhealthy(&[1])(cluster)).0, 0.3, &[8, 1, 1], &[2], false);
     }
 
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Shares of 30,000 picks that find all endpoints idle must be those of the weights, within a twentieth.
+    /// The shares of 30,000 picks with all endpoints idle must equal the weights within a twentieth.
     #[test]
     fn idle_endpoints_get_their_weight() {
         for algorithm in algorithms().into_iter().filter(|algorithm| *algorithm != maglev()) {
@@ -367,7 +369,7 @@ mod tests {
             let cluster =
                 cluster_with(algorithm.clone(), &[1, 1, 1], |cluster| cluster.slow_start = Duration::from_secs(10));
             let mut picker = picker(&algorithm, &cluster, 9);
-            // The start of the process is no slow start.
+            // There is no slow start at the start of the process.
             assert!(picked(&mut picker, &cluster, 0, &[], 3000)[1] > 900, "{algorithm:?}");
             cluster.set_healthy(1, false, 0);
             cluster.set_healthy(1, true, 1000);
@@ -376,7 +378,7 @@ mod tests {
                 .map(|now_ms| picked(&mut picker, &cluster, *now_ms, &[], 3000)[1])
                 .collect();
             assert!(counts.is_sorted_by(|a, b| a < b), "{algorithm:?}: {counts:?}");
-            // A tenth against two wholes is 1 in 21.
+            // A tenth against two full weights is 1 in 21.
             assert!((100..200).contains(&counts[0]) && counts[5] > 900, "{algorithm:?}: {counts:?}");
         }
     }
@@ -418,8 +420,8 @@ mod tests {
     proptest! {
         #![proptest_config(seeded(256))]
 
-        /// Whatever happens to a cluster, a pick is of an endpoint that is usable, or does not drain if the cluster panics; there is a pick
-        /// if there is such an endpoint; and ejections keep to their cap.
+        /// Whatever happens to a cluster, a picked endpoint is usable, or at least not draining if the cluster panics; there is a pick if
+        /// there is such an endpoint; and ejections stay within their cap.
         #[test]
         fn picks_are_always_allowed(
             weights in prop::collection::vec(0u32..4, 4),

@@ -1,32 +1,32 @@
-//! Rate limits: so many requests of each client, whichever worker it meets.
+//! Rate limits for each client, over all workers.
 //!
-//! The generic cell rate algorithm (ITU-T I.371, annex A): of each client one number is kept, the moment at which its allowance is whole
-//! again. A request moves that moment on by the interval between two requests, and is refused where it would come to lie further ahead
-//! than a whole allowance takes. A client whose moment has passed is as good as one that was never seen, so its bucket can be given away
-//! without anything being forgotten.
+//! This is the generic cell rate algorithm (ITU-T I.371, annex A). It keeps one number for each client: the time at which its allowance is
+//! full again. A request moves that time forward by the interval between two requests, and is refused if it would then be further ahead
+//! than a full allowance takes. A client whose time has passed is the same as one that was never seen, so its bucket can be reused without
+//! loss.
 //!
-//! One table for all limits of the process, so that its size is known whatever is configured. A client that is in the table is judged
-//! without a lock, one that is not takes the lock of its part of the table.
+//! There is one table for all limits of the process, so that its size is known whatever is configured. A client in the table is checked
+//! without a lock; a new one takes the lock of its part of the table.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-/// Clients that are remembered at once, of all limits. The table takes 16 bytes for each: 4 MiB.
+/// Clients that are remembered at once, over all limits. The table takes 16 bytes for each: 4 MiB.
 pub const RATE_KEYS_MAX: usize = SETS * WAYS;
 
 const SETS: usize = 1 << 15;
-/// Places that a client may be found in: two cache lines, which processors fetch in pairs.
+/// Places in which a client may be found: two cache lines, which processors fetch in pairs.
 const WAYS: usize = 8;
-/// Locks, each for as many sets as any other.
+/// Locks, each for the same number of sets.
 const PARTS: usize = 64;
 
 /// A limit, in the units of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Between two requests in the long run, nanoseconds.
+    /// The interval between two requests in the long run, in nanoseconds.
     interval_ns: u64,
-    /// In which a whole allowance grows back: `burst` intervals.
+    /// The time in which a full allowance grows back: `burst` intervals.
     allowance_ns: u64,
 }
 
@@ -39,13 +39,13 @@ impl Rate {
     }
 }
 
-/// The clients that limits remember. Shared by all workers.
+/// The clients that the limits remember. All workers share it.
 #[derive(Debug)]
 pub struct RateTable {
     sets: Box<[Set]>,
-    /// Held while a bucket passes to another client.
+    /// Held while a bucket is given to another client.
     claims: Box<[Mutex<()>]>,
-    /// Clients that lost their bucket before their allowance was whole again.
+    /// Clients that lost their bucket before their allowance was full again.
     forgotten: AtomicU64,
 }
 
@@ -55,9 +55,9 @@ struct Set([Bucket; WAYS]);
 
 #[derive(Debug, Default)]
 struct Bucket {
-    /// 0: free.
+    /// 0 means free.
     key: AtomicU64,
-    /// When the allowance is whole again.
+    /// The time at which the allowance is full again.
     whole_at_ns: AtomicU64,
 }
 
@@ -74,11 +74,11 @@ impl Default for RateTable {
 impl RateTable {
     /// Counts one request of a client, or refuses it.
     ///
-    /// `key` stands for the client and the limit together, and for no other pair: a hash that clients cannot foresee, or some could be made to
-    /// share a bucket. `now_ns` is of one monotonic clock of the caller's.
+    /// `key` identifies the client and the limit together. It must be a hash that clients cannot predict, or some could be made to share a
+    /// bucket. `now_ns` is from one monotonic clock of the caller's.
     ///
     /// # Errors
-    /// The limit is met; the nanoseconds until one more request is granted.
+    /// If the limit is exceeded: the nanoseconds until one more request is allowed.
     pub fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Result<(), u64> {
         let key = key.max(1);
         let index = (key as usize) % SETS;
@@ -86,9 +86,9 @@ impl RateTable {
         if let Some(verdict) = set.admit(key, rate, now_ns) {
             return verdict;
         }
-        // A poisoned lock guards no data: whoever panicked left nothing half done.
+        // A poisoned lock guards no data: a thread that panicked left nothing half done.
         let claim = self.claims.get(index % PARTS).map(|claim| claim.lock().unwrap_or_else(PoisonError::into_inner));
-        // Another worker may have met the same client at the same time.
+        // Another worker may have seen the same client at the same time.
         let verdict = set.admit(key, rate, now_ns).unwrap_or_else(|| {
             self.claim(set, key, now_ns.saturating_add(rate.interval_ns), now_ns);
             Ok(())
@@ -97,7 +97,7 @@ impl RateTable {
         verdict
     }
 
-    /// Gives the client a free bucket, or that of the one whose allowance is whole first. Called with the lock held.
+    /// Gives the client a free bucket, or that of the client whose allowance is full first. Called with the lock held.
     fn claim(&self, set: &Set, key: u64, whole_at_ns: u64, now_ns: u64) {
         let first = set.0.iter().min_by_key(|bucket| match bucket.key.load(Relaxed) {
             0 => 0,
@@ -107,13 +107,14 @@ impl RateTable {
         if bucket.key.load(Relaxed) != 0 && bucket.whole_at_ns.load(Relaxed) > now_ns {
             self.forgotten.fetch_add(1, Relaxed);
         }
-        // Nobody's while it changes hands. Whoever still counts for the client before finds another moment than it looked at.
+        // Belongs to no client while it changes hands. A worker that still counts for the previous client finds another time than it has
+        // read.
         bucket.key.store(0, Relaxed);
         bucket.whole_at_ns.store(whole_at_ns, Release);
         bucket.key.store(key, Release);
     }
 
-    /// Clients that lost their bucket to others before their allowance was whole again, and so have a new one: more clients are busy at
+    /// Clients that lost their bucket to others before their allowance was full again, and so got a new one: more clients are active at
     /// once than [`RATE_KEYS_MAX`].
     pub fn forgotten(&self) -> u64 {
         self.forgotten.load(Relaxed)
@@ -121,18 +122,18 @@ impl RateTable {
 }
 
 impl Set {
-    /// `None`: the client has no bucket here.
+    /// Returns `None` if the client has no bucket here.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
         self.0.iter().find(|bucket| bucket.key.load(Relaxed) == key)?.admit(key, rate, now_ns)
     }
 }
 
 impl Bucket {
-    /// `None`: the bucket went to another client in the meantime.
+    /// Returns `None` if the bucket was given to another client in the meantime.
     fn admit(&self, key: u64, rate: Rate, now_ns: u64) -> Option<Result<(), u64>> {
         loop {
             let whole_at_ns = self.whole_at_ns.load(Acquire);
-            // Looked at after the moment: should the bucket go to another client from here on, the exchange below fails.
+            // Checked after the time was read: if the bucket is given to another client from here on, the exchange below fails.
             if self.key.load(Acquire) != key {
                 return None;
             }
@@ -180,7 +181,7 @@ mod tests {
         check(rate(100, 1, 50), &[(0, 60, 50), (5, 9, 0), (10, 9, 1), (1010, 200, 50)]);
         check(rate(100, 1, 1), &[(0, 9, 1), (9, 9, 0), (10, 9, 1)]);
         check(rate(10, 60, 10), &[(0, 20, 10), (5_999, 1, 0), (6_000, 2, 1), (66_000, 20, 10)]);
-        // A clock that steps back grants nothing.
+        // A clock that steps back allows nothing.
         check(rate(1, 1, 2), &[(1_000, 5, 2), (0, 5, 0), (2_000, 5, 1)]);
     }
 
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn clients_do_not_share() {
         let (table, rate) = (RateTable::default(), rate(1, 1000, 1));
-        // All of one set, and more than it has buckets: who is forgotten is the one whose allowance is whole first.
+        // All of one set, and more than it has buckets: the client whose allowance is full first is forgotten.
         let keys: Vec<u64> = (1..=WAYS as u64 + 1).map(|n| n * SETS as u64 + 5).collect();
         for (at, key) in keys.iter().enumerate() {
             assert_eq!(table.admit(*key, rate, at as u64), Ok(()));
@@ -205,7 +206,7 @@ mod tests {
             assert!(table.admit(*key, rate, 100).is_err(), "{key}");
         }
         assert_eq!(table.admit(keys[0], rate, 100), Ok(()));
-        // Those whose allowance is whole are not missed.
+        // Clients whose allowance is full lose nothing.
         let later = 2000 * SECOND;
         keys.iter().for_each(|key| assert_eq!(table.admit(key + 1000 * SETS as u64, rate, later), Ok(())));
         assert_eq!(table.forgotten(), 3);
@@ -221,7 +222,7 @@ mod tests {
                 for _ in 0..WORKERS {
                     scope.spawn(|| {
                         start.wait();
-                        // The same few clients, so that they are claimed by several at once.
+                        // The same few clients, so that several workers claim them at once.
                         for n in 0..800 {
                             let is_granted = table.admit(1 + n % 4, rate, SECOND).is_ok();
                             granted.fetch_add(usize::from(is_granted), Relaxed);
@@ -236,7 +237,7 @@ mod tests {
     proptest! {
         #![proptest_config(seeded(64))]
 
-        /// Over any stretch of time: at most the burst and what the rate gives, and as much as that to one that keeps asking.
+        /// Over any period: at most the burst plus what the rate gives, and exactly that for a client that keeps asking.
         #[test]
         fn never_more_and_not_less(
             requests in 1u32..1000, per_s in 1u64..100, burst in 1u32..100, gaps_ms in prop::collection::vec(0u64..300, 1..100),

@@ -1,15 +1,15 @@
-//! A bound on going from endpoint to endpoint while none of them can be reached.
+//! Limits how often a request moves on to another endpoint while none can be reached.
 
-/// Endpoints that one request, or one TCP connection, may find out of reach at no charge. Where more than that are dead at once, the tries
-/// of the route are charged for the rest.
+/// Unreachable endpoints that one request, or one TCP connection, may try at no charge. If more endpoints are down at once, further tries
+/// count as the route's retries.
 pub const REDISPATCHES_MAX: u32 = 10;
 
-/// The way of one request, or of one TCP connection, past endpoints that cannot be reached.
+/// The tries of one request, or of one TCP connection, at endpoints that cannot be reached.
 ///
-/// An endpoint that refuses a connection is put to no work and gets nothing of the request, and the one that takes it instead serves it once, as
-/// it would have done anyway: there is no load that a number of tries or a retry budget would have to hold down. What remains is the work of
-/// connecting, ours and the network's, and the client's patience: hence [`REDISPATCHES_MAX`], and together no more time than one connect may
-/// take. For some ways to be unreachable take seconds to show, such as a host that does not answer for its address.
+/// An endpoint that refuses a connection does no work and gets nothing of the request, and the endpoint that takes it instead serves it
+/// once, as it would have anyway. So there is no load that a number of tries or a retry budget would have to limit. What remains is the
+/// work of connecting, ours and the network's, and the client's patience. Hence [`REDISPATCHES_MAX`], and a total time of at most one
+/// connect timeout, because some unreachable endpoints take seconds to show, such as a host that does not answer for its address.
 #[derive(Clone, Debug, Default)]
 pub struct Redispatch {
     count: u32,
@@ -17,8 +17,8 @@ pub struct Redispatch {
 }
 
 impl Redispatch {
-    /// Whether the request may go to another endpoint at no charge, after connecting to one failed that took from `begun_ms` to `now_ms`; if so
-    /// it is counted. `connect_timeout_ms`: what a single connect may take.
+    /// Whether the request may go to another endpoint at no charge, after a failed connect that took from `begun_ms` to `now_ms`. If so, it
+    /// is counted. `connect_timeout_ms` is the limit of a single connect.
     pub fn try_another(&mut self, begun_ms: u64, now_ms: u64, connect_timeout_ms: u64) -> bool {
         self.spent_ms = self.spent_ms.saturating_add(now_ms.saturating_sub(begun_ms));
         if self.count >= REDISPATCHES_MAX || self.spent_ms >= connect_timeout_ms {
@@ -28,7 +28,7 @@ impl Redispatch {
         true
     }
 
-    /// From now on each is charged: the request has been everywhere.
+    /// Charges every further try, because the request has been everywhere.
     pub fn end(&mut self) {
         self.count = REDISPATCHES_MAX;
     }
@@ -38,7 +38,7 @@ impl Redispatch {
 mod tests {
     use super::*;
 
-    /// How many of the failures, each of which took so many milliseconds, were free of charge, a connect being allowed 3,000.
+    /// How many of the failures, which took these milliseconds, were free of charge, with a connect timeout of 3,000.
     fn check(took_ms: &[u64], expect: usize) {
         let (mut redispatch, mut now_ms) = (Redispatch::default(), 1_000_000);
         let free = took_ms.iter().filter(|took_ms| {
@@ -54,7 +54,7 @@ mod tests {
         check(&[0; 9], 9);
         check(&[0; 11], 10);
         check(&[250; 20], 10);
-        // One that takes its whole time is a connect that timed out, in effect.
+        // A connect that takes the whole time has in effect timed out.
         check(&[3_000], 0);
         check(&[1_000, 1_000, 999, 0, 1, 0], 4);
         check(&[0, 3_000, 0, 0], 1);

@@ -1,14 +1,14 @@
-//! A bound on retries, so that a failing cluster is not finished off by them.
+//! Limits retries, so that they do not overload a failing cluster completely.
 
 /// Seconds over which requests and retries are counted.
 pub const RETRY_WINDOW_SECONDS: u64 = 10;
-/// Retries a second that are allowed beside that: what little traffic there is may be retried, too.
+/// Retries per second that are always allowed, so that requests are retried even with little traffic.
 pub const RETRY_FLOOR_PER_SECOND: u64 = 10;
 
-/// One worker's retry budget at one cluster.
+/// One worker's retry budget for one cluster.
 ///
-/// In any [`RETRY_WINDOW_SECONDS`], counted in whole seconds, there are at most as many retries as the share of the requests that is asked for,
-/// plus [`RETRY_FLOOR_PER_SECOND`] for each second; these may come at once, as when an endpoint dies with many requests on it.
+/// In any [`RETRY_WINDOW_SECONDS`], counted in whole seconds, there are at most as many retries as the given share of the requests, plus
+/// [`RETRY_FLOOR_PER_SECOND`] for each second. These may come at once, for example when an endpoint dies with many requests in progress.
 #[derive(Clone, Debug, Default)]
 pub struct RetryBudget {
     /// Requests and retries of second `s`, at `s % RETRY_WINDOW_SECONDS`.
@@ -26,19 +26,19 @@ struct Counted {
 }
 
 impl RetryBudget {
-    /// An empty window.
+    /// A budget with an empty window.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A request has come from downstream. Its retries are not requests.
+    /// Records a request from downstream. Its retries do not count as requests.
     pub fn on_request(&mut self, now_ms: u64) {
         self.advance(now_ms);
         self.window.requests += 1;
         self.current().requests += 1;
     }
 
-    /// Whether a retry is within the budget of this share of the requests, 0.0 to 1.0; if so it is counted.
+    /// Whether a retry is within the budget of this share of the requests, 0.0 to 1.0. If so, it is counted.
     pub fn try_retry(&mut self, now_ms: u64, share: f64) -> bool {
         self.advance(now_ms);
         let floor = RETRY_FLOOR_PER_SECOND * RETRY_WINDOW_SECONDS;
@@ -56,10 +56,10 @@ impl RetryBudget {
         &mut self.seconds[(self.second % RETRY_WINDOW_SECONDS) as usize]
     }
 
-    /// Forgets the seconds that have left the window. At most as many steps as the window has seconds.
+    /// Removes the seconds that have left the window, in at most as many steps as the window has seconds.
     fn advance(&mut self, now_ms: u64) {
         let second = now_ms / 1000;
-        // A clock that stands still or steps back counts into the latest second.
+        // If the clock stands still or steps back, events count into the latest second.
         let steps = second.saturating_sub(self.second).min(RETRY_WINDOW_SECONDS);
         for _ in 0..steps {
             self.second += 1;
@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn budgets() {
-        // The floor alone.
+        // Only the floor.
         check(&[(0, 0, 200, 100)]);
-        // A fifth of the requests more.
+        // A fifth of the requests in addition.
         check(&[(0, 1000, 500, 300)]);
-        // What was used is used for the whole window, and free after it.
+        // Used retries count for the whole window, and are available again after it.
         check(&[(0, 0, 100, 100), (9_999, 0, 5, 0), (10_000, 0, 200, 100)]);
         // Requests leave the window as well.
         check(&[(0, 1000, 0, 0), (5_000, 500, 0, 0), (10_000, 0, 500, 200), (15_000, 0, 10, 0), (20_000, 0, 500, 100)]);
@@ -117,7 +117,7 @@ mod tests {
     proptest! {
         #![proptest_config(seeded(256))]
 
-        /// However requests and failures come: retries of any ten seconds stay within the share of their requests and the floor.
+        /// However requests and failures arrive, the retries of any ten seconds stay within the share of their requests plus the floor.
         #[test]
         fn a_storm_is_bounded(steps in prop::collection::vec((0u64..3_000, 0u64..200, 0u64..400), 1..100)) {
             let mut budget = RetryBudget::new();

@@ -1,11 +1,11 @@
 //! Smooth weighted round robin, earliest deadline first.
 //!
-//! Each endpoint of weight `w` stands on a fixed grid: in each round of virtual time its turns fall due at `(k + phase) / w` for
-//! `0 <= k < w`. A pick takes the earliest turn and moves that endpoint to its next one. Since the grids repeat with each round, any run of
-//! as many picks as the sum of the weights holds each endpoint exactly `w` times; since a grid is even, its turns are spread evenly. Nothing
-//! accumulates, so nothing drifts, and an endpoint that comes back simply waits for its next turn on its own grid: it catches up on nothing.
+//! Each endpoint of weight `w` has a fixed grid: in each round of virtual time its turns are due at `(k + phase) / w` for `0 <= k < w`. A
+//! pick takes the earliest turn and moves that endpoint to its next one. Because the grids repeat with each round, any sequence of as many
+//! picks as the sum of the weights contains each endpoint exactly `w` times; because a grid is even, its turns are spread evenly. Nothing
+//! accumulates, so nothing drifts, and an endpoint that returns simply waits for its next turn on its own grid, without catching up.
 //!
-//! Slow start leaves the grids alone and lets an endpoint take only its share of its turns.
+//! Slow start does not change the grids: an endpoint only takes a share of its turns.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,12 +20,12 @@ struct Moment {
     position: u32,
 }
 
-/// An endpoint's next turn. Ordered by when it is due, then by index, which makes ties repeat like all else.
+/// An endpoint's next turn. Ordered by its time, then by index, which makes ties repeat too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     due: Moment,
     index: usize,
-    /// `0 <= k < weight`: which turn of its round.
+    /// `0 <= k < weight`: the number of the turn in its round.
     k: u32,
 }
 
@@ -34,26 +34,26 @@ struct Grid {
     weight: u32,
     /// Out of 2^32. Different for each endpoint, so that equal weights alternate instead of coming together.
     phase: u32,
-    /// Out of [`WHOLE`]: what slow start has granted and not yet been used.
+    /// Out of [`WHOLE`]: what slow start has granted and has not been used.
     credit: u16,
 }
 
-/// The turns of one worker at one cluster.
+/// The turns of one worker for one cluster.
 #[derive(Debug)]
 pub(crate) struct RoundRobin {
     /// By index in the cluster.
     grids: Vec<Grid>,
     turns: BinaryHeap<Reverse<Turn>>,
     now: Moment,
-    /// Turns passed over within one pick because their endpoint is excluded. Empty between picks; kept for its memory.
+    /// Turns that were skipped within one pick because their endpoint is excluded. Empty between picks; kept for its memory.
     passed: Vec<Turn>,
 }
 
 impl RoundRobin {
-    /// `start`, out of 2^32, is the part of the first round that is skipped: workers that start at different ones interleave.
+    /// `start`, out of 2^32, is the part of the first round that is skipped: workers with different values interleave.
     pub(crate) fn new(weights: &[u32], start: u32) -> Self {
-        // In lowest terms, so that the start is a part of the shortest round there is: of three equal endpoints a third is one, whatever
-        // their weight.
+        // In lowest terms, so that the start is a part of the shortest possible round: with three equal endpoints a third is one of them,
+        // whatever their weight.
         let divisor = weights.iter().copied().fold(0, greatest_common_divisor).max(1);
         let count = weights.len().max(1) as u64;
         let grid = |(index, weight): (usize, &u32)| Grid {
@@ -69,7 +69,7 @@ impl RoundRobin {
         }
     }
 
-    /// Takes out who is no member any more, and puts who has become one on its next turn. All others keep theirs.
+    /// Removes endpoints that are no longer members, and puts new members on their next turn. All others keep theirs.
     pub(crate) fn rebuild(&mut self, view: &View) {
         self.turns.retain(|Reverse(turn)| view.share_of(turn.index) > 0);
         let mut waiting = vec![false; self.grids.len()];
@@ -85,10 +85,10 @@ impl RoundRobin {
         }
     }
 
-    /// The endpoint whose turn it is, of those not `excluded`; `None` if there is no other. Logarithmic in the number of endpoints, for it
-    /// and for each one excluded.
+    /// The endpoint whose turn it is, among those not `excluded`; `None` if there is no other. Takes time logarithmic in the number of
+    /// endpoints, for it and for each excluded one.
     pub(crate) fn pick(&mut self, view: &View, excluded: impl Fn(usize) -> bool) -> Option<usize> {
-        // Ends: an excluded endpoint is passed over once, and the others gain credit at each turn.
+        // This ends: an excluded endpoint is skipped once, and the others gain credit at each turn.
         let picked = loop {
             let Some(mut next) = self.turns.peek_mut() else { break None };
             let Reverse(turn) = *next;
@@ -107,7 +107,7 @@ impl RoundRobin {
                 break Some(turn.index);
             }
         };
-        // Whoever was passed over has its turn at the next pick.
+        // Skipped endpoints have their turn at the next pick.
         self.turns.extend(self.passed.drain(..).map(Reverse));
         picked
     }
@@ -118,7 +118,7 @@ fn greatest_common_divisor(a: u32, b: u32) -> u32 {
 }
 
 impl Grid {
-    /// When the k-th turn of a round is due.
+    /// The time of the k-th turn of a round.
     fn position(self, k: u32) -> u32 {
         // k < weight and phase < 2^32, so the quotient is below 2^32.
         (((u64::from(k) << 32) | u64::from(self.phase)) / u64::from(self.weight.max(1))) as u32
@@ -131,7 +131,7 @@ impl Grid {
 
     /// The first turn that is not before `now`.
     fn first_turn(self, index: usize, now: Moment) -> Turn {
-        // The k that is at or just before `now`, which rounding down in `position` may have put before it.
+        // The k at or just before `now`, which the rounding in `position` may have put before it.
         let elapsed = u64::from(now.position) * u64::from(self.weight);
         let k = (elapsed.saturating_sub(u64::from(self.phase)) >> 32) as u32;
         let mut turn = Turn { due: Moment { round: now.round, position: self.position(k) }, index, k };
@@ -180,7 +180,7 @@ mod tests {
             let cluster = cluster_with(Algorithm, &[5, 1, 1], |_| {});
             let picks = take(&mut picker(&Algorithm, &cluster, seed), &cluster, 70);
             let longest = picks.chunk_by(|a, b| a == b).map(<[usize]>::len).max();
-            // Five of seven: runs of two, and of three where the round begins again.
+            // Five of seven: sequences of two, and of three where the round begins again.
             assert!(longest <= Some(3), "seed {seed}: {picks:?}");
         }
     }
@@ -218,7 +218,7 @@ mod tests {
     proptest! {
         #![proptest_config(seeded(256))]
 
-        /// Any run of as many picks as the weights' sum, wherever it begins.
+        /// Any sequence of as many picks as the sum of the weights, wherever it begins.
         #[test]
         fn weights_are_exact(weights in prop::collection::vec(0u32..40, 1..8), seed: u64, offset in 0usize..500) {
             let sum: u32 = weights.iter().sum();
@@ -233,7 +233,7 @@ mod tests {
             prop_assert_eq!(count(&picks, weights.len()), weights);
         }
 
-        /// Extreme weights: the sum is too large to walk, so nearness is asserted after every pick.
+        /// Extreme weights: the sum is too large to walk, so the difference is checked after every pick.
         #[test]
         fn large_weights_stay_close(heavy in 30_000u32..=65_535, light in 1u32..100, seed: u64) {
             let cluster = cluster_with(Algorithm, &[heavy, light], |_| {});
@@ -247,7 +247,7 @@ mod tests {
             }
         }
 
-        /// Workers that each took the same number of picks have, together, spread them evenly from the very first.
+        /// Workers that each made the same number of picks have together spread them evenly from the very first.
         #[test]
         fn workers_together_are_fair(workers in 1usize..=8, endpoints in 1usize..12, each in 1usize..40, seed: u64) {
             let cluster = cluster_with(Algorithm, &vec![3; endpoints], |_| {});

@@ -1,26 +1,26 @@
-//! Dealing requests over several targets by weight: a route's clusters, or to mirror and not to mirror.
+//! Distributes requests over several targets by weight: a route's clusters, or whether to mirror a request.
 //!
-//! A round has as many places as the weights have parts, in lowest terms; each target owns as many of them as its weight, and a round visits
-//! each place once. So every round holds every target exactly as often as its weight says, where drawing at random would be off by the
-//! square root of the number of requests. A round goes in strides near the golden section of its length, which spreads the visits of every
-//! target evenly (Knuth, TAOCP volume 3, section 6.4, on Fibonacci hashing), and begins at a place drawn at random: were it not for that,
-//! a client that asks for the same twenty things in the same order again and again could send the same one to the same target for ever.
+//! A round has as many places as the sum of the weights in lowest terms. Each target owns as many of them as its weight, and a round visits
+//! each place once. So every round contains every target exactly as often as its weight says, whereas random draws would be off by the
+//! square root of the number of requests. A round moves in strides near the golden section of its length, which spreads the visits of every
+//! target evenly (Knuth, TAOCP volume 3, section 6.4, on Fibonacci hashing), and begins at a random place. Otherwise a client that asks for
+//! the same twenty things in the same order again and again could always send the same one to the same target.
 
 use crate::hash::mix;
 use crate::rng::Rng;
 
-/// One worker's share of the dealing.
+/// One worker's part of the split.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// The end of each target's places; ascending, the last is `places`.
     ends: Vec<u64>,
-    /// Of a round.
+    /// The places of a round.
     places: u64,
-    /// Without a common divisor with `places`.
+    /// Has no common divisor with `places`.
     stride: u64,
     /// `0 <= at < places`, or 0.
     at: u64,
-    /// Of this round.
+    /// The places that are left in this round.
     left: u64,
     rng: Rng,
 }
@@ -39,7 +39,7 @@ impl Split {
         Self { ends, places, stride: stride(places), at: 0, left: 0, rng: Rng::new(seed ^ mix(worker as u64 + 1)) }
     }
 
-    /// The target of the next request, as a place in the weights; `None` where no weight is above 0.
+    /// The target of the next request, as an index into the weights; `None` if no weight is above 0.
     pub fn pick(&mut self) -> Option<usize> {
         if self.left == 0 {
             self.left = self.places;
@@ -48,16 +48,16 @@ impl Split {
         let at = self.at;
         self.left = self.left.saturating_sub(1);
         self.at = (at + self.stride).checked_rem(self.places)?;
-        // A handful of targets: walking them costs less than searching.
+        // There are only a few targets, so walking them costs less than a search.
         self.ends.iter().position(|end| at < *end)
     }
 }
 
-/// Strides that are looked at on either side of the golden section.
+/// Strides that are examined on either side of the golden section.
 const STRIDES_MAX: u64 = 64;
 
-/// A number near the golden section of `places`, without a common divisor with it. Of those nearby the one whose ratio to `places` is
-/// worst to approximate: a stride that nearly comes round after a few steps visits the same neighbourhoods again and again.
+/// A number near the golden section of `places`, without a common divisor with it. Among these, the one whose ratio to `places` is hardest
+/// to approximate: a stride that nearly returns after a few steps visits the same neighbourhoods again and again.
 fn stride(places: u64) -> u64 {
     let golden = places * 618_034 / 1_000_000;
     let near = (0..STRIDES_MAX).flat_map(|off| [golden + off, golden.saturating_sub(off)]);
@@ -70,7 +70,7 @@ fn largest_quotient(a: u64, b: u64) -> u64 {
     a.checked_div(b).map_or(0, |quotient| quotient.max(largest_quotient(b, a % b)))
 }
 
-/// The greatest.
+/// The greatest common divisor.
 fn common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(Split::new([], 0, 1).pick(), None);
     }
 
-    /// Twenty things asked for in the same order for ever: each of them is dealt to both.
+    /// Twenty things requested in the same order for ever: each of them goes to both targets.
     #[test]
     fn a_period_of_the_client_is_none_of_the_split() {
         let mut split = Split::new([19, 1], 0, 3);
@@ -118,7 +118,7 @@ mod tests {
     proptest! {
         #![proptest_config(seeded(256))]
 
-        /// Every round, whatever the weights, and each target's turns spread over it.
+        /// Every round is exact, whatever the weights, and each target's turns are spread over it.
         #[test]
         fn rounds_are_exact_and_even(weights in prop::collection::vec(0u32..200, 1..8), worker in 0usize..8, seed: u64) {
             let sum: u32 = weights.iter().sum();
@@ -130,7 +130,7 @@ mod tests {
             }
         }
 
-        /// Nobody waits for a round of a million to be given its share.
+        /// A target gets its share without waiting for a round of a million.
         #[test]
         fn large_weights_stay_close(heavy in 500_000u32..=1_000_000, light in 1u32..100_000, seed: u64) {
             let mut split = Split::new([heavy, light], 0, seed);

@@ -14,7 +14,7 @@ pub(crate) fn address(n: usize) -> SocketAddr {
     ([10, 0, (n / 256) as u8, (n % 256) as u8], 8080).into()
 }
 
-/// A cluster of these weights: no panic, no slow start, the default ejection, unless `adjust` says otherwise.
+/// A cluster with these weights: no panic, no slow start, the default ejection, unless `adjust` changes it.
 pub(crate) fn cluster_with(
     algorithm: Algorithm,
     weights: &[u32],
@@ -24,7 +24,7 @@ pub(crate) fn cluster_with(
     cluster_of(algorithm, weights.iter().enumerate().map(endpoint).collect(), adjust)
 }
 
-/// As [`cluster_with`], of endpoints that are there already, each with its weight.
+/// Like [`cluster_with`], with existing endpoints and their weights.
 pub(crate) fn cluster_of(
     algorithm: Algorithm,
     endpoints: Vec<(Arc<EndpointState>, u32)>,
@@ -60,7 +60,7 @@ pub(crate) fn algorithms() -> [Algorithm; 6] {
     ]
 }
 
-/// So many cases, the same ones in every run.
+/// This many cases, the same ones in every run.
 pub(crate) fn seeded(cases: u32) -> ProptestConfig {
     ProptestConfig {
         rng_seed: RngSeed::Fixed(0x57ee_17a2_d000_0001),

@@ -1,12 +1,12 @@
-//! One worker's list of the endpoints that may be picked, and until when it holds.
+//! One worker's list of the endpoints that may be picked, and how long it is valid.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::cluster::{ClusterState, EndpointStatus};
 
-/// The share of an endpoint that has its whole weight.
+/// The share of an endpoint that has its full weight.
 pub(crate) const WHOLE: u16 = 1000;
-/// What slow start begins with, as of [`WHOLE`].
+/// The share at the beginning of slow start, out of [`WHOLE`].
 const RAMP_MIN: u16 = WHOLE / 10;
 /// How often shares are computed again while an endpoint is in slow start.
 const RAMP_STEP_MS: u64 = 100;
@@ -14,11 +14,11 @@ const RAMP_STEP_MS: u64 = 100;
 /// An endpoint that may be picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Into the cluster's endpoints.
+    /// The index into the cluster's endpoints.
     pub(crate) index: usize,
     /// As configured, above 0.
     pub(crate) weight: u32,
-    /// `0 < share <= WHOLE`: how much of its weight slow start grants, the most favoured member having all of it.
+    /// `0 < share <= WHOLE`: how much of its weight slow start grants. The member with the largest share has all of it.
     pub(crate) share: u16,
 }
 
@@ -26,13 +26,13 @@ pub(crate) struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct View {
     epoch: u64,
-    /// The next moment at which time alone changes the list.
+    /// The next time at which time alone changes the list.
     valid_until_ms: u64,
     /// Health and ejection are ignored.
     pub(crate) panicked: bool,
     /// In the order of the cluster.
     pub(crate) members: Vec<Member>,
-    /// As long as the cluster's endpoints: the member's share, 0 for who is none.
+    /// As long as the cluster's endpoints: the member's share, 0 for endpoints that are not members.
     shares: Vec<u16>,
 }
 
@@ -42,9 +42,9 @@ impl View {
         self.epoch == cluster.epoch() && now_ms < self.valid_until_ms
     }
 
-    /// Makes the list again. Linear in the endpoints.
+    /// Makes the list again, in time linear in the number of endpoints.
     pub(crate) fn refresh(&mut self, cluster: &ClusterState, now_ms: u64) {
-        // Read first: a change that comes while we read moves the epoch on, and we come again.
+        // Read first: a change during this call changes the epoch again, and the list is made again.
         self.epoch = cluster.epoch();
         self.valid_until_ms = u64::MAX;
         self.panicked = cluster.panicking(now_ms);
@@ -79,7 +79,7 @@ impl View {
     fn share(&mut self, cluster: &ClusterState, index: usize, now_ms: u64) -> u16 {
         let slow_start_ms = cluster.slow_start_ms();
         let since_ms = cluster.endpoints().get(index).map_or(0, |endpoint| endpoint.usable_since_ms.load(Relaxed));
-        // In panic all carry what they can: holding back is for when others can take it.
+        // In panic all carry what they can: slow start only makes sense if others can take the load.
         if self.panicked || slow_start_ms == 0 || since_ms == 0 {
             return WHOLE;
         }
@@ -93,7 +93,7 @@ impl View {
         (share as u16).max(RAMP_MIN)
     }
 
-    /// Where all are in slow start, the one that is furthest counts as whole: only ratios matter.
+    /// If all are in slow start, the furthest one counts as whole, because only ratios matter.
     fn favour_the_most_favoured(&mut self) {
         let most = self.members.iter().map(|member| member.share).max().unwrap_or(WHOLE);
         for member in &mut self.members {
@@ -102,7 +102,7 @@ impl View {
         }
     }
 
-    /// The share of an endpoint by its index in the cluster; 0 where it may not be picked.
+    /// The share of an endpoint by its index in the cluster; 0 if it may not be picked.
     pub(crate) fn share_of(&self, index: usize) -> u16 {
         self.shares.get(index).copied().unwrap_or(0)
     }
@@ -145,19 +145,19 @@ mod tests {
         };
         check(&|_| {}, 5, u64::MAX - 1);
         check(&eject, 5, 9_999);
-        // Slow start begins with the end of the ejection, and moves in steps.
+        // Slow start begins at the end of the ejection, and advances in steps.
         check(&eject, 10_000, 10_099);
         check(&restart, 5, 104);
         check(&restart, 10_001, u64::MAX - 1);
     }
 
-    /// Shares at 6 s of two endpoints that became usable at the given times, with a slow start of 10 s.
+    /// The shares at 6 s of two endpoints that became usable at the given times, with a slow start of 10 s.
     fn check_shares(since_ms: [u64; 2], panic_threshold: f64, expect: [u16; 2]) {
         let cluster = cluster_with(Algorithm::Random, &[1, 1, 1], |cluster| {
             cluster.slow_start = Duration::from_secs(10);
             cluster.panic_threshold = panic_threshold;
         });
-        // Only there so that a panic threshold of one is missed.
+        // Only there so that a panic threshold of one is not reached.
         cluster.set_healthy(2, false, 0);
         for (index, since_ms) in since_ms.into_iter().enumerate() {
             cluster.set_healthy(index, false, 0);
@@ -170,10 +170,10 @@ mod tests {
 
     #[test]
     fn shares_in_slow_start() {
-        // The furthest counts as whole, the others in proportion.
+        // The furthest counts as whole, the other in proportion.
         check_shares([2000, 4000], 0.0, [WHOLE, WHOLE / 2]);
         check_shares([6000, 6000], 0.0, [WHOLE, WHOLE]);
-        // Panic holds nothing back.
+        // In panic nothing is held back.
         check_shares([2000, 4000], 1.0, [WHOLE, WHOLE]);
     }
 

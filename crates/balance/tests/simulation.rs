@@ -1,5 +1,5 @@
-//! A seeded simulation over the pickers: clients that each send one request after another to three endpoints of which one is ten times
-//! slower. The clock is the simulation's.
+//! A seeded simulation of the pickers: clients that each send one request after another to three endpoints, one of which is ten times
+//! slower. The simulation has its own clock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,10 +11,10 @@ use model::Algorithm;
 const CLIENTS: usize = 12;
 const WORKERS: usize = 2;
 const REQUESTS: usize = 30_000;
-/// The slow one is first: where everything else is equal, an error of ours would favour it.
+/// The slow one is first: if everything else is equal, an error of ours would favour it.
 const LATENCY_US: [u64; 3] = [10_000, 1_000, 1_000];
 
-/// An answer on its way.
+/// A response on its way.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Answer {
     at_us: u64,

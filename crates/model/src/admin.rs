@@ -1,18 +1,18 @@
-//! Where the control API listens.
+//! The address of the control API.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What stands before the path of a Unix socket, wherever an operator writes one.
+/// The prefix of a Unix socket's path in an operator's notation.
 pub const UNIX_PREFIX: &str = "unix:";
 
-/// A place that only programs on this host reach.
+/// An address that only programs on this host can reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// A loopback address: every program on this host reaches it.
+    /// A loopback address, which every program on this host can reach.
     Socket(SocketAddr),
-    /// A Unix socket at an absolute path: the permissions of the file say who reaches it.
+    /// A Unix socket at an absolute path. The permissions of the file decide who can reach it.
     Path(PathBuf),
 }
 
@@ -22,7 +22,7 @@ impl From<SocketAddr> for AdminAddress {
     }
 }
 
-/// As the operator writes it.
+/// In the operator's notation.
 impl fmt::Display for AdminAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

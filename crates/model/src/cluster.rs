@@ -5,80 +5,82 @@ use std::time::Duration;
 
 use crate::{ClusterTls, Ping, ProxyProtocol, Sticky};
 
-/// The place of a cluster in [`crate::Snapshot::clusters`]. Valid in the snapshot that made it.
+/// The index of a cluster in [`crate::Snapshot::clusters`]. Valid only in the snapshot that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterId(pub usize);
 
 /// Endpoints that serve the same thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// Unique among the clusters of a snapshot; the label of its metrics.
+    /// Unique among the clusters of a snapshot; a label of its metrics.
     pub name: String,
-    /// None where nobody serves it at present.
+    /// Empty if nothing serves it at present.
     pub endpoints: Vec<Endpoint>,
-    /// It stands for something that was named and does not exist, or that may not be used: HTTP is answered 500, and not 503, after which a
-    /// client would come again. It has no endpoints and never will.
+    /// It stands for something that was named and does not exist, or that may not be used. HTTP requests get 500 and not 503, because after
+    /// a 503 a client would try again. It has no endpoints and never will.
     pub is_missing: bool,
-    /// What is spoken with them. Has a meaning for HTTP alone: bytes of TCP go through as they are.
+    /// The protocol towards the endpoints. Only HTTP uses it; TCP bytes are passed on unchanged.
     pub protocol: ClusterProtocol,
-    /// How one is chosen.
+    /// How an endpoint is chosen.
     pub algorithm: Algorithm,
-    /// Which endpoint a client comes back to, where it has been before; `None`: the algorithm chooses each time. HTTP only.
+    /// How a client returns to the endpoint that served it before; `None` means that the algorithm chooses each time. HTTP only.
     pub sticky: Option<Sticky>,
-    /// `None`: an endpoint is thought healthy.
+    /// `None` means that endpoints count as healthy.
     pub health_check: Option<HealthCheck>,
-    /// What real requests say about an endpoint; `None`: they say nothing.
+    /// How real requests eject an endpoint; `None` means never.
     pub outlier: Option<Outlier>,
-    /// Share of the endpoints' weight, 0.0 to 1.0. When less than this is usable, health and ejection are ignored.
+    /// The share of the endpoints' weight, 0.0 to 1.0. If less than this is usable, health and ejection are ignored.
     pub panic_threshold: f64,
-    /// How long an endpoint's weight takes to grow from a tenth to whole after it becomes usable; zero: at once.
+    /// How long it takes until an endpoint that has become usable has its whole weight, beginning with a tenth; zero means at once.
     pub slow_start: Duration,
-    /// The breaker.
+    /// The limits of the breaker.
     pub limits: ClusterLimits,
     /// From the start of the TCP handshake to its end.
     pub connect_timeout: Duration,
-    /// The longest silence of an endpoint while a response is due or under way; then 504, or the connection is cut where the head has gone out.
+    /// The longest silence of an endpoint while a response is due or in progress; then 504, or the connection is closed if the head was
+    /// already sent.
     pub response_timeout: Duration,
-    /// How long an unused upstream connection is kept; less if the endpoint's `Keep-Alive: timeout` says so.
+    /// How long an unused upstream connection is kept. A shorter `Keep-Alive: timeout` of the endpoint takes precedence.
     pub idle_timeout: Duration,
-    /// When an endpoint is asked for a sign of life, where HTTP/2 is spoken; `None`: never.
+    /// When to send PING to an endpoint that speaks HTTP/2; `None` means never.
     pub ping: Option<Ping>,
-    /// Unused upstream connections of HTTP/1.1 kept by each worker for each endpoint; zero: none is reused.
+    /// Unused upstream HTTP/1.1 connections that each worker keeps for each endpoint; zero means that connections are not reused.
     pub idle_connections_max: usize,
-    /// Sent at the start of each upstream connection. HTTP connections are then not shared between downstream connections.
+    /// The PROXY protocol header to send at the start of each upstream connection. HTTP connections are then not shared between downstream
+    /// connections.
     pub send_proxy_protocol: Option<ProxyProtocol>,
-    /// Connections to the endpoints are encrypted; `None`: in the clear.
+    /// TLS towards the endpoints; `None` means no encryption.
     pub tls: Option<ClusterTls>,
 }
 
-/// The version of HTTP that is spoken with endpoints.
+/// The version of HTTP towards endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClusterProtocol {
     /// HTTP/1.1: one request at a time on a connection.
     #[default]
     H1,
-    /// HTTP/2, many requests at once: by prior knowledge in the clear (RFC 9113 section 3.3), by ALPN where [`Cluster::tls`] is set. An
-    /// endpoint that does not speak it fails; there is no falling back.
+    /// HTTP/2, with many concurrent requests: by prior knowledge in the clear (RFC 9113 section 3.3), or by ALPN if [`Cluster::tls`] is
+    /// set. An endpoint that does not speak it fails; there is no fallback.
     H2,
 }
 
 /// One address of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where.
+    /// The address or the name.
     pub address: EndpointAddress,
     /// 0 to 65535, relative to the others; 0 takes no new work.
     pub weight: u32,
-    /// The name by which an address was found. `None`: the address was given, or the name has not been resolved yet.
+    /// The name from which the address was resolved. `None` if the address was given, or the name has not been resolved yet.
     pub host: Option<String>,
 }
 
-/// Where an endpoint is.
+/// The address of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointAddress {
     /// An address and port.
     Socket(SocketAddr),
-    /// A name, resolved at run time: every address that the name has is an endpoint of this weight, for as long as its TTL says.
+    /// A name that is resolved at run time: each of its addresses is an endpoint of this weight until its TTL expires.
     Name {
         /// Lower case, without the trailing dot.
         host: String,
@@ -104,31 +106,31 @@ pub enum Algorithm {
     PeakEwma,
 }
 
-/// What is hashed.
+/// The key of the hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
     /// The client's address, as trusted proxies report it.
     ClientIp,
-    /// The value of the header of this name, in lower case; the client's address where there is none.
+    /// The value of the header with this name, in lower case; the client's address if it is missing.
     Header(String),
-    /// The value of the cookie of this name; the client's address where there is none.
+    /// The value of the cookie with this name; the client's address if it is missing.
     Cookie(String),
 }
 
 /// An active probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What is asked.
+    /// What to ask.
     pub probe: Probe,
-    /// From the start of one probe to the start of the next, give or take a tenth.
+    /// The time from the start of one probe to the start of the next, plus or minus a tenth.
     pub interval: Duration,
-    /// For the whole probe.
+    /// The time for the whole probe.
     pub timeout: Duration,
     /// Failures in a row that make a healthy endpoint unhealthy.
     pub unhealthy_after: u32,
     /// Successes in a row that make an unhealthy endpoint healthy.
     pub healthy_after: u32,
-    /// Probe this port instead of the endpoint's own.
+    /// The port to probe instead of the endpoint's own.
     pub port: Option<u16>,
 }
 
@@ -141,41 +143,42 @@ pub enum Probe {
     Http {
         /// Begins with `/`.
         path: String,
-        /// The `Host` header; `None`: the endpoint's address.
+        /// The `Host` header; `None` means the endpoint's address.
         host: Option<String>,
         /// First and last status that count as success.
         expect: (u16, u16),
     },
     /// `grpc.health.v1.Health/Check` answers SERVING.
     Grpc {
-        /// Which service is asked about; empty: the endpoint as a whole.
+        /// The service to ask about; empty means the endpoint as a whole.
         service: String,
-        /// The `:authority`; `None`: the endpoint's address.
+        /// The `:authority`; `None` means the endpoint's address.
         host: Option<String>,
     },
 }
 
-/// Passive ejection: real requests are the probe.
+/// Passive ejection: real requests act as the probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlier {
-    /// Answers of 500 to 599, resets and timeouts in a row that eject.
+    /// Responses from 500 to 599, failed connections, resets and timeouts in a row that eject an endpoint.
     pub consecutive_5xx: u32,
-    /// For the first ejection; the n-th in a row lasts n times as long, at most ten times.
+    /// The duration of the first ejection; the n-th in a row lasts n times as long, at most ten times.
     pub eject_for: Duration,
-    /// Share of the cluster's endpoints, 0.0 to 1.0, that may be ejected at once; one may always be, of two or more.
+    /// The share of the cluster's endpoints, 0.0 to 1.0, that may be ejected at once. With two or more endpoints, one may always be
+    /// ejected.
     pub max_ejected: f64,
 }
 
-/// The breaker. Shared by all workers.
+/// The limits of the breaker. All workers share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterLimits {
-    /// Upstream connections in use to each endpoint at once, over all workers; `None`: no limit. Idle ones kept for reuse do not count.
+    /// Upstream connections in use to each endpoint, over all workers; `None` means no limit. Idle connections do not count.
     pub connections_max: Option<usize>,
-    /// Requests that wait for one of them, cluster-wide; one more is answered 503.
+    /// Requests that may wait for a connection, in the whole cluster; further ones are answered 503.
     pub pending_max: usize,
-    /// How long one waits; then 503.
+    /// How long a request may wait; then 503.
     pub pending_timeout: Duration,
-    /// Requests at once on one upstream connection of HTTP/2; fewer where the endpoint allows fewer. Then another connection is made.
+    /// Concurrent requests on one upstream HTTP/2 connection, or fewer if the endpoint allows fewer; above it, another connection is made.
     pub streams_per_connection_max: u32,
 }
 
@@ -194,10 +197,10 @@ impl Cluster {
             panic_threshold: 0.3,
             slow_start: Duration::ZERO,
             limits: ClusterLimits::default(),
-            // A SYN lost once is sent again after one second, twice after three: 3 s survives one loss.
+            // A lost SYN is sent again after one second, and a second time after three: 3 s survives one loss.
             connect_timeout: Duration::from_secs(3),
             response_timeout: Duration::from_secs(60),
-            // Below the 60 s and 75 s that origins commonly use, so that we close first and not they.
+            // Below the 60 s and 75 s that origins commonly use, so that we close connections first.
             idle_timeout: Duration::from_secs(45),
             ping: Some(Ping::default()),
             idle_connections_max: 256,
@@ -219,15 +222,15 @@ impl Default for ClusterLimits {
             connections_max: None,
             pending_max: 1024,
             pending_timeout: Duration::from_secs(5),
-            // What most endpoints allow (RFC 9113 section 6.5.2 asks for no less), and few enough that requests of one connection, which the
-            // loss of one packet stops together, do not wait for each other long.
+            // The limit of most endpoints (RFC 9113 section 6.5.2 recommends no less), and few enough that requests on one connection,
+            // which the loss of a packet stops together, do not wait for each other for long.
             streams_per_connection_max: 100,
         }
     }
 }
 
 impl HealthCheck {
-    /// A probe with the defaults: every 2 s, given 1 s, down after 3 failures, up after 2 successes.
+    /// A probe with the defaults: every 2 s, with 1 s to answer, down after 3 failures, up after 2 successes.
     pub fn new(probe: Probe) -> Self {
         Self {
             probe,

@@ -1,6 +1,7 @@
-//! The nouns of Steelyard, as plain data: what the operator wants, with no trace of where it was written.
+//! The nouns of Steelyard as plain data: what the operator wants, without a trace of where it was written.
 //!
-//! A source (a file, a cluster of Kubernetes) makes a [`Snapshot`]; the planes take it. Nothing here does I/O, holds a lock or knows a plane.
+//! A source (a file, or a Kubernetes cluster) makes a [`Snapshot`], and the planes take it. Nothing here does I/O, holds a lock or knows a
+//! plane.
 //!
 //! # Glossary
 //!
@@ -8,24 +9,24 @@
 //! |---|---|
 //! | downstream | the side of the client (an adjective: downstream connection) |
 //! | upstream | the side of the endpoint (an adjective: upstream connection) |
-//! | listener | an address on which downstream connections are accepted, and the protocol spoken there |
-//! | route | conditions on a request, and what becomes of those that meet them |
-//! | split | a route's requests dealt over several clusters by weight |
-//! | mirror | a cluster that gets a copy of requests, and whose answers nobody sees |
+//! | listener | an address on which downstream connections are accepted, and its protocol |
+//! | route | conditions on a request, and the action for requests that meet them |
+//! | split | the distribution of a route's requests over several clusters by weight |
+//! | mirror | a cluster that gets a copy of requests, and whose responses are discarded |
 //! | sticky | said of a cluster that sends a client back to the endpoint that served it first |
 //! | cluster | a set of endpoints that serve the same thing, and the policy for choosing among them |
 //! | endpoint | one address of a cluster |
 //! | health check | an active probe |
-//! | outlier ejection | taking an endpoint out for a while because of what real requests met there |
-//! | ejected | said of an endpoint that outlier ejection has taken out |
-//! | drain | finish old work, take no new |
-//! | panic threshold | the share of usable endpoints below which health is ignored, since the verdict is more likely wrong than the endpoints |
+//! | outlier ejection | the removal of an endpoint for a while because real requests failed there |
+//! | ejected | said of an endpoint that outlier ejection has removed |
+//! | drain | finish old work, take no new work |
+//! | panic threshold | the share of usable endpoints below which health is ignored, because then the verdict is more likely wrong than the endpoints |
 //! | breaker | a cluster's limits on connections and pending requests; open means no traffic |
-//! | vip | a virtual address whose packets the kernel plane sends on to endpoints |
-//! | flow | the packets of one connection in one direction, told by addresses, ports and protocol |
+//! | vip | a virtual address whose packets the kernel plane forwards to endpoints |
+//! | flow | the packets of one connection in one direction, identified by addresses, ports and protocol |
 //! | conntrack | the table of flows |
 //! | snapshot | all of the above at one generation, immutable |
-//! | generation | the number of a snapshot; it only grows |
+//! | generation | the number of a snapshot; it only increases |
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -60,49 +61,49 @@ pub use route::Route;
 pub use tls::{Certificate, ClientCa, ClusterTls, ListenerTls, Pem, TlsVersion};
 pub use vip::{FlowTimeouts, OnUnhealthy, PortRange, SourceRate, Transport, Vip, VipAlgorithm, VipMode};
 
-/// The version of the PROXY protocol (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) sent to an endpoint.
+/// The version of the PROXY protocol header (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>) for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// The line of text, section 2.1.
+    /// A line of text, section 2.1.
     V1,
-    /// The binary header, section 2.2.
+    /// A binary header, section 2.2.
     V2,
 }
 
-/// The number of a snapshot. The first is 1; a later snapshot has a greater one.
+/// The number of a snapshot. The first is 1; a later snapshot has a larger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Generation(pub u64);
 
-/// All that the operator wants, at one generation. Immutable once made.
+/// Everything that the operator wants, at one generation. Immutable once made.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Which one this is.
+    /// Its number.
     pub generation: Generation,
-    /// Where the control API, `/metrics`, `/healthz` and `/readyz` listen; `None` opens nothing.
+    /// The address of the control API, `/metrics`, `/healthz` and `/readyz`; `None` opens nothing.
     pub admin: Option<AdminAddress>,
-    /// Where `/metrics`, `/healthz` and `/readyz` alone are answered; `None` opens nothing.
+    /// An address for `/metrics`, `/healthz` and `/readyz` only; `None` opens nothing.
     pub metrics: Option<SocketAddr>,
-    /// Where one line per request or TCP connection goes; `None` writes none.
+    /// The log with one line per request or TCP connection; `None` writes none.
     pub access_log: Option<AccessLog>,
-    /// How names among the endpoints are resolved.
+    /// How host names of endpoints are resolved.
     pub dns: Dns,
-    /// The longest a drain takes before what is left is closed.
+    /// How long a drain may last before the remaining connections are closed.
     pub drain_timeout: Duration,
-    /// Memory that the whole process may use, in bytes; `None`: a share of what there is.
+    /// Memory that the whole process may use, in bytes; `None` means a share of the available memory.
     pub memory_max: Option<u64>,
     /// In the order of the file.
     pub listeners: Vec<Listener>,
-    /// Indexed by [`ClusterId`]. Shared: one that is the very same in the next snapshot has not changed, and what a plane has made of it still
-    /// holds.
+    /// Indexed by [`ClusterId`]. Shared: a cluster at the same place in memory in the next snapshot has not changed, and a plane can keep
+    /// what it derived from it.
     pub clusters: Vec<Arc<Cluster>>,
     /// Served by the kernel plane, in the order of the file.
     pub vips: Vec<Vip>,
-    /// Flows that the kernel plane can hold, both directions together counted once.
+    /// Flows that the kernel plane can hold, with both directions counted as one.
     pub flows_max: u32,
 }
 
 impl Snapshot {
-    /// The cluster behind an id of this snapshot. Ids of another snapshot are a bug of the caller.
+    /// The cluster with this id. An id of another snapshot is a bug of the caller.
     pub fn cluster(&self, id: ClusterId) -> &Cluster {
         &self.clusters[id.0]
     }
@@ -117,23 +118,23 @@ pub struct AccessLog {
     pub format: AccessLogFormat,
 }
 
-/// How an access log line is written.
+/// The format of an access log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLogFormat {
     /// `key=value` text, the request line quoted.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// How the names among the endpoints are resolved.
+/// How host names of endpoints are resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
-    /// Empty: those of the host's resolv.conf.
+    /// Empty means those in the host's resolv.conf.
     pub servers: Vec<SocketAddr>,
-    /// A record's TTL is raised to this: a TTL of zero would ask at every request.
+    /// The lower limit for a TTL: with a TTL of zero, every request would cause a query.
     pub ttl_min: Duration,
-    /// And lowered to this.
+    /// The upper limit for a TTL.
     pub ttl_max: Duration,
 }
 

@@ -7,12 +7,12 @@ use regex::Regex;
 pub enum HostMatcher {
     /// `shop.example.com`.
     Exact(String),
-    /// `*.example.com`, stored as `example.com`: one label or more in front of it, never none.
+    /// `*.example.com`, stored as `example.com`: one or more labels in front of it.
     Suffix(String),
 }
 
 impl HostMatcher {
-    /// Whether a host, in lower case and without a port, is meant.
+    /// Whether this host, in lower case and without a port, matches.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == host,
@@ -24,7 +24,7 @@ impl HostMatcher {
 /// The path of a request target, without its query.
 #[derive(Clone, Debug)]
 pub enum PathMatcher {
-    /// On segment boundaries: `/api` and `/api/` both match `/api`, `/api/` and `/api/x`, not `/apix`. `/` matches every path.
+    /// Prefix at a segment boundary: `/api` and `/api/` both match `/api`, `/api/` and `/api/x`, but not `/apix`. `/` matches every path.
     Prefix(String),
     /// The whole path, byte for byte.
     Exact(String),
@@ -32,16 +32,16 @@ pub enum PathMatcher {
     Regex(Regex),
 }
 
-/// Calls of gRPC, or of gRPC-Web, which is translated.
+/// gRPC calls, including gRPC-Web, which is translated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrpcMatcher {
-    /// With its package: `helloworld.Greeter`.
+    /// The service with its package: `helloworld.Greeter`.
     pub service: String,
-    /// `None`: every method of the service.
+    /// `None` means every method of the service.
     pub method: Option<String>,
 }
 
-/// The names of gRPC's statuses, by their codes 0 to 16 ("statuscodes" of gRPC's documentation).
+/// The names of gRPC's statuses, by their codes 0 to 16 ("statuscodes" in gRPC's documentation).
 pub const GRPC_STATUS_NAMES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -67,7 +67,7 @@ pub const GRPC_STATUS_NAMES: [&str; 17] = [
 pub struct ValueMatcher {
     /// Lower case for headers.
     pub name: String,
-    /// What its value must be. Several headers or cookies of the name: one of them.
+    /// The condition on its value. Of several headers or cookies with the name, one must meet it.
     pub value: TextMatcher,
 }
 
@@ -78,6 +78,6 @@ pub enum TextMatcher {
     Exact(String),
     /// Anchored at both ends, case matters.
     Regex(Regex),
-    /// There, whatever its value.
+    /// The value is present, whatever it is.
     Present,
 }

@@ -1,31 +1,31 @@
-//! What a route does with a request besides choosing who serves it, and how a cluster keeps a client where it was.
+//! The policies of a route besides the choice of a cluster, and sticky sessions.
 //!
-//! All that the filters and rules of the Gateway API (v1) say of an HTTP route can be said here, by whatever source.
+//! They cover all filters and rules of the Gateway API (v1) for HTTP routes, whichever source they come from.
 
 use std::time::Duration;
 
 use crate::ClusterId;
 
-/// What becomes of the requests of a route.
+/// The action for the requests of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteAction {
-    /// One of these serves it, each as often as its weight says. At least one.
+    /// One of these clusters serves each request, in proportion to the weights. At least one.
     Clusters(Vec<WeightedCluster>),
-    /// The client is sent elsewhere.
+    /// The client is redirected.
     Redirect(Redirect),
 }
 
 /// A cluster and its share of a route's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightedCluster {
-    /// Who serves.
+    /// The cluster.
     pub cluster: ClusterId,
-    /// 0 to 1,000,000, relative to the others; 0 gets none.
+    /// 0 to 1,000,000, relative to the other weights; a cluster with weight 0 gets no requests.
     pub weight: u32,
 }
 
 impl RouteAction {
-    /// The clusters, in their order; none of a redirect.
+    /// The clusters, in order; none for a redirect.
     pub fn clusters(&self) -> impl Iterator<Item = ClusterId> + '_ {
         let clusters = match self {
             Self::Clusters(clusters) => clusters.as_slice(),
@@ -35,67 +35,67 @@ impl RouteAction {
     }
 }
 
-/// One cluster serves all.
+/// One cluster serves everything.
 impl From<ClusterId> for RouteAction {
     fn from(cluster: ClusterId) -> Self {
         Self::Clusters(vec![WeightedCluster { cluster, weight: 1 }])
     }
 }
 
-/// What else a route does. The default does nothing that was not asked for, and retries what is safe.
+/// The policies of a route. The default only retries what is safe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RoutePolicy {
-    /// Who gets a copy of requests.
+    /// The clusters that get a copy of requests.
     pub mirrors: Vec<Mirror>,
     /// When a request is sent again.
     pub retry: Retry,
-    /// What the endpoint gets.
+    /// Changes to the headers that the endpoint gets.
     pub request_headers: HeaderChanges,
-    /// What the client gets of an endpoint's response. Responses that Steelyard makes itself are not changed.
+    /// Changes to the headers of an endpoint's response. Responses that Steelyard makes itself are not changed.
     pub response_headers: HeaderChanges,
-    /// What the endpoint is asked for.
+    /// Changes to the target of the request.
     pub rewrite: Rewrite,
-    /// How much one client may ask.
+    /// How many requests one client may make.
     pub rate_limit: Option<RateLimit>,
 }
 
-/// A copy of requests goes to another cluster; what comes back is thrown away.
+/// Sends a copy of requests to another cluster, and discards its responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mirror {
-    /// Who gets it.
+    /// The cluster that gets the copy.
     pub to: ClusterId,
     /// Share of the requests, 0.0 to 1.0.
     pub share: f64,
 }
 
-/// When a request that went wrong is sent again. Never after anything of the response has gone to the client.
+/// When a failed request is sent again. Never after any part of the response has gone to the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
-    /// How often it is sent again at most; 0: never.
+    /// How many times it is sent again at most; 0 means never.
     pub attempts: u32,
-    /// No connection came about: nothing was sent.
+    /// The connection could not be made, so nothing was sent.
     pub on_connect_failure: bool,
-    /// The connection ended before a byte of the response came.
+    /// The connection ended before the first byte of the response.
     pub on_reset: bool,
     /// The endpoint did not begin its response within the cluster's response timeout, or `per_try_timeout`.
     pub on_timeout: bool,
     /// First and last of ranges of statuses.
     pub on_statuses: Vec<(u16, u16)>,
-    /// Statuses of gRPC that a call has failed with before anything else of its response came: codes 1 to 16.
+    /// gRPC statuses, codes 1 to 16, with which a call failed before anything else of its response.
     pub on_grpc: Vec<u8>,
-    /// Methods that are not idempotent (RFC 9110 section 9.2.2: POST, PATCH, unknown ones) are sent again too, though an endpoint may have
-    /// acted on them.
+    /// Also retry methods that are not idempotent (RFC 9110 section 9.2.2: POST, PATCH, unknown ones), although an endpoint may have acted
+    /// on them.
     pub non_idempotent: bool,
-    /// Where there is no other endpoint, the same is asked again.
+    /// If there is no other endpoint, try the same one again.
     pub same_endpoint: bool,
-    /// Retries as a share of a cluster's requests, 0.0 to 1.0, besides a few that are always allowed.
+    /// Retries as a share of a cluster's requests, 0.0 to 1.0; a few are always allowed.
     pub budget: f64,
-    /// From a try's beginning to the end of the response's headers. `None`: the other timeouts alone.
+    /// From the beginning of a try to the end of the response's headers. `None` means only the other timeouts.
     pub per_try_timeout: Option<Duration>,
 }
 
 impl Default for Retry {
-    /// What is safe, at another endpoint.
+    /// Retries what is safe, at another endpoint.
     fn default() -> Self {
         Self {
             attempts: 2,
@@ -106,7 +106,7 @@ impl Default for Retry {
             on_grpc: Vec::new(),
             non_idempotent: false,
             same_endpoint: false,
-            // A fifth more load on what still works, should one part of it fail wholly: what Linkerd and Envoy take, too.
+            // If a part of the cluster fails completely, the rest gets at most a fifth more load. Linkerd and Envoy use the same value.
             budget: 0.2,
             per_try_timeout: None,
         }
@@ -114,40 +114,39 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Nothing is sent again.
+    /// No retries.
     pub fn off() -> Self {
         Self { attempts: 0, ..Self::default() }
     }
 
-    /// Whether a response of this status is asked for again.
+    /// Whether a response with this status is retried.
     pub fn is_on_status(&self, status: u16) -> bool {
         self.on_statuses.iter().any(|(first, last)| (*first..=*last).contains(&status))
     }
 }
 
-/// Header fields put in, taken out, exchanged. Names are in lower case, and those of no field that frames a message, belongs to one hop, or
-/// names the host.
+/// Changes to header fields. Names are in lower case. Fields that frame a message, belong to one hop, or name the host cannot be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderChanges {
-    /// Name and value: takes the place of all that have the name.
+    /// Name and value; the value replaces all fields with the name.
     pub set: Vec<(String, String)>,
-    /// Name and value: one more.
+    /// Name and value; added as one more field.
     pub add: Vec<(String, String)>,
-    /// Names of which none is left.
+    /// Names; all fields with these names are removed.
     pub remove: Vec<String>,
 }
 
 impl HeaderChanges {
-    /// Nothing changes.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
     }
 }
 
-/// What is changed of the target of a request. The query stays.
+/// Changes to the target of a request. The query stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The `Host` that the endpoint gets; `X-Forwarded-Host` keeps the client's.
+    /// The `Host` that the endpoint gets; `X-Forwarded-Host` has the client's.
     pub host: Option<String>,
     /// The path that it gets.
     pub path: Option<PathRewrite>,
@@ -156,23 +155,23 @@ pub struct Rewrite {
 /// Another path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathRewrite {
-    /// Instead of the whole path. Begins with `/`.
+    /// Replaces the whole path. Begins with `/`.
     Full(String),
-    /// Instead of the prefix that the route matched, on the boundary of a segment; of a route that matches no prefix, in front of the path.
-    /// Begins with `/`; one at the end is of no consequence.
+    /// Replaces the prefix that the route matched, at a segment boundary; if the route matches no prefix, it is put before the path. Begins
+    /// with `/`; a trailing `/` makes no difference.
     Prefix(String),
 }
 
-/// Where a client is sent instead. What is `None` stays as the client wrote it; the query always does.
+/// A redirect. Parts that are `None` stay as the client wrote them; the query always does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Of the new URL.
+    /// The scheme of the new URL.
     pub scheme: Option<Scheme>,
     /// A name or address without a port.
     pub host: Option<String>,
-    /// `None`: with a scheme, that scheme's own; with a host alone, the listener's.
+    /// `None` means the default port of the scheme if a scheme is set; with only a host, the listener's port.
     pub port: Option<u16>,
-    /// Of the new URL.
+    /// The path of the new URL.
     pub path: Option<PathRewrite>,
     /// 301, 302, 303, 307 or 308.
     pub status: u16,
@@ -181,14 +180,14 @@ pub struct Redirect {
 /// The scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// In the clear.
+    /// Without TLS.
     Http,
     /// Within TLS.
     Https,
 }
 
 impl Scheme {
-    /// As in a URL.
+    /// Its name in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -196,7 +195,7 @@ impl Scheme {
         }
     }
 
-    /// The port of a URL that names none.
+    /// The default port of the scheme.
     pub fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -205,37 +204,38 @@ impl Scheme {
     }
 }
 
-/// How many requests one client may make, over all workers. One more is answered 429.
+/// How many requests one client may make, counted over all workers. A request above the limit is answered 429.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// In the long run, in each `per`.
+    /// Requests in each `per`, in the long run.
     pub requests: u32,
     /// See `requests`.
     pub per: Duration,
-    /// What a client is told apart by.
+    /// What identifies a client.
     pub by: RateKey,
-    /// How many may come at once after a silence; at least 1.
+    /// How many requests may come at once after a silence; at least 1.
     pub burst: u32,
 }
 
-/// What a client is told apart by.
+/// What identifies a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateKey {
-    /// Its address, as trusted proxies report it; of IPv6 the first 64 bits, since one client has them all.
+    /// Its address, as trusted proxies report it. Of IPv6 only the first 64 bits, because one client may have all addresses in them.
     ClientIp,
-    /// The value of the header of this name, in lower case; the client's address where there is none.
+    /// The value of the header with this name, in lower case; the client's address if it is missing.
     Header(String),
 }
 
-/// A client comes back to the endpoint that served it first, by a cookie that Steelyard gives it.
+/// Sends a client back to the endpoint that served it first, by means of a cookie from Steelyard.
 ///
-/// The cookie holds a keyed hash of the endpoint's address: nothing is remembered here, and any Steelyard with the same configuration reads it.
+/// The cookie holds a keyed hash of the endpoint's address: no state is kept here, and any Steelyard with the same configuration can read
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sticky {
     /// The name of the cookie.
     pub cookie: String,
-    /// How long the client keeps it, from its first request on; `None`: until it ends its session.
+    /// How long the client keeps it, counted from its first request; `None` means until its session ends.
     pub ttl: Option<Duration>,
-    /// Of the hash. Without one whoever knows the cluster's name can find the address behind a cookie by trying addresses.
+    /// The key of the hash. Without it, anyone who knows the cluster's name can find the address behind a cookie by trying addresses.
     pub secret: Option<String>,
 }

@@ -1,38 +1,38 @@
-//! Conditions on a request, and what becomes of those that meet them.
+//! Conditions on a request, and the action for requests that meet them.
 
 use std::time::Duration;
 
 use crate::{GrpcMatcher, HostMatcher, PathMatcher, RouteAction, RoutePolicy, ValueMatcher};
 
-/// One entry of a listener's routing table. All conditions must hold; an empty list of a kind always does.
+/// One entry of a listener's routing table. All conditions must hold; an empty list always does.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// The label of its metrics: the `name` in the file, else made from its conditions (`shop.example.com/api/`); unique in its listener.
+    /// A label of its metrics: the `name` in the file, or made from its conditions (`shop.example.com/api/`); unique in its listener.
     pub name: String,
-    /// One of these.
+    /// Any of these hosts.
     pub hosts: Vec<HostMatcher>,
     /// The path without the query.
     pub path: PathMatcher,
-    /// One of these; case matters (RFC 9110 section 9.1).
+    /// Any of these methods; case matters (RFC 9110 section 9.1).
     pub methods: Vec<String>,
-    /// All of these.
+    /// All of these headers.
     pub headers: Vec<ValueMatcher>,
-    /// All of these; case matters in the names of cookies.
+    /// All of these cookies; case matters in their names.
     pub cookies: Vec<ValueMatcher>,
-    /// All of these, against the decoded query parameters.
+    /// All of these query parameters, decoded.
     pub query: Vec<ValueMatcher>,
-    /// A call of gRPC: its content type says so. `path` and `methods` are then those of the service or method.
+    /// Only gRPC calls, recognised by their content type. `path` and `methods` are then those of the service or method.
     pub grpc: Option<GrpcMatcher>,
-    /// Who serves it.
+    /// The action.
     pub to: RouteAction,
-    /// From the end of the request's headers to the end of the response's; then 504. `None`: no limit.
+    /// From the end of the request's headers to the end of the response's headers; then 504. `None` means no limit.
     pub timeout: Option<Duration>,
-    /// What else is done.
+    /// The policies.
     pub policy: RoutePolicy,
 }
 
 impl Route {
-    /// The route that takes every request, and does nothing to it.
+    /// A route that takes every request, with the default policies.
     pub fn to_all(name: impl Into<String>, to: RouteAction) -> Self {
         Self {
             name: name.into(),

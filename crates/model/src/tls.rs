@@ -1,4 +1,4 @@
-//! What is shown, asked for and believed where a connection is encrypted.
+//! TLS settings: certificates to present, to require and to trust.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,34 +9,34 @@ use crate::HostMatcher;
 /// TLS on a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// At least one. Which is shown follows from the name that the client asks for (SNI) and the names in the certificates; the first is
-    /// shown where none fits.
+    /// At least one. The name that the client asks for (SNI) and the names in the certificates decide which one is presented; the first is
+    /// used if none matches.
     pub certificates: Vec<Certificate>,
-    /// Certificates asked of clients; `None`: of nobody.
+    /// The CA for certificates of clients; `None` means that clients need none.
     pub client_ca: Option<ClientCa>,
-    /// Older versions are refused.
+    /// The oldest version that is accepted.
     pub min_version: TlsVersion,
 }
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// The certificate, then those that lead to the root.
+    /// The certificate, followed by the certificates that lead to the root.
     pub cert: Pem,
     /// PKCS#8, PKCS#1 or SEC1.
     pub key: Pem,
-    /// A file, DER: the OCSP response that is stapled (RFC 6066 section 8); `None`: none is.
+    /// A DER file with the OCSP response to staple (RFC 6066 section 8); `None` means none.
     pub ocsp: Option<PathBuf>,
 }
 
 /// Text of certificates and keys.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
-    /// In a file, read when the snapshot is put to use.
+    /// In a file, which is read when the snapshot is adopted.
     File(PathBuf),
-    /// In the snapshot itself: a cluster gives texts and not files.
+    /// In the snapshot itself: a Kubernetes cluster provides texts and not files.
     Held {
-        /// Where it is from, for messages.
+        /// Its origin, for messages.
         name: Arc<str>,
         /// The text.
         text: Arc<[u8]>,
@@ -44,7 +44,7 @@ pub enum Pem {
 }
 
 impl Pem {
-    /// The file that it is in.
+    /// The path of the file.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -53,7 +53,7 @@ impl Pem {
     }
 }
 
-/// Where it is from.
+/// Its origin.
 impl fmt::Display for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,19 +63,19 @@ impl fmt::Display for Pem {
     }
 }
 
-/// Without the text, which may be that of a key.
+/// Without the text, which may be a key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pem({self})")
     }
 }
 
-/// Which clients must show a certificate.
+/// Which clients must present a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCa {
-    /// For these names; empty: for all, and for clients that name none.
+    /// Required for these names; empty means for all, and for clients that send none.
     pub hosts: Vec<HostMatcher>,
-    /// Those who may have signed it.
+    /// The CA certificates that may have signed it.
     pub ca: Pem,
 }
 
@@ -91,12 +91,13 @@ pub enum TlsVersion {
 /// TLS towards the endpoints of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterTls {
-    /// The name that the endpoint's certificate must carry, and that is asked for (SNI); `None`: the name in the endpoint's address, or the address.
+    /// The name that is asked for (SNI) and that the endpoint's certificate must have; `None` means the name in the endpoint's address, or
+    /// the address.
     pub server_name: Option<String>,
-    /// Who may have signed it; `None`: those that the host trusts.
+    /// The CA certificates that may have signed it; `None` means those that the host trusts.
     pub ca: Option<Pem>,
-    /// What is shown to an endpoint that asks.
+    /// The certificate to present to an endpoint that asks for one.
     pub certificate: Option<Certificate>,
-    /// False: any certificate is believed. For tests and nothing else.
+    /// False means that any certificate is accepted. Only for tests.
     pub verify: bool,
 }

@@ -1,4 +1,4 @@
-//! Virtual addresses that the kernel plane balances: no packet of theirs enters user space.
+//! Virtual addresses that the kernel plane balances. None of their packets enters user space.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use crate::{Endpoint, HealthCheck};
 /// A virtual address, and the endpoints behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vip {
-    /// Unique among the vips of a snapshot; the label of its metrics.
+    /// Unique among the vips of a snapshot; a label of its metrics.
     pub name: String,
-    /// Need not be an address of this host; packets for it must be routed here.
+    /// The address. It need not be an address of this host, but packets for it must be routed here.
     pub address: IpAddr,
-    /// Which of its ports.
+    /// Its ports.
     pub ports: PortRange,
-    /// And which protocol.
+    /// Its protocol.
     pub transport: Transport,
-    /// Where packets for the address, and the replies, arrive. Nothing is attached to any other interface. Empty: where the routes to the endpoints and the
-    /// default routes lead.
+    /// The interfaces on which packets for the address and replies arrive. Steelyard attaches to no other. Empty means the interfaces of
+    /// the routes to the endpoints and of the default routes.
     pub interfaces: Vec<String>,
-    /// Addresses only, of the family of `address`; port 0: the port that the client asked for. Empty for [`VipMode::Local`].
+    /// Addresses only, of the same family as `address`. Port 0 means the port that the client connected to. Empty for [`VipMode::Local`].
     pub endpoints: Vec<Endpoint>,
-    /// How one is chosen for a new flow.
+    /// How the endpoint of a new flow is chosen.
     pub algorithm: VipAlgorithm,
     /// What is rewritten.
     pub mode: VipMode,
-    /// A client stays with its endpoint for this long after its last new flow; `None`: each flow is chosen anew.
+    /// A client stays with its endpoint for this long after its last new flow; `None` means that each flow is chosen anew.
     pub affinity: Option<Duration>,
-    /// `None`: an endpoint is thought healthy.
+    /// `None` means that endpoints count as healthy.
     pub health_check: Option<HealthCheck>,
-    /// What becomes of its TCP connections to an endpoint whose probes fail.
+    /// What happens to TCP connections to an endpoint whose probes fail.
     pub on_unhealthy: OnUnhealthy,
-    /// Sources that may open flows; empty: all.
+    /// Sources that may open flows; empty means all.
     pub allow: Vec<IpNet>,
-    /// Sources that may not. Of two prefixes that both hold, the longer decides.
+    /// Sources that may not. If an address is in several prefixes, the longest decides.
     pub deny: Vec<IpNet>,
-    /// New flows of one source address.
+    /// The limit on new flows of one source address.
     pub source_rate: Option<SourceRate>,
-    /// How long silence is borne.
+    /// How long a flow may be silent.
     pub timeouts: FlowTimeouts,
 }
 
 impl Vip {
-    /// One that a file would name with these words and no others: round robin, nat, all sources, the default timeouts. It goes along the routes, and its
-    /// endpoints are yet to be named.
+    /// A vip with the defaults of a file: round robin, nat, all sources, the default timeouts. It follows the routes, and has no endpoints
+    /// yet.
     pub fn new(name: impl Into<String>, address: IpAddr, ports: PortRange, transport: Transport) -> Self {
         Self {
             name: name.into(),
@@ -92,35 +92,35 @@ pub enum VipAlgorithm {
     RoundRobin,
     /// By weight.
     Random,
-    /// Consistent hashing over addresses, ports and protocol (Eisenbud et al., NSDI 2016): the same flow goes to the same endpoint from every
-    /// Steelyard, so that another one may take over.
+    /// Consistent hashing over addresses, ports and protocol (Eisenbud et al., NSDI 2016): every Steelyard sends the same flow to the same
+    /// endpoint, so that another one can take over.
     Maglev,
-    /// The same over the client's address alone.
+    /// Consistent hashing over the client's address alone.
     SourceHash,
     /// The better of two random endpoints by active flows over weight.
     LeastConnections,
 }
 
-/// What is rewritten on the way.
+/// Which addresses and ports are rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VipMode {
     /// The destination. The endpoint sees the client's address, and its replies must be routed back through this host.
     Nat,
-    /// The source too: replies come back by themselves, and the endpoint sees an address of this host.
+    /// The source too: replies return without extra routes, and the endpoint sees an address of this host.
     FullNat {
-        /// Source addresses; empty: the one that this host would use towards the endpoint.
+        /// Source addresses; empty means the one that this host would use to reach the endpoint.
         sources: Vec<IpAddr>,
     },
-    /// Nothing but the link layer: the endpoint holds the virtual address itself and answers the client directly.
+    /// Only the link layer: the endpoint holds the virtual address itself and answers the client directly.
     Dsr,
-    /// Not forwarded: a listener of this host serves the address.
+    /// Not forwarded: a listener on this host serves the address.
     Local,
 }
 
-/// What becomes of TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint either way.
+/// What happens to TCP connections to an endpoint whose probes fail. Datagrams go to another endpoint in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnhealthy {
-    /// They go on. A probe may fail where the endpoint still serves.
+    /// They continue, because an endpoint that fails a probe may still serve them.
     Keep,
     /// They are reset, so that clients need not wait for their own timeouts.
     Reset,
@@ -129,20 +129,20 @@ pub enum OnUnhealthy {
 /// A token bucket for each source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceRate {
-    /// New flows a second in the long run.
+    /// New flows per second in the long run.
     pub per_second: u32,
     /// New flows at once.
     pub burst: u32,
 }
 
-/// How long a flow lives in silence.
+/// How long a flow may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTimeouts {
     /// From its first packet until the endpoint answers.
     pub syn: Duration,
-    /// Afterwards, when neither side says anything.
+    /// After that, while neither side sends anything.
     pub idle: Duration,
-    /// After both sides have said goodbye.
+    /// After both sides have ended the connection.
     pub closing: Duration,
 }
 
@@ -150,13 +150,13 @@ impl FlowTimeouts {
     /// The defaults for a protocol.
     pub fn new(transport: Transport) -> Self {
         let (syn, idle) = match transport {
-            // Longer than the 7200 s after which Linux sends its first keep-alive would be safest, but a table of flows is finite: an hour
-            // outlives the idle time of databases and SSH sessions in common use.
+            // Longer than the 7200 s after which Linux sends its first keep-alive would be safest, but a table of flows is finite. An hour
+            // is longer than the usual idle times of databases and SSH sessions.
             Transport::Tcp => (20, 3600),
             // RFC 4787 requirement 5: two minutes at least.
             Transport::Udp => (30, 120),
         };
-        // Long enough for a last retransmission; a SYN of the same ports opens the flow again at once.
+        // Long enough for a last retransmission; a SYN with the same ports reopens the flow at once.
         Self { syn: Duration::from_secs(syn), idle: Duration::from_secs(idle), closing: Duration::from_secs(2) }
     }
 }
