@@ -1,54 +1,54 @@
 //! Numbers that one thread writes and any thread reads.
 //!
-//! An atomic read-modify-write costs some 20 cycles on x86 even when nobody else touches the line, and a request passes a dozen counters.
-//! Each of these therefore has a single writer, which lets an increment be a load and a store. Nothing enforces that: with two writers
-//! increments get lost, and nothing worse.
+//! An atomic read-modify-write costs about 20 cycles on x86 even if no other thread touches the line, and a request updates a dozen
+//! counters. Each of these therefore has a single writer, so that an increment is a load and a store. Nothing enforces this: with two
+//! writers, increments get lost, but nothing worse happens.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A number that only grows, written by one worker. Wraps after 2^64.
+/// A number that only increases, written by one worker. It wraps after 2^64.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     #[inline]
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// `n` more.
+    /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// As it is now, or was a moment ago when another thread writes.
+    /// The present value, or a recent one if another thread writes.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A number of things that are there now, written by one worker: `0 <= value`.
+/// The present number of things, written by one worker: `0 <= value`.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// One came.
+    /// Adds one.
     #[inline]
     pub fn inc(&self) {
         self.0.store(self.0.load(Relaxed).saturating_add(1), Relaxed);
     }
 
-    /// One went. Stays 0 at 0: a gauge that is one too low tells less nonsense than one near 2^64.
+    /// Subtracts one. It stays 0 at 0, because a gauge that is one too low is less wrong than one near 2^64.
     #[inline]
     pub fn dec(&self) {
         self.0.store(self.0.load(Relaxed).saturating_sub(1), Relaxed);
     }
 
-    /// As it is now, or was a moment ago when another thread writes.
+    /// The present value, or a recent one if another thread writes.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)

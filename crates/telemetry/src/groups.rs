@@ -1,4 +1,4 @@
-//! What is counted about a listener, a route, a cluster and an endpoint, by each worker for itself, and the sums over the workers.
+//! The counters of a listener, a route, a cluster and an endpoint, separate for each worker, and their sums over the workers.
 
 use std::array;
 
@@ -7,7 +7,7 @@ use crate::grpc::{CodeCounters, CodeTotals};
 use crate::histogram::{Distribution, Histogram, LazyHistogram};
 use crate::reason::Reason;
 
-/// Something that workers count apart and that is told as one.
+/// Something that each worker counts separately and that is reported as a sum.
 pub(crate) trait Summed: Default {
     /// The sum over workers.
     type Total: Default;
@@ -16,7 +16,7 @@ pub(crate) trait Summed: Default {
     fn add_to(&self, total: &mut Self::Total);
 }
 
-/// A struct of things that are summed, and the struct of their sums.
+/// Defines a struct of counters, and the struct of their sums.
 macro_rules! group {
     ($(#[$doc:meta])* $counters:ident $totals:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty => $total:ty,)* }) => {
         $(#[$doc])*
@@ -48,15 +48,15 @@ macro_rules! group {
 }
 
 group! {
-    /// What is counted about a listener.
+    /// The counters of a listener.
     ListenerCounters ListenerTotals {
-        /// Downstream connections accepted, those refused because the listener was full among them.
+        /// Accepted downstream connections, including those that were refused because the listener was full.
         connections: Counter => u64,
         /// Downstream connections that are open.
         open: Gauge => u64,
-        /// Downstream connections that could not be accepted for want of descriptors or memory: attempts, ten a second at most.
+        /// Failed attempts to accept a downstream connection, for lack of descriptors or memory; at most ten a second.
         accept_failures: Counter => u64,
-        /// Requests whose head was complete, or TCP connections given to a cluster.
+        /// Requests with a complete head, or TCP connections given to a cluster.
         requests: Counter => u64,
         /// Bytes from clients.
         bytes_received: Counter => u64,
@@ -68,43 +68,44 @@ group! {
 }
 
 group! {
-    /// What is counted about a route.
+    /// The counters of a route.
     RouteCounters RouteTotals {
-        /// Final responses to clients by the class of their status, those that Steelyard made itself among them.
+        /// Final responses to clients by the class of their status, including those that Steelyard made itself.
         responses: ResponseCounters => ResponseTotals,
-        /// The time that Steelyard itself added to a request, microseconds.
+        /// The time that Steelyard itself added to a request, in microseconds.
         added: Histogram => Distribution,
-        /// From the end of the request's head going upstream to the end of the response's head, microseconds.
+        /// The time from sending the end of the request's head upstream to the end of the response's head, in microseconds.
         upstream: Histogram => Distribution,
     }
 }
 
 group! {
-    /// What is counted about a method of gRPC.
+    /// The counters of a gRPC method.
     MethodCounters MethodTotals {
-        /// Calls that ended, by their code; those that Steelyard ended itself among them.
+        /// Calls that ended, by status code, including those that Steelyard ended itself.
         codes: CodeCounters => CodeTotals,
-        /// From the end of the request's head to the end of the response, microseconds: of a stream, all of it.
+        /// The time from the end of the request's head to the end of the response, in microseconds. For a stream, this is its whole
+        /// duration.
         duration: Histogram => Distribution,
     }
 }
 
 group! {
-    /// What is counted about a cluster.
+    /// The counters of a cluster.
     ClusterCounters ClusterTotals {
-        /// Requests, or TCP connections, given to it; a retry is none.
+        /// Requests, or TCP connections, given to it; retries do not count.
         requests: Counter => u64,
         /// Requests that were sent again.
         retries: Counter => u64,
-        /// Endpoints that could not be reached, where another one was taken at once and no retry was charged for it.
+        /// Endpoints that could not be reached, if another endpoint was used at once and no retry was charged.
         redispatches: Counter => u64,
-        /// Upstream connections tried.
+        /// Attempted upstream connections.
         connects: Counter => u64,
-        /// Upstream connections that were tried and did not come about.
+        /// Attempted upstream connections that failed.
         connect_failures: Counter => u64,
         /// Requests sent on a connection that had served one before.
         reused: Counter => u64,
-        /// Kept connections that turned out to be closed by the endpoint when a request was sent on them.
+        /// Kept connections that the endpoint had already closed when a request was sent on them.
         stale_reuse: Counter => u64,
         /// Requests that wait for a connection.
         pending: Gauge => u64,
@@ -112,25 +113,26 @@ group! {
         panic_picks: Counter => u64,
         /// Connections turned into tunnels, and TCP connections.
         tunnels: Counter => u64,
-        /// Copies of requests that it has answered. They are none of its requests.
+        /// Copies of requests that it has answered. They do not count as its requests.
         mirrored: Counter => u64,
     }
 }
 
 group! {
-    /// What is counted about an endpoint.
+    /// The counters of an endpoint.
     EndpointCounters EndpointTotals {
         /// Requests, or TCP connections, sent to it.
         requests: Counter => u64,
-        /// Those that failed because no connection came about.
+        /// Requests that failed because the connection could not be made.
         unreachable: Counter => u64,
-        /// Those that it answered with 500 to 599.
+        /// Requests that it answered with 500 to 599.
         errors: Counter => u64,
-        /// Those that failed because it closed or reset the connection before the end of its answer, or because its answer was malformed.
+        /// Requests that failed because it closed or reset the connection before the end of its response, or because its response was
+        /// malformed.
         resets: Counter => u64,
-        /// Those that failed because it was silent for too long.
+        /// Requests that failed because it was silent for too long.
         timeouts: Counter => u64,
-        /// How often outlier ejection took it out.
+        /// How often outlier ejection removed it.
         ejections: Counter => u64,
         /// From the end of a request's head going there to the end of its response's head, microseconds.
         upstream: LazyHistogram => Distribution,
@@ -149,14 +151,14 @@ pub struct ReasonTotals([u64; Reason::COUNT]);
 #[derive(Debug, Default)]
 pub struct ResponseCounters([Counter; CLASSES]);
 
-/// Sums of final responses by the class of their status: 1xx (101 alone is final) to 5xx.
+/// Sums of final responses by the class of their status: 1xx (only 101 is final) to 5xx.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseTotals(pub [u64; CLASSES]);
 
 const CLASSES: usize = 5;
 
 impl ReasonCounters {
-    /// One more.
+    /// Counts one more.
     pub fn inc(&self, reason: Reason) {
         // Every index is below COUNT.
         self.0[reason.index()].inc();
@@ -171,14 +173,14 @@ impl ReasonCounters {
 }
 
 impl EndpointTotals {
-    /// All that failed: not connected, reset, timed out, malformed, or answered 500 to 599.
+    /// All failures: not connected, reset, timed out, malformed, or answered with 500 to 599.
     pub fn failures(&self) -> u64 {
         self.unreachable + self.errors + self.resets + self.timeouts
     }
 }
 
 impl ReasonTotals {
-    /// Sums made by someone else.
+    /// Sums from another source.
     pub(crate) fn from_fn(sum: impl Fn(Reason) -> u64) -> Self {
         let mut totals = Self::default();
         for reason in Reason::ALL {
@@ -187,20 +189,20 @@ impl ReasonTotals {
         totals
     }
 
-    /// How often.
+    /// The count of this reason.
     pub fn of(&self, reason: Reason) -> u64 {
         self.0[reason.index()]
     }
 
-    /// Each reason that was counted at least once, and how often.
+    /// Each reason that was counted at least once, and its count.
     pub fn counted(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.iter().map(|reason| (*reason, self.of(*reason))).filter(|(_, count)| *count > 0)
     }
 }
 
 impl ResponseCounters {
-    /// One more response with this status. An endpoint may use a status outside 100 to 599: that is counted as a 5xx, as RFC 9110 section 15
-    /// has clients treat it.
+    /// Counts a response with this status. An endpoint may use a status outside 100 to 599, which counts as 5xx, because RFC 9110 section
+    /// 15 requires clients to treat it so.
     pub fn inc(&self, status: u16) {
         let class = usize::from(status / 100).wrapping_sub(1).min(CLASSES - 1);
         self.0[class].inc();

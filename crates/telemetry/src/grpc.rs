@@ -1,29 +1,29 @@
-//! What is counted about a method of gRPC, and how methods that no route names get counters without their clients making series.
+//! Counters of gRPC methods, including methods that no route names, bounded so that clients cannot create series.
 //!
-//! A route names a service, and often none of its methods. Those that calls are made to are counted each for itself, up to a bound; so the
-//! caller asks for the counters of a method only when an endpoint has shown that it knows it.
+//! A route names a service, and often none of its methods. Methods that are called get counters of their own, up to a bound. The caller
+//! asks for the counters of a method only after an endpoint has shown that it knows the method.
 
 use std::array;
 
 use crate::counter::Counter;
 
-/// Methods of one service of one listener that are counted apart; all others are counted together, as [`OTHER_METHODS`].
+/// How many methods of one service of one listener are counted separately. The others are counted together, as [`OTHER_METHODS`].
 pub const METHODS_MAX: usize = 64;
 
-/// What stands for the methods that are not counted apart. No method has this name.
+/// Stands for the methods that are not counted separately. No method has this name.
 pub const OTHER_METHODS: &str = "*";
 
-/// Codes of gRPC: 0 to 16.
+/// gRPC status codes: 0 to 16.
 const CODES: usize = model::GRPC_STATUS_NAMES.len();
 
-/// Tells the counters of a method from those of another.
+/// Identifies the counters of a method.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MethodKey {
-    /// The listener's name.
+    /// The name of the listener.
     pub listener: String,
-    /// With its package: `helloworld.Greeter`.
+    /// The service with its package: `helloworld.Greeter`.
     pub service: String,
-    /// `SayHello`, or [`OTHER_METHODS`].
+    /// The method, such as `SayHello`, or [`OTHER_METHODS`].
     pub method: String,
 }
 
@@ -36,7 +36,7 @@ pub struct CodeCounters([Counter; CODES]);
 pub struct CodeTotals(pub(crate) [u64; CODES]);
 
 impl CodeCounters {
-    /// One more call that ended with this code. A number that is no code counts as UNKNOWN, which clients take it for.
+    /// Counts a call that ended with this code. A number that is not a code counts as UNKNOWN, which is how clients treat it.
     pub fn inc(&self, code: u8) {
         const UNKNOWN: usize = 2;
         let place = Some(usize::from(code)).filter(|code| *code < CODES).unwrap_or(UNKNOWN);
@@ -51,17 +51,17 @@ impl CodeCounters {
 }
 
 impl CodeTotals {
-    /// Each code that was counted at least once, by its name, and how often.
+    /// Each code that was counted at least once, by name, and its count.
     pub fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         model::GRPC_STATUS_NAMES.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
-    /// All calls.
+    /// The number of calls.
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Those that ended well.
+    /// The number of calls that ended with OK.
     pub fn ok(&self) -> u64 {
         self.0[0]
     }

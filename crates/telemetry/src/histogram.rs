@@ -1,8 +1,8 @@
-//! How long things took, in buckets fine enough for an honest quantile and few enough to keep one per route and worker.
+//! Histograms of durations, with buckets fine enough for an honest quantile and few enough to keep one per route and worker.
 //!
-//! The upper bounds of the buckets are 1, 2, 3, 4, 6, 8, 12, 16, 24 ... 2^26 microseconds (67 s): powers of two and the half steps
-//! between them. A bound belongs to its bucket, as `le` means it in Prometheus. So a quantile lies in a bucket whose bounds are at most a
-//! factor of two apart below 2 us, and 1.5 above. Exact histograms (HDR) cost 10 to 40 KiB each; this costs 432 bytes.
+//! The upper bounds of the buckets are 1, 2, 3, 4, 6, 8, 12, 16, 24 ... 2^26 microseconds (67 s): powers of two and the half steps between
+//! them. A bound belongs to its bucket, like `le` in Prometheus. So a quantile lies in a bucket whose bounds differ by a factor of at most
+//! two below 2 us, and of 1.5 above. Exact histograms (HDR) cost 10 to 40 KiB each; this costs 432 bytes.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::counter::Counter;
 
 /// Buckets with an upper bound.
 const BOUNDED: usize = 52;
-/// The last bucket holds what was longer than 67 s.
+/// The last bucket holds durations above 67 s.
 const BUCKETS: usize = BOUNDED + 1;
 
 /// Durations in microseconds, written by one worker.
@@ -24,16 +24,16 @@ pub struct Histogram {
 #[derive(Debug, Default)]
 pub struct LazyHistogram(OnceLock<Box<Histogram>>);
 
-/// What one or more [`Histogram`]s held when they were read.
+/// The content of one or more [`Histogram`]s when they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     buckets: [u64; BUCKETS],
-    /// Of all durations, microseconds.
+    /// The sum of all durations in microseconds.
     pub sum_us: u64,
 }
 
 impl Histogram {
-    /// Counts one duration. A few instructions: two loads, two stores, one count of leading zeros.
+    /// Counts a duration. This takes a few instructions: two loads, two stores, one count of leading zeros.
     #[inline]
     pub fn record(&self, us: u64) {
         if let Some(bucket) = self.buckets.get(bucket_of(us)) {
@@ -42,7 +42,7 @@ impl Histogram {
         self.sum_us.add(us);
     }
 
-    /// Adds what it holds now to `total`.
+    /// Adds the present content to `total`.
     pub fn add_to(&self, total: &mut Distribution) {
         for (total, bucket) in total.buckets.iter_mut().zip(&self.buckets) {
             *total += bucket.get();
@@ -94,16 +94,16 @@ impl Distribution {
         self.buckets.iter().sum()
     }
 
-    /// Durations of at most `us`, where `us` is the bound of a bucket; else those up to the greatest bound below it.
+    /// The number of durations of at most `us`, if `us` is the bound of a bucket; otherwise of those up to the largest bound below it.
     pub fn at_most(&self, us: u64) -> u64 {
         let holds = |bucket: &usize| bound_us(*bucket) <= us;
         (0..BOUNDED).take_while(holds).zip(&self.buckets).map(|(_, count)| count).sum()
     }
 
-    /// The duration in microseconds that a share `q` (0.0 to 1.0) of the durations does not exceed; `None` where there is none.
+    /// The duration in microseconds that a share `q` (0.0 to 1.0) of the durations does not exceed; `None` if there are none.
     ///
-    /// It lies in the same bucket as the true one, placed by linear interpolation as Prometheus' `histogram_quantile` does. Beyond the last
-    /// bound, that bound.
+    /// It lies in the same bucket as the true quantile, at a place found by linear interpolation, like Prometheus' `histogram_quantile`.
+    /// Beyond the last bound, it is that bound.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {
@@ -126,7 +126,7 @@ impl Distribution {
 /// The first bucket whose bound is not below `us`.
 #[inline]
 fn bucket_of(us: u64) -> usize {
-    // With bounds one higher than binary steps, the two highest bits of `us - 1` name the bucket.
+    // The bounds are one above binary steps, so the two highest bits of `us - 1` identify the bucket.
     let n = us.saturating_sub(1);
     if n < 2 {
         return n as usize;
@@ -136,7 +136,7 @@ fn bucket_of(us: u64) -> usize {
     (2 * exponent as usize + half as usize).min(BOUNDED)
 }
 
-/// The greatest duration of a bucket that has a bound.
+/// The largest duration of a bucket that has a bound.
 const fn bound_us(bucket: usize) -> u64 {
     if bucket < 2 {
         return bucket as u64 + 1;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// The promise of the module: the estimate is in the bucket of the true quantile.
+        /// What the module promises: the estimate is in the bucket of the true quantile.
         #[test]
         fn a_quantile_is_within_a_half_step(mut durations in prop::collection::vec(0..70_000_000_u64, 1..300), q in 0.0..=1.0_f64) {
             let estimate = distribution(&durations).quantile(q).unwrap();

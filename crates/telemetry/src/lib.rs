@@ -1,10 +1,11 @@
-//! What Steelyard tells about itself: counters, histograms, the reasons by which failures are counted, and the access log.
+//! Steelyard's data about itself: counters, histograms, the reasons by which failures are counted, and the access log.
 //!
-//! Job: count on the workers at the price of a plain store, sum when someone asks, write Prometheus text, and write one line per request
-//! off the workers' way. Not its job: HTTP (`admin` serves the text), deciding what to count, and pushing anything anywhere.
+//! Workers count at the cost of a plain store, and the counters are summed on demand. This crate writes Prometheus text, and one line per
+//! request without delaying the workers. It does not serve HTTP (`admin` does), decide what to count, or push anything anywhere.
 //!
-//! Start at [`Registry`], which hands each worker its own counters, at [`Reason`], and at [`AccessLog`]. The labels of every series come
-//! from the configuration, so that traffic cannot make new ones; but for the methods of a gRPC service that a route names ([`METHODS_MAX`]).
+//! Start at [`Registry`], which gives each worker its own counters, at [`Reason`], and at [`AccessLog`]. The labels of every series come
+//! from the configuration, so that traffic cannot create new ones, except for the methods of a gRPC service that a route names
+//! ([`METHODS_MAX`]).
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What the kernel says about this process, under the names that Prometheus' client libraries agreed on.
+//! The kernel's figures about this process, under the names that Prometheus client libraries have agreed on.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::prometheus::{Kind, Sample};
 
-/// What can be had; what `/proc` does not tell (not mounted, a sandbox) is left out.
+/// The available figures. What `/proc` does not have (not mounted, or in a sandbox) is left out.
 pub(crate) fn samples() -> Vec<Sample> {
     let gauge = |name, help, value| Sample { name, help, kind: Kind::Gauge, labels: Vec::new(), value };
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
@@ -17,11 +17,11 @@ pub(crate) fn samples() -> Vec<Sample> {
         ..gauge("process_cpu_seconds_total", "CPU time of all threads, user and system.", cpu_seconds)
     }];
     let mut add = |name, help, value: Option<f64>| samples.extend(value.map(|value| gauge(name, help, value)));
-    add("process_resident_memory_bytes", "Memory of the process that is in RAM.", resident_bytes());
+    add("process_resident_memory_bytes", "Resident memory of the process.", resident_bytes());
     let OpenFiles { used, max } = open_files();
     add("process_open_fds", "Open file descriptors.", used.map(|used| used as f64));
-    add("process_max_fds", "File descriptors that may be open.", max.map(|max| max as f64));
-    add("process_start_time_seconds", "When the process began, in seconds since 1970.", start_time_seconds());
+    add("process_max_fds", "Limit of open file descriptors.", max.map(|max| max as f64));
+    add("process_start_time_seconds", "Start time of the process, in seconds since 1970.", start_time_seconds());
     samples
 }
 
@@ -35,19 +35,19 @@ fn resident_bytes() -> Option<f64> {
 /// The file descriptors of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// Open now; `None`: `/proc` does not tell.
+    /// The number of open descriptors; `None` if `/proc` does not say.
     pub used: Option<u64>,
-    /// That may be open; `None`: there is no limit.
+    /// The limit; `None` if there is no limit.
     pub max: Option<u64>,
 }
 
-/// How many file descriptors are open, and may be.
+/// The number of open file descriptors, and their limit.
 pub fn open_files() -> OpenFiles {
     let max = getrlimit(Resource::Nofile).current;
     let used = match fs::read_dir("/proc/self/fd") {
-        // One of them is the one that lists them.
+        // One of them is used to list them.
         Ok(listed) => Some(listed.count().saturating_sub(1) as u64),
-        // There is none left to list them with, which says how many there are.
+        // No descriptor is left to list them with, so all are in use.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => max,
         Err(_) => None,
     };
@@ -63,7 +63,7 @@ fn start_time_seconds() -> Option<f64> {
 
 /// Field 22 of `/proc/PID/stat`, `starttime`.
 fn start_ticks(stat: &str) -> Option<f64> {
-    // Field 2 is the name of the program in parentheses, which may itself hold spaces and parentheses. After it comes field 3.
+    // Field 2 is the name of the program in parentheses, which may itself contain spaces and parentheses. Field 3 follows.
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(22 - 3)?.parse().ok()
 }

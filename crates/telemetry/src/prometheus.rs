@@ -1,6 +1,7 @@
 //! Prometheus text, format 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! Job: names, help, units (seconds and bytes) and escaping. Not its job: summing (`registry`) and serving (`admin`).
+//! This module has the names, the help texts, the units (seconds and bytes) and the escaping. `registry` makes the sums, and `admin` serves
+//! the text.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,12 +16,12 @@ use crate::histogram::Distribution;
 use crate::reason::Reason;
 use crate::registry::Totals;
 
-/// One value that [`crate::Registry::render`] is given from outside.
+/// A value that the caller adds to [`crate::Registry::render`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// `steelyard_...`, in the alphabet of Prometheus.
+    /// The name, `steelyard_...`, in the alphabet of Prometheus.
     pub name: &'static str,
-    /// One sentence; the first sample of a name tells it for all.
+    /// One sentence. The first sample of a name has the text for all of them.
     pub help: &'static str,
     /// The same for all samples of a name.
     pub kind: Kind,
@@ -33,15 +34,16 @@ pub struct Sample {
 /// What a value does over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, until the process ends.
+    /// It only increases, until the process ends.
     Counter,
-    /// It goes up and down.
+    /// It increases and decreases.
     Gauge,
 }
 
-/// Powers of two in microseconds that are told of the time Steelyard added: 4 us to 0.26 s. Fewer than are kept, since each is a series.
+/// The bounds of the histogram of the time that Steelyard added, as powers of two in microseconds: 4 us to 0.26 s. There are fewer than the
+/// counters have, because each is a series.
 const ADDED_BOUNDS: RangeInclusive<u32> = 2..=18;
-/// The same for the time that the endpoint took: 128 us to 67 s.
+/// The bounds of the histogram of the endpoint's time: 128 us to 67 s.
 const UPSTREAM_BOUNDS: RangeInclusive<u32> = 7..=26;
 
 pub(crate) fn render(totals: &Totals, extra: &[Sample]) -> String {
@@ -71,15 +73,15 @@ fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
     family("steelyard_listener_connections_total", Counter, "Downstream connections accepted.", |total| {
         total.connections
     });
-    family("steelyard_listener_connections_open", Gauge, "Downstream connections open now.", |total| total.open);
-    let help = "Attempts to accept a connection that failed for want of descriptors or memory.";
+    family("steelyard_listener_connections_open", Gauge, "Open downstream connections.", |total| total.open);
+    let help = "Failed attempts to accept a connection, for lack of descriptors or memory.";
     family("steelyard_listener_accept_failures_total", Counter, help, |total| total.accept_failures);
     family("steelyard_listener_requests_total", Counter, "Requests, or TCP connections given to a cluster.", |total| {
         total.requests
     });
     family("steelyard_listener_received_bytes_total", Counter, "Bytes from clients.", |total| total.bytes_received);
     family("steelyard_listener_sent_bytes_total", Counter, "Bytes to clients.", |total| total.bytes_sent);
-    let help = "What was refused, failed or closed before its end, by reason.";
+    let help = "Requests and connections that were refused, failed or closed before their end, by reason.";
     text.family("steelyard_refused_total", Counter, help, totals, |name, total, emit| {
         for reason in Reason::ALL {
             emit(&[("listener", name), ("reason", reason.name())], total.reasons.of(*reason));
@@ -109,7 +111,7 @@ fn routes(text: &mut Text, totals: &BTreeMap<(String, String), RouteTotals>) {
     histogram(
         "steelyard_route_upstream_seconds",
         UPSTREAM_BOUNDS,
-        "Time from sending a request's head to having its response's head.",
+        "Time from sending a request's head to receiving its response's head.",
         |total| &total.upstream,
     );
 }
@@ -118,7 +120,7 @@ fn methods(text: &mut Text, totals: &BTreeMap<MethodKey, MethodTotals>) {
     let labels = |key: &'_ MethodKey| {
         [("listener", key.listener.clone()), ("service", key.service.clone()), ("method", key.method.clone())]
     };
-    let help = "Calls of gRPC that ended, by their status.";
+    let help = "gRPC calls that ended, by status.";
     text.family("steelyard_grpc_calls_total", Kind::Counter, help, totals, |key, total, emit| {
         let of_method = labels(key);
         let [listener, service, method] = of_method.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -140,30 +142,37 @@ fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
         text.family(name, kind, help, totals, |name, total, emit| emit(&[("cluster", name)], value(total)));
     };
     use Kind::{Counter, Gauge};
-    family("steelyard_cluster_requests_total", Counter, "Requests or TCP connections; a retry is none.", |total| {
-        total.requests
-    });
-    family("steelyard_cluster_retries_total", Counter, "Requests sent again.", |total| total.retries);
-    family("steelyard_cluster_redispatches_total", Counter, "Endpoints out of reach, passed over at once.", |total| {
-        total.redispatches
-    });
-    family("steelyard_cluster_connects_total", Counter, "Upstream connections tried.", |total| total.connects);
+    family(
+        "steelyard_cluster_requests_total",
+        Counter,
+        "Requests or TCP connections, not counting retries.",
+        |total| total.requests,
+    );
+    family("steelyard_cluster_retries_total", Counter, "Retried requests.", |total| total.retries);
+    family(
+        "steelyard_cluster_redispatches_total",
+        Counter,
+        "Unreachable endpoints that were passed over at once.",
+        |total| total.redispatches,
+    );
+    family("steelyard_cluster_connects_total", Counter, "Attempted upstream connections.", |total| total.connects);
     family(
         "steelyard_cluster_connect_failures_total",
         Counter,
         "Upstream connections that did not come about.",
         |total| total.connect_failures,
     );
-    family("steelyard_cluster_reused_total", Counter, "Requests sent on a connection that was kept.", |total| {
-        total.reused
-    });
-    family("steelyard_cluster_stale_reuse_total", Counter, "Kept connections found closed when reused.", |total| {
+    family("steelyard_cluster_reused_total", Counter, "Requests sent on a kept connection.", |total| total.reused);
+    family("steelyard_cluster_stale_reuse_total", Counter, "Kept connections that were closed when reused.", |total| {
         total.stale_reuse
     });
-    family("steelyard_cluster_pending", Gauge, "Requests that wait for a connection now.", |total| total.pending);
-    family("steelyard_cluster_panic_picks_total", Counter, "Picks made with health and ejection ignored.", |total| {
-        total.panic_picks
-    });
+    family("steelyard_cluster_pending", Gauge, "Requests that are waiting for a connection.", |total| total.pending);
+    family(
+        "steelyard_cluster_panic_picks_total",
+        Counter,
+        "Endpoint picks that ignored health and ejection.",
+        |total| total.panic_picks,
+    );
     family("steelyard_cluster_tunnels_total", Counter, "Upgraded connections and TCP connections.", |total| {
         total.tunnels
     });
@@ -178,12 +187,16 @@ fn endpoints(text: &mut Text, totals: &BTreeMap<(String, std::net::SocketAddr), 
             emit(&[("cluster", cluster), ("endpoint", &address.to_string())], value(total));
         });
     };
-    family("steelyard_endpoint_requests_total", "Requests or TCP connections sent to it.", |total| total.requests);
-    family("steelyard_endpoint_failures_total", "Those that failed.", EndpointTotals::failures);
-    family("steelyard_endpoint_ejections_total", "How often outlier ejection took it out.", |total| total.ejections);
+    family("steelyard_endpoint_requests_total", "Requests or TCP connections sent to the endpoint.", |total| {
+        total.requests
+    });
+    family("steelyard_endpoint_failures_total", "Failed requests or TCP connections.", EndpointTotals::failures);
+    family("steelyard_endpoint_ejections_total", "How often outlier ejection removed the endpoint.", |total| {
+        total.ejections
+    });
 }
 
-/// The page, as far as it is written.
+/// The page that is being written.
 struct Text(String);
 
 impl Text {
@@ -192,7 +205,7 @@ impl Text {
         let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", escape(help, false));
     }
 
-    /// Head and samples of one name. `samples` calls its last argument with the labels and value of each sample of one key.
+    /// Writes the head and samples of one name. `samples` calls its last argument with the labels and value of each sample of one key.
     fn family<K, T>(
         &mut self,
         name: &str,
@@ -249,7 +262,7 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-/// Help escapes backslash and line feed, a label value the quote besides. Other control characters are legal there.
+/// Help texts escape backslash and line feed, label values also the quote. Other control characters are allowed there.
 fn escape(text: &str, quote: bool) -> Cow<'_, str> {
     if !text.contains(['\\', '\n', '"']) {
         return Cow::Borrowed(text);

@@ -1,9 +1,9 @@
-//! Why something was refused, failed or was closed: one list, from which come the enum, the metric labels, the words of the access log,
-//! and the page `docs/reasons.md`.
+//! The reasons why something was refused, failed or was closed. This is the only list: the enum, the metric labels, the words of the access
+//! log and the page `docs/reasons.md` are made from it.
 //!
-//! A reason that is no longer used leaves the list, and its number is not given to another.
+//! A reason that is no longer used is removed from the list, and its number is never reused.
 
-/// Makes the enum and all that is known about its variants from one table.
+/// Makes the enum and the properties of its variants from one table.
 macro_rules! reasons {
     ($($number:literal $variant:ident $name:literal $group:ident $meaning:literal;)*) => {
         /// Why something was refused, failed or was closed.
@@ -14,20 +14,20 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of their numbers.
+            /// All reasons, by number.
             pub const ALL: &[Reason] = &[$(Reason::$variant),*];
 
-            /// The word for it in metrics and access logs. Never changes.
+            /// Its word in metrics and access logs. It never changes.
             pub const fn name(self) -> &'static str {
                 match self { $(Reason::$variant => $name,)* }
             }
 
-            /// Where it happened, by which reasons are grouped.
+            /// The part of the system where it happened.
             pub const fn group(self) -> ReasonGroup {
                 match self { $(Reason::$variant => ReasonGroup::$group,)* }
             }
 
-            /// One sentence for people.
+            /// A sentence for people.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Reason::$variant => $meaning,)* }
             }
@@ -36,103 +36,131 @@ macro_rules! reasons {
 }
 
 reasons! {
-    0 BadRequestLine "bad_request_line" Downstream "The request line is not one, or could be read in two ways.";
-    1 BadHeader "bad_header" Downstream "A header field of the request is malformed: its name, its value, its line ending, or folded over lines.";
-    2 BadFraming "bad_framing" Downstream "Where the request's body ends is unclear or contradicted, a chunk is malformed, or the text of a gRPC-Web body is no base64.";
-    3 BadHost "bad_host" Downstream "The request has no Host where one is due, several, or one that is not a host.";
+    0 BadRequestLine "bad_request_line" Downstream "The request line is malformed or ambiguous.";
+    1 BadHeader "bad_header" Downstream "A header field of the request is malformed: its name, its value or its line ending, or it is \
+        folded over several lines.";
+    2 BadFraming "bad_framing" Downstream "The end of the request's body is unclear or contradictory, a chunk is malformed, or the text of \
+        a gRPC-Web body is not base64.";
+    3 BadHost "bad_host" Downstream "The request has no Host although it needs one, has several, or has one that is not a host.";
     4 BadVersion "bad_version" Downstream "The request is not HTTP/1.0 or HTTP/1.1.";
-    5 HeaderTooLarge "header_too_large" Downstream "Request line and header fields together are longer than the listener's limit.";
-    6 TooManyHeaders "too_many_headers" Downstream "The request has more header fields than the listener's limit.";
-    7 UriTooLong "uri_too_long" Downstream "The request line alone is longer than the listener's limit.";
-    8 BodyTooLarge "body_too_large" Downstream "The request's body is longer than the listener's limit.";
-    9 HeaderTimeout "header_timeout" Downstream "The request's head was not complete in time.";
-    10 BodyTimeout "body_timeout" Downstream "The client fell silent within the request's body.";
-    11 SlowRead "slow_read" Downstream "The client did not read its response for too long.";
-    12 ClientReset "client_reset" Downstream "The client's connection was reset, or its stream of HTTP/2, or it could not be written to.";
-    13 ClientEof "client_eof" Downstream "The client ended its side in the middle of a request, or before the first byte of a TLS handshake, as probes do; with `abort_on_half_close`, also before its response was complete.";
-    14 ConnectionsFull "connections_full" Downstream "The listener has as many connections open as it may.";
-    15 BadProxyProtocol "bad_proxy_protocol" Downstream "The connection did not begin with a valid PROXY protocol header where the listener asks for one.";
+    5 HeaderTooLarge "header_too_large" Downstream "The request line and the header fields together exceed the listener's limit.";
+    6 TooManyHeaders "too_many_headers" Downstream "The request has more header fields than the listener allows.";
+    7 UriTooLong "uri_too_long" Downstream "The request line alone exceeds the listener's limit.";
+    8 BodyTooLarge "body_too_large" Downstream "The request's body exceeds the listener's limit.";
+    9 HeaderTimeout "header_timeout" Downstream "The request's headers were not complete in time.";
+    10 BodyTimeout "body_timeout" Downstream "The client stopped sending within the request's body.";
+    11 SlowRead "slow_read" Downstream "The client stopped reading its response.";
+    12 ClientReset "client_reset" Downstream "The client's connection or HTTP/2 stream was reset, or could not be written to.";
+    13 ClientEof "client_eof" Downstream "The client closed its side in the middle of a request, or before the first byte of a TLS \
+        handshake, as probes do; with `abort_on_half_close`, also before its response was complete.";
+    14 ConnectionsFull "connections_full" Downstream "The listener has reached its limit of open connections.";
+    15 BadProxyProtocol "bad_proxy_protocol" Downstream "The connection did not begin with a valid PROXY protocol header, which the \
+        listener requires.";
     16 ProxyProtocolTimeout "proxy_protocol_timeout" Downstream "The PROXY protocol header was not complete in time.";
     17 ExpectationFailed "expectation_failed" Downstream "The request expects something other than 100-continue.";
-    18 IdleTimeout "idle_timeout" Downstream "A connection was closed because nothing came over it for too long.";
-    19 MethodNotSupported "method_not_supported" Downstream "The method is one that this proxy does not serve: CONNECT.";
+    18 IdleTimeout "idle_timeout" Downstream "A connection was closed because it was idle for too long.";
+    19 MethodNotSupported "method_not_supported" Downstream "The proxy does not support the method: CONNECT.";
     20 NoRoute "no_route" Routing "No route of the listener matches the request.";
     21 NoEndpoint "no_endpoint" Cluster "The cluster has no endpoint that takes new work.";
-    22 PendingFull "pending_full" Cluster "All connections to the cluster are in use, and so are its places for requests that wait for one.";
+    22 PendingFull "pending_full" Cluster "All connections to the cluster are in use, and its queue of waiting requests is full.";
     23 PendingTimeout "pending_timeout" Cluster "The request waited too long for a connection to the cluster.";
-    24 RetryBudget "retry_budget" Cluster "The request failed, could have been sent again, and was not because too many are.";
+    24 RetryBudget "retry_budget" Cluster "The request failed and could have been retried, but the cluster's retry budget was exhausted.";
     25 ConnectRefused "connect_refused" Upstream "The endpoint refused the connection: nothing listens on its port.";
     26 ConnectTimeout "connect_timeout" Upstream "The endpoint did not answer the TCP handshake in time.";
-    27 ConnectFailed "connect_failed" Upstream "The endpoint could not be connected to for another cause, such as no route to its network.";
+    27 ConnectFailed "connect_failed" Upstream "The connection to the endpoint failed for another cause, such as a missing route to its \
+        network.";
     28 UpstreamReset "upstream_reset" Upstream "The endpoint reset the connection before its response was complete.";
     29 UpstreamEof "upstream_eof" Upstream "The endpoint closed the connection before its response was complete.";
     30 UpstreamBadHead "upstream_bad_head" Upstream "The head of the endpoint's response is malformed.";
-    31 UpstreamBadFraming "upstream_bad_framing" Upstream "Where the response's body ends is unclear or contradicted, or a chunk is malformed.";
-    32 UpstreamHeadTooLarge "upstream_head_too_large" Upstream "The head of the endpoint's response is longer than the limit.";
+    31 UpstreamBadFraming "upstream_bad_framing" Upstream "The end of the response's body is unclear or contradictory, or a chunk is \
+        malformed.";
+    32 UpstreamHeadTooLarge "upstream_head_too_large" Upstream "The head of the endpoint's response exceeds the limit.";
     33 ResponseTimeout "response_timeout" Upstream "The endpoint was silent for longer than the cluster's response timeout.";
     34 RequestTimeout "request_timeout" Upstream "The response was not complete within the route's timeout.";
-    35 Draining "draining" Internal "Steelyard is draining, and closed what had not ended in time or had not begun.";
-    36 Internal "internal" Internal "A fault of Steelyard itself. Please report it.";
+    35 Draining "draining" Internal "Steelyard is draining, and closed a request or connection that had not ended in time or had not \
+        begun.";
+    36 Internal "internal" Internal "An error in Steelyard itself. Please report it.";
     37 TunnelIdle "tunnel_idle" Internal "Both sides of a tunnel were silent for too long.";
-    38 NoLocalResources "no_local_resources" Internal "No upstream connection for want of open files, ports or memory on this host.";
-    39 TlsHandshake "tls_handshake" Downstream "The TLS handshake failed: the client broke it off, offered nothing that is spoken here, or showed no certificate where one is asked for.";
-    40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection that is passed through, was not complete in time.";
-    41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: another certificate, or another demand on the client's, holds there.";
-    42 UpstreamTls "upstream_tls" Upstream "The TLS handshake with the endpoint failed for a cause that has no reason of its own: it does not speak TLS, or no version, cipher or protocol that this side does.";
-    43 H2Preface "h2_preface" Downstream "The connection does not begin as HTTP/2 does: another preface, or no SETTINGS behind it.";
-    44 H2FrameSize "h2_frame_size" Downstream "A frame of HTTP/2 has a size that its type cannot have, or is longer than allowed.";
-    45 H2StreamId "h2_stream_id" Downstream "A frame of HTTP/2 came on a stream that it has no place on.";
-    46 H2StreamClosed "h2_stream_closed" Downstream "A frame of HTTP/2 came on a stream that its sender had ended.";
-    47 H2Padding "h2_padding" Downstream "A frame of HTTP/2 has more padding than it is long.";
-    48 H2Continuation "h2_continuation" Downstream "Something stood between the pieces of a head in HTTP/2, or a piece without a head.";
-    49 H2Push "h2_push" Downstream "A client of HTTP/2 sent PUSH_PROMISE.";
-    50 H2Setting "h2_setting" Downstream "A setting of HTTP/2 has a value that it cannot have.";
-    51 H2Priority "h2_priority" Downstream "A stream of HTTP/2 was said to depend on itself.";
-    52 H2WindowUpdate "h2_window_update" Downstream "A window of HTTP/2 was opened by nothing, or too far.";
-    53 H2FlowControl "h2_flow_control" Downstream "More DATA came over HTTP/2 than its window allowed.";
-    54 H2Compression "h2_compression" Downstream "A head in HTTP/2 could not be decoded.";
-    55 H2Field "h2_field" Downstream "A field of a request in HTTP/2 has a malformed name or value.";
-    56 H2ConnectionField "h2_connection_field" Downstream "A request in HTTP/2 has a field that belongs to a connection of HTTP/1: `connection`, `transfer-encoding` and the like.";
-    57 H2PseudoHeader "h2_pseudo_header" Downstream "The pseudo-header fields of a request in HTTP/2 are missing, repeated, unknown, out of place, or malformed.";
-    58 H2Authority "h2_authority" Downstream "A request in HTTP/2 has no authority, a malformed one, or a Host that says something else.";
-    59 H2ContentLength "h2_content_length" Downstream "The content-length of a request in HTTP/2 is malformed, repeated, or not what came as DATA.";
-    60 H2Response "h2_response" Downstream "A response in HTTP/2 came out of order.";
-    61 H2Trailers "h2_trailers" Downstream "The trailers of a request in HTTP/2 do not end it, or hold what must not stand there.";
-    62 H2HeadTooLarge "h2_head_too_large" Downstream "Trailers in HTTP/2 are beyond the limits of the listener.";
-    63 H2HeadFlood "h2_head_flood" Downstream "A head in HTTP/2 is far beyond the limits, or came in too many pieces; the connection was closed.";
-    64 H2StreamLimit "h2_stream_limit" Downstream "A client of HTTP/2 had more requests under way than it was told it may.";
-    65 H2Glitches "h2_glitches" Downstream "A client of HTTP/2 sent too much that costs work and leads nowhere (resets, PING, SETTINGS, empty frames); the connection was closed.";
-    66 H2OutputFlood "h2_output_flood" Downstream "A client of HTTP/2 asked for answers (PING, SETTINGS) and did not read them; the connection was closed.";
-    67 H2SettingsTimeout "h2_settings_timeout" Downstream "A client of HTTP/2 did not acknowledge the settings in time.";
-    68 UpstreamH2 "upstream_h2" Upstream "The endpoint broke the rules of HTTP/2, or does not speak it.";
-    69 UpstreamRefused "upstream_refused" Upstream "The endpoint refused the request without looking at it: REFUSED_STREAM, or it was going away.";
-    70 UpstreamNotGrpc "upstream_not_grpc" Upstream "A call of gRPC was answered in plain HTTP: by a server in front of the endpoint, or by one that does not speak gRPC.";
-    71 NotHttp "not_http" Downstream "The connection begins neither as HTTP/1 does nor as HTTP/2; it was closed.";
-    72 RateLimited "rate_limited" Downstream "The client has made as many requests of the route as the route's rate limit grants.";
+    38 NoLocalResources "no_local_resources" Internal "The host had no file descriptors, ports or memory left for an upstream connection.";
+    39 TlsHandshake "tls_handshake" Downstream "The TLS handshake failed: the client aborted it, offered no supported version, cipher or \
+        protocol, or presented no certificate although one is required.";
+    40 TlsHandshakeTimeout "tls_handshake_timeout" Downstream "The TLS handshake, or the first message of a connection with TLS \
+        passthrough, was not complete in time.";
+    41 Misdirected "misdirected" Downstream "The request is for a host for which its connection was not made: that host has another \
+        certificate, or other requirements for client certificates.";
+    42 UpstreamTls "upstream_tls" Upstream "The TLS handshake with the endpoint failed for a cause without a reason of its own: it does \
+        not speak TLS, or shares no version, cipher or protocol with Steelyard.";
+    43 H2Preface "h2_preface" Downstream "The connection does not begin like HTTP/2: the preface is wrong, or no SETTINGS follow it.";
+    44 H2FrameSize "h2_frame_size" Downstream "An HTTP/2 frame has a size that its type cannot have, or exceeds the allowed size.";
+    45 H2StreamId "h2_stream_id" Downstream "An HTTP/2 frame arrived on a stream where it is not allowed.";
+    46 H2StreamClosed "h2_stream_closed" Downstream "An HTTP/2 frame arrived on a stream that its sender had ended.";
+    47 H2Padding "h2_padding" Downstream "An HTTP/2 frame has more padding than its length.";
+    48 H2Continuation "h2_continuation" Downstream "Another frame arrived between the parts of an HTTP/2 header block, or a part arrived \
+        without a header block.";
+    49 H2Push "h2_push" Downstream "An HTTP/2 client sent PUSH_PROMISE.";
+    50 H2Setting "h2_setting" Downstream "An HTTP/2 setting has an invalid value.";
+    51 H2Priority "h2_priority" Downstream "An HTTP/2 stream was made to depend on itself.";
+    52 H2WindowUpdate "h2_window_update" Downstream "A WINDOW_UPDATE of HTTP/2 was zero, or made the window too large.";
+    53 H2FlowControl "h2_flow_control" Downstream "More HTTP/2 DATA arrived than the window allowed.";
+    54 H2Compression "h2_compression" Downstream "An HTTP/2 header block could not be decoded.";
+    55 H2Field "h2_field" Downstream "A field of an HTTP/2 request has a malformed name or value.";
+    56 H2ConnectionField "h2_connection_field" Downstream "An HTTP/2 request has a field that belongs to an HTTP/1 connection, such as \
+        `connection` or `transfer-encoding`.";
+    57 H2PseudoHeader "h2_pseudo_header" Downstream "The pseudo-header fields of an HTTP/2 request are missing, repeated, unknown, out of \
+        place or malformed.";
+    58 H2Authority "h2_authority" Downstream "An HTTP/2 request has no authority, a malformed one, or a Host that differs from it.";
+    59 H2ContentLength "h2_content_length" Downstream "The content-length of an HTTP/2 request is malformed, repeated, or differs from the \
+        DATA.";
+    60 H2Response "h2_response" Downstream "An HTTP/2 response arrived out of order.";
+    61 H2Trailers "h2_trailers" Downstream "The trailers of an HTTP/2 request do not end it, or contain a field that is not allowed there.";
+    62 H2HeadTooLarge "h2_head_too_large" Downstream "The trailers of an HTTP/2 request exceed the listener's limits.";
+    63 H2HeadFlood "h2_head_flood" Downstream "An HTTP/2 header block is far beyond the limits, or arrived in too many parts; the \
+        connection was closed.";
+    64 H2StreamLimit "h2_stream_limit" Downstream "An HTTP/2 client had more concurrent requests than SETTINGS allowed.";
+    65 H2Glitches "h2_glitches" Downstream "An HTTP/2 client sent too many frames that cause work and do nothing (resets, PING, SETTINGS, \
+        empty frames); the connection was closed.";
+    66 H2OutputFlood "h2_output_flood" Downstream "An HTTP/2 client caused responses (to PING, SETTINGS) and did not read them; the \
+        connection was closed.";
+    67 H2SettingsTimeout "h2_settings_timeout" Downstream "An HTTP/2 client did not acknowledge SETTINGS in time.";
+    68 UpstreamH2 "upstream_h2" Upstream "The endpoint violated HTTP/2, or does not speak it.";
+    69 UpstreamRefused "upstream_refused" Upstream "The endpoint refused the request without processing it, by REFUSED_STREAM or GOAWAY.";
+    70 UpstreamNotGrpc "upstream_not_grpc" Upstream "A gRPC call got a plain HTTP response, from a server in front of the endpoint or from \
+        an endpoint that does not speak gRPC.";
+    71 NotHttp "not_http" Downstream "The connection begins like neither HTTP/1 nor HTTP/2; it was closed.";
+    72 RateLimited "rate_limited" Downstream "The client exceeded the route's rate limit.";
     73 PerTryTimeout "per_try_timeout" Upstream "The endpoint did not begin its response within the route's per_try_timeout.";
-    74 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored: its body is larger than what is kept for a copy.";
-    75 MirrorFull "mirror_full" Cluster "A request was not mirrored: as many copies as may be are under way.";
-    76 MirrorFailed "mirror_failed" Cluster "A copy of a request was not answered: no endpoint took it, the connection failed, or the answer took too long.";
+    74 MirrorTooLarge "mirror_too_large" Cluster "A request was not mirrored because its body exceeds the limit for copies.";
+    75 MirrorFull "mirror_full" Cluster "A request was not mirrored because too many copies were in progress.";
+    76 MirrorFailed "mirror_failed" Cluster "A copy of a request got no response: no endpoint took it, the connection failed, or the \
+        response took too long.";
     77 BodyTooSlow "body_too_slow" Downstream "The client sent its request's body more slowly than the listener's min_rate.";
-    78 ReadTooSlow "read_too_slow" Downstream "The client took its response more slowly than the listener's min_rate.";
-    79 H2PingTimeout "h2_ping_timeout" Downstream "A client of HTTP/2 was silent while a request was under way, and did not answer a PING in time.";
-    80 UpstreamPingTimeout "upstream_ping_timeout" Upstream "The endpoint was silent over HTTP/2, and did not answer a PING in time.";
-    81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint does not take.";
-    82 ClusterMissing "cluster_missing" Cluster "What the route leads to does not exist, or may not be used.";
-    83 AmbiguousPath "ambiguous_path" Downstream "The path can be read in two ways (`%2F`, `%00`, a backslash), and the listener's `refuse_ambiguous` asks to refuse it.";
-    84 PlainHttp "plain_http" Downstream "A request came in the clear to a listener that speaks HTTPS; it was answered 400.";
+    78 ReadTooSlow "read_too_slow" Downstream "The client read its response more slowly than the listener's min_rate.";
+    79 H2PingTimeout "h2_ping_timeout" Downstream "An HTTP/2 client was silent while a request was in progress, and did not answer a PING \
+        in time.";
+    80 UpstreamPingTimeout "upstream_ping_timeout" Upstream "The endpoint was silent on an HTTP/2 connection, and did not answer a PING in \
+        time.";
+    81 UpstreamNoTunnel "upstream_no_tunnel" Upstream "The request asks for WebSocket over HTTP/2 (extended CONNECT), which the endpoint \
+        does not support.";
+    82 ClusterMissing "cluster_missing" Cluster "The route leads to a cluster or Service that does not exist, or that it may not use.";
+    83 AmbiguousPath "ambiguous_path" Downstream "The path can be read in two ways (`%2F`, `%00`, a backslash), and the listener has \
+        `refuse_ambiguous`.";
+    84 PlainHttp "plain_http" Downstream "A request without TLS arrived at a listener for HTTPS; it was answered 400.";
     85 UpstreamTlsExpired "upstream_tls_expired" Upstream "The endpoint's certificate has expired, or is not valid yet.";
-    86 UpstreamTlsIssuer "upstream_tls_issuer" Upstream "The endpoint's certificate was not signed by an authority that the cluster's `tls` believes.";
+    86 UpstreamTlsIssuer "upstream_tls_issuer" Upstream "The endpoint's certificate was not signed by a CA that the cluster's `tls` \
+        trusts.";
     87 UpstreamTlsName "upstream_tls_name" Upstream "The endpoint's certificate is for another name than the one that the cluster's `tls` expects.";
-    88 UpstreamTlsCertificate "upstream_tls_certificate" Upstream "The endpoint's certificate was not believed for another cause: malformed, revoked, or not made for this use.";
-    89 UpstreamTlsAlert "upstream_tls_alert" Upstream "The endpoint broke off the TLS handshake with an alert; it may want a certificate of ours.";
-    90 MemoryFull "memory_full" Internal "The process uses as much of memory_max as new connections and requests may have.";
+    88 UpstreamTlsCertificate "upstream_tls_certificate" Upstream "The endpoint's certificate was rejected for another cause: it is \
+        malformed, revoked, or not valid for this use.";
+    89 UpstreamTlsAlert "upstream_tls_alert" Upstream "The endpoint aborted the TLS handshake with an alert; it may require a client \
+        certificate.";
+    90 MemoryFull "memory_full" Internal "The process has reached the part of memory_max above which new connections and requests are \
+        refused.";
 }
 
 /// The part of the system in which a [`Reason`] arises. `docs/reasons.md` has a section for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasonGroup {
-    /// The client, or a limit of the listener that it met.
+    /// The client, or a limit of the listener.
     Downstream,
     /// The routing table.
     Routing,
@@ -145,18 +173,18 @@ pub enum ReasonGroup {
 }
 
 impl Reason {
-    /// One more than the greatest number: the length of an array that is indexed by [`Reason::index`].
+    /// One more than the largest number: the length of an array that is indexed by [`Reason::index`].
     pub const COUNT: usize = match Self::ALL.last() {
         Some(last) => last.index() + 1,
         None => 0,
     };
 
-    /// Its number. Never changes, and never passes to another reason.
+    /// Its number. It never changes, and is never reused.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The page `docs/reasons.md`.
+    /// The text of `docs/reasons.md`.
     pub fn page() -> String {
         let mut page = PAGE_HEAD.to_owned();
         for (group, title) in ReasonGroup::TITLES {

@@ -1,7 +1,8 @@
-//! What has happened in the last minute, and in the last seconds: counters sampled at intervals, so that a status can tell a failure of now from one of last week.
+//! The outcomes of the last minute and of the last seconds: counters sampled at intervals, so that a status can distinguish a failure of
+//! now from one of last week.
 //!
-//! Job: keep, for each series, how much each of its counters grew in each of the last twelve intervals of five seconds, and add that up. The
-//! workers pay nothing for it: the control thread reads their counters. Not its job: judging the sums (`admin` does).
+//! For each series it keeps how much each counter grew in each of the last twelve intervals of five seconds, and adds them up. This costs
+//! the workers nothing, because the control thread reads their counters. `admin` judges the sums.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,20 +11,20 @@ use crate::groups::{EndpointCounters, ListenerCounters, ReasonTotals, RouteCount
 use crate::reason::Reason;
 use crate::registry::Registry;
 
-/// Intervals that are kept of each series. Together with the one under way they span 60 to 65 seconds.
+/// Intervals that are kept of each series. Together with the current one they span 60 to 65 seconds.
 const INTERVALS: usize = 12;
-/// Intervals that make up the last seconds of listeners, routes and endpoints. Together with the one under way they span 5 to 10 seconds.
+/// Intervals that make up the last seconds of listeners, routes and endpoints. Together with the current one they span 5 to 10 seconds.
 const LATEST_INTERVALS: usize = 1;
-/// How long an interval is.
+/// The length of an interval.
 const INTERVAL_MS: u64 = 5_000;
 
-/// By how much the counters of each key grew in the last minute. Holds 48 bytes for each counter.
+/// How much the counters of each key grew in the last minute. Takes 48 bytes for each counter.
 #[derive(Debug)]
 pub struct Window<K, const N: usize> {
     series: BTreeMap<K, Growth<N>>,
-    /// When the last interval ended; `None`: none has.
+    /// When the last interval ended; `None` if none has.
     ended_ms: Option<u64>,
-    /// The place of the last interval that ended: `0 <= place < INTERVALS`.
+    /// The index of the last interval that ended: `0 <= place < INTERVALS`.
     place: usize,
 }
 
@@ -41,20 +42,20 @@ impl<K, const N: usize> Default for Window<K, N> {
 }
 
 impl<K: Ord, const N: usize> Window<K, N> {
-    /// Whether an interval has ended since [`Window::sample`] was called last.
+    /// Whether an interval has ended since the last call of [`Window::sample`].
     pub fn is_due(&self, now_ms: u64) -> bool {
         self.ended_ms.is_none_or(|ended_ms| now_ms.saturating_sub(ended_ms) >= INTERVAL_MS)
     }
 
-    /// Ends an interval if it is time. `counters` are all that there are; series that are not among them are forgotten.
+    /// Ends an interval if it is time to. `counters` must have all series; others are forgotten.
     pub fn sample(&mut self, now_ms: u64, counters: impl IntoIterator<Item = (K, [u64; N])>) {
         if !self.is_due(now_ms) {
             return;
         }
-        // The first sample is where counting begins: what was counted before is not of the last minute.
+        // Counting begins with the first sample: earlier counts are not from the last minute.
         let is_first = self.ended_ms.is_none();
         let elapsed = now_ms.saturating_sub(self.ended_ms.unwrap_or(now_ms)) / INTERVAL_MS;
-        // More than one where the control thread was held up: nothing is known of those in between.
+        // More than one if the control thread was delayed. Nothing is known about the intervals in between.
         let passed = usize::try_from(elapsed).unwrap_or(INTERVALS).clamp(1, INTERVALS);
         let mut before = std::mem::take(&mut self.series);
         for (key, now) in counters {
@@ -73,7 +74,7 @@ impl<K: Ord, const N: usize> Window<K, N> {
         self.ended_ms = Some(now_ms);
     }
 
-    /// How much the counters of a series, which stand at `now`, have grown in the last minute.
+    /// How much the counters of a series, which are now at `now`, have grown in the last minute.
     pub fn growth<Q: Ord + ?Sized>(&self, key: &Q, now: &[u64; N]) -> [u64; N]
     where
         K: std::borrow::Borrow<Q>,
@@ -81,7 +82,7 @@ impl<K: Ord, const N: usize> Window<K, N> {
         self.growth_in(INTERVALS, key, now)
     }
 
-    /// The same in the last 10 to 15 seconds: enough for a first packet to be sent again, twice.
+    /// How much they have grown in the last 5 to 10 seconds, which is enough for two retransmissions of a first packet.
     pub fn latest_growth<Q: Ord + ?Sized>(&self, key: &Q, now: &[u64; N]) -> [u64; N]
     where
         K: std::borrow::Borrow<Q>,
@@ -94,11 +95,11 @@ impl<K: Ord, const N: usize> Window<K, N> {
         K: std::borrow::Borrow<Q>,
     {
         let Some(growth) = self.series.get(key) else {
-            // Either it came after the last sample, or nothing has been sampled yet.
+            // Either it is newer than the last sample, or nothing has been sampled yet.
             return if self.ended_ms.is_some() { *now } else { [0; N] };
         };
         let mut sums = growth.since_seen(now);
-        // From the last one back.
+        // From the last one backwards.
         let latest = (0..intervals).map(|back| (self.place + INTERVALS - back) % INTERVALS);
         for interval in latest.filter_map(|place| growth.intervals.get(place)) {
             sums.iter_mut().zip(interval).for_each(|(sum, grown)| *sum += u64::from(*grown));
@@ -111,7 +112,7 @@ impl<const N: usize> Growth<N> {
     fn since_seen(&self, now: &[u64; N]) -> [u64; N] {
         let mut grown = *now;
         for (grown, seen) in grown.iter_mut().zip(self.seen) {
-            // One that is less than it was began anew, with a series of the same name.
+            // A counter that has decreased belongs to a new series with the same name.
             *grown = grown.checked_sub(seen).unwrap_or(*grown);
         }
         grown
@@ -133,8 +134,8 @@ pub struct Recent {
     endpoints: Window<(String, SocketAddr), OF_ENDPOINT>,
 }
 
-/// The same for each of the spans of time that are judged. What was served well before a fault would hide it for most of a minute where traffic has
-/// become less, so the last seconds are judged by themselves.
+/// A value for each of the judged spans of time. If traffic has decreased, successes before a fault would hide it for most of a minute, so
+/// the last seconds are judged separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spans<T> {
     /// The last minute.
@@ -143,14 +144,14 @@ pub struct Spans<T> {
     pub latest: T,
 }
 
-/// All counters of a [`Registry`] that are judged, as they stand now.
+/// The present values of all judged counters of a [`Registry`].
 struct Sums {
     listeners: Vec<(String, [u64; OF_LISTENER])>,
     routes: Vec<((String, String), [u64; OF_ROUTE])>,
     endpoints: Vec<((String, SocketAddr), [u64; OF_ENDPOINT])>,
 }
 
-/// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are there, too.
+/// What happened in a span of time, by the names under which it is counted. Series in which nothing happened are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// By the name of the listener.
@@ -161,52 +162,52 @@ pub struct Outcomes {
     pub endpoints: BTreeMap<(String, SocketAddr), EndpointOutcomes>,
 }
 
-/// Of a listener.
+/// The outcomes of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerOutcomes {
     /// Connections accepted.
     pub connections: u64,
     /// Requests, or TCP connections, that ended.
     pub requests: u64,
-    /// Connections that could not be accepted for want of descriptors or memory.
+    /// Connections that could not be accepted for lack of descriptors or memory.
     pub accept_failures: u64,
     /// What was refused, failed or closed.
     pub reasons: ReasonTotals,
 }
 
-/// Of a route.
+/// The outcomes of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteOutcomes {
     /// Responses.
     pub responses: u64,
-    /// Those with a status of 500 to 599.
+    /// Responses with a status of 500 to 599.
     pub errors: u64,
 }
 
-/// Of an endpoint.
+/// The outcomes of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointOutcomes {
     /// Requests, or TCP connections, sent to it.
     pub requests: u64,
-    /// No connection came about.
+    /// Failed connections.
     pub unreachable: u64,
-    /// It answered 500 to 599.
+    /// Responses with a status of 500 to 599.
     pub errors: u64,
-    /// It closed or reset the connection before the end of its answer, or its answer was malformed.
+    /// Connections that the endpoint closed or reset before the end of its response, and malformed responses.
     pub resets: u64,
-    /// It was silent for too long.
+    /// Timeouts.
     pub timeouts: u64,
 }
 
 impl EndpointOutcomes {
-    /// All that failed.
+    /// All failures.
     pub fn failures(&self) -> u64 {
         self.unreachable + self.errors + self.resets + self.timeouts
     }
 }
 
 impl Recent {
-    /// Ends an interval if it is time. To be called about once a second.
+    /// Ends an interval if it is time to. Call this about once a second.
     pub fn sample(&mut self, registry: &Registry, now_ms: u64) {
         if self.listeners.is_due(now_ms) {
             self.listeners.sample(now_ms, registry.sums(of_listener));
@@ -215,7 +216,7 @@ impl Recent {
         }
     }
 
-    /// What happened up to now.
+    /// What has happened up to now.
     pub fn outcomes(&self, registry: &Registry) -> Spans<Outcomes> {
         let sums = Sums {
             listeners: registry.sums(of_listener),
@@ -274,10 +275,10 @@ mod tests {
     #[test]
     fn a_minute_passes() {
         let mut window = Window::<&str, 1>::default();
-        // Counted before anyone looked.
+        // Counted before the first sample.
         window.sample(0, [("a", [100])]);
         assert_eq!(window.growth("a", &[103]), [3]);
-        // Not yet the end of an interval: nothing is taken.
+        // Not the end of an interval yet: nothing is sampled.
         window.sample(4 * SECOND, [("a", [105])]);
         assert_eq!(window.growth("a", &[107]), [7]);
         for interval in 1..=12 {
@@ -294,10 +295,10 @@ mod tests {
         let mut window = Window::<&str, 1>::default();
         window.sample(0, [("a", [0])]);
         window.sample(5 * SECOND, [("a", [4])]);
-        // Nine intervals at once: what came in them counts as of the last.
+        // Nine intervals at once: their counts belong to the last one.
         window.sample(50 * SECOND, [("a", [9])]);
         assert_eq!(window.growth("a", &[9]), [9]);
-        // Those of the first interval go first.
+        // The counts of the first interval are forgotten first.
         window.sample(65 * SECOND, [("a", [9])]);
         assert_eq!(window.growth("a", &[9]), [5]);
         window.sample(1_000 * SECOND, [("a", [9])]);
@@ -309,11 +310,11 @@ mod tests {
         let mut window = Window::<&str, 1>::default();
         assert_eq!(window.growth("a", &[5]), [0]);
         window.sample(0, []);
-        // It came after the last look: all of it is new.
+        // It appeared after the last sample, so all of it is new.
         assert_eq!(window.growth("a", &[5]), [5]);
         window.sample(5 * SECOND, [("a", [5])]);
         assert_eq!(window.growth("a", &[6]), [6]);
-        // Another series of the same name.
+        // Another series with the same name.
         window.sample(10 * SECOND, [("a", [2])]);
         assert_eq!(window.growth("a", &[2]), [7]);
         window.sample(15 * SECOND, []);

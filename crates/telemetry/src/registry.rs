@@ -1,7 +1,7 @@
 //! All counters of the process, found by name and summed over the workers.
 //!
-//! A worker asks for its counters when it takes a snapshot, or when a route is hit for the first time, and keeps them: the lock here is
-//! never on a request's way. Series of names that stay in the configuration stay, so that no counter goes backwards on a reload.
+//! A worker gets its counters when it takes a snapshot, or when a route is hit for the first time, and keeps them: no request takes the
+//! lock here. Series whose names stay in the configuration stay, so that no counter decreases on a reload.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,20 +17,21 @@ use crate::grpc::{METHODS_MAX, MethodKey, OTHER_METHODS};
 use crate::process;
 use crate::prometheus::{self, Sample};
 
-/// All counters of the process. Cloning gives another handle on the same ones.
+/// All counters of the process. A clone is another handle on the same ones.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     series: Arc<Mutex<Series>>,
 }
 
-/// Sums over the workers at one moment. A total is exact; totals among each other may be some requests apart, as the workers go on meanwhile.
+/// Sums over the workers at one moment. Each total is exact, but totals may differ from each other by some requests, because the workers
+/// continue meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// By the name of the listener.
     pub listeners: BTreeMap<String, ListenerTotals>,
-    /// By the names of listener and route. A route that was never hit is not there.
+    /// By the names of listener and route. A route that was never hit is missing.
     pub routes: BTreeMap<(String, String), RouteTotals>,
-    /// Methods of gRPC that were called.
+    /// The gRPC methods that were called.
     pub methods: BTreeMap<MethodKey, MethodTotals>,
     /// By the name of the cluster.
     pub clusters: BTreeMap<String, ClusterTotals>,
@@ -51,9 +52,9 @@ pub(crate) struct Series {
 #[derive(Debug)]
 pub(crate) struct Family<K, C>(BTreeMap<K, BTreeMap<usize, Arc<C>>>);
 
-/// Counters that are kept by name.
+/// A kind of counters that are kept by name.
 pub(crate) trait Kind: Sized {
-    /// What they are found by.
+    /// Their key.
     type Key: Clone;
 
     fn family(series: &Series) -> &Family<Self::Key, Self>;
@@ -78,18 +79,18 @@ kinds! {
 }
 
 impl Registry {
-    /// The counters of a listener for one worker; made when they are not there.
+    /// The counters of a listener for one worker; created if they do not exist.
     pub fn listener(&self, worker: usize, name: &str) -> Arc<ListenerCounters> {
         self.lock().listeners.counters(worker, name.to_owned())
     }
 
-    /// The counters of a route for one worker; made when they are not there, so ask at the first hit.
+    /// The counters of a route for one worker; created if they do not exist, so call this at the first hit.
     pub fn route(&self, worker: usize, listener: &str, route: &str) -> Arc<RouteCounters> {
         self.lock().routes.counters(worker, (listener.to_owned(), route.to_owned()))
     }
 
-    /// The counters of a method of gRPC for one worker; made when they are not there, so ask at the first call. Those of [`OTHER_METHODS`] once
-    /// [`METHODS_MAX`] methods of the service have their own. `service` has to come from the configuration.
+    /// The counters of a gRPC method for one worker; created if they do not exist, so call this at the first call. Once [`METHODS_MAX`]
+    /// methods of the service have their own counters, it returns those of [`OTHER_METHODS`]. `service` must come from the configuration.
     pub fn method(&self, worker: usize, listener: &str, service: &str, method: &str) -> Arc<MethodCounters> {
         let key = |method: &str| MethodKey {
             listener: listener.to_owned(),
@@ -105,20 +106,21 @@ impl Registry {
         series.methods.counters(worker, if has_own { wanted } else { key(OTHER_METHODS) })
     }
 
-    /// The counters of a cluster for one worker; made when they are not there.
+    /// The counters of a cluster for one worker; created if they do not exist.
     pub fn cluster(&self, worker: usize, name: &str) -> Arc<ClusterCounters> {
         self.lock().clusters.counters(worker, name.to_owned())
     }
 
-    /// The counters of an endpoint for one worker; made when they are not there.
+    /// The counters of an endpoint for one worker; created if they do not exist.
     pub fn endpoint(&self, worker: usize, cluster: &str, address: SocketAddr) -> Arc<EndpointCounters> {
         self.lock().endpoints.counters(worker, (cluster.to_owned(), address))
     }
 
     /// Forgets every series whose names are not in `snapshot`.
     ///
-    /// An address that a name of the configuration once had is forgotten when nobody holds its counters any more, so call this after each
-    /// change of resolved addresses, too, when the workers have taken it. Counters that a worker still holds go on counting unseen.
+    /// An address that a name of the configuration once had is forgotten when no worker holds its counters any more, so also call this
+    /// after each change of resolved addresses, when the workers have taken it. Counters that a worker still holds continue to count, but
+    /// are not shown.
     pub fn retain(&self, snapshot: &Snapshot) {
         let listeners: BTreeSet<&str> = snapshot.listeners.iter().map(|listener| listener.name.as_str()).collect();
         let routes: BTreeSet<(&str, &str)> =
@@ -141,7 +143,7 @@ impl Registry {
         });
     }
 
-    /// Everything, summed over the workers.
+    /// All counters, summed over the workers.
     pub fn totals(&self) -> Totals {
         let series = self.lock();
         Totals {
@@ -153,7 +155,7 @@ impl Registry {
         }
     }
 
-    /// The counters of one kind, each with its key, as `add` sums them up over the workers.
+    /// The counters of one kind with their keys, summed over the workers by `add`.
     pub(crate) fn sums<F: Kind, const N: usize>(&self, add: impl Fn(&F, &mut [u64; N])) -> Vec<(F::Key, [u64; N])> {
         let series = self.lock();
         let sum = |(key, workers): (&F::Key, &BTreeMap<usize, Arc<F>>)| {
@@ -164,8 +166,8 @@ impl Registry {
         F::family(&series).0.iter().map(sum).collect()
     }
 
-    /// Everything as Prometheus text (format 0.0.4): the totals, the process (from `/proc/self`), and what the caller adds. Samples of one
-    /// name must stand next to each other.
+    /// All counters as Prometheus text (format 0.0.4): the totals, the process (from `/proc/self`), and the caller's samples. Samples with
+    /// the same name must be adjacent.
     pub fn render(&self, extra: &[Sample]) -> String {
         let mut samples = process::samples();
         samples.extend_from_slice(extra);
@@ -173,12 +175,12 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Series> {
-        // Nothing in here is left half done by a panic.
+        // A panic leaves nothing half done in here.
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Each with the name of its listener.
+/// All routes, each with the name of its listener.
 fn routes(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &Route)> {
     snapshot.listeners.iter().flat_map(|listener| {
         let routes = match &listener.protocol {
@@ -211,7 +213,7 @@ impl<K: Ord + Clone, C: Summed> Family<K, C> {
     }
 }
 
-// Derived, it would ask the counters' keys for a default.
+// Written by hand, because a derived impl would require a default of the keys.
 impl<K, C> Default for Family<K, C> {
     fn default() -> Self {
         Self(BTreeMap::new())

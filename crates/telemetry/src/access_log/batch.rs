@@ -1,5 +1,5 @@
-//! Records packed for the way to the writer: texts in one arena, the rest in entries of fixed size. A batch that comes back empty keeps its
-//! memory, so that a worker in steady state allocates nothing.
+//! Records packed for the writer: texts in one arena, the rest in entries of fixed size. A batch that comes back empty keeps its memory, so
+//! a worker in steady state allocates nothing.
 
 use super::{HttpRecord, Record};
 
@@ -7,7 +7,7 @@ use super::{HttpRecord, Record};
 pub(super) const BATCH_RECORDS_MAX: usize = 1024;
 /// Bytes of the texts of a batch.
 const BATCH_BYTES_MAX: usize = 128 * 1024;
-/// A longer text is cut, and ends in `...`: a head may have 32 KiB, and a batch must have room for any record.
+/// A longer text is cut and ends with `...`: a head may have 32 KiB, and a batch must have room for any record.
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 const CUT_MARK: &[u8] = b"...";
 
@@ -16,7 +16,7 @@ const TEXTS: usize = 6;
 
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The texts of all records one after the other. `bytes.len() <= BATCH_BYTES_MAX`.
+    /// The texts of all records, one after the other. `bytes.len() <= BATCH_BYTES_MAX`.
     bytes: Vec<u8>,
     /// `entries.len() <= BATCH_RECORDS_MAX`.
     entries: Vec<BatchedRecord>,
@@ -38,7 +38,7 @@ impl Batch {
         self.entries.len()
     }
 
-    /// Whether a record of any size may not find room.
+    /// Whether there may be no room for another record.
     pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= BATCH_RECORDS_MAX
             || self.bytes.len() > BATCH_BYTES_MAX - TEXTS * (TEXT_BYTES_MAX + CUT_MARK.len())
@@ -74,7 +74,7 @@ impl Batch {
         (self.bytes.len() - before) as u16
     }
 
-    /// The records as they were pushed, but for texts that were cut.
+    /// The records as they were pushed, except for texts that were cut.
     pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
         let mut rest = self.bytes.as_slice();
         self.entries.iter().map(move |entry| {
@@ -91,7 +91,7 @@ fn take<'a>(rest: &mut &'a [u8], length: u16) -> &'a [u8] {
     taken
 }
 
-/// A name from the configuration. It went in as a `str`; only a cut may have gone through a character.
+/// A name from the configuration. It was a `str`, and only a cut may have split a character.
 fn text(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,

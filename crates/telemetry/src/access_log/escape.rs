@@ -1,13 +1,13 @@
-//! Texts of strangers, made fit for one field of one line.
+//! Makes untrusted text fit for one field of one line.
 
 use std::io::Write;
 
-/// Bare where it is of letters, digits and harmless signs alone; else in quotes, escaped. Nothing: `-`.
+/// Without quotes if it consists only of letters, digits and harmless signs; otherwise quoted and escaped. Empty text becomes `-`.
 pub(super) fn value(out: &mut Vec<u8>, text: &[u8]) {
     let bare = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'=');
     match text {
         b"" => out.push(b'-'),
-        // So that it is not taken for nothing.
+        // Quoted, so that it is not taken for the empty text.
         b"-" => out.extend_from_slice(b"\"-\""),
         text if text.iter().all(bare) => out.extend_from_slice(text),
         text => {
@@ -18,8 +18,8 @@ pub(super) fn value(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// The inside of quotes in the text format: `"` and `\` after a `\`, bytes that are not UTF-8 as `\xff`, characters that are not to be seen
-/// or that move others as `\u{202e}`.
+/// The inside of quotes in the text format: `"` and `\` after a `\`, bytes that are not UTF-8 as `\xff`, and characters that are invisible
+/// or move others as `\u{202e}`.
 pub(super) fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     each(text, |part| match part {
         Part::Char(c @ ('"' | '\\')) => out.extend_from_slice(&[b'\\', c as u8]),
@@ -30,12 +30,12 @@ pub(super) fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     });
 }
 
-/// A string of JSON (RFC 8259 section 7) with its quotes. A byte that is not UTF-8 becomes the four characters `\xff`.
+/// A JSON string (RFC 8259 section 7) with its quotes. A byte that is not UTF-8 becomes the four characters `\xff`.
 pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     each(text, |part| match part {
         Part::Char(c @ ('"' | '\\')) => out.extend_from_slice(&[b'\\', c as u8]),
-        // All that is hidden lies below U+10000: one escape, never a pair of surrogates.
+        // All hidden characters are below U+10000, so one escape is enough, without surrogates.
         Part::Char(c) if hidden(c) => put(out, format_args!("\\u{:04x}", u32::from(c))),
         Part::Char(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         Part::Byte(byte) => put(out, format_args!("\\\\x{byte:02x}")),
@@ -55,7 +55,8 @@ fn each(text: &[u8], mut part: impl FnMut(Part)) {
     }
 }
 
-/// Controls (C0, DEL, C1), what some readers take for the end of a line, and what changes the direction of the text around it (CVE-2021-42574).
+/// Controls (C0, DEL, C1), characters that some readers take for the end of a line, and those that change the direction of the text around
+/// them (CVE-2021-42574).
 fn hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

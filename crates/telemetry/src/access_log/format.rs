@@ -1,4 +1,4 @@
-//! Records as lines, text or JSON. The fields and their order are what operators' scripts rely on.
+//! Records as lines, text or JSON. Operators' scripts rely on the fields and their order.
 
 use std::fmt::{self, Display, Formatter};
 use std::io::Write;
@@ -9,7 +9,7 @@ use model::AccessLogFormat;
 use super::escape;
 use super::{HttpRecord, Record};
 
-/// Appends the line of a record, its line feed included.
+/// Appends the line of a record, including its line feed.
 pub(super) fn line(out: &mut Vec<u8>, format: AccessLogFormat, record: &Record<'_>) {
     match format {
         AccessLogFormat::Text => text(out, record),
@@ -107,7 +107,7 @@ fn null(value: Option<impl Display>) -> Or<impl Display> {
     Or(value, "null")
 }
 
-/// A value, or a word for that there is none.
+/// A value, or a word for its absence.
 struct Or<T>(Option<T>, &'static str);
 
 impl<T: Display> Display for Or<T> {
@@ -119,7 +119,7 @@ impl<T: Display> Display for Or<T> {
     }
 }
 
-/// An address, without its port where that is not known.
+/// An address, without its port if that is unknown.
 struct Client(SocketAddr);
 
 impl Display for Client {
@@ -140,7 +140,7 @@ impl Display for Millis {
     }
 }
 
-/// Milliseconds since 1970, written as RFC 3339 has it, in UTC.
+/// Milliseconds since 1970, written in RFC 3339, in UTC.
 struct Timestamp(u64);
 
 impl Display for Timestamp {
@@ -153,10 +153,10 @@ impl Display for Timestamp {
     }
 }
 
-/// Year, month and day of a day since 1970-01-01. After Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days:
-/// years begin in March, so that the odd day is the last of its year.
+/// The year, month and day of a day since 1970-01-01. After Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days:
+/// years begin in March, so that the leap day is the last of its year.
 fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468; // From 0000-03-01 on.
+    let days = days + 719_468; // Counted from 0000-03-01.
     let (era, day_of_era) = (days / 146_097, days % 146_097); // 400 years.
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);

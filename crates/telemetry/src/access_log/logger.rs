@@ -8,16 +8,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use super::batch::Batch;
 use super::{BATCHES_MAX, Message, Record, Shared};
 
-/// A worker's way to the log. It never blocks. Dropping it flushes.
+/// A worker's handle on the log. It never blocks. Dropping it flushes.
 #[derive(Debug)]
 pub struct Logger {
     current: Batch,
     queue: SyncSender<Message>,
     shared: Arc<Shared>,
-    /// Emptied batches from the writer. As long as there are batches, so that the writer never waits for us.
+    /// The channel for emptied batches. It has room for all batches, so that the writer never waits for us.
     home: SyncSender<Batch>,
     emptied: Receiver<Batch>,
-    /// Batches made, `current` among them: `1 <= made <= BATCHES_MAX`.
+    /// Batches that exist, including `current`: `1 <= made <= BATCHES_MAX`.
     made: usize,
 }
 
@@ -27,7 +27,7 @@ impl Logger {
         Self { current: Batch::default(), queue, shared, home, emptied, made: 1 }
     }
 
-    /// Copies a record. When that fills the batch and the writer is behind, the batch is dropped and counted.
+    /// Copies a record. If that fills the batch and the writer is behind, the batch is dropped and counted.
     pub fn push(&mut self, record: &Record<'_>) {
         self.current.push(record);
         if self.current.is_full() && !self.hand_over() {
@@ -36,8 +36,8 @@ impl Logger {
         }
     }
 
-    /// Hands over what is there; when the writer is behind it stays, and grows on. To be called a few times a second, so that a quiet
-    /// listener's lines appear, too.
+    /// Hands over the current batch. If the writer is behind, the batch stays and grows. Call this a few times a second, so that the lines
+    /// of a quiet listener appear, too.
     pub fn flush(&mut self) {
         if self.current.len() > 0 {
             self.hand_over();
@@ -45,7 +45,7 @@ impl Logger {
     }
 
     fn hand_over(&mut self) -> bool {
-        // First the one that takes its place: with none there is no handing over.
+        // Get the replacement first: without one, the batch cannot be handed over.
         let Some(next) = self.next() else { return false };
         let full = mem::replace(&mut self.current, next);
         match self.queue.try_send(Message::Batch(full, self.home.clone())) {
@@ -77,7 +77,7 @@ impl Logger {
 impl Drop for Logger {
     fn drop(&mut self) {
         self.flush();
-        // What is left found the writer behind for the last time.
+        // The remaining records can no longer be written.
         self.shared.dropped.fetch_add(self.current.len() as u64, Relaxed);
     }
 }

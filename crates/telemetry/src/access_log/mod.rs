@@ -1,7 +1,7 @@
-//! One line for each request or TCP connection, formatted and written off the workers' way.
+//! One line for each request or TCP connection, formatted and written without delaying the workers.
 //!
-//! A worker copies what it knows into a batch ([`Logger`]), and hands over full batches; one thread formats and writes them. A worker never
-//! waits: when the writer is so far behind that a worker has [`BATCHES_MAX`] batches under way, the next full one is dropped and counted.
+//! A worker copies its data into a batch ([`Logger`]) and hands over full batches; one thread formats and writes them. A worker never
+//! waits: if the writer is so far behind that a worker has [`BATCHES_MAX`] batches in use, the next full one is dropped and counted.
 
 mod batch;
 mod escape;
@@ -24,107 +24,108 @@ use crate::reason::Reason;
 use batch::Batch;
 use writer::Writer;
 
-/// Batches of one worker: one that is filled, and those that wait for the writer. With the 1,024 records of a batch, a worker at 80,000
-/// requests a second survives a disk that hangs for 200 ms, and 4 MiB are the most that it costs.
+/// Batches of one worker: the one being filled, and those that wait for the writer. With the 1,024 records of a batch, a worker at 80,000
+/// requests a second survives a disk that hangs for 200 ms, and this costs 4 MiB at most.
 const BATCHES_MAX: usize = 16;
 /// Batches of all workers that wait for the writer.
 const QUEUE_BATCHES_MAX: usize = 1024;
-/// The longest that dropping an [`AccessLog`] waits for the last lines: a reader of our standard output that has stopped must not keep us
-/// from ending.
+/// How long dropping an [`AccessLog`] waits for the last lines: if the reader of our standard output has stopped, the process must still
+/// end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// When it began, milliseconds since 1970.
+    /// The beginning of the request, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Who connected, or who that was by the PROXY protocol. Port 0: the port is not known, and not written.
+    /// The client's address, or the one in the PROXY protocol header. Port 0 means that the port is unknown and not written.
     pub client: SocketAddr,
     /// The listener's name.
     pub listener: &'a str,
-    /// What only a request has; `None`: it was a TCP connection.
+    /// The HTTP fields; `None` for a TCP connection.
     pub http: Option<HttpRecord<'a>>,
-    /// Bytes from the client: the request with its head, or all of the connection's.
+    /// Bytes from the client: the request with its head, or everything on the connection.
     pub bytes_in: u64,
     /// Bytes to the client.
     pub bytes_out: u64,
-    /// The cluster's name; empty: none was chosen.
+    /// The cluster's name; empty if none was chosen.
     pub cluster: &'a str,
-    /// The last one tried; `None`: none was.
+    /// The last endpoint that was tried; `None` if none was.
     pub endpoint: Option<SocketAddr>,
-    /// From the first byte of the request, or the accept of the TCP connection, to the last byte of the answer; microseconds.
+    /// From the first byte of the request, or the accept of the TCP connection, to the last byte of the response; in microseconds.
     pub total_us: u64,
-    /// Endpoints tried.
+    /// The number of endpoints that were tried.
     pub attempts: u32,
-    /// What went wrong, if anything did.
+    /// The reason of a failure.
     pub reason: Option<Reason>,
 }
 
-/// What only a request has. Texts are as the client sent them, whatever they hold; empty ones were not understood or not there.
+/// The HTTP fields of a record. Texts are as the client sent them, whatever they contain. Empty ones were missing or could not be
+/// understood.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRecord<'a> {
     /// `GET`.
     pub method: &'a [u8],
     /// The request target.
     pub target: &'a [u8],
-    /// The version of HTTP that the client spoke: `1.0`, `1.1` or `2`.
+    /// The HTTP version of the client: `1.0`, `1.1` or `2`.
     pub version: &'static str,
     /// The Host.
     pub host: &'a [u8],
-    /// The code that a call of gRPC ended with; `None`: the request was none.
+    /// The status code of a gRPC call; `None` if the request was not one.
     pub grpc_status: Option<u8>,
-    /// Of the final response; 0: the connection was closed without one.
+    /// The status of the final response; 0 if the connection was closed without one.
     pub status: u16,
-    /// The route's name; empty: none matched.
+    /// The route's name; empty if none matched.
     pub route: &'a str,
     /// The time that Steelyard itself took, microseconds.
     pub added_us: u64,
-    /// The time until the endpoint's response head was there, microseconds; `None`: it never was.
+    /// The time until the head of the endpoint's response arrived, in microseconds; `None` if it never did.
     pub upstream_us: Option<u64>,
 }
 
 /// The access log: its file and the thread that writes it.
 ///
-/// The thread ends when this and all loggers are gone and their lines are written. Dropping this waits for that, but not long, so drop the
-/// loggers first, or let the workers take others.
+/// The thread ends when this and all loggers are gone and their lines are written. Dropping this waits for that, but not for long, so drop
+/// the loggers first, or give the workers others.
 #[derive(Debug)]
 pub struct AccessLog {
-    // Dropped in this order: our end of the queue must be closed before the writer's end is waited for.
+    // Dropped in this order: our end of the queue must be closed before waiting for the writer.
     queue: SyncSender<Message>,
     shared: Arc<Shared>,
     _ended: Ended,
 }
 
 /// Closed when the writer has ended; nothing is ever sent. Dropping it waits for that.
-// In a mutex that is never contended: a bare receiver would keep the log from being shared.
+// In a mutex without contention, because a bare receiver would keep the log from being shared.
 #[derive(Debug)]
 struct Ended(Mutex<Receiver<()>>);
 
-/// What goes to the writer.
+/// A message to the writer.
 #[derive(Debug)]
 enum Message {
-    /// Records, and where to send the emptied batch.
+    /// Records, and the channel for the emptied batch.
     Batch(Batch, SyncSender<Batch>),
-    /// Look at the flag of [`Shared`].
+    /// Check the flag of [`Shared`].
     Wake,
 }
 
-/// What the loggers, the writer and the handle know together.
+/// The state that the loggers, the writer and the handle share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The file is to be opened again.
+    /// The file must be opened again.
     reopen: AtomicBool,
-    /// Records that no line was written for since the writer was behind.
+    /// Records that were dropped because the writer was behind.
     dropped: AtomicU64,
     /// Records whose line could not be written.
     failed: AtomicU64,
 }
 
 impl AccessLog {
-    /// Opens the file (made with mode 640 where it is not there, appended to where it is) and starts the thread that writes it.
+    /// Opens the file (it is created with mode 640, or appended to if it exists) and starts the thread that writes it.
     ///
     /// # Errors
-    /// The file cannot be opened, or no thread be started.
+    /// If the file cannot be opened, or the thread cannot be started.
     pub fn start(config: &model::AccessLog) -> io::Result<Self> {
         let sink = writer::open(config.path.as_deref())?;
         Self::with_sink(config, sink)
@@ -142,19 +143,19 @@ impl AccessLog {
         Ok(Self { queue, shared, _ended: Ended(Mutex::new(ended)) })
     }
 
-    /// A worker's way to the log.
+    /// A worker's handle on the log.
     pub fn logger(&self) -> Logger {
         Logger::new(self.queue.clone(), Arc::clone(&self.shared))
     }
 
-    /// Opens the file again by its path, after it was moved away. Where that fails, the old file goes on and the log says why.
+    /// Opens the file again by its path, after it was moved away. If that fails, the old file is used further and the log says why.
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Release);
         // A full queue wakes the writer as well.
         let _ = self.queue.try_send(Message::Wake);
     }
 
-    /// What was lost, for [`crate::Registry::render`].
+    /// The numbers of lost records, for [`crate::Registry::render`].
     pub fn samples(&self) -> Vec<Sample> {
         let counter = |name, help, count: &AtomicU64| Sample {
             name,

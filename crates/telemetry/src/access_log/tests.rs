@@ -1,4 +1,4 @@
-//! The log as a whole: what goes in, what stands in the file, and what is counted when it cannot.
+//! Tests of the whole log: what goes in, what is in the file, and what is counted if it cannot be written.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file that writes when it may.
+/// A file that can be made to block.
 #[derive(Clone, Default)]
 struct Gated(Arc<(Mutex<Gate>, Condvar)>);
 
@@ -45,7 +45,7 @@ fn start(format: AccessLogFormat, sink: &Gated) -> AccessLog {
     AccessLog::with_sink(&model::AccessLog { path: None, format }, Box::new(sink.clone())).unwrap()
 }
 
-/// Waits until all is written, however long that takes. The loggers must be gone.
+/// Waits until everything is written, however long that takes. The loggers must be gone.
 fn finish(log: AccessLog) -> Arc<Shared> {
     let AccessLog { queue, shared, _ended: ended } = log;
     drop(queue);
@@ -203,7 +203,7 @@ fn records_of_several_loggers_arrive_whole_and_in_their_order() {
             scope.spawn(move || {
                 for bytes_in in 0..3_000 {
                     logger.push(&Record { listener, bytes_in, ..request() });
-                    // Now and then, as the timer of a worker does; it also keeps the writer's queue from being the limit.
+                    // Now and then, as a worker's timer does; this also keeps the writer's queue from being the limit.
                     if bytes_in % 100 == 0 {
                         logger.flush();
                     }
@@ -234,9 +234,9 @@ fn what_a_stalled_writer_leaves_is_dropped_and_counted() {
     for _ in 0..(BATCHES_MAX + 4) * RECORDS {
         logger.push(&request());
     }
-    // All batches but the one that is being filled are under way; that one was filled five times.
+    // All batches except the current one are in use; that one was filled five times.
     assert_eq!(log.shared.dropped.load(Relaxed), 5 * RECORDS as u64);
-    // Half a batch stays where it is, since it may still find room.
+    // Half a batch stays, because there may still be room for it.
     logger.push(&connection());
     logger.flush();
     assert_eq!(log.shared.dropped.load(Relaxed), 5 * RECORDS as u64);
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// Read as a careful script would: words by spaces, but for those in quotes. The fields are those that were written, and no others.
+    /// Read as a careful script would: words separated by spaces, except within quotes. The fields must be exactly those that were written.
     #[test]
     fn text_has_the_same_fields_whatever_it_holds(host in prop::collection::vec(any::<u8>(), 0..40), target in ".*") {
         let http = HttpRecord { host: &host, target: target.as_bytes(), ..request().http.unwrap() };

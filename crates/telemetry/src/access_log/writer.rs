@@ -10,10 +10,10 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use super::{Message, Shared, format};
 
-/// Lines are collected up to this many bytes before they are written.
+/// Lines are collected up to this number of bytes before they are written.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Where the lines go. Closed to others: they hold who asked for what.
+/// Opens the target of the lines. Other users may not read it, because it shows which client requested what.
 pub(super) fn open(path: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
     match path {
         Some(path) => Ok(Box::new(OpenOptions::new().append(true).create(true).mode(0o640).open(path)?)),
@@ -25,12 +25,12 @@ pub(super) struct Writer {
     config: model::AccessLog,
     sink: Box<dyn Write + Send>,
     shared: Arc<Shared>,
-    /// Lines that wait to be written, and how many.
+    /// Lines that wait to be written, and their number.
     lines: Vec<u8>,
     count: u64,
-    /// The last write failed within a line: what follows must begin on a new one.
+    /// The last write failed within a line, so the next one must begin on a new line.
     line_is_open: bool,
-    /// It was said that writing fails.
+    /// Whether a warning about failed writes was logged.
     failure_told: bool,
 }
 
@@ -39,14 +39,14 @@ impl Writer {
         Self { config, sink, shared, lines: Vec::new(), count: 0, line_is_open: false, failure_told: false }
     }
 
-    /// Until nobody is left who could send, and all is written.
+    /// Runs until all senders are gone and everything is written.
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
         loop {
             let message = match messages.try_recv() {
                 Ok(message) => message,
                 Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => {
-                    // Nothing waits: what is collected need not wait for more.
+                    // Nothing is waiting, so the collected lines need not wait for more.
                     self.write();
                     let Ok(message) = messages.recv() else { break };
                     message
@@ -70,7 +70,7 @@ impl Writer {
             self.write();
         }
         batch.clear();
-        // The logger may be gone; its batch goes after it.
+        // The logger may be gone; then its batch is dropped.
         let _ = home.try_send(batch);
     }
 
@@ -79,10 +79,11 @@ impl Writer {
             return;
         }
         if let Err(error) = self.write_lines() {
-            // One that was written in part counts as failed with the rest: who can tell how far it came.
+            // A line that was written in part counts as failed, like the rest, because it is not known how far the
+            // write got.
             self.shared.failed.fetch_add(self.count, Relaxed);
             if !self.failure_told {
-                tracing::warn!("the access log cannot be written: {error}; records are lost until it can");
+                tracing::warn!("cannot write the access log: {error}; records are lost until it can be written again");
             }
             self.failure_told = true;
         } else {
@@ -92,7 +93,7 @@ impl Writer {
         self.count = 0;
     }
 
-    /// All lines or an error, and then the rest of the last one is not written any more.
+    /// Writes all lines, or fails; then the rest of the last line is not written any more.
     fn write_lines(&mut self) -> io::Result<()> {
         if self.line_is_open {
             self.sink.write_all(b"\n")?;
@@ -115,7 +116,7 @@ impl Writer {
     }
 
     fn reopen(&mut self) {
-        // What was logged before goes to the old file.
+        // Earlier records go to the old file.
         self.write();
         match open(self.config.path.as_deref()) {
             Ok(sink) => {
@@ -124,7 +125,7 @@ impl Writer {
             }
             Err(error) => {
                 let path = self.config.path.as_deref().unwrap_or(Path::new("-")).display();
-                tracing::warn!("the access log {path} cannot be opened again: {error}; lines go to the file of before");
+                tracing::warn!("cannot reopen the access log {path}: {error}; lines still go to the old file");
             }
         }
     }
@@ -185,7 +186,7 @@ mod tests {
         fs::rename(&path, &moved).unwrap();
         reopen(&mut writer);
         writer.take(message("two", &home));
-        // The folder is gone for a while: the file of before goes on.
+        // The directory is gone for a while: the old file is used further.
         fs::rename(&folder.0, folder.0.with_extension("away")).unwrap();
         reopen(&mut writer);
         fs::rename(folder.0.with_extension("away"), &folder.0).unwrap();
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(shared.failed.load(Relaxed), 0);
     }
 
-    /// A disk that has room for so many bytes.
+    /// A disk with room for this many bytes.
     #[derive(Clone, Default)]
     struct Disk(Arc<Mutex<(usize, Vec<u8>)>>);
 
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(shared.failed.load(Relaxed), 2);
     }
 
-    /// A folder of this test's own, gone with it.
+    /// A directory for this test, removed with this value.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,4 +1,4 @@
-//! Names that come and go, sums over workers, and the page as a scraper reads it.
+//! Names that appear and disappear, sums over workers, and the page as a scraper reads it.
 
 use std::collections::BTreeMap;
 
@@ -190,9 +190,9 @@ fn the_page_reads_back() {
     page.assert_well_formed();
 }
 
-/// Prometheus text, read as strictly as the format's page has it.
+/// Prometheus text, read as strictly as the description of the format.
 struct Page {
-    /// Name to type.
+    /// The type of each name.
     types: BTreeMap<String, String>,
     samples: Vec<Line>,
 }
@@ -226,7 +226,7 @@ impl Page {
         self.samples.iter().find(|line| line.name == name && same(&line.labels)).map(|line| line.value)
     }
 
-    /// Every sample has a type and no twin, and the buckets of a histogram only grow.
+    /// Every sample has a type and is unique, and the buckets of a histogram only grow.
     fn assert_well_formed(&self) {
         let word = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         for (place, line @ Line { name, labels, .. }) in self.samples.iter().enumerate() {
@@ -266,7 +266,7 @@ fn sample(line: &str) -> Line {
     Line { name: name.to_owned(), labels, value: rest.strip_prefix(' ').unwrap().parse().unwrap() }
 }
 
-/// The text up to the closing quote, and what comes after that.
+/// Returns the text up to the closing quote, and the rest.
 fn unescape(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = text.char_indices();
