@@ -1,5 +1,5 @@
-//! Sleeps that end within some tens of µs of their time. The runtime's own end at the next whole ms, which would turn an origin that takes
-//! 10 ms into one that takes up to 11.
+//! Sleeps that end within some tens of µs of their time. The runtime's own sleeps end at the next whole ms, which would turn an origin that
+//! takes 10 ms into one that takes up to 11.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use tokio::io::unix::AsyncFd;
 
-/// A timer of the kernel's.
+/// A timer of the kernel.
 pub(crate) struct KernelTimer(AsyncFd<OwnedFd>);
 
 impl KernelTimer {
-    /// One that is not set yet.
+    /// A timer that is not set yet.
     #[expect(
         deprecated,
         reason = "its successor is unsafe, for types whose descriptor may change; that of an OwnedFd does not"
@@ -27,8 +27,8 @@ impl KernelTimer {
         Ok(Self(AsyncFd::new(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?)?))
     }
 
-    /// Fires once, at `at` instead of whenever it was set for before. Never early: the wait is counted from a moment later than the clock
-    /// was read.
+    /// Fires once, at `at`, and replaces an earlier setting. It never fires early, because the wait begins a moment after the clock was
+    /// read.
     pub(crate) fn set(&self, at: Instant) -> io::Result<()> {
         // Zero would disarm it.
         let wait = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
@@ -39,10 +39,10 @@ impl KernelTimer {
         Ok(())
     }
 
-    /// Waits until it fires. It may have done so for what it was set for before.
+    /// Waits until it fires. That may have been for an earlier setting.
     pub(crate) async fn fired(&self) -> io::Result<()> {
-        // Registered edge-triggered, and each expiration is an edge: the count need not be read, which saves a system call. (A periodic
-        // timer must be read, for it is the read that arms it again.)
+        // It is registered edge-triggered, and each expiration is an edge: the count need not be read, which saves a system call. (A
+        // periodic timer must be read, because the read arms it again.)
         self.0.readable().await?.clear_ready();
         Ok(())
     }
@@ -61,7 +61,7 @@ struct Inner {
 #[derive(Default)]
 struct Sleepers {
     heap: BinaryHeap<Reverse<Sleeper>>,
-    /// For sleepers of the same time, and to tell them apart.
+    /// Distinguishes sleepers with the same time.
     next_number: u64,
 }
 
@@ -92,12 +92,12 @@ impl Ord for Sleeper {
 }
 
 impl Alarms {
-    /// For the calling thread's runtime, which wakes the sleepers from now on.
+    /// Starts it for the calling thread's runtime, which wakes the sleepers from now on.
     pub(crate) fn start() -> io::Result<Self> {
         let alarms = Self(Arc::new(Inner { timer: KernelTimer::new()?, sleepers: Mutex::default() }));
         let waking = alarms.clone();
         tokio::spawn(async move {
-            // Only a runtime that is gone makes it fail, and its tasks go with it.
+            // This only fails if the runtime is gone, and then its tasks are too.
             while waking.0.timer.fired().await.is_ok() {
                 waking.wake_due();
             }
@@ -107,7 +107,7 @@ impl Alarms {
 
     /// Returns at `until`, and not before.
     ///
-    /// One that is dropped leaves its place in the queue to its time, and wakes nobody then.
+    /// A dropped sleep keeps its place in the queue until its time, and then wakes nothing.
     pub(crate) async fn sleep_until(&self, until: Instant) {
         let mut is_queued = false;
         poll_fn(|context| {
@@ -148,7 +148,7 @@ impl Alarms {
     }
 
     fn set(&self, until: Instant) {
-        // The kernel refuses only times that are none.
+        // The kernel only refuses invalid times.
         let _ = self.0.timer.set(until);
     }
 
@@ -165,7 +165,7 @@ mod tests {
     fn sleepers_wake_in_the_order_of_their_times_and_not_before() {
         crate::host::runtime().unwrap().block_on(async {
             let alarms = Alarms::start().unwrap();
-            // So far off that all of them sleep before the first is due, however busy the host.
+            // So far in the future that all of them sleep before the first is due, however busy the host is.
             let start = Instant::now();
             let woken = Arc::new(Mutex::new(Vec::new()));
             let tasks: Vec<_> = [130, 100, 115, 100, 0]

@@ -1,8 +1,8 @@
 //! CPU time and memory by component, from control groups.
 //!
-//! Job: a group for each component (load, origins, each balancer), in whichever version of cgroups this host has; CPU time to the
-//! microsecond, whatever processes and threads came and went; the most memory ever held. Where no group can be made, as without root,
-//! processes are counted one by one. Non-job: limits. A quota would show as latency; CPUs are given by affinity instead.
+//! There is a group for each component (load, origins, each balancer), in whichever version of cgroups this host has. It counts CPU time to
+//! the microsecond, whichever processes and threads come and go, and the peak of memory. If no group can be made, for example without root,
+//! processes are counted one by one. Groups set no limits: a quota would show as latency, so CPUs are assigned by affinity instead.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::procfs;
 use crate::record::Cgroups;
 use crate::topology::PREFIX;
 
-/// Where hierarchies are mounted, and what each counts.
+/// The mount points of the hierarchies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Mounts {
     /// Version 1, `cpuacct`.
@@ -51,7 +51,7 @@ impl Mounts {
     }
 }
 
-/// Every hierarchy that a lab may have made groups in.
+/// Every hierarchy in which a lab may have made groups.
 pub(crate) fn mounts() -> Vec<PathBuf> {
     let Mounts { cpuacct, memory, unified } = Mounts::of_this_host();
     [cpuacct, memory, unified].into_iter().flatten().collect()
@@ -63,7 +63,7 @@ pub(crate) fn processes(directory: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// The groups of one lab; gone when dropped, with the processes in them.
+/// The groups of one lab. Dropping this removes them, with the processes in them.
 #[derive(Debug)]
 pub struct Accounts {
     kind: Cgroups,
@@ -72,7 +72,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Makes the group that all components' groups are in. Where that is refused, there is none, and processes are counted.
+    /// Makes the parent group of all components' groups. If that is refused, there are no groups, and processes are counted.
     #[must_use]
     pub fn new(tag: &str) -> Self {
         Self::within(&Mounts::of_this_host(), tag)
@@ -87,7 +87,7 @@ impl Accounts {
         let (cpuacct, memory) = (make(&mounts.cpuacct), make(&mounts.memory));
         let unified = if cpuacct.is_some() && memory.is_some() { None } else { make(&mounts.unified) };
         if let (Some(mount), Some(directory)) = (&mounts.unified, &unified) {
-            // CPU time is counted without being asked for; memory is not. Refused where version 1 has the controller.
+            // CPU time is counted by default, but memory is not. The kernel refuses this if version 1 has the controller.
             let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
             let _ = fs::write(directory.join("cgroup.subtree_control"), "+memory");
         }
@@ -100,7 +100,7 @@ impl Accounts {
         Self { kind, cpu: cpuacct.or_else(|| unified.clone()), memory: memory.or(unified) }
     }
 
-    /// Which version counts.
+    /// The version that counts.
     #[must_use]
     pub fn kind(&self) -> Cgroups {
         self.kind
@@ -109,7 +109,7 @@ impl Accounts {
     /// Makes a component's group.
     ///
     /// # Errors
-    /// What the host says.
+    /// The host's error.
     pub fn group(&self, name: &str) -> io::Result<Group> {
         let make = |parent: &Option<PathBuf>| -> io::Result<Option<PathBuf>> {
             let Some(directory) = parent.as_ref().map(|parent| parent.join(name)) else { return Ok(None) };
@@ -125,23 +125,23 @@ impl Accounts {
 impl Drop for Accounts {
     fn drop(&mut self) {
         for directory in [self.cpu.take(), self.memory.take()].into_iter().flatten() {
-            // What stays behind is found by the next run.
+            // The next run finds what stays behind.
             let _ = remove_cgroup(&directory);
         }
     }
 }
 
-/// A component's group, or, where there are none, the processes that were said to belong to it.
+/// A component's group, or without groups, the processes that were added to it.
 #[derive(Debug, Default)]
 pub struct Group {
     cpu: Option<PathBuf>,
     memory: Option<PathBuf>,
-    /// Without a group: CPU time of each process as it was last seen, so that of those that ended is not lost.
+    /// Without a group: the last known CPU time of each process, so that the time of ended processes is not lost.
     counted: Mutex<BTreeMap<u32, Duration>>,
 }
 
 impl Group {
-    /// The files that a process writes its id to in order to belong to the group.
+    /// The files to which a process writes its id to join the group.
     #[must_use]
     pub fn doors(&self) -> Vec<PathBuf> {
         let mut doors: Vec<_> =
@@ -150,14 +150,14 @@ impl Group {
         doors
     }
 
-    /// Counts a process where there are no groups.
+    /// Counts a process if there are no groups.
     pub(crate) fn add(&self, pid: u32) {
         if self.cpu.is_none() {
             self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, Duration::ZERO);
         }
     }
 
-    /// CPU time that its processes have used, those that ended included.
+    /// CPU time that its processes have used, including those that have ended.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let Some(directory) = &self.cpu else {
@@ -173,14 +173,14 @@ impl Group {
         }
     }
 
-    /// Times that a quota held it back.
+    /// How often a quota held it back.
     #[must_use]
     pub fn throttled(&self) -> u64 {
         let directory = self.cpu.as_ref();
         directory.and_then(|directory| value_in(&directory.join("cpu.stat"), "nr_throttled")).unwrap_or_default()
     }
 
-    /// The most memory that it ever held, caches and kernel memory included, in bytes.
+    /// The peak of its memory in bytes, including caches and kernel memory.
     #[must_use]
     pub fn memory_peak(&self) -> Option<u64> {
         let directory = self.memory.as_ref()?;
@@ -188,7 +188,7 @@ impl Group {
         files.iter().find_map(|file| number_in(&directory.join(file)))
     }
 
-    /// Resident memory of its processes, in bytes; what they share is counted for each.
+    /// Resident memory of its processes in bytes. Shared memory counts for each process.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let pids = match &self.cpu {
@@ -228,7 +228,7 @@ mod tests {
         );
     }
 
-    /// A process that computes, in a group; then the group's account of it.
+    /// Starts a process that computes in a group, then checks the group's account of it.
     fn check_counts(accounts: &Accounts) {
         let group = accounts.group("x").unwrap();
         let doors: Vec<_> = group.doors().iter().map(|door| door.display().to_string()).collect();
@@ -239,7 +239,7 @@ mod tests {
         while child.try_wait().unwrap().is_none() {
             seen = group.cpu_time();
         }
-        // Ended, and still counted.
+        // The process has ended and still counts.
         assert!(group.cpu_time() >= seen && group.cpu_time() > Duration::from_millis(20), "{seen:?}");
         assert_eq!(group.throttled(), 0);
         if accounts.kind() != Cgroups::None {

@@ -1,6 +1,6 @@
-//! `steelyard lab`: its verbs, and what each ends with.
+//! `steelyard lab`: its verbs, and the result of each.
 //!
-//! Job: the command line, and short calls into the modules that do the work. Non-job: that work.
+//! This module has the command line and short calls into the modules that do the work.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -24,26 +24,26 @@ use crate::{Verdict, contender, environment, host, keep, report, units};
 /// The verbs of the lab.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// What there is to run, and how long it takes here
+    /// List what can be run, and how long it takes here
     List(ListArgs),
-    /// What this host can and cannot measure, and how to get the rest
+    /// Show what this host can and cannot measure, and how to get the rest
     Doctor(DoctorArgs),
     /// Run a scenario with Steelyard and its rivals, and write its report
     Run(Box<RunArgs>),
-    /// Write the report of a run again, print its tables, or make of it a run to keep
+    /// Write the report of a run again, print its tables, or turn it into a run to keep
     Report(ReportArgs),
-    /// Say what changed between two runs of one scenario, and whether it is more than noise
+    /// Show what changed between two runs of one scenario, and whether it is more than noise
     Compare(CompareArgs),
-    /// Exit with 99 when a run is worse than another by more than is allowed
+    /// Exit with 99 if a run is worse than another by more than is allowed
     Gate(GateArgs),
-    /// Compute a run's tables again from its rounds, and say what differs
+    /// Compute a run's tables again from its rounds, and report differences
     Verify(VerifyArgs),
 }
 
 /// The arguments of `lab list`.
 #[derive(Clone, Debug, Args)]
 pub struct ListArgs {
-    /// Further contenders: a directory of .toml files
+    /// A directory of .toml files with more contenders
     #[arg(long, value_name = "DIR")]
     pub contenders_dir: Option<PathBuf>,
 
@@ -55,29 +55,29 @@ pub struct ListArgs {
 /// The arguments of `lab report`.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
-    /// run.json, or the directory it is in
+    /// run.json, or its directory
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
 
-    /// Where to write [default: beside the run]
+    /// Directory for the report [default: the run's directory]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Make of it a run to keep under version control, in this directory: README.md, report.md and a run.json without histograms, series,
-    /// and this host's paths and name
+    /// Write a run to keep under version control into this directory: README.md, report.md and a run.json without histograms, series, and
+    /// this host's paths and name
     #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "table"])]
     pub keep: Option<PathBuf>,
 
-    /// Print the run in one table, or its published or honest tables, as Markdown, and write nothing
+    /// Print the run in one table, or its published or honest tables, as Markdown, and write nothing else
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "summary", conflicts_with = "out")]
     pub table: Option<report::Tables>,
 
-    /// Put what --table prints into this document instead, between `<!-- NAME -->` and `<!-- end of NAME -->`, the run's directory being NAME; for tables
-    /// other than the summary, between `<!-- NAME costs -->` and `<!-- end of NAME costs -->` and the like
+    /// Put the output of --table into this document, between `<!-- NAME -->` and `<!-- end of NAME -->`, where NAME is the run's directory;
+    /// for tables other than the summary, between `<!-- NAME costs -->` and `<!-- end of NAME costs -->` and so on
     #[arg(long, value_name = "FILE", requires = "table")]
     pub into: Option<PathBuf>,
 
-    /// Write a chart of one case to this file instead, as SVG: the CPU time of each balancer, with every round
+    /// Write an SVG chart of one case to this file: the CPU time of each balancer, with every round
     #[arg(long, value_name = "FILE", requires = "case", conflicts_with_all = ["out", "keep", "table"])]
     pub chart: Option<PathBuf>,
 
@@ -89,11 +89,11 @@ pub struct ReportArgs {
 /// The arguments of `lab compare`.
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
-    /// The run before: run.json, or its directory
+    /// The old run: run.json, or its directory
     #[arg(value_name = "OLD")]
     pub old: PathBuf,
 
-    /// The run after
+    /// The new run: run.json, or its directory
     #[arg(value_name = "NEW")]
     pub new: PathBuf,
 
@@ -105,15 +105,15 @@ pub struct CompareArgs {
 /// The arguments of `lab gate`.
 #[derive(Clone, Debug, Args)]
 pub struct GateArgs {
-    /// What is compared
+    /// The runs to compare.
     #[command(flatten)]
     pub compare: CompareArgs,
 
-    /// How much worse a figure may be, surely and not by noise
+    /// How much worse a figure may certainly be, beyond noise
     #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = percent)]
     pub max_regress: f64,
 
-    /// Only these instances, as in steelyard-http,steelyard-vip
+    /// Only these instances, such as steelyard-http,steelyard-vip
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub instances: Vec<String>,
 
@@ -125,15 +125,15 @@ pub struct GateArgs {
 /// The arguments of `lab verify`.
 #[derive(Clone, Debug, Args)]
 pub struct VerifyArgs {
-    /// run.json, or the directory it is in
+    /// run.json, or its directory
     #[arg(value_name = "RUN", required_unless_present = "calibrate")]
     pub run: Option<PathBuf>,
 
-    /// Hold the load against wrk, ab, h2load and iperf3 on this host instead
+    /// Compare the load with wrk, ab, h2load and iperf3 on this host instead
     #[arg(long, conflicts_with = "run")]
     pub calibrate: bool,
 
-    /// Rounds of the calibration, in each of which every tool is run once
+    /// Rounds of the calibration; each round runs every tool once
     #[arg(long, value_name = "N", default_value_t = 5, requires = "calibrate", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 
@@ -146,7 +146,7 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
-/// What a verb ended with.
+/// The result of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It did what it should.
@@ -166,10 +166,10 @@ impl From<Verdict> for Outcome {
     }
 }
 
-/// Carries a verb out. `itself` is this program's own file, which stands in for Steelyard among the contenders; `version` is its version.
+/// Runs a verb. `itself` is the file of this program, which stands in for Steelyard among the contenders; `version` is its version.
 ///
 /// # Errors
-/// `InvalidInput` for what was asked for and is wrong, with every error at its place; else what the host says.
+/// `InvalidInput` for wrong arguments or files, with every error at its place; otherwise the host's error.
 pub fn run(command: LabCommand, itself: &Path, version: &str) -> io::Result<Outcome> {
     match command {
         LabCommand::List(args) => list(&args).map(|()| Outcome::Good),
@@ -237,10 +237,10 @@ fn list(args: &ListArgs) -> io::Result<()> {
     writeln!(out, "{}\n\n{}", lines.join("\n"), wrapped("contenders: ", &names.join(" ")))
 }
 
-/// Columns of the narrowest terminal that is in use.
+/// Columns of the narrowest terminal in use.
 const COLUMNS: usize = 80;
 
-/// Text behind a head, in lines of at most [`COLUMNS`] characters; those after the first begin where the text does.
+/// Text after a head, in lines of at most [`COLUMNS`] characters; further lines are indented to the text.
 fn wrapped(head: &str, text: &str) -> String {
     let indent = head.chars().count();
     let (mut lines, mut width) = (head.to_owned(), indent);
@@ -299,7 +299,7 @@ fn put_into(document: &Path, mark: &str, tables: &str) -> io::Result<()> {
     let text = std::fs::read_to_string(document)?;
     let text = keep::into_document(&text, mark, tables).ok_or_else(|| {
         let marks = format!("<!-- {mark} --> and <!-- end of {mark} -->");
-        wrong(format!("{} has no place for it: two lines {marks}, in this order", document.display()))
+        wrong(format!("{} has no place for it: add two lines {marks}, in this order", document.display()))
     })?;
     report::write_text(document, &text)
 }
@@ -316,12 +316,12 @@ fn verify_run(path: &Path) -> io::Result<Outcome> {
     }
     let beside = if markdown.is_some() { "its tables and the report beside it" } else { "its tables" };
     if found.is_empty() {
-        writeln!(out, "{} cells, computed again: {beside} say the same", run.cells.len())?;
+        writeln!(out, "{} cells, computed again: {beside} agree", run.cells.len())?;
     }
     Ok(if found.is_empty() { Outcome::Good } else { Outcome::Failed })
 }
 
-/// A run, judged by this program, whatever program wrote it.
+/// A run, judged by this program, whichever program wrote it.
 fn judged(path: &Path) -> io::Result<Run> {
     let mut run = Run::read(&file_of(path))?;
     report::analyse(&mut run);
@@ -344,8 +344,12 @@ fn print<R: Display + Serialize>(as_json: bool, what: &R) -> io::Result<()> {
 
 fn percent(text: &str) -> Result<f64, String> {
     let number: f64 =
-        text.strip_suffix('%').unwrap_or(text).trim().parse().map_err(|_| format!("{text:?} is no percentage"))?;
-    if (0.0..=1000.0).contains(&number) { Ok(number / 100.0) } else { Err("between 0 and 1000 %, please".to_owned()) }
+        text.strip_suffix('%').unwrap_or(text).trim().parse().map_err(|_| format!("{text:?} is not a percentage"))?;
+    if (0.0..=1000.0).contains(&number) {
+        Ok(number / 100.0)
+    } else {
+        Err("write a percentage from 0 to 1000 %".to_owned())
+    }
 }
 
 #[cfg(test)]

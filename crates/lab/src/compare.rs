@@ -1,7 +1,7 @@
-//! Two runs of one scenario, side by side: what changed, and whether that can be told from noise.
+//! Compares two runs of one scenario: what changed, and whether it can be distinguished from noise.
 //!
-//! Job: [`compare`]. Its rounds were not measured in turn, so nothing cancels: each interval holds the whole spread of both runs, and the
-//! noise floor is the wider one of the two. Non-job: whether a change is acceptable (`gate`).
+//! The rounds of two runs were not measured in turns, so nothing cancels: each interval contains the whole spread of both runs, and the
+//! noise floor is the larger one of the two. `gate` decides whether a change is acceptable.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use crate::record::Run;
 use crate::report::{Better, METRICS_COMPARED, Reading};
 use crate::stats::{Difference, Estimate, differs, unpaired_ratio};
 
-/// The seed of the intervals: any will do, so long as it is always the same one.
+/// The seed of the intervals. Any will do, if it is always the same.
 const SEED: u64 = 1;
 
-/// What became of one figure.
+/// The change of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// [`Case::name`](crate::record::Case::name).
@@ -28,15 +28,15 @@ pub struct Change {
     pub old: f64,
     /// Median of the new run.
     pub new: f64,
-    /// New over old.
+    /// New divided by old.
     pub ratio: Estimate,
-    /// Differences up to this, as a share, are noise.
+    /// Differences up to this share are noise.
     pub noise: f64,
-    /// What may be said.
+    /// The conclusion.
     pub outcome: Outcome,
 }
 
-/// What may be said of a change.
+/// The conclusion about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -44,32 +44,32 @@ pub enum Outcome {
     Better,
     /// The whole interval lies on the bad side of the noise.
     Worse,
-    /// No difference was shown.
+    /// No difference could be shown.
     NotShown,
     /// Too few rounds in one of the runs.
     TooFewRounds,
 }
 
-/// Two runs, compared.
+/// The comparison of two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Of this form, as JSON; it changes when a field changes its meaning or goes.
+    /// The version of this form, as JSON. It changes when a field is removed or changes its meaning.
     pub version: u32,
-    /// Of both runs.
+    /// The scenario of both runs.
     pub scenario: String,
-    /// Why the figures may differ for another reason than what was changed: another host, kernel, placement.
+    /// Other possible reasons for a difference: another host, kernel or placement.
     pub cautions: Vec<String>,
     /// Every figure that both runs have.
     pub changes: Vec<Change>,
     /// Cells that only the old run has.
     pub gone: Vec<String>,
-    /// Figures that only the old run has: those of these cells, and of cells of which no round is sound in the new run.
+    /// Figures that only the old run has: those of these cells, and of cells without a sound round in the new run.
     pub lost: Vec<Gone>,
     /// Cells that only the new run has.
     pub added: Vec<String>,
 }
 
-/// Figures of a cell that the new run does not have.
+/// Figures of a cell that the new run lacks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gone {
     /// As of [`Change`].
@@ -86,16 +86,16 @@ impl fmt::Display for Gone {
     }
 }
 
-/// Compares `new` with `old`; both have been judged.
+/// Compares `new` with `old`. Both must have been judged.
 ///
 /// # Errors
-/// The runs are of different scenarios, or have not a single figure in common.
+/// If the runs are of different scenarios, or have no figure in common.
 pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
     let (of_old, of_new) = (&old.scenario.name, &new.scenario.name);
     if of_old != of_new {
         return Err(invalid(format!(
-            "one run is of {of_old}, the other of {of_new}; only runs of one scenario compare"
+            "one run is of {of_old} and the other of {of_new}: both must be of the same scenario"
         )));
     }
     let (old_reading, new_reading) = (Reading::new(old), Reading::new(new));
@@ -107,7 +107,7 @@ pub fn compare(old: &Run, new: &Run) -> io::Result<Comparison> {
         }
     }
     if changes.is_empty() {
-        return Err(invalid("the runs have not a single sound figure in common".to_owned()));
+        return Err(invalid("the runs have no sound figure in common".to_owned()));
     }
     let lost = |(case, instance): &(&str, &str)| {
         let is_lost = |metric: &&'static str| {
@@ -162,7 +162,7 @@ fn change(
     })
 }
 
-/// What differs between the runs, beside what was meant to.
+/// The differences between the runs besides the intended one.
 fn cautions(old: &Run, new: &Run) -> Vec<String> {
     let (old_env, new_env) = (&old.environment, &new.environment);
     let pairs = [
@@ -190,7 +190,7 @@ fn cautions(old: &Run, new: &Run) -> Vec<String> {
     for case in &new.scenario.cases {
         let before = old.scenario.cases.iter().find(|before| before.name == case.name);
         if before.is_some_and(|before| before.load != case.load || before.origin != case.origin) {
-            cautions.push(format!("case {}: another load or origin than in the old run", case.name));
+            cautions.push(format!("case {}: load or origin differ from the old run", case.name));
         }
     }
     cautions
@@ -198,7 +198,7 @@ fn cautions(old: &Run, new: &Run) -> Vec<String> {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(to, "{}, new against old\n", self.scenario)?;
+        writeln!(to, "{}, new compared with old\n", self.scenario)?;
         for caution in &self.cautions {
             writeln!(to, "caution: {caution}")?;
         }
@@ -215,7 +215,7 @@ impl fmt::Display for Comparison {
         let count = |outcome| self.changes.iter().filter(|change| change.outcome == outcome).count();
         write!(
             to,
-            "{} better, {} worse, {} without a difference that could be shown, {} with too few rounds",
+            "{} better, {} worse, {} without a significant difference, {} with too few rounds",
             count(Outcome::Better),
             count(Outcome::Worse),
             count(Outcome::NotShown),
@@ -230,7 +230,8 @@ mod tests {
     use crate::record::Table;
     use crate::report::sample;
 
-    /// The sample's capacity case with three contenders: ten thousand draws for each figure of all of it take a while unoptimised.
+    /// The sample's capacity case with three contenders: ten thousand draws for every figure of the whole sample would take a while
+    /// unoptimised.
     fn small() -> Run {
         let mut run = sample::raw(Table::L4l7Ab);
         run.cells.retain(|cell| {
@@ -240,7 +241,7 @@ mod tests {
         run
     }
 
-    /// The same with all CPU time of one instance, and so what follows from it, `factor` times as much.
+    /// The same run, with the CPU time of one instance and everything that follows from it multiplied by `factor`.
     fn with_cost(instance: &str, factor: f64) -> Run {
         let mut run = small();
         for cell in run.cells.iter_mut().filter(|cell| cell.instance == instance) {
@@ -281,7 +282,10 @@ mod tests {
     fn what_cannot_be_compared_is_refused_or_named() {
         let (old, mut new) = (small(), small());
         assert!(
-            compare(&old, &sample::run(Table::L4Matrix)).unwrap_err().to_string().contains("only runs of one scenario")
+            compare(&old, &sample::run(Table::L4Matrix))
+                .unwrap_err()
+                .to_string()
+                .contains("both must be of the same scenario")
         );
         new.environment.kernel = "6.18.0".into();
         new.contenders.iter_mut().for_each(|contender| contender.version = "9".into());

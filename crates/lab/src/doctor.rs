@@ -1,7 +1,7 @@
-//! `lab doctor`: what this host can and cannot measure, and how to get the rest.
+//! `lab doctor`: reports what this host can and cannot measure, and how to get the rest.
 //!
-//! Job: one line for each thing that a run may want, with what its absence means; `--install` for programs that can be had; `--clean` for what
-//! killed labs left. Non-job: tuning the host.
+//! It prints one line for each thing that a run may need, and what its absence means. `--install` installs missing programs, and `--clean`
+//! removes what killed labs left. It does not tune the host.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,11 +25,11 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub install: bool,
 
-    /// Remove namespaces, cgroups and processes that killed labs left behind
+    /// Remove network namespaces, cgroups and processes that killed labs left behind
     #[arg(long)]
     pub clean: bool,
 
-    /// Further contenders: a directory of .toml files
+    /// A directory of .toml files with more contenders
     #[arg(long, value_name = "DIR")]
     pub contenders_dir: Option<PathBuf>,
 
@@ -38,28 +38,28 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// Programs that the lab itself runs, and the Debian packages that have them.
+/// Programs that the lab itself runs, and their Debian packages.
 const TOOLS: &[(&str, &str, &str)] = &[
     ("ip", "iproute2", "network namespaces and links; without it everything runs on loopback"),
-    ("nsenter", "util-linux", "starting a contender in its namespace"),
-    ("taskset", "util-linux", "giving each part CPUs of its own"),
-    ("setpriv", "util-linux", "that no process outlives a killed lab"),
+    ("nsenter", "util-linux", "starts a contender in its namespace"),
+    ("taskset", "util-linux", "pins each component to its own CPUs"),
+    ("setpriv", "util-linux", "makes sure that no process outlives a killed lab"),
 ];
 
-/// Load generators that `lab verify --calibrate` holds ours against.
+/// Load generators with which `lab verify --calibrate` compares ours.
 const OTHERS: &[(&str, &str)] =
     &[("wrk", "wrk"), ("ab", "apache2-utils"), ("h2load", "nghttp2-client"), ("iperf3", "iperf3")];
 
-/// One line of the diagnosis.
+/// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// The thing that was checked.
     pub what: String,
     /// Whether it is there.
     pub state: State,
     /// What was found.
     pub found: String,
-    /// What follows from it, and how to get it.
+    /// The consequence, and how to get it.
     pub means: String,
 }
 
@@ -67,18 +67,18 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is.
+    /// It is available.
     Yes,
-    /// It is not, and something will be missing from a report.
+    /// It is missing, and a report will lack something.
     No,
-    /// It is not, and runs are worse for it.
+    /// It is missing, and runs are worse for it.
     Poor,
 }
 
 /// Examines this host.
 ///
 /// # Errors
-/// Contenders' files that cannot be read, and standard output.
+/// If contender files cannot be read, or standard output cannot be written.
 pub fn run(args: &DoctorArgs, itself: &Path) -> io::Result<Verdict> {
     let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
     let mut is_good = true;
@@ -113,7 +113,7 @@ fn table(findings: &[Finding]) -> Table {
     table
 }
 
-/// Removes what killed labs left, and says what. Whether all of it went.
+/// Removes what killed labs left, and prints it. Returns whether everything was removed.
 fn clean() -> io::Result<bool> {
     let leftovers = Leftovers::find();
     let mut to = io::stderr().lock();
@@ -124,7 +124,7 @@ fn clean() -> io::Result<bool> {
         writeln!(to, "removing cgroup {}", directory.display())?;
     }
     if leftovers.is_empty() {
-        writeln!(to, "nothing is left behind")?;
+        writeln!(to, "nothing was left behind")?;
     }
     let stubborn = leftovers.remove();
     for line in &stubborn {
@@ -177,7 +177,7 @@ fn install(recipes: &[Recipe]) -> bool {
     is_good
 }
 
-/// Where programs are kept that were fetched.
+/// The directory of fetched programs.
 #[must_use]
 pub fn cache_directory() -> PathBuf {
     let home = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -208,8 +208,8 @@ fn findings(recipes: &[Recipe], itself: &Path) -> Vec<Finding> {
             state: if found.is_some() { State::Yes } else { State::No },
             found: found.as_ref().map_or_else(String::new, |path| path.display().to_string()),
             means: match found {
-                Some(_) => "our load can be held against it: lab verify --calibrate".to_owned(),
-                None => format!("our load cannot be held against it: apt-get install {package}"),
+                Some(_) => "lab verify --calibrate can compare our load with it".to_owned(),
+                None => format!("lab verify --calibrate cannot compare our load with it: apt-get install {package}"),
             },
         });
     }
@@ -224,7 +224,7 @@ fn finding(what: &str, state: State, found: impl Into<String>, means: &str) -> F
 fn rival(recipe: &Recipe, itself: &Path, cache: &Path) -> Finding {
     match contender::find(recipe, itself, cache, host::is_root()) {
         Probed::Here(found) if recipe.is_bare() => {
-            finding(&recipe.name, State::Yes, found.version, "made of links alone")
+            finding(&recipe.name, State::Yes, found.version, "consists only of links")
         }
         Probed::Here(found) => finding(&recipe.name, State::Yes, found.version, &found.program.display().to_string()),
         Probed::Missing(gap) => finding(&recipe.name, State::No, "", &gap.why),
@@ -233,49 +233,51 @@ fn rival(recipe: &Recipe, itself: &Path, cache: &Path) -> Finding {
 
 fn root() -> Finding {
     if host::is_root() {
-        return finding("root", State::Yes, "", "namespaces, steering, contenders in the kernel");
+        return finding("root", State::Yes, "", "namespaces, steering and kernel contenders are available");
     }
-    finding(
-        "root",
-        State::Poor,
-        "",
-        "everything runs on loopback, without contenders in the kernel; the report says so",
-    )
+    finding("root", State::Poor, "", "everything runs on loopback, without kernel contenders; the report says so")
 }
 
 fn cpus() -> Finding {
     let count = environment::online().len();
     let found = count.to_string();
     match count {
-        1 => finding("CPUs", State::Poor, found, "balancer and load share one: no figure is a capacity"),
+        1 => finding("CPUs", State::Poor, found, "balancer and load share one CPU: no figure is a capacity"),
         2 | 3 => finding(
             "CPUs",
             State::Poor,
             found,
-            "one for the balancer; load and origins share, and are often full first",
+            "one CPU for the balancer; load and origins share the other and often reach its limit first",
         ),
-        _ => finding("CPUs", State::Yes, found, "each component has its own"),
+        _ => finding("CPUs", State::Yes, found, "each component has its own CPUs"),
     }
 }
 
 fn pmu() -> Finding {
     if environment::has_pmu() {
-        return finding("PMU", State::Yes, "", "cycles and instructions could be counted (the lab counts CPU time)");
+        return finding("PMU", State::Yes, "", "cycles and instructions could be counted (the lab uses CPU time)");
     }
-    finding("PMU", State::No, "", "no cycles or instructions on this host; CPU time a request takes their place")
+    finding(
+        "PMU",
+        State::No,
+        "",
+        "this host has no counters for cycles and instructions; CPU time per request replaces them",
+    )
 }
 
 fn irq_time(config: &KernelConfig) -> Finding {
     let name = "IRQ time accounting";
     match config.is_set("CONFIG_IRQ_TIME_ACCOUNTING") {
-        Some(true) => finding(name, State::Yes, "", "soft interrupts are told apart from who was running"),
+        Some(true) => {
+            finding(name, State::Yes, "", "soft interrupts are accounted separately from the running process")
+        }
         Some(false) => finding(
             name,
             State::Poor,
             "",
-            "soft interrupts are charged to whoever was running: for balancers in the kernel trust the total, not the share",
+            "soft interrupts are charged to whichever process was running: for kernel balancers use the total, not the share",
         ),
-        None => finding(name, State::Poor, "unknown", "the kernel's configuration is not to be had"),
+        None => finding(name, State::Poor, "unknown", "cannot read the kernel's configuration"),
     }
 }
 
@@ -284,7 +286,7 @@ fn congestion() -> Finding {
     let (now, all) = (read("tcp_congestion_control"), read("tcp_available_congestion_control"));
     let has_cubic = all.split_whitespace().any(|name| name == "cubic");
     let state = if has_cubic { State::Yes } else { State::Poor };
-    let means = if has_cubic { "runs use cubic" } else { "no cubic: runs use what the host has" };
+    let means = if has_cubic { "runs use cubic" } else { "no cubic: runs use the host's default" };
     finding("congestion control", state, now.trim(), means)
 }
 
@@ -292,7 +294,7 @@ fn groups() -> Finding {
     let kind = Accounts::new(&tag("doctor")).kind();
     match kind {
         Cgroups::None => {
-            finding("cgroups", State::Poor, "none", "processes are counted one by one; memory peaks are missing")
+            finding("cgroups", State::Poor, "none", "processes are counted one by one; peak memory is missing")
         }
         Cgroups::V1 => finding("cgroups", State::Yes, "version 1", "CPU and memory by component"),
         Cgroups::V2 => finding("cgroups", State::Yes, "version 2", "CPU and memory by component"),
@@ -304,14 +306,14 @@ fn ipvs(config: &KernelConfig) -> Finding {
     match config.is_set("CONFIG_IP_VS") {
         Some(false) => finding("IPVS", State::No, "", "not in this kernel: its column stays empty"),
         Some(true) => finding("IPVS", State::Yes, "", ""),
-        None => finding("IPVS", State::No, "unknown", "found out when it is started"),
+        None => finding("IPVS", State::No, "unknown", "checked when it is started"),
     }
 }
 
 fn netem(config: &KernelConfig) -> Finding {
     match config.is_set("CONFIG_NET_SCH_NETEM") {
         Some(true) => finding("netem", State::Yes, "", "not used: links have no delay and no loss"),
-        _ => finding("netem", State::No, "", "links have no delay and no loss, which is how all scenarios want them"),
+        _ => finding("netem", State::No, "", "links have no delay and no loss, as all scenarios require"),
     }
 }
 
@@ -321,7 +323,7 @@ fn steering(config: &KernelConfig) -> Option<Finding> {
             "RPS",
             State::Poor,
             "",
-            "packets are received on the CPU that sent them: part of the balancer's work is done on the load's CPU",
+            "packets are received on the CPU that sent them: some of the balancer's work happens on the load's CPU",
         )),
         Some(true) => Some(finding("RPS", State::Yes, "", "packets for the balancer are received on its CPUs")),
         None => None,
@@ -337,8 +339,8 @@ fn left_behind() -> Finding {
     finding(
         "left behind",
         State::Poor,
-        format!("{count} things of killed labs"),
-        "lab doctor --clean removes them; so does the next run",
+        format!("{count} namespaces or cgroups of killed labs"),
+        "run lab doctor --clean to remove them; the next run removes them too",
     )
 }
 

@@ -1,8 +1,8 @@
-//! Files that people write for the lab, in TOML: read with every error at its place.
+//! TOML files that people write for the lab, read with every error at its place.
 //!
-//! Job: from text to tables from which values are taken by name and kind. Whatever is wrong is noted and reading goes on with a stand-in, so
-//! that one look at a file finds all that is wrong with it. A name that nobody took is unknown, and an error with the nearest name that is.
-//! Non-job: what the values mean.
+//! It turns text into tables from which values are taken by name and kind. Errors are noted, and reading continues with a stand-in, so that
+//! one pass finds everything that is wrong. A name that was never taken is unknown, and an error that suggests the nearest known name. The
+//! meaning of the values is not its concern.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,19 +14,19 @@ use toml::de::{DeTable, DeValue};
 
 use crate::units;
 
-/// Bytes of a file at most; more is a mistake.
+/// The size limit of a file in bytes; a larger file is a mistake.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Problems that are told of one file at most.
+/// The most problems that are reported for one file.
 const PROBLEMS_MAX: usize = 100;
 
-/// A name that is so near to an unknown one is suggested (Jaro-Winkler, 0 to 1).
+/// How near a known name must be to an unknown one to be suggested (Jaro-Winkler, 0 to 1).
 const SIMILARITY_MIN: f64 = 0.8;
 
-/// Something wrong in a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which file.
+    /// The file.
     pub file: String,
     /// From 1.
     pub line: usize,
@@ -42,7 +42,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A file that is being read.
+/// A file while it is being read.
 pub(crate) struct Document<'t> {
     file: &'t str,
     text: &'t str,
@@ -50,10 +50,10 @@ pub(crate) struct Document<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// Hands the file's top table to `take`, and gives what it made of it.
+    /// Passes the file's top table to `take`, and returns its result.
     ///
     /// # Errors
-    /// All that is wrong, by place.
+    /// Everything that is wrong, by place.
     pub(crate) fn read<T>(
         file: &'t str,
         text: &'t str,
@@ -61,7 +61,7 @@ impl<'t> Document<'t> {
     ) -> Result<T, Vec<Problem>> {
         let document = Self { file, text, problems: RefCell::default() };
         if text.len() > BYTES_MAX {
-            document.note(0..0, format!("more than {BYTES_MAX} bytes"));
+            document.note(0..0, format!("the file is larger than {BYTES_MAX} bytes"));
             return Err(document.problems.into_inner());
         }
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -92,16 +92,16 @@ impl<'t> Document<'t> {
     }
 }
 
-/// A table, and which of its names were asked for.
+/// A table, and the names in it that were requested.
 pub(crate) struct Table<'d, 't> {
     document: &'d Document<'t>,
     table: &'d DeTable<'t>,
-    /// Where it is told that something is missing.
+    /// The place for errors about missing names.
     span: Range<usize>,
     taken: Vec<&'static str>,
 }
 
-/// A string, and where it stands.
+/// A string and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub text: String,
@@ -114,12 +114,12 @@ impl<'d, 't> Table<'d, 't> {
         self.table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
     }
 
-    /// Notes something wrong at `span`.
+    /// Notes an error at `span`.
     pub(crate) fn note(&self, span: Range<usize>, what: impl Into<String>) {
         self.document.note(span, what.into());
     }
 
-    /// Notes something wrong with the value of `name`, or with the table where it has none.
+    /// Notes an error in the value of `name`, or in the table if it has none.
     pub(crate) fn note_at(&self, name: &str, what: impl Into<String>) {
         let value = self.table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value.span());
         self.document.note(value.unwrap_or_else(|| self.span.clone()), what.into());
@@ -134,7 +134,7 @@ impl<'d, 't> Table<'d, 't> {
     }
 
     fn wrong(&self, value: &Spanned<DeValue<'t>>, name: &str, right: &str) {
-        self.document.note(value.span(), format!("`{name}` must be {right}, and is {}", a(value.get_ref())));
+        self.document.note(value.span(), format!("`{name}` must be {right}, not {}", a(value.get_ref())));
     }
 
     pub(crate) fn optional_text(&mut self, name: &'static str) -> Option<Text> {
@@ -209,7 +209,7 @@ impl<'d, 't> Table<'d, 't> {
         number.or(Some(*range.start()))
     }
 
-    /// A number, or a list of them: the case stands for each.
+    /// A number, or a list of numbers, each of which makes a case.
     pub(crate) fn numbers(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Option<Vec<u32>> {
         let value = self.take(name)?;
         match value.get_ref() {
@@ -243,19 +243,19 @@ impl<'d, 't> Table<'d, 't> {
         }
     }
 
-    /// One of some words.
+    /// One of a few words.
     pub(crate) fn one_of<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Option<T> {
         let text = self.optional_text(name)?;
         let found = words.iter().find(|(word, _)| *word == text.text).map(|&(_, meaning)| meaning);
         if found.is_none() {
             let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
             let hint = nearest(&text.text, known.iter().copied());
-            self.note(text.span, format!("`{name}` is {:?}; it can be {}{hint}", text.text, known.join(", ")));
+            self.note(text.span, format!("`{name}` is {:?}; it must be {}{hint}", text.text, known.join(", ")));
         }
         found
     }
 
-    /// A string or a number as it was written; for values that are one or the other.
+    /// A string or a number as written, for values that can be either.
     pub(crate) fn scalars(&mut self, name: &'static str) -> Option<Vec<Text>> {
         let value = self.take(name)?;
         let scalar = |value: &Spanned<DeValue<'t>>| {
@@ -314,7 +314,7 @@ impl<'d, 't> Table<'d, 't> {
             let name = &**key.get_ref();
             if !self.taken.contains(&name) {
                 let hint = nearest(name, self.taken.iter().copied());
-                self.document.note(key.span(), format!("`{name}` is unknown here{hint}"));
+                self.document.note(key.span(), format!("unknown name `{name}`{hint}"));
             }
         }
     }
@@ -344,7 +344,7 @@ fn a(value: &DeValue<'_>) -> String {
 mod tests {
     use super::*;
 
-    /// Reads a fixed form, and gives the places and messages of what is wrong.
+    /// Reads a fixed form, and compares the places and messages of its errors.
     fn check(text: &str, expect: &[&str]) {
         let outcome = Document::read("f", text, |top| {
             top.string("name");
@@ -378,14 +378,14 @@ mod tests {
         check(
             "name = 7\ncount = 10\ntime = '2'\ncolour = 'gren'\nwords = [1]\nquick = 'yes'\nsetup = [[]]\nsizes = [1, 'a']\n",
             &[
-                "f:1:8: `name` must be a string, and is the number 7",
-                "f:2:9: `count` must be a whole number from 1 to 9, and is the number 10",
-                "f:3:8: `time`: a duration needs a unit, as in 2s or 2ms",
-                "f:4:10: `colour` is \"gren\"; it can be red, green; did you mean `green`?",
-                "f:5:10: `words` must be a list of strings, and is the number 1",
-                "f:6:9: `quick` must be true or false, and is the string \"yes\"",
-                "f:7:9: `setup` must be a list of commands, each a list of words, and is a list",
-                "f:8:13: `sizes` must be a whole number from 1 to 9, and is the string \"a\"",
+                "f:1:8: `name` must be a string, not the number 7",
+                "f:2:9: `count` must be a whole number from 1 to 9, not the number 10",
+                "f:3:8: `time`: a duration needs a unit: write 2s or 2ms",
+                "f:4:10: `colour` is \"gren\"; it must be red, green; did you mean `green`?",
+                "f:5:10: `words` must be a list of strings, not the number 1",
+                "f:6:9: `quick` must be true or false, not the string \"yes\"",
+                "f:7:9: `setup` must be a list of commands, each a list of words, not a list",
+                "f:8:13: `sizes` must be a whole number from 1 to 9, not the string \"a\"",
             ],
         );
     }
@@ -395,9 +395,9 @@ mod tests {
         check(
             "name = 'x'\ncoutn = 1\n[[case]]\nname = 'z'\nnaem = 'z'\nzzz = 1\n",
             &[
-                "f:2:1: `coutn` is unknown here; did you mean `count`?",
-                "f:5:1: `naem` is unknown here; did you mean `name`?",
-                "f:6:1: `zzz` is unknown here",
+                "f:2:1: unknown name `coutn`; did you mean `count`?",
+                "f:5:1: unknown name `naem`; did you mean `name`?",
+                "f:6:1: unknown name `zzz`",
             ],
         );
     }

@@ -1,6 +1,6 @@
-//! What this host is, and what it can and cannot measure.
+//! The properties of this host, and what it can and cannot measure.
 //!
-//! Job: reading it all from `/proc` and `/sys`, for the record of a run and for `lab doctor`. Non-job: changing any of it.
+//! It reads everything from `/proc` and `/sys`, for the record of a run and for `lab doctor`. It changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::contender::Digests;
 use crate::host;
 use crate::record::{Binary, Environment, Limits, Setting};
 
-/// Reads the host. `itself` is this program's own file. Cgroups, settings of namespaces and placement are the caller's to fill in.
+/// Reads the host's properties. `itself` is the file of this program. The caller fills in cgroups, settings of namespaces and placement.
 #[must_use]
 pub(crate) fn capture(itself: &Path, version: &str, digests: &mut Digests) -> Environment {
     let cpuinfo = read("/proc/cpuinfo");
@@ -61,7 +61,7 @@ pub fn online() -> Vec<u32> {
 
 /// `0-3,8` as CPUs.
 fn parse_list(text: &str) -> Vec<u32> {
-    /// More are a misreading.
+    /// A larger number is a misreading.
     const CPUS_MAX: usize = 8192;
     let ranges = text.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -79,10 +79,10 @@ fn hypervisor(cpuinfo: &str) -> Option<String> {
     let is_virtual = field(cpuinfo, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"));
     let named =
         ["/sys/hypervisor/type", "/sys/class/dmi/id/sys_vendor"].iter().find_map(|file| some(read(file).trim()));
-    is_virtual.then(|| named.unwrap_or_else(|| "one that does not say which".to_owned()))
+    is_virtual.then(|| named.unwrap_or_else(|| "unknown".to_owned()))
 }
 
-/// Whether there are hardware counters: a PMU announces itself as a device of its own.
+/// Whether there are hardware counters: a PMU appears as a device of its own.
 #[must_use]
 pub fn has_pmu() -> bool {
     let devices = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
@@ -107,18 +107,18 @@ fn field_of_os(name: &str) -> String {
     line.unwrap_or_default().trim_matches('"').to_owned()
 }
 
-/// Load average of one minute.
+/// The load average of one minute.
 #[must_use]
 pub fn load_average() -> f64 {
     read("/proc/loadavg").split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-/// The kernel's configuration, where it can be read.
+/// The kernel's configuration, if it can be read.
 #[derive(Clone, Debug, Default)]
 pub struct KernelConfig(String);
 
 impl KernelConfig {
-    /// From `/proc/config.gz`, or from `/boot`.
+    /// Reads it from `/proc/config.gz` or `/boot`.
     #[must_use]
     pub fn of_this_host() -> Self {
         let release = read("/proc/sys/kernel/osrelease");
@@ -130,7 +130,7 @@ impl KernelConfig {
         Self(unpacked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default())
     }
 
-    /// Whether an option is built in or a module; `None` when the configuration is not to be had.
+    /// Whether an option is built in or a module; `None` if the configuration is not available.
     #[must_use]
     pub fn is_set(&self, name: &str) -> Option<bool> {
         (!self.0.is_empty()).then(|| self.value(name).is_some_and(|value| value == "y" || value == "m"))
@@ -150,7 +150,7 @@ pub struct CpuTicks {
     pub softirq: u64,
     /// Idle and waiting for disks.
     pub idle: u64,
-    /// Taken by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Where a message body ends (RFC 9112 section 6), for requests at the origin and answers at the load.
+//! Finds the end of a message body (RFC 9112 section 6), for requests at the origin and responses at the load.
 //!
-//! Job: the three framings as one pull reader over a [`ReadBuffer`]. Non-job: to be strict where a balancer must be; a tool that
-//! measures only has to notice that something is wrong.
+//! It reads all three framings as one pull reader over a [`ReadBuffer`]. It is less strict than a balancer must be: a measuring tool only
+//! has to notice that something is wrong.
 
 use std::io;
 use std::ops::Range;
@@ -16,11 +16,11 @@ const TRAILER_BYTES_MAX: usize = 64 * 1024;
 /// How the end of a body is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// That many bytes; zero for no body at all.
+    /// This many bytes; zero means no body.
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// Until the connection closes; answers only.
+    /// Until the connection closes; only for responses.
     UntilClose,
 }
 
@@ -34,20 +34,20 @@ enum State {
     Length(u64),
     UntilClose,
     ChunkSize,
-    /// Bytes of the chunk that are still to come.
+    /// Bytes of the chunk that have not arrived yet.
     ChunkData(u64),
-    /// The CRLF behind a chunk's data.
+    /// The CRLF after a chunk's data.
     ChunkEnd,
     Trailers,
     Done,
 }
 
 enum Step {
-    /// Data lie at this range of the input; what is before it is framing.
+    /// This range of the input is data; what is before it is framing.
     Data(Range<usize>),
-    /// This many bytes are used, and what follows them needs more input to be understood.
+    /// This many bytes are used, and the rest needs more input.
     More(usize),
-    /// The body ended this many bytes into the input.
+    /// The body ended after this many bytes of the input.
     Done(usize),
 }
 
@@ -61,7 +61,7 @@ impl BodyReader {
         Self { state, trailer_bytes: 0 }
     }
 
-    /// Reads the whole body through `buffer` and forgets it; gives its number of bytes.
+    /// Reads the whole body through `buffer` and discards it. Returns its number of bytes.
     pub(crate) async fn drain<S: AsyncRead + Unpin>(
         mut self,
         buffer: &mut ReadBuffer,
@@ -74,7 +74,7 @@ impl BodyReader {
         Ok(total)
     }
 
-    /// The next piece of data, handed to `take` and then used up. `None` at the end of the body.
+    /// Passes the next piece of data to `take` and consumes it. Returns `None` at the end of the body.
     pub(crate) async fn next_data<S: AsyncRead + Unpin>(
         &mut self,
         buffer: &mut ReadBuffer,
@@ -122,7 +122,7 @@ impl BodyReader {
                         self.state = if size == 0 { State::Trailers } else { State::ChunkData(size) };
                     }
                     Ok(httparse::Status::Partial) => return Ok(Step::More(at)),
-                    Err(_) => return Err(invalid("a chunk size that is none")),
+                    Err(_) => return Err(invalid("an invalid chunk size")),
                 },
                 State::ChunkData(left) => {
                     let count = count_of(left, rest);
@@ -136,14 +136,14 @@ impl BodyReader {
                         self.state = State::ChunkSize;
                     }
                     [b'\r'] => return Ok(Step::More(at)),
-                    _ => return Err(invalid("a chunk's data that do not end in CRLF")),
+                    _ => return Err(invalid("the data of a chunk do not end with CRLF")),
                 },
                 State::Trailers => {
                     let Some(end) = memchr::memchr(b'\n', rest) else { return Ok(Step::More(at)) };
                     at += end + 1;
                     self.trailer_bytes += end + 1;
                     if self.trailer_bytes > TRAILER_BYTES_MAX {
-                        return Err(invalid("trailers over 64 KiB"));
+                        return Err(invalid("the trailers are larger than 64 KiB"));
                     }
                     if matches!(&rest[..end], b"" | b"\r") {
                         self.state = State::Done;
@@ -158,7 +158,7 @@ fn count_of(left: u64, rest: &[u8]) -> usize {
     usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()))
 }
 
-/// Whether a comma-separated header value has `token` among its members, whatever the case.
+/// Whether a comma-separated header value contains `token`, ignoring case.
 pub(crate) fn has_token(value: &[u8], token: &str) -> bool {
     value.split(|&byte| byte == b',').any(|member| member.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
 }
@@ -167,7 +167,7 @@ pub(crate) fn has_token(value: &[u8], token: &str) -> bool {
 pub(crate) fn content_length(value: &[u8]) -> io::Result<u64> {
     let digits_only = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(value).ok().filter(|_| digits_only).and_then(|text| text.parse().ok());
-    number.ok_or_else(|| invalid("a content-length that is no number"))
+    number.ok_or_else(|| invalid("the content-length is not a number"))
 }
 
 pub(crate) fn invalid(what: &str) -> io::Error {
@@ -178,7 +178,7 @@ pub(crate) fn invalid(what: &str) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Reads `input` as a body, whole and a byte at a time. `Some((data, what is left behind it))`, or `None` for a refusal.
+    /// Reads `input` as a body, in one piece and byte by byte. Expects `Some((data, rest of the input))`, or `None` for a refusal.
     #[track_caller]
     fn check(framing: Framing, input: &str, expect: Option<(&str, &str)>) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A source that gives at most `piece` bytes a read.
+    /// A source that returns at most `piece` bytes per read.
     fn pieces_of(input: &str, piece: usize) -> impl AsyncRead + Unpin + use<> {
         struct Pieces(Vec<u8>, usize);
         impl AsyncRead for Pieces {

@@ -1,8 +1,8 @@
-//! Whether a new run may take the place of an old one.
+//! Decides whether a new run may replace an old one.
 //!
-//! Job: [`gate`], for a pipeline: every figure that is worse by more than what is allowed, surely. A figure fails only with its whole
-//! interval, so that a noisy host does not fail a good change; what could not be told for noise is counted and said, so that it does not
-//! pass for good either. Non-job: measuring again.
+//! [`gate`] is for a pipeline. It fails every figure that is certainly worse by more than is allowed. A figure only fails if its whole
+//! interval is worse, so that a noisy host does not fail a good change. Figures that cannot be distinguished from noise are counted and
+//! reported, so that noise does not hide a bad change forever. It does not measure again.
 
 use std::fmt;
 
@@ -10,41 +10,43 @@ use serde::Serialize;
 
 use crate::compare::{Change, Comparison, Gone, Outcome};
 
-/// What a gate holds a new run to.
+/// The limits for a new run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limits {
     /// How much worse a figure may be, as a share: 0.03 is 3 %.
     pub regress_max: f64,
-    /// Only these instances, by id; all when empty.
+    /// Only these instances, by id; empty means all.
     pub instances: Vec<String>,
-    /// Only these metrics; those of [`GATED`] when empty.
+    /// Only these metrics; empty means those of [`GATED`].
     pub metrics: Vec<String>,
 }
 
-/// What is gated unless metrics are named: rates and the balancer's CPU. Latency of a closed loop is the same as its rate, and that of an
-/// open one at p99 moves with the host.
+/// The metrics that are gated by default: rates and the balancer's CPU. In a closed loop, latency follows from the rate, and in an open
+/// loop p99 latency varies with the host.
 pub const GATED: &[&str] = &["ok_per_s", "lb_us_per_op", "gbps", "lb_cores_per_gbps"];
 
-/// How it went.
+/// The result of a gate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcomes {
-    /// Of this form, as JSON.
+    /// The version of this form, as JSON.
     pub version: u32,
-    /// Whether nothing failed and something was told at all.
+    /// Whether nothing failed and at least one figure was decided.
     pub holds: bool,
-    /// What the run was held to.
+    /// The limits that were applied.
     pub limits: Limits,
-    /// Figures that were looked at.
+    /// The number of figures that were checked.
     pub gated: usize,
-    /// Figures that are surely worse than allowed.
+    /// Figures that are certainly worse than allowed.
     pub failed: Vec<Change>,
-    /// Figures whose interval reaches beyond what is allowed without lying beyond it, or rests on too few rounds: neither passed nor failed.
+    /// Figures whose interval reaches beyond the limit but does not lie beyond it, or that rest on too few rounds: they neither passed nor
+    /// failed.
     pub undecided: Vec<Change>,
-    /// What the old run measured and the new one did not, or not soundly: a contender that crashes must not pass for one that is as good.
+    /// Figures that the old run has and the new run lacks, or has no sound cell for: a contender that crashes must not pass for one that is
+    /// as good.
     pub missing: Vec<String>,
 }
 
-/// Holds the comparison to the limits.
+/// Applies the limits to the comparison.
 pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
     let is_metric = |change: &&Change| match limits.metrics.as_slice() {
         [] => GATED.contains(&change.metric.as_str()),
@@ -54,7 +56,7 @@ pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
     let gated: Vec<&Change> = comparison.changes.iter().filter(is_metric).filter(is_instance).collect();
     let (mut failed, mut undecided) = (Vec::new(), Vec::new());
     for &change in &gated {
-        // How much worse, at least and at most.
+        // How much worse it is, at least and at most.
         let (least, most) = regression(change);
         if change.outcome == Outcome::Worse && least > limits.regress_max {
             failed.push(change.clone());
@@ -70,12 +72,12 @@ pub fn gate(comparison: &Comparison, limits: &Limits) -> Outcomes {
         is_metric && (limits.instances.is_empty() || limits.instances.contains(&gone.instance))
     };
     let missing: Vec<String> = comparison.lost.iter().filter(is_asked_for).map(ToString::to_string).collect();
-    // A gate that has looked at nothing, or could decide nothing, has not held.
+    // A gate that has checked nothing, or could decide nothing, does not hold.
     let holds = failed.is_empty() && missing.is_empty() && gated.len() > undecided.len();
     Outcomes { version: 1, holds, limits: limits.clone(), gated: gated.len(), failed, undecided, missing }
 }
 
-/// How much worse the new run is, as a share of the old one: the two ends of the interval.
+/// How much worse the new run is, as a share of the old one: both ends of the interval.
 fn regression(change: &Change) -> (f64, f64) {
     let ratio = &change.ratio;
     match crate::report::better(&change.metric) {
@@ -87,28 +89,31 @@ fn regression(change: &Change) -> (f64, f64) {
 impl fmt::Display for Outcomes {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, changes) in
-            [("Worse than allowed:", &self.failed), ("Not decided, too noisy or too few rounds:", &self.undecided)]
+            [("Worse than allowed:", &self.failed), ("Not decided (too noisy or too few rounds):", &self.undecided)]
         {
             if !changes.is_empty() {
                 writeln!(to, "{what}\n\n{}", crate::report::changes(changes))?;
             }
         }
         for missing in &self.missing {
-            writeln!(to, "Measured in the old run, and not in the new one: {missing}")?;
+            writeln!(to, "Measured in the old run but not in the new one: {missing}")?;
         }
         let allowed = self.limits.regress_max * 100.0;
         let decided = self.gated - self.undecided.len();
         match (self.holds, self.gated) {
-            (_, 0) => write!(to, "DOES NOT HOLD: there was no figure to look at"),
+            (_, 0) => write!(to, "DOES NOT HOLD: there was no figure to check"),
             (true, gated) => {
-                write!(to, "HOLDS: {decided} of {gated} figures are no more than {allowed} % worse, none surely is")
+                write!(
+                    to,
+                    "HOLDS: {decided} of {gated} figures are decided, and none is certainly more than {allowed} % worse"
+                )
             }
             (false, _) if self.failed.is_empty() && !self.missing.is_empty() => {
                 let missing = self.missing.len();
-                write!(to, "DOES NOT HOLD: what the old run measured is missing in {missing} places")
+                write!(to, "DOES NOT HOLD: the new run lacks {missing} figures that the old run has")
             }
             (false, gated) if self.failed.is_empty() => {
-                write!(to, "DOES NOT HOLD: of {gated} figures none could be decided")
+                write!(to, "DOES NOT HOLD: none of {gated} figures could be decided")
             }
             (false, gated) => {
                 write!(to, "DOES NOT HOLD: {} of {gated} figures are more than {allowed} % worse", self.failed.len())

@@ -1,4 +1,4 @@
-//! What this host lends to a run: open files, listening sockets, runtimes.
+//! Resources of this host for a run: open files, listening sockets, runtimes.
 
 use std::future::Future;
 use std::io;
@@ -8,25 +8,25 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-/// Connections that may wait for their accept. The kernel lowers it to `net.core.somaxconn`.
+/// Connections that may wait to be accepted. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Raises the soft limit on open files to the hard one: the usual soft limit of 1,024 ends a run with 1,000 connections.
+/// Raises the soft limit on open files to the hard limit: with the usual soft limit of 1,024, a run with 1,000 connections fails.
 pub(crate) fn raise_open_files_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Refused in some sandboxes. The run then meets its limit where it needs more files, and says so there.
+    // Some sandboxes refuse this. The run then fails when it needs more files, and reports it there.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// Raises both limits on open files for what is started from here, which root may: a balancer of 2,000 connections has 4,000 open and
-/// refuses to start where it may not have as many as it is configured for.
+/// Raises both limits on open files for child processes, which root may do. A balancer with 2,000 connections has 4,000 open files, and
+/// refuses to start if it may not open as many as it is configured for.
 pub(crate) fn raise_open_files_for_children() {
-    /// For a balancer that is told of 16,000 connections, on both sides.
+    /// Enough for a balancer that is configured for 16,000 connections on both sides.
     const OPEN_FILES: u64 = 65_536;
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|maximum| maximum < OPEN_FILES) {
-        // Without root it stays, and a contender that wants more says so in its log.
+        // Without root the limit stays, and a contender that needs more says so in its log.
         let _ = setrlimit(
             Resource::Nofile,
             rustix::process::Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES) },
@@ -38,7 +38,7 @@ pub(crate) fn raise_open_files_for_children() {
 /// A listening socket with a long backlog.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec().nonblocking(), None)?;
-    // A restarted origin must not wait for the TIME_WAIT of its last life.
+    // A restarted origin must not wait for the TIME_WAIT of its previous connections.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -50,9 +50,9 @@ pub(crate) fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Runs `work(0)` to `work(threads - 1)`, each on a thread and a runtime of its own, and gives what they gave, in that order.
+/// Runs `work(0)` to `work(threads - 1)`, each on a thread and a runtime of its own, and returns their results in this order.
 ///
-/// A panic of one is a panic here. Dropping the future does not stop the threads.
+/// A panic of one thread becomes a panic here. Dropping the future does not stop the threads.
 pub(crate) async fn on_threads<T, W, F>(threads: usize, work: W) -> io::Result<Vec<T>>
 where
     T: Send + 'static,
@@ -66,7 +66,7 @@ where
         let thread = std::thread::Builder::new().name(format!("load-{index}"));
         let handle = thread.spawn(move || {
             let outcome = runtime().and_then(|runtime| runtime.block_on(work(index)));
-            // Nobody listens any more when the run was given up.
+            // The receiver is gone if the run was cancelled.
             let _ = sender.send(outcome);
         })?;
         outcomes.push((handle, receiver));
@@ -84,10 +84,11 @@ where
     Ok(results)
 }
 
-/// After a failed accept: nothing but time gives a file descriptor back, and a tight loop would take the CPU from who could.
+/// The pause after a failed accept: only time returns a file descriptor, and a tight loop would take CPU from the threads that could
+/// release one.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// The file of a program: a path, or a name that is looked for along the PATH, and where system programs are, which is not on everybody's.
+/// Finds the file of a program: a path, or a name that is looked up in PATH and in the directories of system programs, which PATH may lack.
 pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
     if name.contains('/') {
         let path = std::path::PathBuf::from(name);
@@ -98,19 +99,19 @@ pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
     std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Whether this process may do what only root may.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says, past the test harness, that a test cannot run here.
+/// Reports a skipped test past the test harness.
 #[cfg(test)]
 pub(crate) fn skip(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "SKIP {what}");
 }
 
-/// Returns when a signal asks for the end.
+/// Returns when a signal asks the process to end.
 pub(crate) async fn interrupted() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -124,11 +125,11 @@ pub(crate) async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// Held by the one run that measures on this host.
+/// The one run that measures on this host holds this lock.
 pub(crate) fn lock_measuring() -> io::Result<std::fs::File> {
     use rustix::fs::{FlockOperation, flock};
     let path = std::env::temp_dir().join("steelyard-lab.lock");
-    // Another user's file may be there, which can be locked all the same.
+    // The file may belong to another user, but can still be locked.
     let file = std::fs::File::options()
         .read(true)
         .append(true)
@@ -141,7 +142,7 @@ pub(crate) fn lock_measuring() -> io::Result<std::fs::File> {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
-            "another lab is measuring on this host; two would measure each other",
+            "another lab is measuring on this host: wait until it has ended, because two would disturb each other",
         )),
         Err(error) => Err(error.into()),
     }

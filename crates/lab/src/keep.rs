@@ -1,10 +1,10 @@
-//! Runs that are kept under version control, for years and in front of strangers.
+//! Runs that are kept under version control, for years and for strangers to read.
 //!
-//! Job: [`kept`] makes such a run of another: small, and without the paths and the name of the host, which are nobody's business and of no
-//! use elsewhere. [`write()`] puts it into a directory with its report and a README. [`into_document`] puts a run's table where a document
-//! has marked the place, so that figures in documents are made and not typed.
+//! [`kept`] makes such a run from another: small, and without the paths and the name of the host, which are private and useless elsewhere.
+//! [`write()`] puts it into a directory with its report and a README. [`into_document`] puts a run's table into a document at a marked
+//! place, so that figures in documents are generated and not typed.
 //!
-//! Non-job: leaving anything out that a figure follows from. `verify` computes a kept run's tables again as it does any other's.
+//! Nothing is left out that a figure depends on: `verify` recomputes a kept run's tables like those of any other run.
 
 use std::fs;
 use std::io;
@@ -16,22 +16,22 @@ use serde_json::Value;
 use crate::record::Run;
 use crate::report;
 
-/// Top directories that every Linux has: what lies below them says nothing about whose host it was.
+/// Top-level directories that every Linux has: a path below them does not identify the host.
 const COMMON: [&str; 10] = ["bin", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr"];
 
-/// The directory of a run's logs and configurations: paths are told from there on.
+/// The directory of a run's logs and configurations: paths are relative to it.
 const RAW: &str = "/raw/";
 
-/// What a host's name becomes.
+/// The replacement for a host's name.
 const SOME_HOST: &str = "this-host";
 
 /// A shorter name is part of too many words.
 const HOST_CHARACTERS_MIN: usize = 3;
 
-/// `run` as it is kept, judged and computed anew. `host` is the name of the host that it was measured on.
+/// The kept form of `run`, judged and computed again. `host` is the name of the host that it was measured on.
 ///
 /// # Errors
-/// None that a run which was read from a file can cause.
+/// None for a run that was read from a file.
 pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
     let host = Some(host).filter(|host| is_name_of_host(run, host));
     let mut value = serde_json::to_value(run.clone().without_bulk())?;
@@ -47,7 +47,7 @@ pub fn kept(run: &Run, host: &str) -> io::Result<Run> {
 /// Writes `run.json`, `report.md` and `README.md` of a kept run into `directory`.
 ///
 /// # Errors
-/// What the host says.
+/// If the files cannot be written.
 pub fn write(kept: &Run, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     kept.write(&directory.join("run.json"))?;
@@ -61,8 +61,8 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Puts `table` between the two marks that `document` has for the run of that name: `<!-- NAME -->` and `<!-- end of NAME -->`, each in a
-/// line of its own. None when they are not there.
+/// Puts `table` between the two marks that `document` has for the run of that name: `<!-- NAME -->` and `<!-- end of NAME -->`, each on a
+/// line of its own. Returns `None` if they are missing.
 #[must_use]
 pub fn into_document(document: &str, name: &str, table: &str) -> Option<String> {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
@@ -71,7 +71,7 @@ pub fn into_document(document: &str, name: &str, table: &str) -> Option<String> 
     Some(format!("{before}{begin}\n{}\n{end}{after}", table.trim_end().to_owned() + "\n"))
 }
 
-/// A host that is called as something else in the run is, or by a word that is not a name, would take half of the run with it.
+/// A host with the same name as something else in the run, or named by an ordinary word, would remove half of the run.
 fn is_name_of_host(run: &Run, host: &str) -> bool {
     let known = run.contenders.iter().map(|contender| contender.name.as_str()).chain(["localhost", "steelyard"]);
     host.len() >= HOST_CHARACTERS_MIN && known.into_iter().all(|known| !known.contains(host))
@@ -86,7 +86,7 @@ fn for_each_text(value: &mut Value, change: &dyn Fn(&str) -> String) {
     }
 }
 
-/// Absolute paths that are a host's own become relative to the run, or the last name in them; hosts in URLs become an ellipsis.
+/// Absolute paths on the host become relative to the run, or only their last name; hosts in URLs become an ellipsis.
 fn without_paths(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -95,7 +95,7 @@ fn without_paths(text: &str) -> String {
         let (token, after) = from.split_at(from.find(ends_path).unwrap_or(from.len()));
         match token.strip_prefix("//") {
             Some(authority) if out.ends_with(':') => out.push_str(&without_authority(authority)),
-            // In the midst of a word it is the rest of a relative path, or of a URL.
+            // In the middle of a word it is part of a relative path or of a URL.
             _ if out.ends_with(|last: char| last.is_alphanumeric() || "._-~}…/".contains(last)) => {
                 out.push_str(token)
             }
@@ -110,7 +110,7 @@ fn ends_path(character: char) -> bool {
     character.is_whitespace() || "\"'`,;:()[]{}<>|".contains(character)
 }
 
-/// What follows the scheme of a URL. Addresses of the lab's own links say nothing; names are others' business.
+/// The part after the scheme of a URL. Addresses of the lab's own links identify nothing, but names do.
 fn without_authority(authority: &str) -> String {
     let host = authority.split('/').next().unwrap_or_default();
     let is_bare = host.is_empty() || host == "localhost" || host.parse::<IpAddr>().is_ok();
@@ -120,7 +120,7 @@ fn without_authority(authority: &str) -> String {
 fn without_ancestors(path: &str) -> &str {
     let names = path.trim_matches('/');
     let (first, is_deep) = names.split_once('/').map_or((names, false), |(first, _)| (first, true));
-    // A service of gRPC has a dot in it, which no top directory has.
+    // A gRPC service has a dot in it, which no top-level directory has.
     let is_directory =
         first.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
     if !is_deep || !is_directory || COMMON.contains(&first) {

@@ -1,7 +1,8 @@
-//! What a killed lab left behind.
+//! Finds and removes what a killed lab left behind.
 //!
-//! Job: naming what a lab makes on the host so that its maker can be told, and removing what belongs to nobody any more: network
-//! namespaces, cgroups, and the processes in them. Non-job: files; a run's directory is a result, whatever became of the run.
+//! It gives everything that a lab makes on the host a name that identifies the process, and removes what belongs to no living process:
+//! network namespaces, cgroups, and the processes in them. It does not remove files: a run's directory is a result, even if the run was
+//! killed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,17 +17,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::cgroup;
 use crate::topology::PREFIX;
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to disappear.
 const DEATH_S_MAX: i64 = 5;
 
-/// How often a cgroup is emptied of processes that were born meanwhile, or asked again whether the last of them is gone.
+/// How often to kill new processes of a cgroup, or to check whether the last one is gone.
 const ROUNDS_MAX: u32 = 500;
 
-/// Time between two such attempts: 5 s in all.
+/// The time between two such attempts: 5 s in all.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// What tells what this process makes from what others make: its id and when it was started, since ids come again; and `what`, for several
-/// topologies of one process.
+/// Identifies what this process makes: its id and its start time, because ids are reused, and `what`, for several topologies of one
+/// process.
 #[must_use]
 pub fn tag(what: &str) -> String {
     let pid = std::process::id();
@@ -40,7 +41,7 @@ fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Whether who made something of that name is still there.
+/// Whether the process that made something with this name still exists.
 fn is_alive(name: &str) -> bool {
     let mut fields = name.strip_prefix(PREFIX).unwrap_or(name).split('-');
     let (pid, start) = (fields.next().and_then(|field| field.parse().ok()), fields.next());
@@ -50,7 +51,7 @@ fn is_alive(name: &str) -> bool {
     }
 }
 
-/// Namespaces and cgroups of labs that are gone.
+/// Namespaces and cgroups of labs that no longer run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Names of namespaces.
@@ -60,7 +61,7 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Looks for them.
+    /// Finds them.
     #[must_use]
     pub fn find() -> Self {
         let of_the_dead = |name: &String| name.starts_with(PREFIX) && !is_alive(name);
@@ -78,7 +79,7 @@ impl Leftovers {
         self.namespaces.is_empty() && self.cgroups.is_empty()
     }
 
-    /// Removes them, processes first. Gives what could not be removed.
+    /// Removes them, processes first. Returns what could not be removed.
     #[must_use]
     pub fn remove(&self) -> Vec<String> {
         let mut stubborn = Vec::new();
@@ -114,10 +115,10 @@ fn remove_namespace(namespace: &str) -> Result<(), String> {
     ip(&["netns", "delete", namespace]).map(drop)
 }
 
-/// Ends all processes of a cgroup and of those below it, and removes them.
+/// Ends all processes of a cgroup and of those below it, and removes the cgroups.
 ///
 /// # Errors
-/// What the host says, such as that a process will not go.
+/// The host's error, for example if a process does not end.
 pub(crate) fn remove_cgroup(directory: &Path) -> Result<(), String> {
     for name in names_in(directory) {
         let child = directory.join(name);
@@ -129,19 +130,19 @@ pub(crate) fn remove_cgroup(directory: &Path) -> Result<(), String> {
         cgroup::processes(directory).into_iter().for_each(end_process);
         match fs::remove_dir(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            // The kernel strikes a process off the list before it lets go of the group, and version 1 tells nobody when it does.
+            // The kernel removes a process from the list before it releases the group, and version 1 sends no notification.
             Err(error) if error.kind() == ErrorKind::ResourceBusy => thread::park_timeout(ROUND),
             Err(error) => return Err(error.to_string()),
             Ok(()) => return Ok(()),
         }
     }
-    Err("it stays busy".to_owned())
+    Err("it is still in use".to_owned())
 }
 
-/// Kills a process and waits until it is gone. Who is gone already is as good.
+/// Kills a process and waits until it is gone. It is no error if it has already ended.
 pub(crate) fn end_process(pid: u32) {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    // Of the process, not of whoever has its number next.
+    // A handle of this process, which a later process with the same number cannot have.
     let handle = pidfd_open(pid, PidfdFlags::empty());
     let _ = kill_process(pid, Signal::KILL);
     if let Ok(handle) = handle {
@@ -160,7 +161,7 @@ mod tests {
         let own = tag("x");
         assert!(is_alive(&format!("{PREFIX}{own}-client")) && is_alive(&own));
         let (pid, rest) = own.split_once('-').unwrap();
-        // The same id, started at another time; an id above the largest that a kernel allows; and no id at all.
+        // The same id, started at another time; an id above the kernel's limit; and no id at all.
         for dead in [format!("{PREFIX}{pid}-1{rest}"), format!("{PREFIX}4194305-1-x"), format!("{PREFIX}nobody")] {
             assert!(!is_alive(&dead), "{dead}");
         }
@@ -182,7 +183,7 @@ mod tests {
             fs::write(directory.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
         }
         let mut inside = Command::new("ip").args(["netns", "exec", &name, "sleep", "600"]).spawn().unwrap();
-        // Until it is inside it is none of the namespace's, and nobody would end it.
+        // Until it is inside, it does not belong to the namespace and would not be ended.
         let network = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).unwrap();
         for round in 0.. {
             if network(&inside.id().to_string()) != network("self") {
@@ -198,7 +199,7 @@ mod tests {
         let own = Leftovers { namespaces: vec![name.clone()], cgroups: made.clone() };
         assert_eq!(own.remove(), Vec::<String>::new());
         assert!(!Leftovers::find().namespaces.contains(&name) && !made.iter().any(|directory| directory.exists()));
-        // Without cgroups nobody has killed it yet.
+        // Without cgroups it has not been killed yet.
         let _ = sleeper.kill();
         let ended = sleeper.wait().unwrap();
         assert!(!ended.success());

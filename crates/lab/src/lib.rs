@@ -1,13 +1,13 @@
-//! The lab: what Steelyard and its rivals are measured with.
+//! The lab: measures Steelyard and its rivals.
 //!
-//! Job: origins to stand behind a balancer ([`origin`]), load to put in front of it ([`load`]), the kernel's account of what that cost
-//! ([`procfs`], [`cgroup`]), and the demo that puts them together ([`demo`]). On top of these, `steelyard lab` ([`command`]): scenarios
-//! ([`scenario`]) and contenders ([`contender`]) as files, runs ([`run`]) that leave a record ([`record`]), verdicts ([`judge`]) and reports
-//! ([`report`]). The `steelyard` binary mounts the argument structs found here.
+//! It has origins to put behind a balancer ([`origin`]), load to put in front of it ([`load`]), the kernel's account of its cost
+//! ([`procfs`], [`cgroup`]), and the demo that combines them ([`demo`]). `steelyard lab` ([`command`]) is built on these: scenarios
+//! ([`scenario`]) and contenders ([`contender`]) as files, runs ([`run`]) that leave a record ([`record`]), verdicts ([`judge`]) and
+//! reports ([`report`]). The `steelyard` binary uses the argument structs from here.
 //!
-//! Non-job: balancing. The lab drives Steelyard as it drives a rival, as a child process with a configuration file and an address, and
-//! shares no code with it: a fault in the instrument cannot hide the same fault in the thing it measures. That is why there is a second,
-//! small HTTP/1.1 reader in here.
+//! The lab does not balance. It drives Steelyard like a rival, as a child process with a configuration file and an address, and shares no
+//! code with it, so that a fault in the instrument cannot hide the same fault in Steelyard. This is why it has a second, small HTTP/1.1
+//! reader.
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -47,12 +47,12 @@ pub mod stats;
 pub mod topology;
 pub mod verify;
 
-/// How a run ended that could be carried out.
+/// The result of a run that could be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// What was to be shown was shown.
+    /// The run showed what it should.
     Good,
-    /// The run took place and what it measured failed.
+    /// The run took place, and what it measured failed.
     Failed,
 }
 
@@ -65,7 +65,7 @@ impl From<Verdict> for std::process::ExitCode {
     }
 }
 
-/// Several problems as one error, each in a line.
+/// Several problems as one error, one per line.
 pub(crate) fn in_lines(problems: Vec<document::Problem>) -> std::io::Error {
     let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
     std::io::Error::new(std::io::ErrorKind::InvalidInput, lines.join("\n"))

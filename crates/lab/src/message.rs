@@ -1,10 +1,10 @@
-//! Messages with time stamps, as `origin stream` sends them and `load stream` reads them: how long did each take, one way?
+//! Messages with time stamps, which `origin stream` sends and `load stream` reads to find how long each took, one way.
 //!
 //! Both stamps are of CLOCK_MONOTONIC, which all processes and network namespaces of one host share. Between hosts they mean nothing.
 
 use std::time::Duration;
 
-/// Bytes before the filling: a mark, the length of the whole message, and the two stamps.
+/// Bytes before the filler: a mark, the length of the whole message, and the two stamps.
 pub(crate) const HEADER_BYTES: usize = 24;
 
 /// A message is at least its header, and no longer than this.
@@ -12,10 +12,10 @@ pub(crate) const MESSAGE_BYTES_MAX: u32 = 64 << 20;
 
 const MARK: [u8; 4] = *b"SYM1";
 
-/// Where one message begins.
+/// The beginning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Of the whole message, this header included.
+    /// The length of the whole message, including this header.
     pub length: u32,
     /// When it should have been sent, in ns.
     pub due_ns: u64,
@@ -42,22 +42,22 @@ impl Header {
     }
 }
 
-/// What is no message.
+/// The data are not a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoMessage;
 
-/// Finds the ends of messages in a stream that comes in pieces of any size.
+/// Finds the ends of messages in a stream that arrives in pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct MessageReader {
     header: [u8; HEADER_BYTES],
     /// Of the header; `0 <= header_bytes <= HEADER_BYTES`.
     header_bytes: usize,
-    /// The message whose filling is still to come, and how much of it.
+    /// The message whose filler is still to come, and how much of it.
     open: Option<(Header, u32)>,
 }
 
 impl MessageReader {
-    /// Takes a piece, and hands over the header of each message that ended in it.
+    /// Takes a piece, and passes the header of each message that ended in it to `ended`.
     pub(crate) fn read(&mut self, mut piece: &[u8], mut ended: impl FnMut(Header)) -> Result<(), NoMessage> {
         while !piece.is_empty() {
             let (header, left) = match self.open {
@@ -87,7 +87,7 @@ impl MessageReader {
     }
 }
 
-/// What the clock of the stamps says.
+/// The present time of the clock of the stamps.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32).as_nanos() as u64

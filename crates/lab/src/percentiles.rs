@@ -1,20 +1,20 @@
-//! Distributions that are given by some of their percentiles, as in `50=5ms,99=10ms`.
+//! Distributions given by some of their percentiles, such as `50=5ms,99=10ms`.
 //!
-//! Two readings of the same words. [`Percentiles::exact`] is a straight line between neighbours, with whatever is given for 0 (else the least
-//! that is given). [`Percentiles::strest`] is what strest-grpc makes of them: 0 is always 0, lines are climbed in steps of a whole per cent,
-//! values are whole ms. By it `100=10` is not 10 ms but 0 to 9, each as likely.
+//! There are two interpretations. [`Percentiles::exact`] interpolates linearly between neighbours, beginning at the value for 0 (or at the
+//! smallest given value). [`Percentiles::strest`] does the same as strest-grpc: the value for 0 is always 0, lines are climbed in steps of
+//! a whole per cent, and values are whole ms. With it, `100=10` is not 10 ms but 0 to 9, each equally likely.
 
 use std::time::Duration;
 
 use crate::stats::Rng;
 
-/// Percentiles of one distribution at most.
+/// The most percentiles of one distribution.
 const POINTS_MAX: usize = 100;
 
 /// A distribution of durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Percentiles {
-    /// Ascending, from 0 to 1,000 (per mille); values ascending as well.
+    /// Ascending, from 0 to 1,000 (per mille). The values are ascending too.
     points: Vec<(u32, Duration)>,
     reading: Reading,
 }
@@ -33,15 +33,17 @@ impl Percentiles {
         Self::new(points, least, Reading::Exact)
     }
 
-    /// Reads `50=5,99=10`, in ms, for clap. As strest-grpc has it, a percentile over 100 is in tenths: 999 is 99.9.
+    /// Reads `50=5,99=10`, in ms, for clap. As in strest-grpc, a percentile over 100 is in tenths: 999 is 99.9.
     pub(crate) fn strest(text: &str) -> Result<Self, String> {
-        let ms = |text: &str| text.parse().map(Duration::from_millis).map_err(|_| format!("{text:?} is not whole ms"));
+        let ms = |text: &str| {
+            text.parse().map(Duration::from_millis).map_err(|_| format!("{text:?} is not a whole number of ms"))
+        };
         let mut points = points(text, ms)?;
         points.retain(|&(per_mille, _)| per_mille > 0);
         Self::new(points, Duration::ZERO, Reading::Strest)
     }
 
-    /// The same, from a map with keys times ten; `None` for values that fall.
+    /// From a map with keys times ten; `None` if values decrease.
     pub(crate) fn from_strest_map(map: &std::collections::BTreeMap<i32, i64>) -> Option<Self> {
         let point = |(&key, &ms): (&i32, &i64)| {
             let per_mille = u32::try_from(key).ok().filter(|&key| key <= 1_000)?;
@@ -52,7 +54,7 @@ impl Percentiles {
         Self::new(points, Duration::ZERO, Reading::Strest).ok()
     }
 
-    /// As a call of `StreamingGet` carries it: keys times ten, whole ms.
+    /// The form of a `StreamingGet` call: keys times ten, whole ms.
     pub(crate) fn to_strest_map(&self) -> std::collections::BTreeMap<i32, i64> {
         self.points.iter().map(|&(per_mille, value)| (per_mille as i32, value.as_millis() as i64)).collect()
     }
@@ -70,12 +72,12 @@ impl Percentiles {
             points.push((1_000, greatest));
         }
         if points.windows(2).any(|pair| pair[0].1 > pair[1].1) {
-            return Err("a higher percentile cannot be less than a lower one".to_owned());
+            return Err("a higher percentile cannot have a smaller value than a lower one".to_owned());
         }
         Ok(Self { points, reading })
     }
 
-    /// One value by chance.
+    /// Draws a random value.
     pub(crate) fn draw(&self, rng: &mut Rng) -> Duration {
         self.at(rng.below(1_000) as u32)
     }
@@ -104,7 +106,7 @@ fn points(text: &str, value: impl Fn(&str) -> Result<Duration, String>) -> Resul
 }
 
 fn point(item: &str, value: impl Fn(&str) -> Result<Duration, String>) -> Result<(u32, Duration), String> {
-    let (percent, text) = item.split_once('=').ok_or_else(|| format!("{item:?} has no =, as in 99=10"))?;
+    let (percent, text) = item.split_once('=').ok_or_else(|| format!("{item:?} has no =; write it like 99=10"))?;
     let number: f64 = percent.trim().parse().map_err(|_| format!("{percent:?} is not a percentile"))?;
     let per_mille = if number > 100.0 { number } else { number * 10.0 };
     if !(0.0..=1_000.0).contains(&per_mille) {

@@ -1,7 +1,7 @@
-//! Which CPUs belong to whom.
+//! Assigns CPUs to the components.
 //!
-//! Job: giving the balancer CPUs of its own, and the rest to load and origins. Non-job: NUMA; on a host with several nodes, start the lab
-//! under `taskset` with the CPUs of one.
+//! The balancer gets CPUs of its own, and load and origins get the rest. NUMA is not considered: on a host with several nodes, start the
+//! lab under `taskset` with the CPUs of one.
 
 /// CPUs of the three components of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +15,11 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Places a balancer with so many workers on the CPUs that there are.
+    /// Places a balancer with this many workers on the available CPUs.
     ///
-    /// The balancer takes the last ones: interrupts and strangers prefer the first. Of the rest, load and origins get two to one, as a load
-    /// costs about twice what the origin does; where there is only one left, they share it. Where none is left, all share all.
+    /// The balancer gets the last CPUs, because interrupts and other processes prefer the first. Load and origins share the rest two to
+    /// one, because a load costs about twice as much as the origin; if only one CPU is left, both use it. If none is left, all share all
+    /// CPUs.
     #[must_use]
     pub fn new(cpus: &[u32], workers: u32) -> Self {
         let workers = workers as usize;
@@ -33,13 +34,13 @@ impl Placement {
         Self { balancer: balancer.to_vec(), client: client.to_vec(), origin: origin.to_vec() }
     }
 
-    /// Whether the balancer shares CPUs with its load: its figures are then no capacity.
+    /// Whether the balancer shares CPUs with its load. Its figures are then not a capacity.
     #[must_use]
     pub fn is_contended(&self) -> bool {
         self.balancer.iter().any(|cpu| self.client.contains(cpu) || self.origin.contains(cpu))
     }
 
-    /// In words.
+    /// The placement in words.
     #[must_use]
     pub fn text(&self) -> String {
         let [balancer, client, origin] = [&self.balancer, &self.client, &self.origin].map(|cpus| list(cpus));
@@ -47,13 +48,13 @@ impl Placement {
     }
 }
 
-/// As taskset(1) takes it.
+/// The list in the format of taskset(1).
 #[must_use]
 pub fn list(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// As `rps_cpus` of sysfs takes it: hexadecimal words of 32 bits, the greatest first.
+/// The mask in the format of sysfs's `rps_cpus`: hexadecimal words of 32 bits, the most significant first.
 #[must_use]
 pub fn mask(cpus: &[u32]) -> String {
     let words = cpus.iter().max().map_or(1, |most| *most as usize / 32 + 1);

@@ -1,4 +1,4 @@
-//! A process of a run: in its namespace, on its CPUs, in its account, with all that it says in a file, and gone when we are.
+//! A process of a run. It runs in its namespace, on its CPUs and in its account, writes its output to a file, and is killed with us.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,31 +13,31 @@ use crate::placement::list;
 use crate::record::Failure;
 use crate::topology;
 
-/// Of what a process said so many last lines are kept with a failure.
+/// How many last lines of a process's output are kept with a failure.
 const LINES_KEPT: usize = 12;
 
-/// And of each line so many characters.
+/// How many characters of each line are kept.
 const LINE_CHARACTERS_MAX: usize = 400;
 
-/// Of a log's end so much is looked at.
+/// How many bytes at the end of a log are read.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// What a process is started with.
+/// How to start a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
-    /// What it is called; also of its log.
+    /// Its name, which its log has too.
     pub name: &'a str,
     /// Program and arguments.
     pub command: &'a [String],
-    /// Its network namespace; `None` for the one that the lab is in.
+    /// Its network namespace; `None` means that of the lab.
     pub namespace: Option<&'a str>,
-    /// CPUs that it may use; all, if empty.
+    /// The CPUs that it may use; empty means all.
     pub cpus: &'a [u32],
-    /// Who it is accounted to.
+    /// The account of its CPU time.
     pub group: &'a Group,
-    /// Where its log goes.
+    /// The directory of its log.
     pub directory: &'a Path,
-    /// Whether its standard error is read, instead of being part of the log.
+    /// Whether its standard error is read instead of being part of the log.
     pub captures: bool,
 }
 
@@ -51,10 +51,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// What the host says: no such program, no room for its log.
+    /// If the host cannot run the program or write its log.
     pub fn start(spec: &Spec<'_>) -> Result<Self, Failure> {
         let log = spec.directory.join(format!("{}.log", spec.name.replace(['/', ':', '*'], "-")));
         let cannot = |what: &str, error: io::Error| Failure { why: format!("cannot {what}: {error}"), log: Vec::new() };
@@ -66,7 +66,7 @@ impl Process {
             words.split_first().ok_or_else(|| cannot(&start, io::ErrorKind::InvalidInput.into()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(file).kill_on_drop(true);
-        // Ctrl-C on a terminal is for us: what is measured just then is finished.
+        // Ctrl-C on a terminal is for us: the current measurement is finished first.
         command.process_group(0);
         command.stderr(if spec.captures { Stdio::piped() } else { Stdio::from(of_errors) });
         let child = command.spawn().map_err(|error| cannot(&start, error))?;
@@ -93,37 +93,37 @@ impl Process {
         self.child.stderr.take()
     }
 
-    /// How it ended, if it has.
+    /// How it ended, if it has ended.
     pub fn ended(&mut self) -> Option<Failure> {
         match self.child.try_wait() {
             Ok(None) => None,
-            Ok(Some(status)) => Some(self.failure(&format!("ended on its own ({})", in_words(status)))),
-            Err(error) => Some(self.failure(&format!("is lost ({error})"))),
+            Ok(Some(status)) => Some(self.failure(&format!("ended by itself ({})", in_words(status)))),
+            Err(error) => Some(self.failure(&format!("cannot be waited for ({error})"))),
         }
     }
 
     /// Waits for its end.
     ///
     /// # Errors
-    /// What the host says.
+    /// The host's error.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait().await
     }
 
     /// Kills it and waits for its end.
     pub async fn kill(&mut self) {
-        // It fails for a process that has ended.
+        // This fails for a process that has ended.
         let _ = self.child.kill().await;
     }
 
-    /// A failure of this process, with the end of what it said.
+    /// A failure of this process, with the end of its output.
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         Failure { why: format!("{} {what}", self.name), log: last_lines(&self.log) }
     }
 }
 
-/// What a person would type to start it, but for the account.
+/// The command that a person would type to start it, without the accounting.
 #[must_use]
 pub fn text(spec: &Spec<'_>) -> String {
     bare(spec).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
@@ -141,7 +141,7 @@ fn quoted(word: &str) -> String {
 fn bare(spec: &Spec<'_>) -> Vec<String> {
     let mut words = Vec::new();
     if let Some(namespace) = spec.namespace {
-        // Not ip-netns-exec(8): that hides /sys/fs/bpf, where a contender may pin its maps.
+        // Not ip-netns-exec(8), because that hides /sys/fs/bpf, where a contender may pin its maps.
         words.extend(["nsenter".to_owned(), format!("--net={}", topology::path_of(namespace).display())]);
     }
     if !spec.cpus.is_empty() {
@@ -151,10 +151,10 @@ fn bare(spec: &Spec<'_>) -> Vec<String> {
     words
 }
 
-/// The same with what makes it ours: it dies with us, even if we are killed, and is accounted before its first instruction.
+/// The command that ties it to us: it dies with us, even if we are killed, and is accounted from its first instruction.
 fn wrapped(spec: &Spec<'_>) -> Vec<String> {
     let mut words = Vec::new();
-    // setpriv(1) of util-linux, essential on Debian. Doing the same here would take `unsafe` between fork and exec.
+    // setpriv(1) is part of util-linux, which is essential on Debian. Doing the same here would need `unsafe` between fork and exec.
     if let Some(setpriv) = crate::host::find_program("setpriv") {
         words.extend([setpriv.to_string_lossy().into_owned(), "--pdeathsig".into(), "KILL".into(), "--".into()]);
     }
@@ -214,7 +214,7 @@ mod tests {
             process.wait().await.unwrap();
             process.ended().unwrap()
         });
-        assert_eq!(failure.why, "x:y ended on its own (exit status 3)");
+        assert_eq!(failure.why, "x:y ended by itself (exit status 3)");
         assert_eq!((failure.log.len(), failure.log.last().unwrap().as_str()), (12, "last words"));
         let nothing = ["/no/such/program".to_owned()];
         let failure = crate::host::runtime().unwrap().block_on(async {

@@ -1,7 +1,8 @@
-//! What a process cost, by the kernel's own account (proc(5)).
+//! The cost of a process in the kernel's own account (proc(5)).
 //!
-//! Job: CPU time and resident memory of a process, by its id. Non-job: network and softirq time. A kernel without
-//! CONFIG_IRQ_TIME_ACCOUNTING charges softirqs to whoever was running, so these figures hold for a comparison on one host, not for a bill.
+//! It reads CPU time and resident memory of a process by its id. It does not cover network and softirq time: a kernel without
+//! CONFIG_IRQ_TIME_ACCOUNTING charges softirqs to the process that was running. These figures are good for comparisons on one host, but not
+//! as absolute costs.
 
 use std::fs;
 use std::io;
@@ -9,25 +10,25 @@ use std::time::Duration;
 
 /// CPU time that `pid` has used, all threads, user and system together.
 ///
-/// In ns, from `/proc/PID/task/*/schedstat`, as long as no thread has ended: their time is gone from there. It is kept in `/proc/PID/stat`,
-/// but in ticks of 10 ms, too coarse for the cost of a request over a short run. So the greater of the two is given: exact for a
-/// process whose threads stay, and low by two ticks at most for any other.
+/// `/proc/PID/task/*/schedstat` has it in ns, but loses the time of threads that have ended. `/proc/PID/stat` keeps that time, but in ticks
+/// of 10 ms, which is too coarse for the cost of a request over a short run. This returns the larger of the two: exact for a process whose
+/// threads stay, and at most two ticks too low for any other.
 ///
 /// # Errors
-/// The process is gone, or the kernel was built without CONFIG_SCHED_INFO.
+/// If the process is gone, or the kernel was built without CONFIG_SCHED_INFO.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(of_living_threads(pid)?.max(of_all_threads(pid)?))
 }
 
-/// CPU time that the calling thread has used, in ns, by `/proc/thread-self/schedstat`.
+/// CPU time that the calling thread has used, in ns, from `/proc/thread-self/schedstat`.
 ///
 /// # Errors
-/// The kernel was built without CONFIG_SCHED_INFO.
+/// If the kernel was built without CONFIG_SCHED_INFO.
 pub fn own_thread_cpu_time() -> io::Result<Duration> {
     Ok(Duration::from_nanos(first_number(&fs::read_to_string("/proc/thread-self/schedstat")?)?))
 }
 
-/// CPU time of this process's children that have ended and been waited for, and of theirs; in ticks of 10 ms.
+/// CPU time of this process's children that have ended and been waited for, and of theirs, in ticks of 10 ms.
 ///
 /// # Errors
 /// None in practice: a process may read its own files.
@@ -54,34 +55,34 @@ fn of_all_threads(pid: u32) -> io::Result<Duration> {
     ticks_of(&fs::read_to_string(format!("/proc/{pid}/stat"))?, 11)
 }
 
-/// The sum of two fields that are times, those after so many behind the name.
+/// The sum of two times in the stat line, after the given number of fields behind the name.
 fn ticks_of(stat: &str, fields_before: usize) -> io::Result<Duration> {
-    // The second field of all is the name in brackets, in which there may be anything.
-    let (_, fields) = stat.rsplit_once(')').ok_or_else(|| malformed("no name in the stat of the process"))?;
+    // The second field is the name in brackets, which may contain anything.
+    let (_, fields) = stat.rsplit_once(')').ok_or_else(|| malformed("the stat file of the process has no name"))?;
     let mut fields = fields.split_ascii_whitespace().skip(fields_before);
     let ticks = first_number(fields.next().unwrap_or_default())? + first_number(fields.next().unwrap_or_default())?;
     let ticks_per_second = rustix::param::clock_ticks_per_second();
     Ok(Duration::from_nanos(ticks * 1_000_000_000 / ticks_per_second.max(1)))
 }
 
-/// What the kernel says when a thread ends while its file is open.
+/// The error of the kernel if a thread ends while its file is open.
 const ESRCH: i32 = 3;
 
 /// Resident memory of `pid` in bytes: `VmRSS` of `/proc/PID/status`.
 ///
 /// # Errors
-/// The process is gone, or has no memory (a zombie, a kernel thread).
+/// If the process is gone, or has no memory (a zombie, a kernel thread).
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let line = line.ok_or_else(|| malformed("no VmRSS in the status of the process"))?;
-    // proc(5): always in kB, by which it means 1,024 bytes.
+    let line = line.ok_or_else(|| malformed("the status file of the process has no VmRSS"))?;
+    // proc(5): always in kB, which means 1,024 bytes.
     Ok(first_number(line)? * 1024)
 }
 
 fn first_number(text: &str) -> io::Result<u64> {
     let number = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-    number.ok_or_else(|| malformed("a number was expected"))
+    number.ok_or_else(|| malformed("expected a number"))
 }
 
 fn malformed(what: &str) -> io::Error {
@@ -99,7 +100,7 @@ mod tests {
         let (done, may_end) = std::sync::mpsc::channel::<()>();
         let (worked, has_worked) = std::sync::mpsc::channel();
         let worker = std::thread::spawn(move || {
-            // Burns until the kernel has charged it: other threads of this test may be busy, too, but this one alone is enough.
+            // Uses CPU until the kernel has accounted for it. Other threads of this test may be busy too, but this one alone is enough.
             while cpu_time(pid).unwrap() < before + Duration::from_millis(20) {
                 std::hint::black_box((0..100_000_u64).sum::<u64>());
             }
@@ -122,7 +123,7 @@ mod tests {
             }
         });
         thread.join().unwrap();
-        // 100 ms, less the two ticks that the account of ended threads may be short of, and a third for where `before` fell.
+        // 100 ms, minus the two ticks that the account of ended threads may lack, and a third for the position of `before`.
         assert!(cpu_time(pid).unwrap() >= before + Duration::from_millis(70));
     }
 

@@ -1,8 +1,8 @@
-//! In which order cells are measured, and how long that takes.
+//! The order in which cells are measured, and the time that takes.
 //!
-//! Job: rounds in which every instance is measured once under every case, in an order drawn anew for each from one seed, so that a host that
-//! changes on the way does so for everybody; cases whose rate follows from another case come after it; the expected time, and for `--quick`
-//! windows that fit. Non-job: measuring.
+//! In each round every instance is measured once in every case. The order is drawn anew for each round from one seed, so that a host that
+//! changes during the run changes for all. A case whose rate depends on another case comes after it. This module also estimates the time,
+//! and shortens windows to fit `--quick`. It does not measure.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use crate::record::{Case, LoadSpec, Mode, Scenario};
 use crate::scenario::base_of;
 use crate::stats::Rng;
 
-/// What a cell takes beside its load: starting it, looking before and after, writing the run. 30 to 120 ms on two CPUs, most of it where
-/// many connections are to be closed.
+/// The time of a cell besides its load: starting it, reading counters before and after, writing the run. It takes 30 to 120 ms on two CPUs,
+/// most of it to close many connections.
 const CELL_OVERHEAD: Duration = Duration::from_millis(150);
 
-/// What an instance takes to start and to be ready.
+/// The time for an instance to start and be ready.
 const START_OVERHEAD: Duration = Duration::from_millis(500);
 
-/// What the rest takes: links, origins, calibration of a case, the report.
+/// The time of the rest: links, origins, calibration of a case, the report.
 const FRAME: Duration = Duration::from_secs(5);
 
-/// A calibration's load.
+/// The time of a calibration's load.
 pub const CALIBRATION: Duration = Duration::from_millis(1_500);
 
-/// The most that a search for capacity takes: so many steps.
+/// The most steps of a search for capacity.
 const SEARCH_STEPS_MAX: u32 = 16;
 
-/// What `--quick` may take, report and all.
+/// The limit of `--quick`, including the report.
 pub const QUICK_MAX: Duration = Duration::from_secs(172);
 
-/// Of a budget so much is left free, for cells that the host spoils and that are measured again.
+/// The share of a budget that is left free to repeat cells that the host disturbs.
 const REPEATS_OF_BUDGET: f64 = 0.2;
 
-/// Without a budget, such cells may prolong a run by this share.
+/// Without a budget, repeated cells may prolong a run by this share.
 const REPEATS_OF_PLAN: f64 = 1.0;
 
-/// A window that is shorter is cut only so that there are rounds enough to call anything different.
+/// Windows are only made shorter than this to get enough rounds for any conclusion.
 const WINDOW_MS_MIN: u64 = 800;
 
-/// A window that is shorter says nothing.
+/// A shorter window shows nothing.
 const WINDOW_MS_LEAST: u64 = 500;
 
 /// Rounds that a median needs.
@@ -60,18 +60,18 @@ pub struct Step {
     pub twin: u8,
 }
 
-/// What is measured when, and how long it should take.
+/// What to measure and when, and how long it should take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// In order.
     pub steps: Vec<Step>,
     /// Rounds.
     pub rounds: u32,
-    /// For everything, if nothing is measured again.
+    /// The time for everything, if nothing is repeated.
     pub expected: Duration,
-    /// While this lasts, cells that the host spoils are measured again.
+    /// Cells that the host disturbs are repeated until this time.
     pub limit: Duration,
-    /// Whether `limit` is a budget, which holds for everything: on a host that is slower than planned, cells are left out.
+    /// Whether `limit` is a budget for everything: if the host is slower than planned, cells are left out.
     pub is_budget: bool,
 }
 
@@ -80,14 +80,14 @@ pub struct Schedule {
 pub fn plan(scenario: &Scenario, rounds: u32, seed: u64) -> Schedule {
     let mut rng = Rng::new(seed);
     let mut steps = Vec::new();
-    // Two phases are enough: a case whose rate follows from another follows from one whose rate does not.
+    // Two phases are enough: a case can only depend on a case whose rate depends on no other.
     let (first, second): (Vec<_>, Vec<_>) = scenario.cases.iter().partition(|case| base_of(case).is_none());
     for phase in [first, second] {
         for round in 0..rounds {
             let mut cases = phase.clone();
             rng.shuffle(&mut cases);
             for case in cases {
-                // Ratios are taken within a round, so what is compared stands close together: case by case.
+                // Ratios are taken within a round, so the cells that are compared are close together: case by case.
                 let mut cells = cells_of(scenario, case, round);
                 rng.shuffle(&mut cells);
                 steps.extend(cells);
@@ -98,7 +98,7 @@ pub fn plan(scenario: &Scenario, rounds: u32, seed: u64) -> Schedule {
     Schedule { steps, rounds, expected, limit: expected.mul_f64(1.0 + REPEATS_OF_PLAN), is_budget: false }
 }
 
-/// Orders the cells of a scenario that is to end within `budget`, for which windows, warm-ups and rounds are cut as it takes.
+/// Orders the cells of a scenario that must end within `budget`, and shortens windows, warm-ups and rounds as needed.
 #[must_use]
 pub fn plan_within(scenario: &mut Scenario, rounds: u32, seed: u64, budget: Duration) -> Schedule {
     let rounds = shrink(scenario, rounds, budget.mul_f64(1.0 - REPEATS_OF_BUDGET));
@@ -109,7 +109,7 @@ pub fn plan_within(scenario: &mut Scenario, rounds: u32, seed: u64, budget: Dura
 fn cells_of(scenario: &Scenario, case: &Case, round: u32) -> Vec<Step> {
     let step = |instance: &String, twin| Step { case: case.name.clone(), instance: instance.clone(), round, twin };
     let once = case.instances.iter().map(|instance| step(instance, 0));
-    // The noise floor is taken where it matters most, under the first case that the twin takes part in.
+    // The noise floor is measured where it matters most, in the first case of the twin.
     let is_first = |id: &String| {
         let first = scenario.cases.iter().find(|case| case.instances.contains(id));
         first.is_some_and(|first| first.name == case.name)
@@ -142,8 +142,8 @@ fn expected(scenario: &Scenario, steps: &[Step]) -> Duration {
     FRAME + starting + calibrating + measuring
 }
 
-/// Makes a scenario fit into `budget`: windows and warm-ups first, then rounds, those below six last of all. Gives the rounds
-/// that are left.
+/// Makes a scenario fit into `budget`: first windows and warm-ups, then rounds, and fewer than six rounds only as a last resort. Returns
+/// the number of rounds.
 pub fn shrink(scenario: &mut Scenario, rounds: u32, budget: Duration) -> u32 {
     let sure = (ROUNDS_SURE..=rounds).rev().map(|rounds| (rounds, WINDOW_MS_MIN));
     let barely = (rounds >= ROUNDS_SURE).then_some((ROUNDS_SURE, WINDOW_MS_LEAST));
@@ -158,12 +158,12 @@ pub fn shrink(scenario: &mut Scenario, rounds: u32, budget: Duration) -> u32 {
     rounds.min(ROUNDS_MIN)
 }
 
-/// Whether so many rounds fit, when all but the window is as short as it may be and the window as long as it can.
+/// Whether this many rounds fit, with everything but the window as short as possible and the window as long as possible.
 fn fit(scenario: &mut Scenario, rounds: u32, window_ms_min: u64, budget: Duration) -> bool {
     for (ramp, warm_up, trim) in [(1_000, 1_500, 300), (500, 700, 200), (300, 400, 100)] {
         for case in &mut scenario.cases {
             let load = &mut case.load;
-            // Many connections need their time to be made, whatever the hurry.
+            // Many connections need time to be made, however short the budget.
             let ramp = ramp.max(u64::from(load.connections) / 2);
             load.ramp_ms = load.ramp_ms.min(ramp);
             load.warm_up_ms = load.warm_up_ms.min(warm_up);
@@ -176,7 +176,7 @@ fn fit(scenario: &mut Scenario, rounds: u32, window_ms_min: u64, budget: Duratio
     false
 }
 
-/// Gives every case the same window, no longer than its own, that lets the whole fit. Whether there is one.
+/// Gives every case the same window, but no longer than its own, so that the whole fits. Returns whether that is possible.
 fn fit_windows(scenario: &mut Scenario, rounds: u32, window_ms_min: u64, budget: Duration) -> bool {
     let own: Vec<u64> = scenario.cases.iter().map(|case| case.load.measure_ms).collect();
     let mut set = |window_ms: u64| {
@@ -275,7 +275,7 @@ mod tests {
         let before = windows(&scenario);
         assert_eq!(shrink(&mut scenario, rounds, Duration::from_secs(100_000)), rounds);
         assert_eq!(windows(&scenario), before);
-        // And what can never fit ends with the least there is.
+        // If it can never fit, the result is the minimum.
         assert_eq!(shrink(&mut scenario, 9, Duration::ZERO), ROUNDS_MIN);
     }
 

@@ -1,48 +1,48 @@
-//! The messages of strest-grpc (`strest.Responder`), and gRPC's framing of them: for the origin that answers, and the load that asks.
+//! The messages of strest-grpc (`strest.Responder`), and gRPC's framing of them, for the origin and the load.
 //!
-//! Job: bytes to messages and back. Non-job: HTTP/2, which the h2 crate does.
+//! It converts between bytes and messages. The h2 crate does HTTP/2.
 
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
-/// Where unary calls go.
+/// The path of unary calls.
 pub(crate) const GET: &str = "/strest.Responder/Get";
 
-/// Where streaming calls go: one specification, any number of replies.
+/// The path of streaming calls: one specification, any number of replies.
 pub(crate) const STREAMING_GET: &str = "/strest.Responder/StreamingGet";
 
 /// Bytes before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
-/// Bytes of one message at most, gRPC's usual limit.
+/// The size limit of a message in bytes, gRPC's usual limit.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// What a unary call asks for.
+/// The request of a unary call.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseSpec {
     /// Bytes of the reply's body.
     #[prost(int32, tag = "1")]
     pub length: i32,
-    /// How long to wait before it, in ms.
+    /// The delay before it in ms.
     #[prost(int64, tag = "2")]
     pub latency: i64,
-    /// Share of calls that are to fail, 0 to 1.
+    /// The share of calls that should fail, 0 to 1.
     #[prost(float, tag = "3")]
     pub error_rate: f32,
 }
 
-/// What a streaming call asks for. The keys of the maps are percentiles times ten.
+/// The request of a streaming call. The keys of the maps are percentiles times ten.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StreamingResponseSpec {
     /// Replies.
     #[prost(int32, tag = "1")]
     pub count: i32,
-    /// Wait before each, in ms.
+    /// The delay before each reply in ms.
     #[prost(btree_map = "int32, int64", tag = "2")]
     pub latency_percentiles: BTreeMap<i32, i64>,
-    /// Bytes of each.
+    /// The size of each reply in bytes.
     #[prost(btree_map = "int32, int64", tag = "3")]
     pub length_percentiles: BTreeMap<i32, i64>,
 }
@@ -50,10 +50,10 @@ pub(crate) struct StreamingResponseSpec {
 /// A reply.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseReply {
-    /// Of the length that was asked for.
+    /// A text of the requested length.
     #[prost(string, tag = "1")]
     pub body: String,
-    /// When the one before it was sent, in ns since 1970; 0 in a unary call.
+    /// When the previous one was sent, in ns since 1970; 0 in a unary call.
     #[prost(int64, tag = "2")]
     pub last_frame_sent: i64,
     /// When it was sent, in ns since 1970.
@@ -67,7 +67,7 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
     let mut bytes = BytesMut::with_capacity(PREFIX_BYTES + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // Into a buffer that grows: there is always room.
+    // The buffer grows, so there is always room.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
@@ -78,24 +78,24 @@ pub(crate) struct Deframer {
     bytes: BytesMut,
 }
 
-/// Why a stream is none of messages.
+/// Why a stream cannot be read as messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BadFrame {
-    /// Nobody said that it may be compressed.
+    /// The message is compressed, which was not negotiated.
     Compressed,
     /// Over [`MESSAGE_BYTES_MAX`].
     TooLong,
-    /// Its bytes are not the message that they should be.
+    /// The bytes do not decode as the expected message.
     NotThatMessage,
 }
 
 impl Deframer {
-    /// Takes a piece.
+    /// Adds a piece.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
     }
 
-    /// The next message, when all of it has come.
+    /// The next message, if it is complete.
     pub(crate) fn next<M: Message + Default>(&mut self) -> Result<Option<M>, BadFrame> {
         let Some((prefix, rest)) = self.bytes.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
         let [compressed, length @ ..] = *prefix;
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn messages_go_as_the_protocol_has_them() {
-        // By the protocol's definition: field 1, varint 18; field 2, varint 200.
+        // From the protocol's definition: field 1, varint 18; field 2, varint 200.
         let spec = ResponseSpec { length: 18, latency: 200, error_rate: 0.0 };
         assert_eq!(framed(&spec).as_ref(), [0, 0, 0, 0, 5, 0x08, 18, 0x10, 0xc8, 0x01]);
         let streaming = StreamingResponseSpec {

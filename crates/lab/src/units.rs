@@ -1,9 +1,9 @@
-//! Durations, sizes and addresses as people write them on a command line.
+//! Durations, sizes and addresses on the command line.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Parses `200ms`, `1.5s`, `2m`, `250us`: a number and a unit; or several, from the larger unit to the smaller, as in `1m30s`. For clap.
+/// Parses `200ms`, `1.5s`, `2m`, `250us`: a number and a unit, or several, larger units first, such as `1m30s`. For clap.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (mut rest, mut seconds, mut unit_before) = (text, 0.0, f64::INFINITY);
     loop {
@@ -16,11 +16,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             "s" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
-            "" => return Err(format!("a duration needs a unit, as in {text}s or {text}ms")),
-            _ => return Err(format!("unknown unit {unit:?}; us, ms, s, m and h are known")),
+            "" => return Err(format!("a duration needs a unit: write {text}s or {text}ms")),
+            _ => return Err(format!("unknown unit {unit:?}; use us, ms, s, m or h")),
         };
         if seconds_per_unit >= unit_before {
-            return Err(format!("{text:?} is not a duration; write the larger unit before the smaller, as in 1m30s"));
+            return Err(format!("{text:?} is not a duration; write larger units first, like 1m30s"));
         }
         let number: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
         seconds += number * seconds_per_unit;
@@ -42,14 +42,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
-        _ => return Err(format!("unknown unit {unit:?}; B, kB, MB, GB, KiB, MiB and GiB are known")),
+        _ => return Err(format!("unknown unit {unit:?}; use B, kB, MB, GB, KiB, MiB or GiB")),
     };
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(bytes_per_unit).ok_or_else(|| format!("{text} is more than 2^64 bytes"));
     }
     let fraction: f64 = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
     let bytes = fraction * bytes_per_unit as f64;
-    // 2^53: above it an f64 no longer holds every whole number.
+    // 2^53: above it an f64 no longer represents every whole number.
     if !(0.0..9_007_199_254_740_992.0).contains(&bytes) {
         return Err(format!("{text} is not a size"));
     }
@@ -59,7 +59,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// Parses `127.0.0.1:9001`, `[::1]:9001`, or `:9001` for every IPv4 address of the host, for clap.
 pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let whole = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    whole.parse().map_err(|_| format!("{text:?} is not an address and a port, as in 127.0.0.1:9001 or :9001"))
+    whole.parse().map_err(|_| format!("{text:?} is not an address and port; write it like 127.0.0.1:9001 or :9001"))
 }
 
 fn split(text: &str) -> (&str, &str) {

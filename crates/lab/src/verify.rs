@@ -1,7 +1,7 @@
-//! Whether a run's report says what its rounds say.
+//! Checks whether a run's report agrees with its rounds.
 //!
-//! Job: [`verify`]: judge, compute and render again from the cells of `run.json` alone, and name everything that comes out otherwise.
-//! Non-job: whether the cells are true; nobody can tell that from a file.
+//! [`verify`] judges, computes and renders again from the cells of `run.json` alone, and names every difference. It cannot know whether the
+//! cells are true.
 
 use crate::record::{Cell, Run, Verdict};
 use crate::report;
@@ -9,12 +9,12 @@ use crate::report;
 /// How many discrepancies of a kind are named one by one.
 const NAMED_MAX: usize = 20;
 
-/// Something that the file says, and its rounds do not.
+/// A difference between the file and its rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discrepancy {
-    /// Where.
+    /// The place in the file.
     pub place: String,
-    /// What is there, and what should be.
+    /// What the file has, and what it should have.
     pub what: String,
 }
 
@@ -24,7 +24,7 @@ impl std::fmt::Display for Discrepancy {
     }
 }
 
-/// What lies beside a `run.json`, and should say what it says.
+/// The files beside a `run.json`, which should agree with it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beside<'a> {
     /// The text of `report.md`.
@@ -33,13 +33,13 @@ pub struct Beside<'a> {
     pub readme: Option<&'a str>,
 }
 
-/// Compares `run`, as it was read, and what lies `beside` it, with what its cells give. Empty when all is as it should be.
+/// Compares `run` and the files `beside` it with what its cells give. Returns nothing if everything agrees.
 pub fn verify(run: &Run, beside: Beside<'_>) -> Vec<Discrepancy> {
     let mut again = run.clone();
     report::analyse(&mut again);
     let mut found = figures_that_do_not_add_up(run);
     found.extend(verdicts(run, &again));
-    // A kept run has no statistics: they follow from its cells.
+    // A kept run has no statistics, because they follow from its cells.
     if !run.kept {
         found.extend(listed("statistic", &run.statistics, &again.statistics, |statistic| {
             format!("{} of {} under {}", statistic.metric, statistic.instance, statistic.case)
@@ -55,13 +55,16 @@ pub fn verify(run: &Run, beside: Beside<'_>) -> Vec<Discrepancy> {
     found
 }
 
-/// Figures of a cell that follow from other figures of it.
+/// Figures of a cell that contradict its other figures.
 fn figures_that_do_not_add_up(run: &Run) -> Vec<Discrepancy> {
     let mut found = Vec::new();
     for cell in &run.cells {
         let Some(measurement) = &cell.measurement else {
             if cell.failure.is_none() {
-                found.push(Discrepancy { place: place(cell), what: "neither a measurement nor a failure".to_owned() });
+                found.push(Discrepancy {
+                    place: place(cell),
+                    what: "the cell has neither a measurement nor a failure".to_owned(),
+                });
             }
             continue;
         };
@@ -69,16 +72,14 @@ fn figures_that_do_not_add_up(run: &Run) -> Vec<Discrepancy> {
         // `ok_per_s` may be rounded.
         if (rate - measurement.ok_per_s).abs() > 0.001 * rate + 1.0 {
             let what = format!(
-                "{} a second are written, {} in {} s are {rate:.1}",
+                "the file has {} per second, but {} in {} s give {rate:.1}",
                 measurement.ok_per_s, measurement.ok, measurement.window_s
             );
             found.push(Discrepancy { place: place(cell), what });
         }
         if run.case(&cell.case).is_none() || run.instance(&cell.instance).is_none() {
-            found.push(Discrepancy {
-                place: place(cell),
-                what: "the scenario knows no such case or instance".to_owned(),
-            });
+            found
+                .push(Discrepancy { place: place(cell), what: "the scenario has no such case or instance".to_owned() });
         }
     }
     found.truncate(NAMED_MAX);
@@ -90,7 +91,8 @@ fn verdicts(run: &Run, again: &Run) -> Vec<Discrepancy> {
     let show = |verdict: Option<Verdict>| verdict.map_or("none".to_owned(), |verdict| format!("{verdict:?}"));
     let cells = run.cells.iter().zip(&again.cells).filter(|(was, is)| was.judgement != is.judgement);
     let discrepancy = |(was, is): (&Cell, &Cell)| {
-        let what = format!("verdict {} is written, the figures give {}", show(verdict(was)), show(verdict(is)));
+        let what =
+            format!("the file has the verdict {}, but the figures give {}", show(verdict(was)), show(verdict(is)));
         Discrepancy { place: place(was), what }
     };
     cells.take(NAMED_MAX).map(discrepancy).collect()
@@ -100,7 +102,7 @@ fn place(cell: &Cell) -> String {
     format!("{} under {}, round {}", cell.instance, cell.case, cell.round + 1)
 }
 
-/// Lists that should be equal, one by one.
+/// Compares lists that should be equal, element by element.
 fn listed<T: PartialEq + std::fmt::Debug>(
     kind: &str,
     was: &[T],
@@ -111,11 +113,11 @@ fn listed<T: PartialEq + std::fmt::Debug>(
     for (was, is) in was.iter().zip(is).filter(|(was, is)| was != is).take(NAMED_MAX) {
         found.push(Discrepancy {
             place: format!("{kind} {}", name(was)),
-            what: format!("{was:?} is written, the rounds give {is:?}"),
+            what: format!("the file has {was:?}, but the rounds give {is:?}"),
         });
     }
     if was.len() != is.len() {
-        let what = format!("{} are written, the rounds give {}", was.len(), is.len());
+        let what = format!("the file has {}, but the rounds give {}", was.len(), is.len());
         found.push(Discrepancy { place: format!("{kind}s"), what });
     }
     found
@@ -132,7 +134,7 @@ fn lines(file: &str, was: &str, is: &str) -> Vec<Discrepancy> {
         }
         if left != right {
             let show = |line: Option<&str>| line.map_or("nothing".to_owned(), |line| format!("{line:?}"));
-            let what = format!("{} is written, the rounds give {}", show(left), show(right));
+            let what = format!("the file has {}, but the rounds give {}", show(left), show(right));
             found.push(Discrepancy { place: format!("{file} line {number}"), what });
         }
     }
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn a_run_that_was_left_alone() {
         check(|_| {}, &[]);
-        // Read from its own file: nothing is lost on the way.
+        // Read from its own file, to show that nothing is lost.
         let run = sample::run(Table::GrpcGateway);
         let read = Run::parse(&serde_json::to_string(&run).unwrap()).unwrap();
         assert_eq!(verify(&read, report_of(&report::markdown(&run))), []);
@@ -176,11 +178,14 @@ mod tests {
         check(|run| drop(run.conclusions.pop()), &["conclusions: "]);
         check(
             |run| run.cells[0].judgement.as_mut().unwrap().verdict = Verdict::CapBound,
-            &["verdict CapBound is written"],
+            &["the file has the verdict CapBound"],
         );
-        check(|run| run.cells[0].measurement.as_mut().unwrap().ok_per_s *= 2.0, &["round 1: ", "a second are written"]);
-        check(|run| run.cells[0].measurement = None, &["neither a measurement nor a failure", "statistic "]);
-        check(|run| run.cells[0].instance = "nobody".into(), &["the scenario knows no such case or instance"]);
+        check(|run| run.cells[0].measurement.as_mut().unwrap().ok_per_s *= 2.0, &["round 1: ", " per second, but "]);
+        check(
+            |run| run.cells[0].measurement = None,
+            &["the cell has neither a measurement nor a failure", "statistic "],
+        );
+        check(|run| run.cells[0].instance = "nobody".into(), &["the scenario has no such case or instance"]);
     }
 
     #[test]

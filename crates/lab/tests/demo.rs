@@ -133,7 +133,7 @@ fn a_balancer_that_dies_is_an_error() {
 fn the_end_of_a_refusing_balancers_stderr_is_shown() {
     let (status, _, stderr) = demo_with("refuses");
     assert_eq!(status, Some(70));
-    assert!(stderr.contains("the balancer ended on its own (exit status: 64)"), "{stderr}");
+    assert!(stderr.contains("the balancer ended by itself (exit status: 64)"), "{stderr}");
     assert!(stderr.contains("demo.yaml:1:1: this is not to my taste"), "{stderr}");
 }
 

@@ -1,4 +1,4 @@
-//! Children of a comparison: origins on the last CPU, loads on the first, all of them gone when we are.
+//! Child processes of a comparison: origins on the last CPU, loads on the first. All of them end with this process.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,10 +12,10 @@ use tokio::process::{Child, Command};
 
 use crate::host;
 
-/// How long an origin may take to say where it listens, and a load beyond its time.
+/// How long an origin may take to report its address, and a load beyond its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What kills the child when its parent dies, however that dies.
+/// Kills the child when its parent dies, however that dies.
 const SETPRIV: &str = "/usr/bin/setpriv";
 
 /// A running origin, killed when dropped.
@@ -29,24 +29,24 @@ impl Origin {
         let words = ["origin"].iter().chain(words).chain(&["--listen", "127.0.0.1:0"]);
         let mut command = on_cpu(last_cpu(), exe.as_os_str(), words.map(OsStr::new));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let said = child.stderr.take().ok_or_else(|| io::Error::other("an origin without a standard error"))?;
+        let said = child.stderr.take().ok_or_else(|| io::Error::other("the origin has no standard error"))?;
         let mut lines = BufReader::new(said).lines();
         let first = tokio::time::timeout(PATIENCE, lines.next_line()).await??.unwrap_or_default();
         let address = first.rsplit_once(" listening on ").and_then(|(_, address)| address.parse().ok());
         let address = address.ok_or_else(|| io::Error::other(format!("the origin did not start: {first}")))?;
-        // What it says at its end is of no interest, but it must be able to say it.
+        // Its output at the end is not needed, but it must be able to write it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Self { address, _child: child })
     }
 }
 
-/// A server of a tool's own, killed when dropped.
+/// A server that belongs to a tool, killed when dropped.
 pub(super) fn serve(program: &str, words: &[String]) -> io::Result<Child> {
     let mut command = on_cpu(last_cpu(), OsStr::new(program), words.iter().map(OsStr::new));
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// Runs a load to its end; what it printed.
+/// Runs a load to its end, and returns its output.
 pub(super) async fn capture(program: &OsStr, words: &[String]) -> io::Result<String> {
     let mut command = on_cpu(0, program, words.iter().map(OsStr::new));
     let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?.wait_with_output();
@@ -63,7 +63,7 @@ fn on_cpu<'a>(cpu: usize, program: &'a OsStr, words: impl Iterator<Item = &'a Os
     if Path::new(SETPRIV).exists() {
         line.extend([SETPRIV, "--pdeathsig", "KILL", "--"].map(Into::into));
     }
-    // Without it, or with one CPU, they get in each other's way, equally.
+    // Without it, or with one CPU, they disturb each other equally.
     if last_cpu() > 0 && host::find_program("taskset").is_some() {
         line.extend(["taskset".into(), "-c".into(), cpu.to_string().into()]);
     }

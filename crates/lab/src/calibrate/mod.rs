@@ -1,9 +1,10 @@
-//! The load, held against others' load generators: the same origin, the same loop, in turns.
+//! Compares the load with other load generators: the same origin, the same loop, in turns.
 //!
-//! Job: `steelyard lab verify --calibrate`. Bars hold where both must come to the same figures: an origin that waits, or works, for so long
-//! says how many requests there can be, whoever asks. Where the generator's own speed decides, the figures are shown and nothing is held.
+//! This is `steelyard lab verify --calibrate`. Limits apply where both must get the same figures: an origin that waits or works for a fixed
+//! time determines how many requests there can be, whichever tool sends them. Where the generator's own speed decides, the figures are
+//! shown and no limit applies.
 //!
-//! Non-job: the ceilings of a run, which a run measures itself.
+//! A run measures its own ceilings itself.
 
 mod child;
 mod tools;
@@ -22,20 +23,20 @@ use crate::{Verdict, environment, host, procfs};
 use child::{Origin, capture};
 use tools::{CONNECTIONS, Figures, Tool};
 
-/// Differences that are still agreement.
+/// Differences up to these count as agreement.
 const BAR_PER_S_PERCENT: f64 = 3.0;
 const BAR_P50_PERCENT: f64 = 5.0;
 
-/// What a row is about, of which more is better.
+/// A row of which more is better.
 const PER_SECOND: &str = "per second";
 
-/// Load average per CPU above which a host is not quiet.
+/// The load average per CPU above which a host is not quiet.
 const QUIET_LOAD_MAX: f64 = 0.5;
 
-/// How the comparison is done.
+/// The parameters of the comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Rounds; odd, so that there is a median that was measured.
+    /// Rounds; odd, so that the median is a measured value.
     pub rounds: u32,
     /// How long each load takes, roughly: some are given by their number of requests.
     pub duration: Duration,
@@ -47,27 +48,27 @@ impl Default for Plan {
     }
 }
 
-/// One thing that both measure.
+/// One thing that both tools measure.
 #[derive(Clone, Copy)]
 struct Comparison {
     tool: Tool,
     /// One line, for the table.
     case: &'static str,
-    /// `steelyard origin`, without the address; nothing for a tool that brings its own.
+    /// The arguments of `steelyard origin` without the address; empty for a tool that has its own.
     origin: &'static [&'static str],
-    /// `steelyard load`, with `ADDRESS` in the place of the address.
+    /// The arguments of `steelyard load`, with `ADDRESS` in place of the address.
     load: &'static [&'static str],
     amount: Amount,
     /// Whether the figures must agree.
     is_held: bool,
 }
 
-/// How much of it.
+/// How much load to put on.
 #[derive(Clone, Copy)]
 enum Amount {
     /// For the duration of the plan.
     Time,
-    /// Requests, over all connections, for each second of it: where rounds of waiting are long, a clock would cut the last one off.
+    /// This many requests over all connections for each second of the duration: with long waits, a clock would cut the last round off.
     RequestsPerSecond(u64),
 }
 
@@ -138,22 +139,22 @@ const COMPARISONS: &[Comparison] = &[
     },
 ];
 
-/// What came of it.
+/// The result of a calibration.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrationReport {
-    /// Of this form, as JSON.
+    /// The version of this form, as JSON.
     pub version: u32,
-    /// What was compared.
+    /// The comparisons.
     pub rows: Vec<Row>,
     /// The host's load average of one minute over the number of its CPUs, before and after.
     pub load_average_per_cpu: [f64; 2],
-    /// Tools that are not on this host.
+    /// Tools that are missing on this host.
     pub missing: Vec<String>,
-    /// Comparisons that could not be made, and why.
+    /// Comparisons that failed, and why.
     pub failed: Vec<String>,
 }
 
-/// One figure, by both.
+/// One figure, from both tools.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The other tool.
@@ -164,15 +165,15 @@ pub struct Row {
     pub figure: String,
     /// The median of its rounds.
     pub theirs: f64,
-    /// And of ours.
+    /// The median of ours.
     pub ours: f64,
-    /// Ours against theirs in per cent, round by round, in the middle.
+    /// The median over the rounds of our difference in per cent.
     pub difference_percent: f64,
-    /// Between which the differences of the rounds lie; of the middle 95 % where there are rounds enough.
+    /// The range of the differences over the rounds; with enough rounds, of the middle 95 %.
     pub interval_percent: (f64, f64),
-    /// The greatest difference that is agreement; `None` where nothing is held.
+    /// The largest difference that counts as agreement; `None` if no limit applies.
     pub bar_percent: Option<f64>,
-    /// Share of its CPU that each generator used, theirs and ours, 0 to 1; absent where it is not known.
+    /// The share of its CPU that each generator used, theirs and ours, 0 to 1; `None` if unknown.
     pub busy: Option<(f64, f64)>,
 }
 
@@ -198,7 +199,7 @@ impl Row {
         })
     }
 
-    /// Whether it is within its bar; true where there is none, and where the other one's CPU was full and ours did better.
+    /// Whether it is within its limit. True if there is none, and if the other tool's CPU was full and ours did better.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.bar_percent.is_none_or(|bar| self.difference_percent.abs() <= bar) || self.is_their_limit()
@@ -210,7 +211,7 @@ impl Row {
         is_better && self.busy.is_some_and(|(theirs, _)| theirs > SATURATED_MIN)
     }
 
-    /// A few words for the table. Rounds that lie on both sides of the bar decide nothing.
+    /// A few words for the table. Rounds on both sides of the limit decide nothing.
     fn outcome(&self) -> String {
         let Some(bar) = self.bar_percent else { return "shown only".to_owned() };
         let (low, high) = self.interval_percent;
@@ -227,7 +228,7 @@ impl Row {
 }
 
 impl CalibrationReport {
-    /// Good when something was held, all that was held agrees, and nothing failed. A tool that is not here is no failure.
+    /// Good if at least one limit applied, all of them held, and nothing failed. A missing tool is not a failure.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let mut held = self.rows.iter().filter(|row| row.bar_percent.is_some()).peekable();
@@ -239,10 +240,10 @@ impl CalibrationReport {
     }
 }
 
-/// Compares, with progress on standard error. `exe` is this program, for its origins and its load.
+/// Runs the comparison, with progress on standard error. `exe` is this program, for its origins and its load.
 ///
 /// # Errors
-/// A runtime that this host refuses, and a signal. No process outlives this call.
+/// If the host refuses a runtime, or on a signal. No process outlives this call.
 pub fn calibrate(plan: &Plan, exe: &Path) -> io::Result<CalibrationReport> {
     host::runtime()?.block_on(async {
         tokio::select! {
@@ -271,7 +272,7 @@ async fn compare_all(plan: &Plan, exe: &Path) -> CalibrationReport {
             }
             continue;
         }
-        // Progress. Nobody may be listening, which is no reason to stop.
+        // Progress. If nothing reads it, the comparison continues.
         let _ = writeln!(io::stderr(), "{name}: {}", comparison.case);
         match compare(comparison, plan, exe).await {
             Ok(rows) => report.rows.extend(rows),
@@ -294,7 +295,7 @@ async fn compare(comparison: &Comparison, plan: &Plan, exe: &Path) -> io::Result
     };
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds {
-        // In turns, and each goes first as often as the other.
+        // In turns, and each goes first equally often.
         for turn in 0..2 {
             if (round + turn) % 2 == 0 {
                 theirs.push(comparison.tool.run(origin.address, plan.duration, requests).await?);
@@ -384,13 +385,13 @@ impl fmt::Display for CalibrationReport {
         let [busy_before, busy_after] = self.load_average_per_cpu;
         writeln!(to, "load average per CPU: {busy_before:.2} before, {busy_after:.2} after")?;
         if busy_before > QUIET_LOAD_MAX {
-            writeln!(to, "this host was not quiet: others took CPU time from both sides, and not the same from each")?;
+            writeln!(to, "this host was not quiet: other processes took CPU time from both sides, and not equally")?;
         }
         for failed in &self.failed {
             writeln!(to, "failed: {failed}")?;
         }
         for missing in &self.missing {
-            writeln!(to, "{missing} is not on this host: nothing was held against it")?;
+            writeln!(to, "{missing} is missing on this host: no comparison with it")?;
         }
         Ok(())
     }
@@ -417,7 +418,7 @@ mod tests {
             }
             .verdict()
         };
-        // The other two rounds are twice and half: the middle is this one.
+        // The other two rounds are twice and half of this one, so it is the median.
         let (near, far, shown) = (row(100.0, 102.9, true), row(100.0, 96.9, true), row(100.0, 60.0, false));
         assert!((far.difference_percent + 3.1).abs() < 1e-9, "{far:?}");
         assert_eq!(verdict(&[near.clone(), shown.clone()]), Verdict::Good);
@@ -435,7 +436,7 @@ mod tests {
         check(PER_SECOND, [101.0, 130.0, 90.0], 0.3, "agrees");
         check(PER_SECOND, [110.0, 111.0, 109.5], 0.3, "DIFFERS");
         check(PER_SECOND, [110.0, 130.0, 90.0], 0.3, "undecided: too noisy");
-        // Their CPU was full. That explains why we are faster, and not why we should be slower.
+        // Their CPU was full, which explains why we are faster, but would not explain why we are slower.
         check(PER_SECOND, [110.0, 111.0, 109.5], 0.97, "wrk had no CPU left");
         check(PER_SECOND, [90.0, 91.0, 89.5], 0.97, "DIFFERS");
         check("p50 us", [90.0, 91.0, 89.5], 0.97, "wrk had no CPU left");

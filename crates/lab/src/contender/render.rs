@@ -1,4 +1,4 @@
-//! From a contender's templates to what it runs with.
+//! Renders a contender's templates.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -8,24 +8,24 @@ use serde::Serialize;
 use super::Recipe;
 use crate::record::Variant;
 
-/// What a template may name.
+/// The variables of a template.
 #[derive(Clone, Debug, Serialize)]
 pub struct Vars {
     /// The program's path.
     pub program: String,
     /// The configuration's path.
     pub file: String,
-    /// A directory of the contender's own.
+    /// The contender's own directory.
     pub dir: String,
-    /// Threads or processes that work.
+    /// Worker threads or processes.
     pub workers: u32,
     /// Links of the balancer's namespace.
     pub interfaces: Vec<String>,
-    /// What it is to balance.
+    /// The services to balance.
     pub services: Vec<ServiceVars>,
 }
 
-/// An address to listen on, and what is behind it.
+/// An address to listen on, and the origins behind it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServiceVars {
     /// A word that begins with a letter.
@@ -51,21 +51,21 @@ pub struct EndpointVars {
     pub port: u16,
 }
 
-/// What a contender runs with.
+/// The result for a contender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text of its configuration; empty for one without.
+    /// The text of its configuration; empty if it has none.
     pub configuration: String,
     /// Commands that set it up.
     pub setup: Vec<Vec<String>>,
-    /// The command that it runs as; empty for one without a process.
+    /// Its command; empty if it has no process.
     pub start: Vec<String>,
 }
 
 /// Fills the templates.
 ///
 /// # Errors
-/// A variant that the contender does not have; a name that no template may use, with its line.
+/// If the contender does not have the variant, or a template uses an unknown name, with its line.
 pub fn render(recipe: &Recipe, variant: Variant, vars: &Vars) -> Result<Rendered, String> {
     let template =
         recipe.configuration(variant).ok_or_else(|| format!("{} has no default configuration", recipe.name))?;
@@ -79,14 +79,14 @@ pub fn render(recipe: &Recipe, variant: Variant, vars: &Vars) -> Result<Rendered
     })
 }
 
-/// Fills a command that is run before there is a configuration.
+/// Fills a command that runs before there is a configuration.
 pub(super) fn render_probe(words: &[String], program: &str) -> Result<Vec<String>, String> {
     let environment = environment()?;
     let context = minijinja::context! { program };
     words.iter().map(|word| environment.render_str(word, context.clone()).map_err(|error| explain(&error))).collect()
 }
 
-/// Whether a template can be read, and fills with services of any kind.
+/// Checks whether a template can be read and filled with services of any kind.
 pub(super) fn check(template: &str) -> Result<(), String> {
     let endpoint = EndpointVars { name: "ep0".into(), address: "127.0.0.1".into(), port: 1 };
     let service = ServiceVars {
@@ -109,9 +109,9 @@ pub(super) fn check(template: &str) -> Result<(), String> {
 
 fn environment() -> Result<Environment<'static>, String> {
     let mut environment = Environment::new();
-    // A name that is mistyped is an error, not an empty string in somebody's configuration.
+    // A mistyped name is an error, not an empty string in the configuration.
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    // A line that has only a tag leaves no line behind.
+    // A line that only has a tag leaves no line behind.
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
     environment.set_syntax(syntax.map_err(|error| error.to_string())?);
     Ok(environment)

@@ -1,4 +1,4 @@
-//! Contenders' files: what is shipped, what is wrong with a file, what is missing on a host. Non-job: running any of them.
+//! Contender files: the shipped ones, errors in a file, and what is missing on a host.
 
 use super::*;
 
@@ -59,10 +59,10 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
         &[
             "x.toml:1:1: `title` is missing",
             "x.toml:1:1: `program` is missing: names to look for, or `itself = true` for this program",
-            "x.toml:1:1: `start` is missing: the command that it runs as, or `setup` for what needs no process",
-            "x.toml:1:1: `titel` is unknown here; did you mean `title`?",
-            "x.toml:2:9: `layer` is \"htp\"; it can be direct, routed, kernel, tcp, http, h2; did you mean `http`?",
-            "x.toml:3:19: \"h3\" is no protocol; http, h2 and tcp are known",
+            "x.toml:1:1: `start` is missing: set its command, or `setup` if it needs no process",
+            "x.toml:1:1: unknown name `titel`; did you mean `title`?",
+            "x.toml:2:9: `layer` is \"htp\"; it must be direct, routed, kernel, tcp, http, h2; did you mean `http`?",
+            "x.toml:3:19: \"h3\" is not a protocol; use http, h2 or tcp",
         ],
     );
     let whole = "title = 'X'\nlayer = 'tcp'\nspeaks = ['tcp']\nprogram = ['x']\nstart = ['{{ program }}']\n";
@@ -72,7 +72,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
     );
     check(
         "title = 'X'\nlayer = 'direct'\nspeaks = ['tcp']\nstart = ['x']\n",
-        &["x.toml:4:9: `start`: nothing is started between load and origin in this layer"],
+        &["x.toml:4:9: `start`: this layer starts nothing between load and origin"],
     );
 }
 
@@ -118,9 +118,9 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
         assert!(gap.why.contains(expect), "{}", gap.why);
     };
     let process = Recipe { layer: Layer::Tcp, start: vec!["x".into()], ..recipe.clone() };
-    check(&process, true, "no-such-program is not here");
+    check(&process, true, "no-such-program is not installed");
     check(&Recipe { packages: vec!["some-package".into()], ..process.clone() }, true, "apt-get install some-package");
-    check(&Recipe { needs_root: true, ..process.clone() }, false, "takes root");
+    check(&Recipe { needs_root: true, ..process.clone() }, false, "needs root");
     let itself = Recipe { itself: true, ..process };
     check(
         &Recipe {
@@ -128,7 +128,7 @@ fn what_is_missing_is_a_gap_that_says_how_to_get_it() {
             ..itself.clone()
         },
         true,
-        "said: no such thing",
+        "printed: no such thing",
     );
     let need = Need { file: "/no/module.so".into(), package: "module".into() };
     check(&Recipe { needs: vec![need], ..itself.clone() }, true, "apt-get install module");

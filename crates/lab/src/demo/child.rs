@@ -1,4 +1,4 @@
-//! A child process of the demo: its pid, the end of its standard error, and its certain death.
+//! A child process of the demo: its pid, the end of its standard error, and its reliable end.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,17 +15,17 @@ use tokio::task::JoinHandle;
 
 use super::{DemoError, host_error};
 
-/// Of a child's standard error so many last bytes are kept.
+/// How many last bytes of a child's standard error are kept.
 const STDERR_BYTES_MAX: usize = 8 * 1024;
 
-/// And so many last lines are shown.
+/// How many last lines are shown.
 const STDERR_LINES_SHOWN: usize = 12;
 
-/// How long an ended child's standard error is read on for.
+/// How long to keep reading the standard error of a child that has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// setpriv(1) of util-linux, essential on Debian: sets the signal that a process gets when its parent dies, then becomes the command.
-/// A parent that is killed cannot clean up; and doing the same here would take `unsafe` between fork and exec.
+/// setpriv(1) of util-linux, which is essential on Debian. It sets the signal that a process gets when its parent dies, then becomes the
+/// command. A parent that is killed cannot clean up, and doing the same here would need `unsafe` between fork and exec.
 const SETPRIV: &str = "/usr/bin/setpriv";
 
 /// A running child, killed when dropped.
@@ -41,7 +41,7 @@ pub(super) struct Child {
 #[derive(Default)]
 struct Stderr {
     tail: Mutex<Vec<u8>>,
-    /// Told of each new piece.
+    /// Notified of each new piece.
     news: Notify,
 }
 
@@ -87,7 +87,7 @@ impl Child {
             biased;
             address = said => Ok(address),
             status = self.process.wait() => Err(self.ended(status).await),
-            () = tokio::time::sleep(patience) => Err(self.error("did not say where it listens")),
+            () = tokio::time::sleep(patience) => Err(self.error("did not report its address")),
         }
     }
 
@@ -101,16 +101,16 @@ impl Child {
 
     async fn ended(&mut self, status: io::Result<ExitStatus>) -> DemoError {
         if let Some(reader) = self.reader.take() {
-            // What it said last may still lie in the pipe. A grandchild may hold that open, so not for ever.
+            // Its last output may still be in the pipe. A grandchild may hold the pipe open, so the wait is limited.
             let _ = tokio::time::timeout(LAST_WORDS, reader).await;
         }
         match status {
-            Ok(status) => self.error(&format!("ended on its own ({status})")),
-            Err(error) => self.error(&format!("is lost ({error})")),
+            Ok(status) => self.error(&format!("ended by itself ({status})")),
+            Err(error) => self.error(&format!("cannot be waited for ({error})")),
         }
     }
 
-    /// SIGKILL, and the wait for the end.
+    /// Sends SIGKILL and waits for the end.
     pub(super) async fn kill(&mut self) -> io::Result<()> {
         self.process.kill().await
     }
@@ -144,7 +144,7 @@ async fn keep_tail(mut pipe: ChildStderr, stderr: Arc<Stderr>) {
 }
 
 fn address_in(stderr: &str) -> Option<SocketAddr> {
-    // Up to the last line feed: what follows may be half a line.
+    // Up to the last line feed, because the rest may be half a line.
     let (whole_lines, _) = stderr.rsplit_once('\n')?;
     whole_lines.lines().find_map(|line| line.split_once("listening on ")?.1.trim().parse().ok())
 }
@@ -173,7 +173,7 @@ mod tests {
             let mut child = Child::start("x", Path::new("/bin/sh"), ["-c".into(), script.into()]).unwrap();
             let error = child.wait_for_address(Duration::from_secs(60)).await.unwrap_err().to_string();
             let lines: Vec<_> = error.lines().collect();
-            assert_eq!(lines[0], "x ended on its own (exit status: 3); the end of its standard error:");
+            assert_eq!(lines[0], "x ended by itself (exit status: 3); the end of its standard error:");
             assert_eq!((lines[1], lines[12], lines.len()), ("line 1989", "line 2000", 13));
         });
     }

@@ -1,7 +1,7 @@
-//! The demo: three origins and a balancer in processes of their own, load, one origin killed on the way, and what it all cost.
+//! The demo: three origins and a balancer in processes of their own, load, one origin killed during the load, and the cost of it all.
 //!
-//! Job: `steelyard demo`. It sees the balancer as a stranger does: an executable, a configuration file, an address and `/readyz`.
-//! Non-job: a benchmark. Load, origins and balancer share this host's CPUs, so the figures say what to expect here, not what is possible.
+//! This is `steelyard demo`. It uses the balancer like any user does: an executable, a configuration file, an address and `/readyz`. It is
+//! not a benchmark: load, origins and balancer share this host's CPUs, so the figures say what to expect here, not what is possible.
 
 mod child;
 mod report;
@@ -26,20 +26,20 @@ use child::Child;
 /// Connections of the load.
 const CONNECTIONS: usize = 32;
 
-/// The origins, by the name they send in `x-origin`. The second is the one that gets killed.
+/// The origins, by the name that they send in `x-origin`. The second one is killed.
 const ORIGINS: [&str; 3] = ["a", "b", "c"];
 const KILLED: usize = 1;
 
-/// How long a child may take until it answers.
+/// How long a child may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often a child is asked whether it is ready.
+/// How often to check whether a child is ready.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The arguments of `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
-    /// Seconds of load, all phases together
+    /// Seconds of load, over all phases
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=45))]
     pub seconds: u64,
 
@@ -53,21 +53,21 @@ pub struct DemoArgs {
 pub enum DemoError {
     /// This host refused something.
     Host {
-        /// What was being done.
+        /// What was attempted.
         doing: String,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
     /// A child ended, or never became ready.
     Child {
-        /// Which one.
+        /// The child.
         name: String,
-        /// What became of it.
+        /// What happened to it.
         what: String,
         /// The last lines of its standard error.
         stderr: String,
     },
-    /// SIGINT or SIGTERM came.
+    /// SIGINT or SIGTERM arrived.
     Interrupted,
 }
 
@@ -76,10 +76,10 @@ impl fmt::Display for DemoError {
         match self {
             Self::Host { doing, source } => write!(to, "{doing}: {source}"),
             Self::Child { name, what, stderr } if stderr.is_empty() => {
-                write!(to, "{name} {what}, with nothing on its standard error")
+                write!(to, "{name} {what}; its standard error is empty")
             }
             Self::Child { name, what, stderr } => write!(to, "{name} {what}; the end of its standard error:\n{stderr}"),
-            Self::Interrupted => write!(to, "interrupted; the balancer and the origins are stopped"),
+            Self::Interrupted => write!(to, "interrupted; the balancer and the origins have been stopped"),
         }
     }
 }
@@ -93,11 +93,11 @@ impl std::error::Error for DemoError {
     }
 }
 
-/// Runs the demo with `steelyard_exe` as origins and balancer; progress on standard error, the table on standard output. `Failed` when a
-/// single request failed.
+/// Runs the demo with `steelyard_exe` as origins and balancer. Progress goes to standard error, the table to standard output. Returns
+/// `Failed` if a single request failed.
 ///
 /// # Errors
-/// What kept the demo from being carried out. Whatever happens, no child outlives this call.
+/// If the demo could not be carried out. In any case, no child outlives this call.
 pub fn run(args: &DemoArgs, steelyard_exe: &Path) -> Result<Verdict, DemoError> {
     host::raise_open_files_limit();
     let runtime = host::runtime().map_err(host_error("cannot start a runtime"))?;
@@ -121,7 +121,7 @@ fn print(as_json: bool, report: &DemoReport) -> io::Result<()> {
     }
 }
 
-/// Returns when a signal asks for the end.
+/// Returns when a signal asks the process to end.
 async fn interrupted() -> Result<(), DemoError> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| signal(kind).map_err(host_error("cannot listen for signals"));
@@ -139,7 +139,7 @@ async fn interrupted() -> Result<(), DemoError> {
 async fn carry_out(args: &DemoArgs, exe: &Path) -> Result<DemoReport, DemoError> {
     say(&format!("starting origins {} and a balancer in front of them", ORIGINS.join(", ")));
     let mut farm = Farm::start(exe).await?;
-    // Parts of the whole: direct and balanced in turns, so that a host that slows down on the way does so for both.
+    // Direct and balanced parts alternate, so that a host that slows down during the demo affects both.
     let part = Duration::from_secs(args.seconds) / 8;
     let (direct_target, balanced_target) = (target(farm.origins[0].address), target(farm.balancer_address));
 
@@ -162,15 +162,15 @@ async fn carry_out(args: &DemoArgs, exe: &Path) -> Result<DemoReport, DemoError>
     Ok(DemoReport::new([direct, balanced, killed], shares(&outcome.load), rss_bytes))
 }
 
-/// Progress, in plain lines. Nobody may be listening, which is no reason to stop.
+/// Progress in plain lines. If nothing reads it, the demo continues.
 fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// One load, and what it cost the balancer.
+/// One load, and its cost for the balancer.
 struct Measured {
     load: LoadReport,
-    /// Of the balancer, if it was in the way.
+    /// The balancer's CPU time, if it was involved.
     cpu_time: Option<Duration>,
 }
 
@@ -188,7 +188,7 @@ async fn measured(target: &Target, duration: Duration, balancer: Option<&Child>)
     Ok(Measured { load, cpu_time: after.zip(before).map(|(after, before)| after.saturating_sub(before)) })
 }
 
-/// Load through the balancer for `duration`; half way, an origin is killed.
+/// Puts load on the balancer for `duration` and kills an origin half way.
 async fn killing(target: &Target, duration: Duration, farm: &mut Farm) -> Result<Measured, DemoError> {
     let mark = Arc::new(AtomicBool::new(false));
     let load = HttpLoad { mark: mark.clone(), ..HttpLoad::get(target.clone(), CONNECTIONS, Until::Elapsed(duration)) };
@@ -225,7 +225,7 @@ fn target(address: SocketAddr) -> Target {
     Target { address, host: "demo.example".to_owned(), path: "/".to_owned() }
 }
 
-/// Origins and balancer. The fields are dropped in this order: the balancer first, the file that it reads last.
+/// Origins and balancer. The fields are dropped in this order: the balancer first, its file last.
 struct Farm {
     balancer: Child,
     balancer_address: SocketAddr,
@@ -309,13 +309,13 @@ async fn wait_until_ready(balancer: &mut Child, admin: SocketAddr) -> Result<(),
     }
 }
 
-/// Two addresses that nobody listened on a moment ago. Somebody may before they are used; the balancer then says so.
+/// Two addresses that were free a moment ago. Another process may take them before they are used; the balancer then reports it.
 fn free_addresses() -> io::Result<(SocketAddr, SocketAddr)> {
     let (one, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
     Ok((one.local_addr()?, other.local_addr()?))
 }
 
-/// A directory of our own, gone with this value.
+/// A temporary directory, which is removed with this value.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -335,7 +335,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A leftover in the temporary directory hurts nobody, and there is nobody left to tell.
+        // A leftover in the temporary directory does no harm, and there is no way to report it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What the demo shows, and its verdict.
+//! The results of the demo, and its verdict.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::load::{Latencies, micros};
 /// What the demo measured.
 #[derive(Debug, Serialize)]
 pub struct DemoReport {
-    /// Of this form, as JSON; it changes when a field changes its meaning or goes.
+    /// The version of this form, as JSON. It changes when a field is removed or changes its meaning.
     pub version: u32,
     /// Whether no request failed.
     pub passed: bool,
-    /// Direct, balanced, and balanced while an origin dies.
+    /// Direct, balanced, and balanced while an origin is killed.
     pub phases: [Phase; 3],
     /// What each origin served in the last phase.
     pub shares: Vec<Share>,
@@ -28,20 +28,20 @@ pub struct DemoReport {
 /// One kind of load, over all its turns.
 #[derive(Debug, Serialize)]
 pub struct Phase {
-    /// For people.
+    /// The name for people.
     pub name: String,
-    /// Requests begun.
+    /// Requests that were begun.
     pub requests: u64,
-    /// Of these: without an answer, or with one outside 200 to 299, or answered only on a second connection. A client that does not
-    /// send again by itself would have seen each of them.
+    /// Requests without a response, with a status outside 200 to 299, or answered only on a second connection. A client that does not retry
+    /// by itself would have seen each of these fail.
     pub failures: u64,
-    /// Answers per second.
+    /// Responses per second.
     pub rps: f64,
-    /// Of the latency, with all connections busy all the time.
+    /// Median latency, with all connections busy all the time.
     pub p50_us: f64,
-    /// Of the latency, with all connections busy all the time.
+    /// p99 latency, with all connections busy all the time.
     pub p99_us: f64,
-    /// CPU time of the balancer for a request, user and system together; `None` where it was not in the way.
+    /// CPU time of the balancer per request, user and system together; `None` if it was not involved.
     pub balancer_cpu_us_per_request: Option<f64>,
     #[serde(skip)]
     latencies: Latencies,
@@ -51,16 +51,16 @@ pub struct Phase {
     cpu_time: Option<Duration>,
 }
 
-/// What an origin served while another died.
+/// What an origin served while another one was killed.
 #[derive(Debug, Serialize)]
 pub struct Share {
     /// Its name.
     pub origin: String,
-    /// Whether it is the one that died.
+    /// Whether it is the one that was killed.
     pub is_killed: bool,
-    /// Answers to requests sent before the kill.
+    /// Responses to requests sent before the kill.
     pub before: u64,
-    /// Answers to requests sent after it.
+    /// Responses to requests sent after it.
     pub after: u64,
 }
 
@@ -111,7 +111,7 @@ impl Phase {
         }
     }
 
-    /// One line, while it goes on.
+    /// One line, while it is in progress.
     pub(super) fn progress(&self) -> String {
         format!("{}: {} requests so far, {} failed, {:.0}/s", self.name, self.requests, self.failures, self.rps)
     }
@@ -133,8 +133,8 @@ impl fmt::Display for DemoReport {
             ]);
         }
         writeln!(to, "{table}")?;
-        writeln!(to, "direct: to one origin; balanced: through the balancer, whose CPU time it is;")?;
-        writeln!(to, "origin killed: through the balancer, while one origin dies.")?;
+        writeln!(to, "direct: to one origin; balanced: through the balancer, with its CPU time;")?;
+        writeln!(to, "origin killed: through the balancer, while one origin is killed.")?;
         writeln!(to)?;
         let mut table = self::table(&["origin", "served before the kill", "after"]);
         let total = |count: fn(&Share) -> u64| self.shares.iter().map(count).sum::<u64>();
@@ -150,8 +150,8 @@ impl fmt::Display for DemoReport {
         writeln!(to, "Closed loop on {CONNECTIONS} connections; load, origins and balancer shared the CPUs.")?;
         let failures: u64 = self.phases.iter().map(|phase| phase.failures).sum();
         match (self.passed, failures) {
-            (true, _) => write!(to, "PASSED: no request failed, though an origin was killed under load."),
-            (false, 0) => write!(to, "FAILED: a phase went by without a single request."),
+            (true, _) => write!(to, "PASSED: no request failed, although an origin was killed under load."),
+            (false, 0) => write!(to, "FAILED: one phase had no requests at all."),
             (false, _) => write!(to, "FAILED: {failures} requests failed."),
         }
     }
@@ -212,10 +212,10 @@ mod tests {
         check(
             [(9, 0), (9, 0), (9, 0)],
             Verdict::Good,
-            "PASSED: no request failed, though an origin was killed under load.",
+            "PASSED: no request failed, although an origin was killed under load.",
         );
         check([(9, 0), (9, 0), (9, 1)], Verdict::Failed, "FAILED: 1 requests failed.");
         check([(9, 1), (9, 1), (9, 0)], Verdict::Failed, "FAILED: 2 requests failed.");
-        check([(9, 0), (0, 0), (9, 0)], Verdict::Failed, "FAILED: a phase went by without a single request.");
+        check([(9, 0), (0, 0), (9, 0)], Verdict::Failed, "FAILED: one phase had no requests at all.");
     }
 }

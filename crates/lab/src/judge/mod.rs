@@ -1,50 +1,49 @@
-//! What held the figure of a cell down.
+//! Decides what limited the figure of a cell.
 //!
-//! Job: one [`Judgement`] for every cell that was measured, with the inequalities that led to it ([`judge`]), and the one verdict that
-//! needs the cells of several contenders side by side ([`judge_run`]). Non-job: figures over rounds (`report`), and what is different from
-//! what (`stats`).
+//! [`judge`] makes one [`Judgement`] for every measured cell, with the inequalities that led to it, and [`judge_run`] adds the one verdict
+//! that needs the cells of several contenders. `report` computes figures over rounds, and `stats` decides about differences.
 //!
-//! A figure is the balancer's capacity only when the balancer was at its limit and nobody else was. The order of the questions is the order
-//! of what would mislead most: is the cell sound at all, was the load at its limit, were the origins, was the balancer?
+//! A figure is the balancer's capacity only if the balancer was at its limit and no other component was. The checks are in the order of
+//! what would mislead most: is the cell sound at all, was the load at its limit, were the origins, was the balancer?
 //!
-//! Two places where common sense bends the plain rules: an open loop leaves operations unsent also because a balancer at its limit keeps
-//! all connections busy, so that speaks against the load only when neither balancer nor origins are at their limit (its lateness, which
-//! counts only what was late though a connection was free, always does); and an origin that reaches the rate it reached without a balancer
-//! is at its limit only when it is busy, not when it sleeps through a delay.
+//! The plain rules are modified in two places. First, an open loop also leaves operations unsent if a balancer at its limit keeps all
+//! connections busy, so unsent operations only count against the load if neither balancer nor origins are at their limit. (Lateness always
+//! counts against the load, because it only covers operations that were late although a connection was free.) Second, an origin that
+//! reaches its rate without a balancer is only at its limit if it is busy, not if it sleeps through a delay.
 
 use crate::record::{Calibration, Case, Cell, Instance, Judgement, Layer, LoadKind, Measurement, Mode, Run, Verdict};
 use crate::stats::{little_gap, median};
 
-/// Errors and answers of failure, as a share of what was sent.
+/// Errors and failure responses, as a share of what was sent.
 const ERROR_SHARE_MAX: f64 = 0.001;
-/// CPU time taken by the hypervisor, as a share of all of it.
+/// CPU time taken by the hypervisor, as a share of the total.
 const STEAL_SHARE_MAX: f64 = 0.01;
-/// And so many seconds: the kernel counts in ticks of 10 ms, of which two in a short window are no finding.
+/// And at least this many seconds: the kernel counts in ticks of 10 ms, and two of them in a short window mean nothing.
 const STEAL_S_MAX: f64 = 0.025;
-/// CPU time of strangers, as a share of all of it; ticks are too coarse to go lower over a few seconds. This and not the load average, which
-/// remembers the cell before.
+/// CPU time of other processes, as a share of the total. Ticks are too coarse for a lower limit over a few seconds. The load average is not
+/// used, because it still includes the previous cell.
 const STRANGERS_SHARE_MAX: f64 = 0.05;
-/// Lateness of an open loop at p99: this, or a tenth of the median latency, whichever is greater.
+/// Lateness of an open loop at p99: this, or a tenth of the median latency, whichever is larger.
 const LATENESS_US_MAX: f64 = 1_000.0;
 const LATENESS_OF_P50_MAX: f64 = 0.1;
-/// Sent of planned.
+/// The share of planned operations that was sent.
 const SENT_SHARE_MIN: f64 = 0.99;
 /// Busy share of the CPUs of the load, and of the origins.
 const GENERATOR_BUSY_MAX: f64 = 0.90;
 const ORIGIN_BUSY_MAX: f64 = 0.90;
-/// Share of the rate that the origins reach without a balancer, when they are at least half busy.
+/// The share of the rate that the origins reach without a balancer, if they are at least half busy.
 const ORIGIN_CEILING_SHARE_MAX: f64 = 0.80;
 const ORIGIN_AWAKE_MIN: f64 = 0.50;
 /// Busy share of the balancer's CPUs.
 const LB_BUSY_MIN: f64 = 0.95;
-/// How far a closed loop may be from Little's law.
+/// How far a closed loop may deviate from Little's law.
 const LITTLE_GAP_MAX: f64 = 0.05;
-/// Contenders whose bytes a second are this close, though their CPU is not, share a cap outside of all of them.
+/// Contenders whose bytes per second are this close, although their CPU use is not, share a limit outside all of them.
 const CAP_CONTENDERS_MIN: usize = 3;
 const CAP_SPREAD_MAX: f64 = 1.02;
 const CAP_CPU_SPREAD_MIN: f64 = 1.10;
 
-/// Judges every cell of `run` that was measured.
+/// Judges every measured cell of `run`.
 pub fn judge_run(run: &mut Run) {
     let judgements: Vec<Option<Judgement>> = run.cells.iter().map(|cell| Some(judge(&subject(run, cell)?))).collect();
     for (cell, judgement) in run.cells.iter_mut().zip(judgements) {
@@ -57,7 +56,7 @@ pub fn judge_run(run: &mut Run) {
     }
 }
 
-/// None for a cell that was not measured, or that the scenario knows nothing of.
+/// `None` for a cell that was not measured, or that is not in the scenario.
 fn subject<'a>(run: &'a Run, cell: &'a Cell) -> Option<Subject<'a>> {
     Some(Subject {
         measurement: cell.measurement.as_ref()?,
@@ -68,29 +67,29 @@ fn subject<'a>(run: &'a Run, cell: &'a Cell) -> Option<Subject<'a>> {
     })
 }
 
-/// Where the contender of the instance works; what is unknown is taken to run as processes.
+/// The layer of the instance's contender. An unknown contender counts as one that runs as processes.
 pub(crate) fn layer_of(run: &Run, instance: &str) -> Layer {
     let contender = run.instance(instance).map(|instance| instance.contender.as_str());
     let contender = run.contenders.iter().find(|known| Some(known.name.as_str()) == contender);
     contender.map_or(Layer::Http, |contender| contender.layer)
 }
 
-/// A cell with what is needed to judge it.
+/// A cell with everything that is needed to judge it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// What was measured.
     pub measurement: &'a Measurement,
-    /// Under which workload.
+    /// The workload.
     pub case: &'a Case,
-    /// Of whom.
+    /// The instance.
     pub instance: &'a Instance,
-    /// Where that one works.
+    /// The layer of its contender.
     pub layer: Layer,
-    /// Ceilings, where they were measured.
+    /// The ceilings, if they were measured.
     pub calibration: Option<&'a Calibration>,
 }
 
-/// Judges one cell by itself. [`Verdict::CapBound`] is never the answer: that takes several contenders.
+/// Judges one cell by itself. It never returns [`Verdict::CapBound`], which needs several contenders.
 pub fn judge(subject: &Subject<'_>) -> Judgement {
     let unsound = unsound(subject.measurement);
     if !unsound.is_empty() {
@@ -113,7 +112,7 @@ pub fn judge(subject: &Subject<'_>) -> Judgement {
     nobody_saturated(subject)
 }
 
-/// Why the figures of the cell mean nothing, if so.
+/// Why the figures of the cell mean nothing, if they do.
 fn unsound(measurement: &Measurement) -> Vec<String> {
     let mut reasons = Vec::new();
     let errors = measurement.errors.total();
@@ -138,7 +137,7 @@ fn unsound(measurement: &Measurement) -> Vec<String> {
     reasons
 }
 
-/// Which statuses they were, if that is what failed: HTTP's from 400 on, or gRPC's other than 0.
+/// The statuses of the failures, if there were any: HTTP's from 400 on, or gRPC's other than 0.
 fn statuses_of_failure(measurement: &Measurement) -> String {
     let failed = measurement.statuses.iter().filter(|(status, _)| !matches!(**status, 0 | 100..400));
     let failed: Vec<String> = failed.map(|(status, count)| format!("status {status} × {count}")).collect();
@@ -149,8 +148,8 @@ fn statuses_of_failure(measurement: &Measurement) -> String {
     }
 }
 
-/// What others on the host, or its hypervisor, did to the cell, if they did: nothing that is measured is to blame, and another attempt may
-/// be luckier.
+/// Disturbances by other processes on the host, or by its hypervisor. The measured components are not to blame, and another attempt may be
+/// better.
 pub(crate) fn spoiled(measurement: &Measurement) -> Vec<String> {
     let mut reasons = Vec::new();
     let cpu = &measurement.cpu;
@@ -173,15 +172,15 @@ pub(crate) fn spoiled(measurement: &Measurement) -> Vec<String> {
     reasons
 }
 
-/// Share of all CPU time that neither the three components nor soft interrupts used. Never too high: where the kernel charges soft
-/// interrupts to whoever was running they are taken off twice.
+/// The share of CPU time that neither the three components nor soft interrupts used. It is never too high: if the kernel charges soft
+/// interrupts to the running process, they are subtracted twice.
 fn strangers(measurement: &Measurement) -> f64 {
     let cpu = &measurement.cpu;
     let all = cpu.busy_s + cpu.idle_s;
     if all > 0.0 { (cpu.other_s() - cpu.softirq_s).max(0.0) / all } else { 0.0 }
 }
 
-/// Open loop: whether all that was due was sent. If not, there were too few connections, or ports.
+/// Open loop: whether everything that was due was sent. If not, there were too few connections or ports.
 fn unsent(measurement: &Measurement) -> Option<String> {
     let planned = measurement.planned.filter(|&planned| planned > 0)?;
     let sent = share(measurement.sent, planned);
@@ -235,7 +234,7 @@ fn origin_limit(subject: &Subject<'_>) -> Vec<String> {
     reasons
 }
 
-/// Load and origins on the same CPUs can fill them together, though neither does alone. Then the one that used more is named.
+/// Load and origins on the same CPUs can saturate them together, although neither does alone. Then the one that used more is named.
 fn shared_limit(subject: &Subject<'_>) -> Option<String> {
     let cpu = &subject.measurement.cpu;
     if cpu.client_cpus.is_empty() || !cpu.client_cpus.iter().all(|known| cpu.origin_cpus.contains(known)) {
@@ -261,8 +260,8 @@ fn balancer_limit(subject: &Subject<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Share of the CPU time that the balancer may use which it used, 0 to 1. None where there is no balancer, or where its work is the
-/// kernel's on CPUs that others use, too.
+/// The share of its allowed CPU time that the balancer used, 0 to 1. `None` if there is no balancer, or if the kernel does its work on CPUs
+/// that others use too.
 pub(crate) fn balancer_busy(subject: &Subject<'_>) -> Option<f64> {
     let (measurement, cpu, instance) = (subject.measurement, &subject.measurement.cpu, subject.instance);
     if subject.layer == Layer::Direct || cpu.balancer_cpus.is_empty() {
@@ -270,11 +269,11 @@ pub(crate) fn balancer_busy(subject: &Subject<'_>) -> Option<f64> {
     }
     let cpus = cpu.balancer_cpus.len();
     let has_process = !matches!(subject.layer, Layer::Routed | Layer::Kernel);
-    // A kernel balancer works wherever packets arrive, on all CPUs of its box; a process on as many as it has workers.
+    // A kernel balancer works wherever packets arrive, on all CPUs of its box; a process works on as many as it has workers.
     let workers = (instance.workers as usize).saturating_mul(instance.hops.max(1) as usize);
     let allowed = if has_process { workers.clamp(1, cpus) } else { cpus };
     if is_box_apart(measurement) {
-        // Its CPUs' whole busy time: with the work of soft interrupts, whoever that is charged to.
+        // The whole busy time of its CPUs, including soft interrupts, whichever process they are charged to.
         return Some(cpu.mean_busy(&cpu.balancer_cpus) * cpus as f64 / allowed as f64);
     }
     has_process.then(|| used(cpu.balancer_s, measurement.window_s, allowed))
@@ -300,7 +299,7 @@ fn nobody_saturated(subject: &Subject<'_>) -> Judgement {
             verdict: Verdict::BelowCapacity,
             reasons: vec![idle, format!("the objective of {objective_p99_us} µs at p99 ended the search, not a CPU")],
         },
-        // The origin keeps the pace; the load takes what comes.
+        // The origin sets the pace, and the load takes what arrives.
         Mode::Closed if subject.case.load.kind == LoadKind::StreamPaced => {
             Judgement { verdict: Verdict::BelowCapacity, reasons: vec![idle] }
         }
@@ -325,7 +324,7 @@ fn nobody_saturated(subject: &Subject<'_>) -> Judgement {
     }
 }
 
-/// None where there is nothing that a connection waits for, as in a stream.
+/// `None` if connections do not wait for anything, as in a stream.
 fn closed_loop_gap(kind: LoadKind, measurement: &Measurement) -> Option<f64> {
     if matches!(kind, LoadKind::Stream | LoadKind::StreamPaced) {
         return None;
@@ -334,14 +333,14 @@ fn closed_loop_gap(kind: LoadKind, measurement: &Measurement) -> Option<f64> {
     let gap = |mean_us: f64| little_gap(in_flight, measurement.ok_per_s, mean_us / 1e6);
     let service_us = measurement.service.as_ref()?.mean_us;
     let plain = gap(service_us)?;
-    // Where each request has a connection of its own, the time to make it may or may not be part of the latency, as tools differ in that.
+    // If each request has a connection of its own, the latency may or may not include the time to make it, because tools differ.
     let connects = matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr);
     let connect_us = measurement.connect.as_ref().filter(|_| connects).map(|connect| connect.mean_us);
     let with_connect = connect_us.and_then(|connect_us| gap(service_us + connect_us));
     Some(with_connect.map_or(plain, |gap| gap.min(plain)))
 }
 
-/// Marks the cells of a saturating stream that end at the same rate, though they cost differently: a cap outside of them.
+/// Marks the cells of a saturating stream that end at the same rate although they cost differently: they share an outside limit.
 fn mark_cap(cells: &mut [Cell], case: &str) {
     let mut of_instances: Vec<(String, f64, f64)> = Vec::new();
     for cell in cells.iter().filter(|cell| cell.case == case) {
@@ -360,7 +359,7 @@ fn mark_cap(cells: &mut [Cell], case: &str) {
         }
     }
     of_instances.sort_by(|left, right| right.1.total_cmp(&left.1));
-    // From the top: a cap is what the fastest ones meet.
+    // From the top, because the fastest contenders reach a limit first.
     let top = of_instances.first().map_or(0.0, |(_, rate, _)| *rate);
     let capped: Vec<_> = of_instances.into_iter().filter(|(_, rate, _)| *rate * CAP_SPREAD_MAX >= top).collect();
     let least = capped.iter().map(|(.., cpu)| *cpu).fold(f64::INFINITY, f64::min);

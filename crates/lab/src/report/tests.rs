@@ -94,7 +94,7 @@ fn a_missing_contender_is_a_gap_in_the_tables() {
     assert!(text.lines().any(|line| line.starts_with("| Tool ") && line.contains(" ipvs |")), "{text}");
     let mut run = sample::raw(Table::L4l7Ab);
     run.quick = true;
-    run.gaps[0].why = "left out of --quick".into();
+    run.gaps[0].why = "not part of --quick".into();
     analyse(&mut run);
     assert!(!markdown(&run).contains("| ipvs "), "those were not to take part");
 }

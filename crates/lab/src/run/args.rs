@@ -14,7 +14,7 @@ pub struct RunArgs {
     #[arg(value_name = "SCENARIO", required = true)]
     pub scenarios: Vec<String>,
 
-    /// Within 3 minutes a scenario: fewer cases, fewer rounds, shorter windows
+    /// Finish within 3 minutes per scenario: fewer cases, fewer rounds, shorter windows
     #[arg(long)]
     pub quick: bool,
 
@@ -26,19 +26,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub cases: Vec<String>,
 
-    /// Rounds; every contender is measured once in each
+    /// Number of rounds; every contender is measured once in each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Of the order of cells; the same seed gives the same order
+    /// Seed of the order of cells; the same seed gives the same order
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Length of every window, as in 6s
+    /// Length of every window, such as 6s
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub measure: Option<Duration>,
 
-    /// Shorten windows, then rounds, until the whole fits, as in 10m
+    /// Shorten windows, then rounds, until the whole run fits, such as 10m
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub budget: Option<Duration>,
 
@@ -46,19 +46,19 @@ pub struct RunArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub mtu: Option<u32>,
 
-    /// Everything on loopback, without namespaces, even as root
+    /// Run everything on loopback, without namespaces, even as root
     #[arg(long)]
     pub loopback: bool,
 
-    /// Further contenders, or others of the same names: a directory of .toml files
+    /// A directory of .toml files with more contenders, or others of the same names
     #[arg(long, value_name = "DIR")]
     pub contenders_dir: Option<PathBuf>,
 
-    /// Where report.html, report.md, run.json and the logs go [default: lab-SCENARIO]
+    /// Directory for report.html, report.md, run.json and the logs [default: lab-SCENARIO]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Only say what would be done, and how long it would take
+    /// Only print the plan, and how long it would take
     #[arg(long)]
     pub plan: bool,
 }
@@ -70,7 +70,7 @@ impl RunArgs {
         self.out.clone().unwrap_or_else(otherwise)
     }
 
-    /// The command that does one scenario of it again.
+    /// The command that repeats one scenario of this run.
     pub(super) fn command(&self, scenario: &str, seed: u64) -> String {
         let file = self.scenarios.iter().find(|name| name.ends_with(&format!("{scenario}.toml")));
         let mut words = vec!["steelyard lab run".to_owned(), file.map_or(scenario, String::as_str).to_owned()];

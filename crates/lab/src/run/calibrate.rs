@@ -1,8 +1,7 @@
-//! What the instrument itself can do, found out before the first round.
+//! Measures the limits of the instrument itself before the first round.
 //!
-//! Job: the load's ceiling against an origin that does nothing and has the balancer's CPUs; the latency of one connection alone, with no
-//! balancer; and, when all is measured, what the origins served directly. Non-job: `lab verify --calibrate`, which holds the load against
-//! other people's.
+//! These are the load's ceiling against an origin that does nothing and has the balancer's CPUs; the latency of a single connection without
+//! a balancer; and, at the end, what the origins served directly. `lab verify --calibrate` compares the load with other tools.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +17,9 @@ use crate::stats::median;
 use super::load::{Where, arguments, parse};
 
 impl Session<'_> {
-    /// Calibrates the instrument for each case. What fails is left open.
+    /// Calibrates the instrument for each case. A calibration that fails is left out.
     pub(super) async fn calibrate(&self, run: &mut Run) {
-        // Cases often differ in nothing that matters here: each kind of load and number of connections is tried once.
+        // Cases often do not differ in what matters here: each kind of load and number of connections is tried once.
         let mut ceilings: BTreeMap<String, Option<f64>> = BTreeMap::new();
         let mut latencies: BTreeMap<String, Option<f64>> = BTreeMap::new();
         let cases = run.scenario.cases.clone();
@@ -47,7 +46,7 @@ impl Session<'_> {
         }
     }
 
-    /// The same load against an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.
+    /// Puts the same load on an origin of the same kind that does nothing else, on loopback and on the balancer's CPUs.
     async fn generator_ceiling(&self, case: &Case) -> Option<f64> {
         let origin = OriginSpec { arguments: idle_arguments(case.origin.kind), count: 1, ..case.origin.clone() };
         let command = self.origin_command(&origin, 0, "127.0.0.1:0", self.plan.cpus.len().min(2));
@@ -84,7 +83,7 @@ impl Session<'_> {
         status.success().then(|| parse(&text, &Mode::Closed).ok()).flatten().map(|report| report.ok_per_s)
     }
 
-    /// One connection alone, by the way that has no balancer.
+    /// Measures a single connection on the path without a balancer.
     async fn unloaded(&self, run: &Run, case: &Case) -> Option<f64> {
         if matches!(case.load.kind, LoadKind::Stream | LoadKind::StreamPaced) {
             return None;

@@ -18,14 +18,14 @@ use crate::schedule::{Step, load_time};
 use crate::stats::median;
 use crate::topology::Topology;
 
-/// What a probe may take beyond its load.
+/// The time that a probe may take beyond its load.
 const PROBE_EXTRA: Duration = Duration::from_secs(5);
 
-/// What a load may take beyond its own time: the connects of 2,000 connections, the last answers, the report.
+/// The time that a load may take beyond its own: the connects of 2,000 connections, the last responses, the report.
 const LOAD_EXTRA: Duration = Duration::from_secs(30);
 
 impl Session<'_> {
-    /// Measures one cell. Whatever goes wrong is in it.
+    /// Measures one cell. The cell records any failure.
     pub(super) async fn measure(&mut self, run: &Run, step: &Step, order: u32) -> Cell {
         let mut cell = Cell {
             case: step.case.clone(),
@@ -62,7 +62,7 @@ impl Session<'_> {
         }
     }
 
-    /// Puts a case's load on an instance, and watches. Of a case that has been calibrated a probe tells the latency beside the load.
+    /// Puts a case's load on an instance, and watches it. If the case has been calibrated, a probe measures the latency beside the load.
     pub(super) async fn put_on(
         &self,
         case: &Case,
@@ -71,11 +71,12 @@ impl Session<'_> {
         command: &mut String,
     ) -> Result<Measurement, Failure> {
         let failure = |why: String| Failure { why, log: Vec::new() };
-        let live = self.lives.iter().find(|live| live.id == id).ok_or_else(|| failure(format!("{id} is not there")))?;
+        let live =
+            self.lives.iter().find(|live| live.id == id).ok_or_else(|| failure(format!("{id} is not running")))?;
         let service = self.services.iter().find(|service| service.origin == case.origin);
-        let service = service.ok_or_else(|| failure("no origin for the case".to_owned()))?;
+        let service = service.ok_or_else(|| failure("there is no origin for the case".to_owned()))?;
         let address = live.addresses.iter().find(|(name, _)| *name == service.name).map(|&(_, address)| address);
-        let address = address.ok_or_else(|| failure(format!("{id} does not understand {}", case.name)))?;
+        let address = address.ok_or_else(|| failure(format!("{id} cannot serve {}", case.name)))?;
         if let Some(topology) = &self.topology {
             topology.use_origins(&live.load_path, case.origin.count).map_err(|error| failure(error.to_string()))?;
         }
@@ -125,17 +126,17 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// The namespaces that counters are read in: the client's, the balancer's, then one for each origin.
+    /// The namespaces whose counters are read: the client's, the balancer's, then one for each origin.
     fn namespaces(&self, live: &Live, service: &Service) -> Vec<Option<String>> {
         let Some(topology) = &self.topology else { return vec![None] };
-        // A direct way has no balancer; the client's namespace stands in, and is subtracted from itself.
+        // A direct path has no balancer. The client's namespace stands in, and is subtracted from itself.
         let balancer =
             if live.load_path.layer == Layer::Direct { topology.client() } else { topology.balancer(&live.load_path) };
         let origins = (0..service.origin.count).map(|endpoint| Some(topology.origin(endpoint)));
         [Some(topology.client()), Some(balancer)].into_iter().chain(origins).collect()
     }
 
-    /// What was seen from outside of the load.
+    /// Fills in what was seen from outside the load.
     fn fill_in(&self, measured: &mut Measurement, live: &Live, seen: &Seen, case: &Case) {
         let placement = &live.load_path.placement;
         measured.cpu = cpu(&seen.open.look, &seen.closed.look);
@@ -155,7 +156,7 @@ impl Session<'_> {
         measured.net = net(&counted, live.load_path.layer == Layer::Direct);
         let both = seen.closed.net_rx.iter().zip(&seen.open.net_rx);
         measured.net.net_rx_by_cpu = both.map(|(after, before)| after.saturating_sub(*before)).collect();
-        // On loopback there is one namespace, in which nobody's connections can be told from another's.
+        // On loopback there is one namespace, in which the connections of the components cannot be distinguished.
         let of_origins = counted.get(2..).unwrap_or_default();
         if self.topology.is_some() {
             measured.origin_connections = Some(of_origins.iter().map(|counters| counters.passive_opens).sum());
@@ -173,14 +174,14 @@ impl Session<'_> {
     }
 }
 
-/// What a probe tells at its end. One that failed, as it may where its load does, tells nothing.
+/// The result of a probe. A probe that failed, as it may if its load does, has none.
 async fn heard(mut probe: Process) -> Option<Probe> {
     let ended = tokio::time::timeout(PROBE_EXTRA, probe.wait()).await.ok()?.ok()?;
     let text = std::fs::read_to_string(probe.log()).ok()?;
     ended.success().then(|| parse(&text, &Mode::Closed).ok().and_then(probed)).flatten()
 }
 
-/// Counters of all namespaces together; of a direct way, the balancer's is the client's, and counts once.
+/// The counters of all namespaces together. For a direct path, the balancer's is the client's and counts once.
 fn net(counted: &[Counters], is_direct: bool) -> NetCounters {
     let distinct =
         counted.iter().enumerate().filter(|(place, _)| !(is_direct && *place == 1)).map(|(_, counters)| counters);
@@ -196,20 +197,20 @@ fn net(counted: &[Counters], is_direct: bool) -> NetCounters {
     net
 }
 
-/// The rate that a case offers, equal for everybody.
+/// The rate that a case offers, the same for all contenders.
 fn rate_of(run: &Run, case: &Case) -> Result<Option<f64>, String> {
     match &case.load.mode {
         Mode::Closed | Mode::Search { .. } => Ok(None),
         Mode::Open { rate: Rate::Fixed(rate), .. } => Ok(Some(*rate)),
         Mode::Open { rate: Rate::OfSlowest { share, case: base }, .. } => {
             let slowest = slowest(run, base)
-                .ok_or_else(|| format!("nobody reached a rate under {base}, of which it is a share"))?;
+                .ok_or_else(|| format!("no contender reached a rate in {base}, on which it depends"))?;
             Ok(Some((slowest * share).max(1.0).round()))
         }
     }
 }
 
-/// What the slowest balancer reached under a case, at the median of its rounds. Ways without a balancer are not among them.
+/// The rate of the slowest balancer in a case, at the median of its rounds. Paths without a balancer do not count.
 fn slowest(run: &Run, base: &str) -> Option<f64> {
     let is_balancer = |id: &str| {
         let instance = run.instance(id);

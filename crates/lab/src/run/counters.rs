@@ -1,4 +1,4 @@
-//! What the kernel counts in the namespaces of a run.
+//! The kernel's counters in the namespaces of a run.
 
 use std::io;
 
@@ -11,13 +11,13 @@ pub(super) struct Counters {
     pub retransmitted: u64,
     /// `TcpExt: TCPSynRetrans`.
     pub syn_retransmitted: u64,
-    /// `TcpExt: ListenOverflows` and `ListenDrops`, whichever is more: an overflow is a drop as well.
+    /// `TcpExt: ListenOverflows` or `ListenDrops`, whichever is larger: an overflow is also a drop.
     pub listen_drops: u64,
     /// `Tcp: ActiveOpens`.
     pub active_opens: u64,
     /// `Tcp: PassiveOpens`.
     pub passive_opens: u64,
-    /// `IpExt: OutOctets`, headers included; of segments that the link splits, one header.
+    /// `IpExt: OutOctets`, including headers; of segments that the link splits, only one header.
     pub sent_bytes: u64,
     /// `nf_conntrack_count`, now.
     pub conntrack: u64,
@@ -26,7 +26,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// What was counted since `before`. What is a state, and no count, stays as it is now.
+    /// The counts since `before`. Values that are states and not counts stay as they are now.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
             retransmitted: self.retransmitted.saturating_sub(before.retransmitted),
@@ -55,7 +55,7 @@ impl Counters {
     }
 }
 
-/// Counters of each of some namespaces; of the one that the lab is in, for `None`.
+/// The counters of each namespace; `None` means the namespace of the lab.
 pub(super) fn read(namespaces: &[Option<String>]) -> io::Result<Vec<Counters>> {
     let of = |namespace: &Option<String>| match namespace {
         Some(name) => topology::inside(name, of_this_thread),
@@ -74,7 +74,7 @@ fn of_this_thread() -> Counters {
     )
 }
 
-/// A value of those files that have a line of names and below it one of values, both with the same first word.
+/// A value from a file that has a line of names followed by a line of values, both with the same first word.
 fn pair(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };

@@ -1,4 +1,4 @@
-//! From a case to the command of its load, and from what that printed to what is recorded.
+//! From a case to the command of its load, and from its output to the record.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,16 +7,16 @@ use serde_json::Value;
 use crate::load::{CapacityReport, LoadReport, REPORT_VERSION};
 use crate::record::{Calibration, Case, LoadKind, LoadSpec, Measurement, Mode, Pacing, Probe, Rate};
 
-/// What a load is told besides its case.
+/// The arguments of a load besides its case.
 #[derive(Clone, Debug)]
 pub(super) struct Where {
-    /// Where to.
+    /// The target.
     pub address: SocketAddr,
-    /// From which addresses; empty for the kernel's choice.
+    /// The source addresses; empty means the kernel's choice.
     pub sources: Vec<IpAddr>,
     /// Threads.
     pub threads: u32,
-    /// Operations a second of an open loop.
+    /// Operations per second of an open loop.
     pub rate: Option<f64>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
     let address = to.address.to_string();
     let (name, own, has_streams): (&str, &[&str], bool) = match load.kind {
         LoadKind::Http => ("http", &["--http=1.1"], false),
-        // ab counts an answer of another length as failed.
+        // ab counts a response of another length as failed.
         LoadKind::Http10 => ("http", &["--http=1.0", "--same-length"], false),
         LoadKind::HttpClose => ("http", &["--http=1.1", "--close"], false),
         LoadKind::H2c => ("http", &["--http=2"], true),
@@ -65,9 +65,9 @@ pub(super) fn arguments(case: &Case, to: &Where) -> Vec<String> {
     words
 }
 
-/// One connection beside a load, at a hundredth of its rate: what somebody met who had no part in it.
+/// One connection beside a load, at a hundredth of its rate: what a client saw that had no part in the load.
 ///
-/// None where there are no operations, where the load is one connection itself, and where its rate is not known: in a search.
+/// `None` if there are no operations, if the load is a single connection itself, and if its rate is not known, as in a search.
 pub(super) fn probe(case: &Case, rate: Option<f64>, calibration: Option<&Calibration>) -> Option<(Case, f64)> {
     let load = &case.load;
     let has_operations = !matches!(load.kind, LoadKind::Stream | LoadKind::StreamPaced);
@@ -76,57 +76,60 @@ pub(super) fn probe(case: &Case, rate: Option<f64>, calibration: Option<&Calibra
         return None;
     }
     let alone_s = calibration.and_then(|calibration| calibration.unloaded_p50_us)? / 1e6;
-    // A closed loop goes round as often as its connections can, or the load.
+    // The rate of a closed loop is limited by its connections, or by the load.
     let ceiling = calibration.and_then(|calibration| calibration.generator_ceiling_per_s).unwrap_or(f64::INFINITY);
     let expected = rate.unwrap_or((in_flight / alone_s).min(ceiling));
-    // One connection can carry one operation at a time; half of that leaves room for a bad moment.
+    // One connection can carry one operation at a time. Half of that leaves room for a bad moment.
     let rate = (expected * PROBE_SHARE).min(0.5 / alone_s);
     let mode = Mode::Open { rate: Rate::Fixed(rate), pacing: Pacing::Uniform };
     let load = LoadSpec { mode, connections: 1, streams: 1, ..load.clone() };
     (rate >= PROBE_PER_S_MIN).then(|| (Case { load, ..case.clone() }, rate))
 }
 
-/// Of the load's rate.
+/// The share of the load's rate.
 const PROBE_SHARE: f64 = 0.01;
 
-/// Fewer say nothing within a window.
+/// A lower rate shows nothing within a window.
 const PROBE_PER_S_MIN: f64 = 1.0;
 
-/// What a probe met.
+/// The result of a probe.
 pub(super) fn probed(report: LoadReport) -> Option<Probe> {
     Some(Probe { rate: report.rate?, ok: report.ok, response: report.response? })
 }
 
-/// Whether a load makes so many connections that it takes several addresses to make them from.
+/// Whether a load makes so many connections that it needs several source addresses.
 pub(super) fn wants_sources(kind: LoadKind) -> bool {
     matches!(kind, LoadKind::HttpClose | LoadKind::TcpCrr)
 }
 
-/// Reads what a load printed.
+/// Reads the output of a load.
 ///
 /// # Errors
-/// One sentence: no report, one of another version, a search that found nothing.
+/// Returns a sentence if there is no report, if it has another version, or if a search found nothing.
 pub(super) fn parse(text: &str, mode: &Mode) -> Result<LoadReport, String> {
     let value: Value =
         serde_json::from_str(text.trim()).map_err(|error| format!("the load printed no report: {error}"))?;
-    let unreadable = |error: serde_json::Error| format!("the load's report cannot be read: {error}");
+    let unreadable = |error: serde_json::Error| format!("cannot read the report of the load: {error}");
     let report = match mode {
         Mode::Closed | Mode::Open { .. } => serde_json::from_value::<LoadReport>(value).map_err(unreadable)?,
         Mode::Search { .. } => {
             let search: CapacityReport = serde_json::from_value(value).map_err(unreadable)?;
-            search.validation.ok_or("no rate kept to the objective")?
+            search.validation.ok_or("no rate met the objective")?
         }
     };
     if report.interrupted {
-        return Err("the load was interrupted: what it met is no measurement".to_owned());
+        return Err("the load was interrupted, so its results are not a measurement".to_owned());
     }
     if report.version != REPORT_VERSION {
-        return Err(format!("the load's report has version {}; {REPORT_VERSION} can be read", report.version));
+        return Err(format!(
+            "the report of the load has version {}; only version {REPORT_VERSION} is supported",
+            report.version
+        ));
     }
     Ok(report)
 }
 
-/// What the load itself saw, as it is recorded. The rest is the caller's to fill in.
+/// What the load itself saw, as it is recorded. The caller fills in the rest.
 pub(super) fn measurement(report: LoadReport) -> Measurement {
     Measurement {
         window_s: report.elapsed.as_secs_f64(),
@@ -234,7 +237,7 @@ mod tests {
                     OriginKind::Stream => "stream",
                 });
                 origin.extend(case.origin.arguments.iter().map(String::as_str));
-                // A run knows the rate by then, whichever other case it follows from.
+                // A run knows the rate by then, whichever other case it depends on.
                 let rate = matches!(case.load.mode, Mode::Open { .. }).then_some(100.0);
                 let load = arguments(&case, &Where { rate, ..to() });
                 let load = std::iter::once("steelyard").chain(load.iter().map(String::as_str)).collect();
@@ -266,9 +269,9 @@ mod tests {
         let open = || Mode::Open { rate: Rate::Fixed(5_000.0), pacing: Pacing::Uniform };
         let quick = calibration(40_000.0, 100.0);
         check(LoadKind::Http, open(), Some(5_000.0), &quick, Some(50.0));
-        // 32 in flight of 100 µs are 320,000/s; the load can make 40,000.
+        // 32 in flight of 100 µs each are 320,000/s, but the load can make 40,000.
         check(LoadKind::Grpc, Mode::Closed, None, &quick, Some(400.0));
-        // Of 200 ms each one connection carries 5 a second.
+        // With 200 ms each, one connection carries 5 per second.
         check(LoadKind::Http10, Mode::Closed, None, &calibration(40_000.0, 200_000.0), Some(1.6));
         check(LoadKind::Http, open(), Some(50.0), &quick, None);
         check(LoadKind::Stream, Mode::Closed, None, &quick, None);
@@ -286,11 +289,11 @@ mod tests {
             assert!(error.contains(expect), "{error}");
         };
         check("", Mode::Closed, "printed no report");
-        check("{}", Mode::Closed, "cannot be read: missing field");
+        check("{}", Mode::Closed, "cannot read the report of the load: missing field");
         check(
             r#"{"version": 2, "objective_p99_us": 1.0, "capacity_per_s": null, "steps": [], "validation": null}"#,
             Mode::Search { objective_p99_us: 1 },
-            "no rate kept",
+            "no rate met the objective",
         );
     }
 }

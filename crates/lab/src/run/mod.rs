@@ -1,10 +1,11 @@
-//! `lab run`: a scenario, from its file to its report.
+//! `lab run`: runs a scenario, from its file to its report.
 //!
-//! Job: the order of things. What this host can carry is chosen and told with the time it will take; links, origins and contenders are set
-//! up; the instrument is calibrated; cells are measured in the order of the schedule, again if the host spoiled them, and each is on disk
-//! before the next begins; at the end all is judged and written up. An interruption ends the run after what has been measured, with a valid record of it.
+//! This module has the order of the steps. It selects what this host can run and prints it with the expected time; sets up links, origins
+//! and contenders; calibrates the instrument; measures cells in the order of the schedule, and repeats those that the host disturbed,
+//! writing each to disk before the next begins; and finally judges and writes the report. An interruption ends the run after the current
+//! measurement, with a valid record of it.
 //!
-//! Non-job: how one cell is measured (`cell`), who stands where (`session`), judging and rendering.
+//! `cell` measures a cell, and `session` sets up the components.
 
 mod args;
 mod calibrate;
@@ -34,7 +35,7 @@ use crate::{Verdict, doctor, environment, host, judge, report};
 use progress::Progress;
 use session::Session;
 
-/// Everything that a run is made from, and that does not change on the way.
+/// Everything that a run consists of and that does not change during the run.
 #[derive(Debug)]
 struct Plan {
     recipes: Vec<Recipe>,
@@ -45,10 +46,10 @@ struct Plan {
     cpus: Vec<u32>,
 }
 
-/// Runs scenarios one after the other. `Failed` when one of them was cut short, or measured nothing.
+/// Runs scenarios one after the other. Returns `Failed` if one of them was cut short, or measured nothing.
 ///
 /// # Errors
-/// A scenario that is not there or is wrong, with every error at its place; a directory that cannot be written; another run that is going on.
+/// If a scenario does not exist or has errors (with the place of each), if a directory cannot be written, or if another run is in progress.
 pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> {
     let recipes = contender::all(args.contenders_dir.as_deref()).map_err(crate::in_lines)?;
     let names = if args.scenarios.iter().any(|name| name == "all") {
@@ -56,10 +57,10 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
     } else {
         args.scenarios.clone()
     };
-    // All of them are read before the first is run: an error in the last should not come after an hour.
+    // Read all of them before running the first: an error in the last should not come after an hour.
     let files = read_all(&names, &recipes).map_err(crate::in_lines)?;
     let wish = wish(args, &recipes)?;
-    // A plan touches nothing, and may be asked for while another run goes on.
+    // A plan changes nothing, and is possible while another run is in progress.
     let _lock = if args.plan { None } else { Some(host::lock_measuring()?) };
     if !args.plan {
         host::raise_open_files_for_children();
@@ -91,7 +92,7 @@ pub fn run(args: &RunArgs, itself: &Path, version: &str) -> io::Result<Verdict> 
 
 const INTERRUPTED: &str = "interrupted";
 
-/// Why a run has not shown anything: no cell of it was measured soundly.
+/// Why a run has shown nothing: none of its cells was measured soundly.
 fn shows_nothing(run: &Run) -> Option<String> {
     let is_sound = |cell: &record::Cell| {
         let is_invalid = cell.judgement.as_ref().is_some_and(|judgement| judgement.verdict == record::Verdict::Invalid);
@@ -105,13 +106,13 @@ fn shows_nothing(run: &Run) -> Option<String> {
     let why = run.cells.iter().find_map(|cell| failure(cell).or_else(|| unsound(cell)));
     let first = why.map_or(String::new(), |why| format!("; the first: {why}"));
     Some(format!(
-        "{}: all of {} cells failed or are invalid: the run shows nothing{first}",
+        "{}: all {} cells failed or are invalid, so the run shows nothing{first}",
         run.scenario.name,
         run.cells.len()
     ))
 }
 
-/// How often a cell is measured again that the host spoiled. All of them are kept; the last one that is sound counts.
+/// How often a cell that the host disturbed is measured again. All measurements are kept, and the last sound one counts.
 const REPEATS_MAX: u32 = 3;
 
 fn read_all(names: &[String], recipes: &[Recipe]) -> Result<Vec<ScenarioFile>, Vec<Problem>> {
@@ -146,7 +147,7 @@ fn clear_leftovers() {
         return;
     }
     progress::say(&format!(
-        "removing what a killed lab left: {} namespaces, {} cgroups",
+        "removing what a killed lab left behind: {} namespaces, {} cgroups",
         leftovers.namespaces.len(),
         leftovers.cgroups.len()
     ));
@@ -155,7 +156,7 @@ fn clear_leftovers() {
     }
 }
 
-/// Chooses what takes part, and begins the record.
+/// Selects what takes part, and begins the record.
 fn prepare(
     args: &RunArgs,
     file: &ScenarioFile,
@@ -193,7 +194,7 @@ fn prepare(
         program: format!("steelyard {version}"),
         started: utc(now()),
         ended: None,
-        partial: Some("it has not ended".to_owned()),
+        partial: Some("the run has not ended".to_owned()),
         reproduce: args.command(&file.name, seed),
         quick: args.quick,
         seed,
@@ -212,7 +213,7 @@ fn prepare(
     Ok((run, Plan { recipes, found, schedule, directory, itself: itself.to_owned(), cpus }))
 }
 
-/// Makes a run's directory, and gives its whole path: contenders run in other directories, and read their configurations by path.
+/// Makes a run's directory, and returns its absolute path: contenders run in other directories, and read their configurations by path.
 fn made(directory: &Path) -> io::Result<PathBuf> {
     let outcome = fs::create_dir_all(directory.join("raw")).and_then(|()| fs::canonicalize(directory));
     outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", directory.display())))
@@ -239,13 +240,13 @@ fn contenders(
     recipes.iter().filter(takes_part).map(describe).collect()
 }
 
-/// Measures every cell of the schedule. What it measured is in `run`, whatever it returns.
+/// Measures every cell of the schedule. `run` has what was measured, even after an error.
 async fn carry_out(run: &mut Run, plan: &Plan, only_plan: bool) -> Result<(), String> {
     progress::announce(run, plan);
     if only_plan {
         return Ok(());
     }
-    // The signal first: from here on there is something to clean up.
+    // Install the signal handler first: from here on there is something to clean up.
     tokio::select! {
         outcome = host::interrupted() => Err(outcome.map_or_else(|error| error.to_string(), |()| INTERRUPTED.to_owned())),
         outcome = measure_all(run, plan) => outcome,
@@ -257,7 +258,7 @@ async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
     let mut session = Session::set_up(run, plan).await.map_err(|failure| failure.why)?;
     save(run, plan)?;
     session.calibrate(run).await;
-    // Who did not start is a gap, not a failure in each of its cells.
+    // A contender that did not start is a gap, not a failure in each of its cells.
     let is_there = |step: &&Step| run.case(&step.case).is_some_and(|case| case.instances.contains(&step.instance));
     let steps: Vec<&Step> = plan.schedule.steps.iter().filter(is_there).collect();
     let mut progress = Progress::new(&steps, &run.scenario);
@@ -274,7 +275,7 @@ async fn measure_all(run: &mut Run, plan: &Plan) -> Result<(), String> {
                     continue;
                 }
                 let cell = session.measure(run, step, run.cells.len() as u32).await;
-                // Within the round, so that it is compared with what met about the same.
+                // Repeat it within the round, so that it is compared with cells that were measured under similar conditions.
                 if cell.measurement.as_ref().is_some_and(|measurement| !judge::spoiled(measurement).is_empty()) {
                     wanted.push(step);
                 }
@@ -298,16 +299,16 @@ fn save(run: &Run, plan: &Plan) -> Result<(), String> {
     run.write(&plan.directory.join("run.json")).map_err(|error| error.to_string())
 }
 
-/// Judges and writes up what there is.
+/// Judges and writes what has been measured.
 fn finish(run: &mut Run, directory: &Path, stopped: Option<String>) -> io::Result<()> {
     run.ended = Some(utc(now()));
     run.partial = stopped;
     calibrate::origin_ceilings(run);
     report::analyse(run);
     if let Some(why) = &run.partial {
-        progress::say(&format!("{why}; what was measured is kept: {} cells", run.cells.len()));
+        progress::say(&format!("{why}; {} measured cells are kept", run.cells.len()));
     }
-    // With no room for the whole, the record of the last cell is still there.
+    // If there is no room for the whole file, the record of the last cell still exists.
     run.write(&directory.join("run.json"))?;
     report::write(run, directory)?;
     progress::say(&format!("{}: report.html, report.md, run.json", directory.display()));
@@ -323,7 +324,7 @@ fn seed_of_the_day() -> u64 {
     now().as_secs()
 }
 
-/// Time since 1970 as RFC 3339 has it, in UTC.
+/// Time since 1970 in RFC 3339, in UTC.
 fn utc(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
@@ -331,7 +332,7 @@ fn utc(time: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// Days since 1970 as a date of the Gregorian calendar, by years of 365 or 366 days and their months.
+/// Days since 1970 as a date of the Gregorian calendar.
 fn date(days: u64) -> (u64, u64, u64) {
     let (mut year, mut rest) = (1970, days);
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -355,7 +356,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year, month, rest + 1)
 }
 
-/// A gap, once.
+/// Notes a gap, once.
 fn note_gap(run: &mut Run, what: &str, why: String) {
     if !run.gaps.iter().any(|gap| gap.what == what) {
         run.gaps.push(Gap { what: what.to_owned(), why });
@@ -377,7 +378,7 @@ mod tests {
         }
         let why = shows_nothing(&run).unwrap();
         assert!(
-            why.contains("cells failed or are invalid: the run shows nothing; the first: every answer was a 426"),
+            why.contains("cells failed or are invalid, so the run shows nothing; the first: every answer was a 426"),
             "{why}"
         );
         run.cells[3].judgement.as_mut().unwrap().verdict = record::Verdict::LbSaturated;

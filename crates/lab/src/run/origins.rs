@@ -1,4 +1,4 @@
-//! Origins of a run, and the services that balancers offer for them.
+//! The origins of a run, and the services that balancers offer for them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use super::session::{PORT_STEP, Session};
 use crate::process::{Process, Spec};
 use crate::record::{Case, Failure, OriginKind, OriginSpec, Protocol};
 
-/// The first port of origins, and of balancers, which have other addresses.
+/// The first port of origins and of balancers, which have different addresses.
 const PORT_FIRST: u16 = 9000;
 
-/// How long an origin may take until it listens.
+/// How long an origin may take to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often it is looked at.
+/// How often to check.
 const POLL: Duration = Duration::from_millis(20);
 
 /// An origin of one kind, at every endpoint, and what balancers offer for it.
@@ -23,12 +23,12 @@ pub(super) struct Service {
     /// `s0`, `s1` and so on.
     pub name: String,
     pub origin: OriginSpec,
-    /// Of origins and balancers; on loopback, the one origin's.
+    /// The port of origins and balancers; on loopback, of the only origin.
     pub port: u16,
 }
 
 impl Service {
-    /// What a contender must understand to carry it.
+    /// The protocol that a contender must support to serve it.
     pub(super) fn protocol(&self) -> Protocol {
         match self.origin.kind {
             OriginKind::Http => Protocol::Http,
@@ -38,7 +38,7 @@ impl Service {
     }
 }
 
-/// The services of some cases: one for each origin that differs.
+/// The services of some cases: one for each different origin.
 pub(super) fn services(cases: &[Case]) -> Vec<Service> {
     let mut services: Vec<Service> = Vec::new();
     for case in cases {
@@ -108,12 +108,12 @@ impl Session<'_> {
     }
 }
 
-/// Waits until an origin says where it listens.
+/// Waits until an origin reports its address.
 pub(super) async fn listening(process: &mut Process) -> Result<SocketAddr, Failure> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let text = fs::read_to_string(process.log()).unwrap_or_default();
-        // Up to the last line feed: what follows may be half a line.
+        // Up to the last line feed, because the rest may be half a line.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         if let Some(address) = whole.lines().find_map(|line| line.split_once("listening on ")?.1.trim().parse().ok()) {
             return Ok(address);
@@ -122,7 +122,7 @@ pub(super) async fn listening(process: &mut Process) -> Result<SocketAddr, Failu
             return Err(failure);
         }
         if tokio::time::Instant::now() > deadline {
-            return Err(process.failure("did not say where it listens"));
+            return Err(process.failure("did not report its address"));
         }
         tokio::time::sleep(POLL).await;
     }

@@ -1,4 +1,4 @@
-//! What a run says while it goes on, in plain lines on standard error.
+//! The progress of a run, in plain lines on standard error.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use crate::judge;
 use crate::record::{Cell, Run, Scenario};
 use crate::schedule::{Schedule, Step, clock, step_time};
 
-/// Contenders that are named in one line.
+/// The most contenders that one line names.
 const NAMES_SHOWN: usize = 40;
 
-/// Nobody may be listening, which is no reason to stop.
+/// If nothing reads this, the run continues.
 pub(super) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -22,7 +22,7 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
     say(&format!("{}: {}", scenario.name, scenario.title));
     let Schedule { steps, rounds, expected, limit, .. } = &plan.schedule;
     say(&format!("  {} cells in {rounds} rounds, seed {seed}: about {}", steps.len(), clock(*expected)));
-    say(&format!("  cells that the host spoils are measured again, up to {} in all", clock(*limit)));
+    say(&format!("  cells that the host disturbs are measured again, up to {} in all", clock(*limit)));
     for case in &scenario.cases {
         say(&format!("  {:<22} {}", case.name, case.title));
     }
@@ -32,19 +32,19 @@ pub(super) fn announce(run: &Run, plan: &Plan) {
         say(&format!("  without {}: {}", gap.what, gap.why));
     }
     if scenario.loopback {
-        say("  on loopback: no namespaces, no steering, no contenders in the kernel");
+        say("  on loopback: no namespaces, no steering, no kernel contenders");
     }
     if run.environment.load_average > 0.5 * f64::from(run.environment.cpus) {
         say(&format!("  this host is busy (load average {:.1}): figures will be noisy", run.environment.load_average));
     }
 }
 
-/// How far it is.
+/// The progress of a run.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// When the last cell ended.
     last: Instant,
-    /// What the steps of the schedule have taken, repeats left out.
+    /// The time that the steps of the schedule have taken, without repeats.
     measuring: Duration,
     /// Steps of the schedule.
     done: usize,
@@ -58,7 +58,7 @@ impl Progress {
         Self { last: Instant::now(), measuring: Duration::ZERO, done: 0, times }
     }
 
-    /// The time that is left at the pace so far, and that of one more measurement of `step`.
+    /// The remaining time at the present pace, with one more measurement of `step`.
     pub(super) fn left_with(&self, step: &Step, scenario: &Scenario) -> Duration {
         self.left() + step_time(scenario, step)
     }
@@ -66,12 +66,12 @@ impl Progress {
     fn left(&self) -> Duration {
         let (done, left) = self.times.split_at(self.done.min(self.times.len()));
         let (done, left): (Duration, Duration) = (done.iter().sum(), left.iter().sum());
-        // Before the first cell nothing is known of it.
+        // Before the first cell the pace is unknown.
         let pace = if done.is_zero() { 1.0 } else { self.measuring.as_secs_f64() / done.as_secs_f64() };
         left.mul_f64(pace)
     }
 
-    /// One line for a cell, with the time that is left at the pace so far.
+    /// Prints a line for a cell, with the remaining time at the present pace.
     pub(super) fn tell(&mut self, cell: &Cell, is_repeat: bool) {
         let took = std::mem::replace(&mut self.last, Instant::now()).elapsed();
         if !is_repeat {
@@ -103,7 +103,7 @@ fn outcome(cell: &Cell) -> String {
         let at = |percent| latency.percentile_us(percent).unwrap_or_default();
         format!(", p50 {:.0} µs, p99 {:.0} µs", at(50.0), at(99.0))
     });
-    let spoiled = judge::spoiled(measurement).first().map_or_else(String::new, |why| format!("; spoiled: {why}"));
+    let spoiled = judge::spoiled(measurement).first().map_or_else(String::new, |why| format!("; disturbed: {why}"));
     let errors = match measurement.errors.total() {
         0 => String::new(),
         errors => format!(", {errors} errors"),
@@ -147,6 +147,6 @@ mod tests {
         check(None, None, "failed, for no known reason");
         let mut stolen = Measurement { ok: 100, ok_per_s: 50.0, ..Default::default() };
         (stolen.cpu.busy_s, stolen.cpu.idle_s, stolen.cpu.steal_s) = (1.0, 0.9, 0.1);
-        check(Some(stolen), None, "50/s; spoiled: 5.0 % of CPU time stolen by the hypervisor > 1.0 %");
+        check(Some(stolen), None, "50/s; disturbed: 5.0 % of CPU time stolen by the hypervisor > 1.0 %");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a contender serves: asked from where the load will ask, through it, to the origin and back.
+//! Waits until a contender serves. It asks from the load's position, through the contender, to the origin and back.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,19 +10,19 @@ use crate::topology;
 use super::origins::Service;
 use crate::process::Process;
 
-/// How long a contender may take until it serves.
+/// How long a contender may take to serve.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often it is asked.
+/// How often to ask.
 const POLL: Duration = Duration::from_millis(40);
 
-/// How long one question may take; an origin may wait before it answers.
+/// How long one request may take; an origin may wait before it answers.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// The preface of a client of HTTP/2 (RFC 9113, section 3.4), and an empty SETTINGS frame.
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Waits until `address` serves, or one of `processes` has ended.
+/// Waits until `address` serves, or until one of `processes` has ended.
 pub(super) async fn wait(
     namespace: Option<String>,
     address: SocketAddr,
@@ -47,7 +47,7 @@ pub(super) async fn wait(
 
 async fn ask(namespace: Option<String>, address: SocketAddr, kind: OriginKind) -> io::Result<()> {
     let (sender, answer) = tokio::sync::oneshot::channel();
-    // Of its own, since it blocks, and since it moves into the namespace.
+    // On a thread of its own, because it blocks and moves into the namespace.
     std::thread::Builder::new().name("ready".to_owned()).spawn(move || {
         let outcome = match namespace {
             Some(namespace) => {
@@ -55,7 +55,7 @@ async fn ask(namespace: Option<String>, address: SocketAddr, kind: OriginKind) -
             }
             None => exchange(address, kind),
         };
-        // Nobody listens any more when the run was interrupted.
+        // The receiver is gone if the run was interrupted.
         let _ = sender.send(outcome);
     })?;
     answer.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))

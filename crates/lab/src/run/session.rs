@@ -1,7 +1,7 @@
-//! Who stands where: links, origins and contenders of a run, up from its first cell to its last.
+//! Sets up the links, origins and contenders of a run, from its first cell to its last.
 //!
-//! All contenders stand at once, each in a namespace of its own, and wait for their turns; so one round takes no longer than its loads, and
-//! none of them starts cold. What waits costs next to nothing, and the same for all.
+//! All contenders run at the same time, each in a namespace of its own, and wait for their turns. So a round takes no longer than its
+//! loads, and no contender starts cold. A waiting contender costs next to nothing, and the same for all.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -17,30 +17,30 @@ use crate::process::{self, Process, Spec};
 use crate::record::{Failure, Gap, Instance, Protocol, Run, Setting};
 use crate::topology::{ENDPOINTS_MAX, INSTANCES_MAX, LoadPath, Topology, settings};
 
-/// From the port of one contender of a chain to that of the next.
+/// The distance between the ports of two contenders of a chain.
 pub(super) const PORT_STEP: u16 = 100;
 
-/// Times that a contender is started again that has died.
+/// How often a contender that has died is started again.
 const RESTARTS_MAX: u32 = 3;
 
-/// A contender that stands.
+/// A running contender.
 #[derive(Debug)]
 pub(super) struct Live {
     pub id: String,
     pub load_path: LoadPath,
     pub group: Group,
     pub processes: Vec<Process>,
-    /// Where it listens, by service.
+    /// Its addresses, by service.
     pub addresses: Vec<(String, SocketAddr)>,
     /// Resident memory before the first load.
     pub rss_idle: u64,
     restarts: u32,
 }
 
-/// Everything that stands.
+/// Everything that is running.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
-    /// First, so that it is dropped first: it takes all processes with it, before the links that they stand on go.
+    /// The first field, so that it is dropped first: it ends all processes before their links are removed.
     accounts: Accounts,
     pub plan: &'a Plan,
     /// `None` on loopback.
@@ -50,15 +50,15 @@ pub(super) struct Session<'a> {
     pub client: Group,
     pub origin: Group,
     pub(super) origins: Vec<Process>,
-    /// Load and origins keep to these, whoever is measured.
+    /// The CPUs of load and origins, whichever contender is measured.
     pub placement: Placement,
 }
 
 impl<'a> Session<'a> {
-    /// Sets everything up. A contender that does not start is a gap, and the rest goes on.
+    /// Sets everything up. A contender that does not start is a gap, and the rest continues.
     ///
     /// # Errors
-    /// Links or origins that cannot be had: then nothing can be measured.
+    /// If links or origins cannot be set up, because then nothing can be measured.
     pub(super) async fn set_up(run: &mut Run, plan: &'a Plan) -> Result<Self, Failure> {
         let tag = tag(&run.scenario.name.chars().filter(char::is_ascii_alphanumeric).take(12).collect::<String>());
         let host = |error: std::io::Error| Failure { why: error.to_string(), log: Vec::new() };
@@ -76,7 +76,7 @@ impl<'a> Session<'a> {
         let accounts = Accounts::new(&tag);
         let (client, origin) = (accounts.group("client").map_err(host)?, accounts.group("origin").map_err(host)?);
         let workers = scenario.instances.iter().map(|instance| instance.workers).filter(|&workers| {
-            // Those that would leave nobody else a CPU share all of them, and are said to be contended.
+            // Contenders that would leave no CPU to the others share all of them, and count as contended.
             (workers as usize) < plan.cpus.len()
         });
         let placement = Placement::new(&plan.cpus, workers.max().unwrap_or(1));
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
         self.plan.directory.join("raw")
     }
 
-    /// Sets one contender up, or notes why not.
+    /// Sets up one contender, or notes why that failed.
     async fn add(&mut self, run: &mut Run, index: usize) {
         let Some(instance) = run.scenario.instances.get(index).cloned() else { return };
         match self.start(&instance, index as u8).await {
@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
         recipe.ok_or_else(|| Failure { why: format!("no contender {}", instance.contender), log: Vec::new() })
     }
 
-    /// Starts a contender's processes, the last of the chain first, and waits until the whole serves.
+    /// Starts a contender's processes, the last of the chain first, and waits until the whole chain serves.
     async fn start_processes(
         &self,
         instance: &Instance,
@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
         Ok((commands, configuration))
     }
 
-    /// One contender of a chain: its configuration, what sets it up, and its process.
+    /// One contender of a chain: its configuration, its setup commands, and its process.
     async fn start_hop(
         &self,
         instance: &Instance,
@@ -269,7 +269,7 @@ impl<'a> Session<'a> {
         Ok((commands, rendered.configuration))
     }
 
-    /// The origins of each service, as the last of a chain sees them.
+    /// The origins of each service, as the last contender of a chain sees them.
     fn endpoints_of(&self, services: &[Service], load_path: &LoadPath) -> Result<Vec<Vec<EndpointVars>>, Failure> {
         let of = |service: &Service| {
             let endpoint = |index: u32| {
@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
         SocketAddr::from((address, service.port))
     }
 
-    /// Where a contender of a chain listens, by service: the first at the VIP, the others on the loopback of its namespace.
+    /// The addresses of a contender in a chain, by service: the first at the VIP, the others on the loopback of its namespace.
     fn addresses(&self, services: &[Service], load_path: &LoadPath, hop: u32) -> Result<Vec<SocketAddr>, Failure> {
         let of = |service: &Service| {
             if self.topology.is_none() {
@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
         services.iter().map(of).collect()
     }
 
-    /// Takes out of the scenario who is not there.
+    /// Removes missing contenders from the scenario.
     fn forget_missing(&self, run: &mut Run) {
         let is_here = |id: &String| self.lives.iter().any(|live| live.id == *id);
         let scenario = &mut run.scenario;
@@ -313,17 +313,17 @@ impl<'a> Session<'a> {
             scenario.reference = scenario.instances.first().map(|instance| instance.id.clone()).unwrap_or_default();
         }
         let gaps =
-            emptied.into_iter().map(|what| Gap { what, why: "no contender is left that can carry it".to_owned() });
+            emptied.into_iter().map(|what| Gap { what, why: "no contender is left that can serve it".to_owned() });
         run.gaps.extend(gaps);
     }
 
-    /// A contender that can be measured: one that died is started again, a few times.
+    /// Makes sure that a contender can be measured: one that has died is started again, a few times.
     ///
     /// # Errors
-    /// Why it died, for the cell that it died before; or that it will not come back.
+    /// Why it died, for the cell that it died in, or that it cannot be restarted.
     pub(super) async fn revive(&mut self, run: &Run, id: &str) -> Result<(), Failure> {
         let Some(place) = self.lives.iter().position(|live| live.id == id) else {
-            return Err(Failure { why: format!("{id} is not there"), log: Vec::new() });
+            return Err(Failure { why: format!("{id} is not running"), log: Vec::new() });
         };
         let mut live = self.lives.swap_remove(place);
         let died = live.processes.iter_mut().find_map(Process::ended);
@@ -340,7 +340,7 @@ impl<'a> Session<'a> {
             live.restarts += 1;
             live.processes.clear();
             if let Ok(recipe) = self.recipe(&instance).cloned() {
-                // If it fails, the next cell finds it dead again.
+                // If this fails, the next cell finds it dead again.
                 let _ = self.start_processes(&instance, &recipe, &mut live).await;
             }
         }
@@ -348,12 +348,12 @@ impl<'a> Session<'a> {
         Err(death)
     }
 
-    /// The addresses that a load connects from.
+    /// The source addresses of a load.
     pub(super) fn sources(&self, load_path: &LoadPath) -> Vec<IpAddr> {
         if self.topology.is_some() { load_path.clients().into_iter().map(IpAddr::V4).collect() } else { Vec::new() }
     }
 
-    /// Ends everything in good order.
+    /// Ends everything in order.
     pub(super) async fn close(mut self, run: &mut Run) {
         for live in &mut self.lives {
             if let Some(failure) = live.processes.iter_mut().find_map(Process::ended) {

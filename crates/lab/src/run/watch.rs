@@ -1,4 +1,4 @@
-//! Watching a load: what everybody used between the opening and the closing of its window.
+//! Watches a load: what each component used during its window.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::environment::Ticks;
 use crate::process::Process;
 use crate::record::{Cpu, Failure, Sample};
 
-/// Between two looks at who uses what.
+/// The time between two samples.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Lines of a load's standard error that are kept.
+/// How many lines of a load's standard error are kept.
 const LINES_MAX: usize = 20;
 
-/// Looks that are kept: an hour of them.
+/// How many samples are kept: an hour of them.
 const LOOKS_MAX: usize = 14_400;
 
 /// The three components.
@@ -28,7 +28,7 @@ pub(super) struct Groups<'a> {
     pub origin: &'a Group,
 }
 
-/// What everybody has used up to one moment.
+/// What each component has used up to one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
     pub at: Instant,
@@ -73,7 +73,7 @@ pub(super) struct Seen {
 /// Watches a load to its end.
 ///
 /// # Errors
-/// It failed, said no report, or took longer than `patience`; then it is dead.
+/// If it failed, wrote no report, or took longer than `patience` and was killed.
 pub(super) async fn watch(
     load: &mut Process,
     groups: Groups<'_>,
@@ -91,11 +91,11 @@ pub(super) async fn watch(
             load.kill().await;
             Err(failure(format!("the load did not end within {} s", patience.as_secs())))
         }
-        Ok(Err(error)) => Err(failure(format!("the load is lost: {error}"))),
+        Ok(Err(error)) => Err(failure(format!("cannot read from the load: {error}"))),
         Ok(Ok(is_good)) => match (open, closed) {
             (Some(open), Some(closed)) if is_good => Ok(Seen { begun, open, closed, looks }),
             (Some(_), Some(_)) => Err(failure("nothing that the load sent was answered".to_owned())),
-            _ => Err(failure("the load ended before it measured".to_owned())),
+            _ => Err(failure("the load ended before its measuring window".to_owned())),
         },
     }
 }
@@ -110,7 +110,7 @@ struct Watcher<'a> {
 }
 
 impl Watcher<'_> {
-    /// Whether the load said at its end that all was well.
+    /// Returns whether the load reported success at its end.
     async fn run(&mut self, load: &mut Process, errors: ChildStderr) -> std::io::Result<bool> {
         let mut lines = BufReader::new(errors).lines();
         let mut tick = tokio::time::interval(LOOK_EVERY);
@@ -134,7 +134,7 @@ impl Watcher<'_> {
 
     fn hear(&mut self, line: String) -> std::io::Result<()> {
         match line.as_str() {
-            // A search for capacity has many windows; the last one is that of its report.
+            // A search for capacity has many windows. The last one belongs to its report.
             "window open" => {
                 self.open = Some(self.edge()?);
                 self.closed = None;
@@ -147,7 +147,7 @@ impl Watcher<'_> {
     }
 
     fn edge(&self) -> std::io::Result<Edge> {
-        // CPU first: what follows takes a millisecond.
+        // CPU first, because the rest takes a millisecond.
         let look = Look::take(self.groups);
         Ok(Edge {
             look,
@@ -160,7 +160,7 @@ impl Watcher<'_> {
     }
 }
 
-/// CPU time between two looks.
+/// CPU time between two samples.
 pub(super) fn cpu(open: &Look, closed: &Look) -> Cpu {
     let seconds = |after: Duration, before: Duration| after.saturating_sub(before).as_secs_f64();
     let ticks = |after: u64, before: u64| after.saturating_sub(before) as f64 / Ticks::per_second();
@@ -184,7 +184,7 @@ pub(super) fn cpu(open: &Look, closed: &Look) -> Cpu {
     }
 }
 
-/// CPU use between each two looks.
+/// CPU use between consecutive samples.
 pub(super) fn samples(begun: Instant, looks: &[Look]) -> Vec<Sample> {
     let sample = |pair: &[Look]| {
         let [before, after] = pair else { return None };
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((cpu.busy_s, cpu.softirq_s, cpu.idle_s), (300.0 / hz, 20.0 / hz, 100.0 / hz));
         assert_eq!(cpu.busy_by_cpu, [0.9, 0.9]);
         let samples = samples(now, &[open.clone(), closed.clone(), closed]);
-        // Two looks at one moment make no sample.
+        // Two samples at the same moment give nothing.
         assert_eq!(samples.len(), 1);
         assert_eq!((samples[0].at_s, samples[0].balancer, samples[0].client), (4.0, 0.5, 1.0));
     }

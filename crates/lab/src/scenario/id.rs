@@ -1,14 +1,14 @@
-//! How an instance of a contender is written.
+//! The notation for an instance of a contender.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::record::Variant;
 
-/// Contenders one behind the other at most.
+/// The most contenders in one chain.
 const HOPS_MAX: u32 = 8;
 
-/// Workers of one at most.
+/// The most workers of one contender.
 const WORKERS_MAX: u32 = 1024;
 
 /// `name[:default][*hops][@workers]`.
@@ -18,9 +18,9 @@ pub struct InstanceId {
     pub contender: String,
     /// Which of its configurations.
     pub variant: Variant,
-    /// How many of it stand one behind the other: 1 to 8.
+    /// How many of it form a chain: 1 to 8.
     pub hops: u32,
-    /// Workers of each; without a word, one, or as many as the scenario goes through.
+    /// Workers of each; if not set, one, or each number in the scenario.
     pub workers: Option<u32>,
 }
 
@@ -39,12 +39,12 @@ impl FromStr for InstanceId {
         let (name, variant) = match rest.split_once(':') {
             Some((name, "default")) => (name, Variant::Default),
             Some((name, "tuned")) => (name, Variant::Tuned),
-            Some((_, other)) => return Err(format!("{other:?} is no variant; tuned and default are known")),
+            Some((_, other)) => return Err(format!("{other:?} is not a variant; use tuned or default")),
             None => (rest, Variant::Tuned),
         };
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if name.is_empty() || !name.bytes().all(is_word) {
-            return Err(format!("{text:?} is no contender; a name is made of letters, digits, - and _"));
+            return Err(format!("{text:?} is not a contender; a name consists of letters, digits, - and _"));
         }
         Ok(Self { contender: name.to_owned(), variant, hops, workers })
     }
@@ -52,7 +52,7 @@ impl FromStr for InstanceId {
 
 fn number(text: &str, max: u32, what: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=max).contains(number));
-    number.ok_or_else(|| format!("{text:?} {what}: a number from 1 to {max}, please"))
+    number.ok_or_else(|| format!("{text:?} {what}: write a number from 1 to {max}"))
 }
 
 impl fmt::Display for InstanceId {

@@ -1,10 +1,10 @@
-//! Scenarios: declarative files in `lab/scenarios/`, each of which ends in one table.
+//! Scenarios: declarative files in `lab/scenarios/`, each of which produces one table.
 //!
-//! Job: reading such a file with every error at its place ([`read()`]), finding files ([`find`]), and cutting a scenario to what this host and
-//! this call can carry ([`select()`]). Non-job: running it.
+//! This module reads such a file with every error at its place ([`read()`]), finds files ([`find`]), and cuts a scenario to what this host
+//! can run and this call asks for ([`select()`]).
 //!
-//! A contender takes part as an *instance*, written `name[:default][*hops][@workers]`: `nginx-http`, `nginx-http:default` (its makers'
-//! defaults instead of their advice), `haproxy-tcp*2` (two of it, one behind the other), `envoy-http@4` (four workers on four CPUs).
+//! A contender takes part as an *instance*, written `name[:default][*hops][@workers]`: `nginx-http`, `nginx-http:default` (the defaults of
+//! its makers instead of the recommended settings), `haproxy-tcp*2` (two of it in a chain), `envoy-http@4` (four workers on four CPUs).
 
 mod id;
 mod read;
@@ -21,7 +21,7 @@ use crate::contender::Recipe;
 use crate::document::Problem;
 use crate::shipped;
 
-/// Files that are read from a directory at most.
+/// The most files that are read from a directory.
 const FILES_MAX: usize = 500;
 
 /// The names of the scenarios that come with the program.
@@ -30,10 +30,10 @@ pub fn names() -> Vec<&'static str> {
     shipped::SCENARIOS.iter().map(|(name, _)| *name).collect()
 }
 
-/// The scenario of that name: one that comes with the program, or a file, if the name ends in `.toml` or has a slash.
+/// The scenario with this name: one that comes with the program, or a file, if the name ends in `.toml` or has a slash.
 ///
 /// # Errors
-/// No such scenario, with the names there are; a file that cannot be read; all that is wrong with it.
+/// If there is no such scenario (with the existing names), if a file cannot be read, or everything that is wrong with it.
 pub fn find(name: &str, recipes: &[Recipe]) -> Result<ScenarioFile, Vec<Problem>> {
     if name.ends_with(".toml") || name.contains('/') {
         let (stem, file, text) = text_of(Path::new(name)).map_err(|problem| vec![problem])?;
@@ -43,7 +43,7 @@ pub fn find(name: &str, recipes: &[Recipe]) -> Result<ScenarioFile, Vec<Problem>
         Some((_, text)) => read(name, &format!("lab/scenarios/{name}.toml"), text, recipes),
         None => {
             let hint = crate::document::nearest(name, names().into_iter());
-            let what = format!("no such scenario{hint} There are: {}; or give a file", names().join(", "));
+            let what = format!("no such scenario{hint} The scenarios are: {}; or give a file", names().join(", "));
             Err(vec![whole(name, what.replace("? There", "? there"))])
         }
     }

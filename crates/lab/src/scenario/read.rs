@@ -1,4 +1,4 @@
-//! From a scenario's text to what it says.
+//! Reads a scenario's text.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use crate::document::{Document, Problem, Table, Text, nearest};
 use crate::record;
 use crate::record::{LoadKind, LoadSpec, Mode, OriginKind, OriginSpec, Pacing, Rate, Variant};
 
-/// Cases of a scenario at most, lists of connections and rates multiplied out.
+/// The most cases of a scenario, after multiplying out lists of connections and rates.
 const CASES_MAX: usize = 200;
 
-/// Origins at most.
+/// The most origins.
 const ENDPOINTS_MAX: u32 = 16;
 
-/// A scenario, as its file has it.
+/// A scenario, as in its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioFile {
     /// The file's name without its suffix.
     pub name: String,
-    /// One line.
+    /// A title of one line.
     pub title: String,
-    /// The same in Chinese.
+    /// The title in Chinese.
     pub title_zh: Option<String>,
-    /// The published report that it does again.
+    /// The published report that it repeats.
     pub report: Option<String>,
-    /// The table it ends in.
+    /// The table that it produces.
     pub table: record::Table,
-    /// What it answers.
+    /// The question that it answers.
     pub question: String,
-    /// What stands where.
+    /// The arrangement of the components.
     pub topology: String,
-    /// Who takes part.
+    /// The contenders.
     pub contenders: Vec<InstanceId>,
-    /// What ratios are taken to.
+    /// The reference for ratios.
     pub reference: InstanceId,
-    /// Who is measured twice a round.
+    /// The instances that are measured twice per round.
     pub twins: Vec<InstanceId>,
-    /// Numbers of workers that every contender goes through; empty for one each.
+    /// Numbers of workers that every contender is run with; empty means one.
     pub workers: Vec<u32>,
     /// Origins.
     pub endpoints: u32,
@@ -47,27 +47,27 @@ pub struct ScenarioFile {
     pub rounds: u32,
     /// Workloads.
     pub cases: Vec<CaseFile>,
-    /// What `--quick` leaves of it.
+    /// The reduction for `--quick`.
     pub quick: Quick,
 }
 
-/// A case, as the file has it.
+/// A case, as in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseFile {
-    /// What is put on.
+    /// The workload.
     pub case: record::Case,
-    /// Who takes part; absent for all who can carry it.
+    /// The instances that take part; `None` means all that can.
     pub contenders: Option<Vec<InstanceId>>,
     /// Its name before lists were multiplied out.
     pub family: String,
 }
 
-/// What `--quick` leaves of a scenario.
+/// The reduction of a scenario for `--quick`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quick {
-    /// Cases by name; empty for all.
+    /// Cases by name; empty means all.
     pub cases: Vec<String>,
-    /// Contenders; empty for all.
+    /// Contenders; empty means all.
     pub contenders: Vec<InstanceId>,
     /// Rounds.
     pub rounds: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Quick {
 /// The parts of a cell's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Times {
-    /// Over which connections are made.
+    /// The time in which connections are made.
     pub ramp: Duration,
     /// Before the window.
     pub warm_up: Duration,
@@ -93,10 +93,10 @@ impl Default for Times {
     }
 }
 
-/// Reads a scenario; `file` is what its problems are told of, `recipes` are the contenders it may name.
+/// Reads a scenario. `file` is the name for its problems, and `recipes` are the contenders that it may name.
 ///
 /// # Errors
-/// All that is wrong with it, by place.
+/// Returns everything that is wrong with it, by place.
 pub fn read(name: &str, file: &str, text: &str, recipes: &[Recipe]) -> Result<ScenarioFile, Vec<Problem>> {
     Document::read(file, text, |top| take(name, top, recipes))
 }
@@ -104,7 +104,7 @@ pub fn read(name: &str, file: &str, text: &str, recipes: &[Recipe]) -> Result<Sc
 fn take(name: &str, top: &mut Table<'_, '_>, recipes: &[Recipe]) -> ScenarioFile {
     let contenders = instances(top, "contenders", recipes).unwrap_or_default();
     if contenders.is_empty() {
-        top.note_at("contenders", "`contenders` is missing: who takes part, as in [\"direct\", \"nginx-http\"]");
+        top.note_at("contenders", "`contenders` is missing: list who takes part, such as [\"direct\", \"nginx-http\"]");
     }
     let reference = match top.optional_text("reference") {
         Some(text) => instance(top, text, recipes),
@@ -156,18 +156,18 @@ const TABLES: &[(&str, record::Table)] = &[
     ("generic", record::Table::Generic),
 ];
 
-/// What is wrong with the whole, when each part is good.
+/// Checks the whole, if each part is valid.
 fn check(file: &ScenarioFile, top: &Table<'_, '_>) {
     if file.cases.is_empty() && !top.has("case") {
-        top.note_at("case", "there is no [[case]]: what is put on");
+        top.note_at("case", "there is no [[case]]: add at least one workload");
     }
     if file.cases.len() > CASES_MAX {
-        top.note_at("case", format!("{} cases; {CASES_MAX} at most", file.cases.len()));
+        top.note_at("case", format!("there are {} cases; the limit is {CASES_MAX}", file.cases.len()));
     }
     let known = |id: &InstanceId| file.contenders.iter().any(|known| known == id);
     for (name, ids) in [("reference", std::slice::from_ref(&file.reference)), ("twins", &file.twins)] {
         for id in ids.iter().filter(|id| !known(id) && !file.contenders.is_empty()) {
-            top.note_at(name, format!("`{name}`: {id} is none of the contenders"));
+            top.note_at(name, format!("`{name}`: {id} is not one of the contenders"));
         }
     }
     for (index, case) in file.cases.iter().enumerate() {
@@ -180,7 +180,7 @@ fn check(file: &ScenarioFile, top: &Table<'_, '_>) {
         let is_absolute = target
             .is_some_and(|target| !matches!(target.case.load.mode, Mode::Open { rate: Rate::OfSlowest { .. }, .. }));
         if !is_absolute {
-            let what = "its rate is a share of a case that is not there, or that is such a share itself";
+            let what = "its rate depends on a case that does not exist, or that depends on another case itself";
             top.note_at("case", format!("case {name:?}: {what}: {other:?}"));
         }
     }
@@ -206,7 +206,7 @@ fn take_times(table: &mut Table<'_, '_>, default: Times) -> Times {
     }
 }
 
-/// A case, once for each combination of connections and rates.
+/// Makes a case for each combination of connections and rates.
 fn take_cases(table: &mut Table<'_, '_>, recipes: &[Recipe], times: Times, endpoints: u32) -> Vec<CaseFile> {
     let name = table.string("name");
     let title = table.string("title");
@@ -214,11 +214,11 @@ fn take_cases(table: &mut Table<'_, '_>, recipes: &[Recipe], times: Times, endpo
     let contenders = instances(table, "contenders", recipes);
     let origin = table.table("origin", |table| take_origin(table, endpoints));
     if !table.has("origin") {
-        table.note_at("origin", "`origin` is missing: what answers, as in {kind = \"http\"}");
+        table.note_at("origin", "`origin` is missing: set what answers, such as {kind = \"http\"}");
     }
     let loads = table.table("load", |table| take_loads(table, times));
     if !table.has("load") {
-        table.note_at("load", "`load` is missing: what asks, as in {kind = \"http\", connections = 64}");
+        table.note_at("load", "`load` is missing: set what asks, such as {kind = \"http\", connections = 64}");
     }
     let origin = origin.unwrap_or(OriginSpec { kind: OriginKind::Http, arguments: Vec::new(), count: 1 });
     let build = |(suffix, load): (String, LoadSpec)| CaseFile {
@@ -265,10 +265,10 @@ const LOADS: &[(&str, LoadKind)] = &[
     ("stream-paced", LoadKind::StreamPaced),
 ];
 
-/// The loads of a case, each with what tells its name from the others'.
+/// The loads of a case, each with the part that distinguishes its name.
 fn take_loads(table: &mut Table<'_, '_>, times: Times) -> Vec<(String, LoadSpec)> {
     if !table.has("kind") {
-        table.note_at("kind", "`kind` is missing: what asks");
+        table.note_at("kind", "`kind` is missing: set the kind of load");
     }
     let kind = table.one_of("kind", LOADS).unwrap_or(LoadKind::Http);
     let connections = table.numbers("connections", 1..=65_536).unwrap_or_else(|| vec![1]);
@@ -311,7 +311,7 @@ fn take_modes(table: &mut Table<'_, '_>) -> Vec<(String, Mode)> {
     match (rates, objective) {
         (None, None) => {
             if pacing.is_some() {
-                table.note_at("pacing", "`pacing` is of an open loop: give a `rate`");
+                table.note_at("pacing", "`pacing` needs an open loop: set a `rate`");
             }
             vec![(String::new(), Mode::Closed)]
         }
@@ -343,7 +343,10 @@ fn open(table: &Table<'_, '_>, text: &Text, pacing: Pacing) -> Option<(String, M
             Some((format!("-r{percent}pct"), Mode::Open { rate, pacing }))
         }
         None => {
-            table.note(text.span.clone(), format!("{:?} is no rate, as in 2000 or \"50% of CASE\"", text.text));
+            table.note(
+                text.span.clone(),
+                format!("{:?} is not a rate; write it like 2000 or \"50% of CASE\"", text.text),
+            );
             None
         }
     }

@@ -1,4 +1,4 @@
-//! What of a scenario this host and this call can carry.
+//! Selects what of a scenario this host can run and this call asks for.
 
 use super::id::InstanceId;
 use super::read::{CaseFile, ScenarioFile};
@@ -6,14 +6,14 @@ use crate::contender::Recipe;
 use crate::document::nearest;
 use crate::record::{self, Gap, Instance, Layer, Variant};
 
-/// What was asked for on the command line.
+/// The selection on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// `--quick`.
     pub quick: bool,
-    /// `--contenders`; empty for all of the scenario.
+    /// `--contenders`; empty means all of the scenario.
     pub contenders: Vec<InstanceId>,
-    /// `--cases`; empty for all of the scenario.
+    /// `--cases`; empty means all of the scenario.
     pub cases: Vec<String>,
     /// `--rounds`.
     pub rounds: Option<u32>,
@@ -24,7 +24,7 @@ pub struct Wish {
 /// What will be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// Cases and instances that take part. Addresses, commands and configurations of instances are still empty.
+    /// The cases and instances that take part. Addresses, commands and configurations of instances are still empty.
     pub scenario: record::Scenario,
     /// Rounds.
     pub rounds: u32,
@@ -32,10 +32,10 @@ pub struct Selection {
     pub gaps: Vec<Gap>,
 }
 
-/// Reads an instance, and holds it against the contenders there are.
+/// Parses an instance, and looks it up among the known contenders.
 ///
 /// # Errors
-/// One sentence.
+/// Returns a sentence.
 pub(crate) fn instance(text: &str, recipes: &[Recipe]) -> Result<InstanceId, String> {
     let id: InstanceId = text.parse()?;
     let Some(recipe) = recipes.iter().find(|recipe| recipe.name == id.contender) else {
@@ -46,7 +46,7 @@ pub(crate) fn instance(text: &str, recipes: &[Recipe]) -> Result<InstanceId, Str
         return Err(format!("{} has no default configuration beside its tuned one", recipe.name));
     }
     if id.hops > 1 && !recipe.chains {
-        return Err(format!("{} cannot stand behind itself", recipe.name));
+        return Err(format!("{} cannot form a chain", recipe.name));
     }
     Ok(id)
 }
@@ -54,7 +54,7 @@ pub(crate) fn instance(text: &str, recipes: &[Recipe]) -> Result<InstanceId, Str
 /// Cuts `file` to `wish`, to `cpus` CPUs, and to contenders that are not in `missing`. On loopback, cases have one origin.
 ///
 /// # Errors
-/// Nothing is left of it, with what was asked for.
+/// If nothing is left, with the possible choices.
 pub fn select(
     file: &ScenarioFile,
     recipes: &[Recipe],
@@ -75,7 +75,7 @@ pub fn select(
     let cases = cases(file, wish, recipes, &instances, loopback);
     if cases.is_empty() {
         let names: Vec<_> = file.cases.iter().map(|case| case.case.name.as_str()).collect();
-        return Err(format!("nothing is left to run; cases of {}: {}", file.name, names.join(", ")));
+        return Err(format!("nothing is left to run; the cases of {} are: {}", file.name, names.join(", ")));
     }
     instances.retain(|instance| cases.iter().any(|case| case.instances.contains(&instance.id)));
     let is_there = |id: &String| instances.iter().any(|instance| instance.id == *id);
@@ -101,7 +101,7 @@ pub fn select(
     Ok(Selection { scenario, rounds: wish.rounds.or(quick_rounds).unwrap_or(file.rounds), gaps })
 }
 
-/// The scenario's contenders that were asked for. Named ones that are not in the file take part as well.
+/// The requested contenders of the scenario. Named ones that are not in the file take part as well.
 fn chosen(file: &ScenarioFile, recipes: &[Recipe], wish: &Wish, gaps: &mut Vec<Gap>) -> Vec<InstanceId> {
     if !wish.contenders.is_empty() {
         let can_carry = |id: &&InstanceId| {
@@ -112,19 +112,19 @@ fn chosen(file: &ScenarioFile, recipes: &[Recipe], wish: &Wish, gaps: &mut Vec<G
         gaps.extend(
             unable
                 .iter()
-                .map(|id| Gap { what: id.to_string(), why: format!("understands nothing that {} puts on", file.name) }),
+                .map(|id| Gap { what: id.to_string(), why: format!("does not support any protocol of {}", file.name) }),
         );
         return able.into_iter().cloned().collect();
     }
     if wish.quick && !file.quick.contenders.is_empty() {
         let left_out = file.contenders.iter().filter(|id| !file.quick.contenders.contains(id));
-        gaps.extend(left_out.map(|id| Gap { what: id.to_string(), why: "left out of --quick".to_owned() }));
+        gaps.extend(left_out.map(|id| Gap { what: id.to_string(), why: "not part of --quick".to_owned() }));
         return file.quick.contenders.clone();
     }
     file.contenders.clone()
 }
 
-/// An instance for each number of workers that the host has CPUs for.
+/// An instance for each number of workers for which the host has CPUs.
 fn with_workers(
     id: &InstanceId,
     file: &ScenarioFile,
@@ -133,7 +133,7 @@ fn with_workers(
     gaps: &mut Vec<Gap>,
 ) -> Vec<Instance> {
     let recipe = recipes.iter().find(|recipe| recipe.name == id.contender);
-    // What has no process has no workers: the kernel's work is spread by steering alone.
+    // A contender without a process has no workers: only steering spreads the kernel's work.
     let has_workers = recipe.is_some_and(|recipe| matches!(recipe.layer, Layer::Tcp | Layer::Http | Layer::H2));
     let counts = match id.workers {
         Some(workers) => vec![workers],
@@ -160,7 +160,7 @@ fn with_workers(
     able.into_iter().map(instance).collect()
 }
 
-/// The instances that stand for `ids`, of any number of workers.
+/// The instances for `ids`, with any number of workers.
 fn ids_of(ids: &[InstanceId], instances: &[Instance]) -> Vec<String> {
     let stands_for = |instance: &&Instance| {
         ids.iter().any(|id| {
@@ -186,7 +186,7 @@ fn cases(
     let is_asked =
         |case: &CaseFile| asked.is_empty() || asked.contains(&case.case.name) || asked.contains(&case.family);
     let mut kept: Vec<&CaseFile> = file.cases.iter().filter(|case| is_asked(case)).collect();
-    // A rate that follows from another case needs that case.
+    // A case whose rate depends on another case needs that case.
     for needed in kept.iter().filter_map(|case| base_of(&case.case)).collect::<Vec<_>>() {
         if !kept.iter().any(|case| case.case.name == needed) {
             kept.extend(file.cases.iter().find(|case| case.case.name == needed));
@@ -214,7 +214,7 @@ fn cases(
     cases
 }
 
-/// The case that a case's rate follows from.
+/// The case on which a case's rate depends.
 pub(crate) fn base_of(case: &record::Case) -> Option<&str> {
     match &case.load.mode {
         record::Mode::Open { rate: record::Rate::OfSlowest { case, .. }, .. } => Some(case),

@@ -1,4 +1,4 @@
-//! Scenarios: what is shipped, every error at its place, what a host and a call leave of one. Non-job: running them.
+//! Scenarios: the shipped files, every error at its place, and the selection for a host and a call.
 
 use super::*;
 use crate::contender::all;
@@ -86,36 +86,40 @@ fn every_error_with_its_place() {
         "\"ngnix-http\",",
         &["x.toml:4:25: no contender has the name \"ngnix-http\"; did you mean `nginx-http`?"],
     );
-    check("steelyard-tcp*2", "direct*2", &["x.toml:4:61: direct cannot stand behind itself"]);
+    check("steelyard-tcp*2", "direct*2", &["x.toml:4:61: direct cannot form a chain"]);
     check(
         "nginx-http:default",
         "direct:default",
         &["x.toml:4:39: direct has no default configuration beside its tuned one"],
     );
+    check("nginx-http:default", "nginx-http:fast", &["x.toml:4:39: \"fast\" is not a variant; use tuned or default"]);
     check(
-        "nginx-http:default",
-        "nginx-http:fast",
-        &["x.toml:4:39: \"fast\" is no variant; tuned and default are known"],
+        "twins = [\"direct\"]",
+        "twins = [\"routed\"]",
+        &["x.toml:5:9: `twins`: routed is not one of the contenders"],
     );
-    check("twins = [\"direct\"]", "twins = [\"routed\"]", &["x.toml:5:9: `twins`: routed is none of the contenders"]);
     check(
         "kind = \"tcp-rr\"",
         "kind = \"tcp-rrr\", conections = 4",
         &[
-            "x.toml:29:16: `kind` is \"tcp-rrr\"; it can be http, http10, http-close, h2c, grpc, tcp-rr, tcp-crr, stream, stream-paced; did \
+            "x.toml:29:16: `kind` is \"tcp-rrr\"; it must be http, http10, http-close, h2c, grpc, tcp-rr, tcp-crr, stream, stream-paced; did \
          you mean `tcp-rr`?",
-            "x.toml:29:27: `conections` is unknown here; did you mean `connections`?",
+            "x.toml:29:27: unknown name `conections`; did you mean `connections`?",
         ],
     );
     check(
         "50% of full",
         "50% of ful",
         &[
-            "x.toml:12:1: case \"half-c1-r50pct\": its rate is a share of a case that is not there, or that is such a share itself: \"ful\"",
-            "x.toml:12:1: case \"half-c8-r50pct\": its rate is a share of a case that is not there, or that is such a share itself: \"ful\"",
+            "x.toml:12:1: case \"half-c1-r50pct\": its rate depends on a case that does not exist, or that depends on another case itself: \"ful\"",
+            "x.toml:12:1: case \"half-c8-r50pct\": its rate depends on a case that does not exist, or that depends on another case itself: \"ful\"",
         ],
     );
-    check("\"50% of full\"", "\"half\"", &["x.toml:23:59: \"half\" is no rate, as in 2000 or \"50% of CASE\""]);
+    check(
+        "\"50% of full\"",
+        "\"half\"",
+        &["x.toml:23:59: \"half\" is not a rate; write it like 2000 or \"50% of CASE\""],
+    );
     check("name = \"rr\"", "name = \"full\"", &["x.toml:12:1: two cases have the name \"full\""]);
     check(
         "cases = [\"full\"]",
@@ -146,13 +150,13 @@ fn what_a_host_and_a_call_leave_of_it() {
     assert!(selection.gaps.iter().any(|gap| gap.what == "envoy-http" && gap.why == "not here"));
     assert_eq!(selection.scenario.twins, ["direct"]);
 
-    // A case that another case's rate follows from comes along.
+    // A case on which another case's rate depends is included.
     let half = Wish { cases: vec!["half-c8-r50pct".into()], rounds: Some(9), ..Wish::default() };
     let selection = check(half, 2, true, &[("full", all), ("half-c8-r50pct", &["direct", "nginx-http"])]);
     assert_eq!((selection.rounds, selection.scenario.endpoints, selection.scenario.mtu), (9, 1, 0));
     assert!(selection.scenario.cases.iter().all(|case| case.origin.count == 1));
 
-    // Asked for by name, contenders take part that the file does not name; those that cannot are gaps.
+    // Contenders that are named explicitly take part even if the file does not name them; those that cannot are gaps.
     let contenders = vec!["haproxy-tcp".parse().unwrap(), "envoy-h2".parse().unwrap()];
     let wish = Wish { contenders, cases: vec!["rr".into()], ..Wish::default() };
     let selection = check(wish, 2, false, &[("rr", &["haproxy-tcp"])]);
@@ -195,7 +199,7 @@ fn instances_are_written_as_they_are_read() {
 #[test]
 fn an_unknown_scenario_names_those_there_are() {
     let message = |name| find(name, &[]).unwrap_err()[0].to_string();
-    assert!(message("l4-matrx").contains("did you mean `l4-matrix`? there are: "), "{}", message("l4-matrx"));
+    assert!(message("l4-matrx").contains("did you mean `l4-matrix`? The scenarios are: "), "{}", message("l4-matrx"));
     assert!(message("zzz").contains("cpu-scaling"));
     assert!(message("/no/such/file.toml").contains("cannot be read"));
 }

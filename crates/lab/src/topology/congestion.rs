@@ -1,16 +1,16 @@
-//! Cubic for namespaces, on hosts that do not allow it there.
+//! Allows cubic in namespaces on hosts that do not allow it there.
 //!
-//! A namespace may only choose among the congestion controls that the host lists as allowed, and one whose default is BBR may not list cubic,
-//! though it has it. So the host's list is made longer while a topology stands, and is as it was afterwards.
+//! A namespace may only choose among the congestion controls that the host allows. A host whose default is BBR may not allow cubic,
+//! although it has it. So the host's list is extended while a topology exists, and restored afterwards.
 
 use std::sync::{Mutex, PoisonError};
 
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// How many topologies of this process stand, and the list as it was before the first.
+/// The number of topologies in this process, and the list before the first.
 static STANDING: Mutex<(u32, Option<String>)> = Mutex::new((0, None));
 
-/// Cubic is allowed while this lives.
+/// Cubic is allowed while this value exists.
 #[derive(Debug)]
 pub(super) struct Allowed(());
 
@@ -20,7 +20,7 @@ impl Allowed {
         if standing.0 == 0 {
             let before = std::fs::read_to_string(ALLOWED).unwrap_or_default();
             let has_cubic = before.split_whitespace().any(|name| name == "cubic");
-            // Where it is refused, the namespaces keep what they have, and the record of their settings says so.
+            // If this is refused, the namespaces keep their setting, and their record shows it.
             if !has_cubic && std::fs::write(ALLOWED, format!("{} cubic", before.trim())).is_ok() {
                 standing.1 = Some(before);
             }
@@ -37,7 +37,7 @@ impl Drop for Allowed {
         if standing.0 == 0
             && let Some(before) = standing.1.take()
         {
-            // It was written to before; if it no longer can be, a longer list does no harm.
+            // It was written to before. If that fails now, a longer list does no harm.
             let _ = std::fs::write(ALLOWED, before.trim());
         }
     }

@@ -1,4 +1,4 @@
-//! Packets take the ways that a topology makes, and nothing of it stays. Non-job: how fast.
+//! Packets take the paths that a topology makes, and nothing of it remains.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -12,7 +12,7 @@ fn load_path(index: u8, layer: Layer, binds: bool) -> LoadPath {
     LoadPath { index, layer, binds, placement: Placement::new(&[0, 1], 1) }
 }
 
-/// Says who it is to everybody who connects, until the namespace goes.
+/// Sends its name to every client that connects, until the namespace is removed.
 fn origin(namespace: &str, name: &'static str) {
     let listener = inside(namespace, || TcpListener::bind("0.0.0.0:9000")).unwrap().unwrap();
     std::thread::spawn(move || {
@@ -51,14 +51,14 @@ fn direct_and_routed_reach_every_origin_and_all_is_gone_afterwards() {
     for load_path in &load_paths[..2] {
         let vip = SocketAddr::from((load_path.vip(), 9000));
         let said: BTreeSet<_> = (0..64).map(|_| ask(&topology.client(), vip).unwrap()).collect();
-        // Both, and both see the first client address of this way.
+        // Both answer, and both see the first client address of this path.
         let client = load_path.clients()[0];
         assert_eq!(said, [format!("one {client}"), format!("zero {client}")].into());
         topology.use_origins(load_path, 1).unwrap();
         let said: BTreeSet<_> = (0..16).map(|_| ask(&topology.client(), vip).unwrap()).collect();
         assert_eq!(said, [format!("zero {client}")].into());
     }
-    // A balancer that binds its VIP is reached there, and reaches the origins.
+    // A balancer that binds its VIP is reachable there, and reaches the origins.
     let balancer = topology.balancer(&load_paths[2]);
     let vip = SocketAddr::from((load_paths[2].vip(), 9000));
     let listener = inside(&balancer, move || TcpListener::bind(vip)).unwrap().unwrap();
