@@ -3,8 +3,9 @@
 
 mod support;
 
+use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
 use support::{Origin, Steelyard, get, local, names, port, steelyard};
@@ -105,4 +106,36 @@ fn variables_meant_for_another_process() {
     });
     assert_eq!(status_of(address), 200);
     assert!(!balancer.program.log().contains("inherited"), "{}", balancer.program.log());
+}
+
+/// How many of the process's descriptors are of an epoll instance that looks at the socket, which is known by its inode.
+fn epolls_with(pid: u32, socket: &TcpListener) -> usize {
+    let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+    let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
+    let wanted = format!("ino:{:x} ", inode.unwrap().parse::<u64>().unwrap());
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    // Descriptors come and go while they are looked at.
+    let infos = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok());
+    infos.filter(|info| info.lines().any(|line| line.starts_with("tfd:") && line.contains(&wanted))).count()
+}
+
+#[test]
+fn one_of_many_workers_is_woken_for_a_connection() {
+    let epolls: Vec<_> = ["1", "4"]
+        .map(|workers| {
+            let origin = Origin::start("x");
+            let ((socket, address), (other, at)) = (listen(), listen());
+            let mut balancer = Steelyard::serve_by(&config(&[("web", address), ("more", at)], &origin), |arguments| {
+                start(&[arguments, &["--workers", workers]].concat(), &socket, &other)
+            });
+            // The worker that looks at the socket takes all connections, and hands them on to the others.
+            let conns: Vec<_> = (0..8).map(|_| testkit::client::connect("idle", address, None).unwrap()).collect();
+            balancer.until("accepted", |status| status["listeners"][0]["connections_open"] == 8);
+            assert_eq!(status_of(at), 200);
+            drop(conns);
+            [&socket, &other].map(|socket| epolls_with(balancer.program.pid(), socket))
+        })
+        .into();
+    // The kernel wakes every epoll instance that a socket is in. Each instance has two descriptors, since its owner keeps a copy to register by.
+    assert_eq!(epolls, [[2, 2], [2, 2]], "with one worker, and with four");
 }

@@ -173,6 +173,12 @@ const PACKAGES: &[Package] = &[
         verbs: &["ci", "dist"],
     },
     Package {
+        name: "systemd",
+        sign: Sign::File("/lib/systemd/systemd"),
+        why: "starts, reloads, hands over and stops Steelyard as a service",
+        verbs: &["test", "ci"],
+    },
+    Package {
         name: "mmdebstrap",
         sign: Sign::Program("mmdebstrap"),
         why: "makes the clean Debian in which the package is tried",
@@ -304,6 +310,7 @@ mod tests {
             "valgrind",
             "objcopy",
             "/etc/ssl/certs/ca-certificates.crt",
+            "/lib/systemd/systemd",
             "mmdebstrap",
             "crun",
             "skopeo",

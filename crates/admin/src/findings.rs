@@ -91,6 +91,10 @@ impl Found {
 }
 
 fn of_process(status: &Status, found: &mut Found) {
+    if status.ending {
+        let text = "steelyard was told to end: /readyz fails, and new connections are taken until drain_delay is over";
+        found.notice("ending", "", text.to_owned());
+    }
     if status.draining {
         let text = "steelyard is draining: it takes no new connections, and ends when the old ones are done";
         found.notice("draining", "", text.to_owned());

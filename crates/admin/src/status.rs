@@ -35,6 +35,9 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The snapshot in force.
     pub generation: u64,
+    /// The process was told to end and is not ready; it takes new connections until `drain_delay` is over.
+    #[serde(default)]
+    pub ending: bool,
     /// The process finishes what is under way and then ends.
     pub draining: bool,
     /// What an operator should look at, the widest first.
@@ -455,6 +458,7 @@ mod tests {
             metrics: None,
             access_log: None,
             dns: model::Dns::default(),
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,
             memory_max: None,
             listeners: vec![listener("web", http), listener("db", tcp)],

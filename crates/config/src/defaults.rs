@@ -8,6 +8,10 @@ use model::{AccessLogFormat, ForwardedHeaders, TlsVersion, VipAlgorithm};
 /// enough for four listeners. At 2 KiB per idle connection, this many take 128 MiB.
 pub const CONNECTIONS_MAX: usize = 65_536;
 
+/// The time between "not ready" and the drain. Zero: how soon others learn of the end depends on what stands in front, and a host with
+/// nothing in front should end at once.
+pub const DRAIN_DELAY: Duration = Duration::ZERO;
+
 /// The length of a drain. It is long enough for nearly every request, and Kubernetes waits this long before it kills a pod.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 

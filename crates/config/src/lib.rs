@@ -29,7 +29,7 @@ pub use diagnostic::{Diagnostic, Errors, Excerpt};
 pub use lower::VIPS_MAX;
 pub use reference::reference;
 pub use schema::schema;
-pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address};
+pub use text::{parse_admin, parse_bind, parse_endpoint, parse_vip_address, parse_wait};
 
 use diagnostic::{Location, Report, Wrong};
 use raw::RawFile;

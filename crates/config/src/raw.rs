@@ -46,8 +46,12 @@ keys! {
         /// within two seconds; a file with an error leaves everything as it is. With `false`, only `steelyard reload` and SIGHUP read them
         /// again.
         optional watch: Flag, default defaults::WATCH.to_string();
-        /// How long a drain lasts after SIGTERM before the remaining connections are closed. Listeners that a reload removes drain without
-        /// a limit.
+        /// How long new connections are still accepted and served after SIGTERM, while `/readyz` already fails, so that whatever sends the
+        /// traffic can send it elsewhere first. The drain begins after that. A second SIGTERM ends the delay. A handover to a new binary
+        /// has no delay.
+        optional drain_delay: Wait, default duration_text(defaults::DRAIN_DELAY);
+        /// How long a drain lasts, after SIGTERM and `drain_delay`, before the remaining connections are closed. Listeners that a reload
+        /// removes drain without a limit.
         optional drain_timeout: Wait, default duration_text(defaults::DRAIN_TIMEOUT);
         /// Memory that the whole process may use: its resident anonymous memory, not counting kernel memory for sockets. From three
         /// quarters of the limit on, buffers shrink. From seven eighths on, new connections and requests are refused (503, `memory_full`),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use model::AccessLog;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub admin: Option<model::AdminAddress>,
     /// The address of `/metrics` and the probes. No listener may use it either.
     pub metrics: Option<SocketAddr>,
+    /// How long connections are still accepted after SIGTERM.
+    pub drain_delay: Duration,
     /// The target of the access log.
     pub access_log: Option<AccessLog>,
 }
@@ -64,6 +67,7 @@ impl Default for Settings {
             trusted_proxies: Vec::new(),
             admin: None,
             metrics: None,
+            drain_delay: Duration::ZERO,
             access_log: None,
         }
     }

@@ -87,6 +87,8 @@ pub struct Snapshot {
     pub access_log: Option<AccessLog>,
     /// How host names of endpoints are resolved.
     pub dns: Dns,
+    /// How long connections are still accepted after SIGTERM, while `/readyz` fails.
+    pub drain_delay: Duration,
     /// How long a drain may last before the remaining connections are closed.
     pub drain_timeout: Duration,
     /// Memory that the whole process may use, in bytes; `None` means a share of the available memory.

@@ -1,5 +1,5 @@
 //! Listening sockets that another process opened: a service manager (LISTEN_FDS, sd_listen_fds(3)) or the Steelyard that this one
-//! takes over from, which speaks the same protocol.
+//! takes over from, which speaks the same protocol. A socket is known by its address: LISTEN_FDNAMES is not looked at.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -123,7 +123,7 @@ pub fn pass_to(command: &mut std::process::Command, listeners: &[impl AsFd]) -> 
     let last = FIRST_FD + listeners.len() as RawFd;
     // Above the places they go to, so that moving one does not overwrite the next. CLOEXEC: these copies are not for the child.
     let parked = listeners.iter().map(|fd| Ok(fcntl_dupfd_cloexec(fd, last)?)).collect::<io::Result<Vec<OwnedFd>>>()?;
-    command.env("LISTEN_FDS", listeners.len().to_string()).env("LISTEN_PID", "0");
+    command.env("LISTEN_FDS", listeners.len().to_string()).env("LISTEN_PID", "0").env_remove("LISTEN_FDNAMES");
     // SAFETY: runs in the child between fork and exec, and does nothing there but dup2, which is async-signal-safe. Descriptors
     // from 3 to `last` of the child may be overwritten: all that this process owns there is CLOEXEC and meant for the parent.
     unsafe {

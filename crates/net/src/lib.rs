@@ -12,6 +12,7 @@ pub mod clock;
 pub mod free_list;
 pub mod inherit;
 pub mod memory;
+pub mod notify;
 pub mod socket;
 pub mod splice;
 pub mod timer;

@@ -43,6 +43,7 @@ mod worker;
 use std::time::Duration;
 
 pub use tls::{ClientKeys, Fault, Keys};
+pub use worker::heartbeat::Progress;
 pub use worker::plane::{BindError, Plane};
 pub use worker::snapshot::{ClusterPlan, Compiled, ListenerPlan};
 

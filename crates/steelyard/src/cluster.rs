@@ -3,7 +3,8 @@
 //! Job: the command's arguments as settings; the cluster's snapshots into the loop, and what became of them back. Not its job: what objects
 //! mean, which is crate `controller`'s.
 
-use controller::{Handle, Options, Outcome, Refusal, Settings, Update};
+pub(crate) use controller::{Handle, Update};
+use controller::{Options, Outcome, Refusal, Settings};
 use model::{AccessLog, Dns, Generation, Snapshot};
 
 use crate::cli::ControllerArgs;
@@ -19,6 +20,7 @@ fn nothing_yet(settings: &Settings) -> Snapshot {
         metrics: settings.metrics,
         access_log: settings.access_log.clone(),
         dns: Dns::default(),
+        drain_delay: settings.drain_delay,
         drain_timeout: controller::DRAIN_TIMEOUT,
         memory_max: None,
         listeners: Vec::new(),
@@ -60,6 +62,7 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
         trusted_proxies: args.trusted_proxy,
         admin: Some(args.admin),
         metrics: args.metrics,
+        drain_delay: args.drain_delay,
         access_log: args.access_log.map(|format| AccessLog { path: None, format: format.into() }),
     };
     let options = Options {

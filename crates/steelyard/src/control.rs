@@ -43,6 +43,8 @@ pub(crate) struct Control {
     generation: AtomicU64,
     reloads_good: AtomicU64,
     reloads_refused: AtomicU64,
+    /// Told to end, and not yet draining.
+    ending: AtomicBool,
     draining: AtomicBool,
     /// The source has not said anything yet.
     waiting: AtomicBool,
@@ -93,6 +95,7 @@ impl Control {
             generation: AtomicU64::new(1),
             reloads_good: AtomicU64::new(0),
             reloads_refused: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -248,7 +251,12 @@ impl Control {
         state.admin.iter().chain(&state.metrics).map(|server| server.listener.clone()).collect()
     }
 
-    /// From now on not ready. A successor answers for itself: our control API closes, and is not asked in its place.
+    /// From now on not ready, though connections are taken as before.
+    pub(crate) fn begin_ending(&self) {
+        self.ending.store(true, Relaxed);
+    }
+
+    /// From now on not ready, and no new connections are taken. A successor answers for itself: our control API closes, and is not asked in its place.
     pub(crate) fn begin_drain(&self, handed_over: bool) {
         self.draining.store(true, Relaxed);
         if !handed_over {

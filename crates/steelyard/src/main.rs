@@ -2,8 +2,10 @@
 //!
 //! `serve` and `proxy` end up in [`run`], which wires them; every other command is a short call into the crate that does the job.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "controller"), allow(dead_code, reason = "some of this is for the controller alone"))]
 
 mod cli;
+#[cfg_attr(not(feature = "controller"), path = "no_cluster.rs")]
 mod cluster;
 mod control;
 mod exit;
@@ -12,6 +14,7 @@ mod handover;
 mod kernel;
 mod limits;
 mod logging;
+mod manager;
 mod operate;
 mod overlay;
 #[cfg(test)]
@@ -31,11 +34,15 @@ use cli::{Cli, Command};
 use exit::Exit;
 
 fn main() -> ExitCode {
+    if let Some(exit) = handover::launch() {
+        return exit.into();
+    }
     let cli = Cli::parse_from(cli::with_kind_of_load(std::env::args_os().collect()));
     match cli.command {
         Command::Demo(args) => demo(&args),
         Command::Proxy(args) => run::proxy(args),
         Command::Serve(args) => run::serve(args),
+        #[cfg(feature = "controller")]
         Command::Controller(args) => cluster::controller(*args),
         Command::Check(args) => files::check(&args.config),
         Command::Schema => print_line(&format!("{:#}", config::schema())),

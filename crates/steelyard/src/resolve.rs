@@ -239,6 +239,7 @@ mod tests {
             metrics: None,
             access_log: None,
             dns: Dns { servers, ttl_min: Duration::ZERO, ..Dns::default() },
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,
             memory_max: None,
             listeners: Vec::new(),

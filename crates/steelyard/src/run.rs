@@ -11,23 +11,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin::Pages;
-use controller::Update;
 use model::{AdminAddress, Generation, Snapshot};
 use net::clock;
 use net::inherit::Inherited;
 use proxy::{Compiled, Keys, Plane};
 use telemetry::{AccessLog, Registry};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::cli::{ADMIN_DEFAULT, ProxyArgs, RunArgs, ServeArgs};
-use crate::cluster;
+use crate::cluster::{self, Handle, Update};
 use crate::control::{Control, Listen, Order};
 use crate::exit::{Exit, Refused};
 use crate::files::{self, Watch};
 use crate::handover;
 use crate::kernel::{self, COLLECT_EVERY, COLLECT_ON};
 use crate::limits::OpenFiles;
+use crate::manager::Told;
 use crate::overlay::Overlay;
 use crate::resolve::{self, Addresses, Resolver};
 use crate::signals::{Ending, Signals};
@@ -104,7 +105,7 @@ pub(crate) fn log_to_stderr_or_say(filter: &str) -> Result<(), Exit> {
 }
 
 /// Runs what a source says until told to end.
-pub(crate) fn run(source: Source, cluster: Option<controller::Handle>, args: &RunArgs) -> Exit {
+pub(crate) fn run(source: Source, cluster: Option<Handle>, args: &RunArgs) -> Exit {
     // First of all: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
     // The file is judged before anything is opened.
@@ -144,7 +145,7 @@ fn cannot(refused: Refused) -> Exit {
 pub(crate) struct Running {
     pub(crate) source: Source,
     /// The cluster, where that is the source.
-    pub(crate) cluster: Option<controller::Handle>,
+    pub(crate) cluster: Option<Handle>,
     /// The newest snapshot as the source gave it, names and all.
     pub(crate) wanted: Snapshot,
     /// Certificates and keys that it names.
@@ -166,6 +167,11 @@ pub(crate) struct Running {
     tidy: Interval,
     signals: Signals,
     pub(crate) ending: Ending,
+    told: Told,
+    /// What tells the watchdog of the service manager that all is well.
+    signs: Option<AbortHandle>,
+    /// Told to end, this process takes new connections until then.
+    close_at: Option<tokio::time::Instant>,
     inherited: Inherited,
     open_files: OpenFiles,
     begun: Instant,
@@ -174,6 +180,7 @@ pub(crate) struct Running {
 /// What the loop is woken by.
 enum Event {
     End,
+    DelayOver,
     Reload(&'static str),
     ReopenLog,
     HandOver,
@@ -188,7 +195,7 @@ enum Event {
 impl Running {
     fn new(
         source: Source,
-        cluster: Option<controller::Handle>,
+        cluster: Option<Handle>,
         snapshot: Snapshot,
         workers: usize,
         inherited: Inherited,
@@ -227,6 +234,9 @@ impl Running {
             watch,
             signals,
             ending,
+            told: Told::from_environment(),
+            signs: None,
+            close_at: None,
             inherited,
             source,
             cluster,
@@ -255,6 +265,11 @@ impl Running {
             let address = if asked.port() == 0 { bound } else { asked };
             tracing::info!(%address, workers = self.plane.workers(), "listening");
         }
+        // One that takes over is not the main process yet: the old one, which was told to drain, tells the service manager.
+        if !handover::has_predecessor() {
+            self.told.ready(&self.wanted);
+        }
+        self.signs = self.told.keep_watchdog(self.plane.progress());
         tracing::debug!(ready_after = ?self.begun.elapsed(), "ready");
         Ok(())
     }
@@ -266,10 +281,11 @@ impl Running {
         self.watch.also(files::named(&snapshot));
         let keys = Arc::new(files::keys(&snapshot, &written, Some(&self.keys)).map_err(Refused::bad)?);
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
-        // Names may take seconds, and whoever ends this process does not wait for them.
+        // Names may take seconds, and whoever ends this process does not wait for them. Told to end, it still follows what comes in drain_delay.
+        let in_delay = self.close_at.is_some();
         tokio::select! {
             () = resolver.asked() => {}
-            () = self.ending.told() => return Err("told to end before every name had been looked up".to_owned().into()),
+            () = self.ending.told(), if !in_delay => return Err("told to end before every name had been looked up".to_owned().into()),
         }
         let addresses = resolver.addresses();
         // The process that serves now has found its endpoints: this one, which has not, would be no better.
@@ -389,11 +405,12 @@ impl Running {
     async fn until_told_to_end(&mut self) -> bool {
         loop {
             // A successor that is starting writes the same tables: two would undo each other's work.
-            let serves_vips = self.control.kernel().serves() && !handover::successor_is_starting();
-            let signals = &mut self.signals;
+            let serves_vips = self.control.kernel().serves() && handover::successor().is_none();
+            let (signals, close_at) = (&mut self.signals, self.close_at);
             let event = tokio::select! {
                 biased;
-                () = self.ending.told() => Event::End,
+                () = self.ending.asked(close_at.is_some()) => Event::End,
+                () = until(close_at) => Event::DelayOver,
                 _ = signals.reload.recv() => Event::Reload("SIGHUP"),
                 () = self.watch.changed() => Event::Reload("the file changed"),
                 _ = signals.reopen.recv() => Event::ReopenLog,
@@ -407,14 +424,24 @@ impl Running {
                 Ok(()) = self.probes.changed(), if serves_vips => Event::ProbeEnded,
             };
             match event {
-                Event::End => return handover::successor_is_starting(),
+                Event::End if handover::successor().is_some() => return true,
+                Event::End if self.close_at.is_some() => {
+                    tracing::info!("received another signal to end: drain_delay is over");
+                    return false;
+                }
+                Event::End if self.wanted.drain_delay.is_zero() => return false,
+                Event::End => self.begin_delay(),
+                Event::DelayOver => return false,
                 Event::Reload(why) => drop(self.reload(why).await),
                 Event::ReopenLog => {
                     if let Some(log) = &self.access_log {
                         log.reopen();
                     }
                 }
-                Event::HandOver => handover::start(&self.plane, &self.control),
+                Event::HandOver if self.close_at.is_some() => {
+                    tracing::warn!("this process is about to end: no successor is started");
+                }
+                Event::HandOver => handover::start(&self.plane, &self.control, self.told.is_heard()),
                 Event::NamesMoved => self.follow_names().await,
                 // Refused ones have been told why, and what serves goes on serving.
                 Event::Cluster(Some(update)) => drop(self.follow_cluster(*update).await),
@@ -437,6 +464,15 @@ impl Running {
         }
     }
 
+    /// Others are told that this process ends. It serves as before until they have taken notice.
+    fn begin_delay(&mut self) {
+        let delay = self.wanted.drain_delay;
+        self.control.begin_ending();
+        self.told.stopping(delay, self.wanted.drain_timeout);
+        tracing::info!(?delay, "told to end: not ready from now on, and draining when drain_delay is over");
+        self.close_at = Some(tokio::time::Instant::now() + delay);
+    }
+
     async fn follow_names(&mut self) {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
@@ -447,9 +483,18 @@ impl Running {
         }
     }
 
-    /// Drains, and ends at once when told a second time, a second or more after the first.
+    /// Drains, and ends at once when told again, a second or more later.
     async fn end(mut self, handed_over: bool) -> Exit {
         self.control.begin_drain(handed_over);
+        match handover::successor().filter(|_| handed_over) {
+            Some(successor) => {
+                self.told.handed_over(successor);
+                // From now on the signs of the successor count.
+                self.signs.iter().for_each(AbortHandle::abort);
+            }
+            None if self.close_at.is_none() => self.told.stopping(Duration::ZERO, self.wanted.drain_timeout),
+            None => self.told.draining(),
+        }
         // Another replica may write statuses from now on.
         let cluster = self.cluster.take().map(|cluster| std::thread::spawn(move || cluster.end()));
         let vips = self.control.kernel().leave();
@@ -470,7 +515,7 @@ impl Running {
         }
         tokio::select! {
             _ = drained => tracing::info!("drained"),
-            () = self.ending.told_again() => {
+            () = told_to_cut(&mut self.ending, handed_over) => {
                 self.control.close();
                 return told_twice();
             }
@@ -483,6 +528,24 @@ impl Running {
         self.control.set_access_log(None);
         drop(self.access_log);
         Exit::Good
+    }
+}
+
+/// Waits until whoever ends the process does not want to wait for the drain any longer. The successor's SIGTERM does not count: one that the service
+/// manager sends to all processes of the service, as it stops it, is the first.
+async fn told_to_cut(ending: &mut Ending, handed_over: bool) {
+    if handed_over {
+        ending.told_again().await;
+        tracing::info!("received a signal to end: draining already");
+    }
+    ending.told_again().await;
+}
+
+/// Waits for this time; for ever where there is none.
+async fn until(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// Signals to end that come within this time of the first are the same one: a supervisor that signals the process and its group sends two,
+/// Signals to end that come within this time of the last that counted are the same one: a supervisor that signals the process and its group sends two,
 /// and so does a terminal beside a wrapper that passes its signals on.
 const SAME_WITHIN: Duration = Duration::from_secs(1);
 
@@ -22,8 +22,8 @@ pub(crate) struct Ending {
     interrupt: Signal,
     /// One of them has come.
     pub(crate) told: bool,
-    /// When the first did.
-    first: Option<Instant>,
+    /// When the last that counted did.
+    last: Option<Instant>,
 }
 
 impl Signals {
@@ -42,8 +42,13 @@ impl Ending {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             told: false,
-            first: None,
+            last: None,
         })
+    }
+
+    /// Waits until this process is told to end, or (`again`) told again.
+    pub(crate) async fn asked(&mut self, again: bool) {
+        if again { self.told_again().await } else { self.told().await }
     }
 
     /// Waits until this process is told to end. That is not forgotten: asked again, it is so at once.
@@ -51,7 +56,7 @@ impl Ending {
         if !self.told {
             self.signal().await;
             self.told = true;
-            self.first = Some(Instant::now());
+            self.last = Some(Instant::now());
         }
     }
 
@@ -59,7 +64,9 @@ impl Ending {
     pub(crate) async fn told_again(&mut self) {
         loop {
             self.signal().await;
-            if is_another(self.first, Instant::now()) {
+            let now = Instant::now();
+            if is_another(self.last, now) {
+                self.last = Some(now);
                 return;
             }
             tracing::info!("a signal to end came twice at once, and counts as one");
@@ -74,8 +81,8 @@ impl Ending {
     }
 }
 
-fn is_another(first: Option<Instant>, now: Instant) -> bool {
-    first.is_none_or(|first| now.saturating_duration_since(first) >= SAME_WITHIN)
+fn is_another(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.saturating_duration_since(last) >= SAME_WITHIN)
 }
 
 #[cfg(test)]

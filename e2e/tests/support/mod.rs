@@ -33,7 +33,16 @@ pub fn port() -> u16 {
 /// The binary under test, ready for arguments.
 pub fn steelyard() -> Command {
     let mut command = Command::new(e2e::binary::steelyard().unwrap());
-    for name in ["STEELYARD_LOG", "STEELYARD_ADMIN", "NO_COLOR", "LISTEN_FDS", "LISTEN_PID"] {
+    for name in [
+        "STEELYARD_LOG",
+        "STEELYARD_ADMIN",
+        "NO_COLOR",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+    ] {
         command.env_remove(name);
     }
     command

@@ -2,7 +2,7 @@
 //!
 //! Job: what `cargo test --workspace` does, in less time. That runs one binary after the other, and most of them wait for timers and for
 //! programs that they start. What a binary wrote is handed on in one piece when it has ended, under the line that cargo would have
-//! written. Non-job: reading it; and doc-tests, which have no binary: no crate has them, and one that would is refused.
+//! written. Non-job: reading and printing it; and doc-tests, which have no binary: no crate has them, and one that would is refused.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ const ALONE: &[(&str, &str)] = &[
 ];
 
 /// When none has ended for so long, it is said who runs.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// What was built.
 pub struct Built {
@@ -77,6 +77,8 @@ pub struct Ended {
     pub output: Vec<u8>,
     /// It said that all is well.
     pub succeeded: bool,
+    /// How long it ran.
+    pub took: Duration,
 }
 
 /// Builds the program, the very one that the tests have, in this environment.
@@ -123,6 +125,13 @@ fn built(messages: &str, root: &Path) -> Result<Built, String> {
     // Stable: the others stay in the order of cargo, which is that of the alphabet.
     tests.sort_by_key(|test: &TestBinary| FIRST.iter().position(|first| *first == test.source).unwrap_or(FIRST.len()));
     Ok(Built { steelyard: steelyard.ok_or("cargo has built no steelyard")?, tests })
+}
+
+impl Built {
+    /// How many test binaries there are.
+    pub fn tests(&self) -> usize {
+        self.tests.len()
+    }
 }
 
 /// Runs them all; `tell` is told of each when it has ended.
@@ -206,11 +215,9 @@ fn run(test: &TestBinary, steelyard: &Path, ports: &str) -> io::Result<Ended> {
     let outcome = reader.read_to_end(&mut written);
     let status = child.wait()?;
     outcome?;
-    let seconds = start.elapsed().as_secs();
-    let mut output =
-        format!("     Running {} ({}), {seconds} s\n", test.source, test.executable.display()).into_bytes();
+    let mut output = format!("     Running {} ({})\n", test.source, test.executable.display()).into_bytes();
     output.append(&mut written);
-    Ok(Ended { source: test.source.clone(), output, succeeded: status.success() })
+    Ok(Ended { source: test.source.clone(), output, succeeded: status.success(), took: start.elapsed() })
 }
 
 #[cfg(test)]

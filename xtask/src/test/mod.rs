@@ -9,7 +9,9 @@ mod binaries;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use binaries::Ended;
 pub use binaries::build_steelyard;
 
 use crate::command::{cargo, is_root, root};
@@ -45,17 +47,44 @@ pub fn run_chosen(tests: &mut Command) -> Result<(), String> {
 }
 
 fn run_everything() -> Result<(), String> {
+    println!("building the program and all tests (some minutes the first time)");
+    let start = Instant::now();
     let built = binaries::build_all()?;
+    println!("built in {}; running {} test binaries", time(start.elapsed()), built.tests());
+    let start = Instant::now();
     let mut tally = Tally::default();
     let mut failed = Vec::new();
+    let mut ended_count = 0;
     binaries::run_all(&built, |ended| {
-        // Nothing is read but what lies in memory.
-        _ = read_lines(ended.output.as_slice(), &mut tally);
+        let output = String::from_utf8_lossy(&ended.output);
+        let passed_before: u64 = tally.passed.values().sum();
+        output.lines().for_each(|line| tally.handle_line(line));
+        ended_count += 1;
         if !ended.succeeded {
             failed.push(ended.source.clone());
+            print!("\n{output}\n");
         }
+        let passed = tally.passed.values().sum::<u64>() - passed_before;
+        println!("{}", progress((ended_count, built.tests()), start.elapsed(), ended, passed, failed.len()));
     })?;
     judge(&tally, &failed, scripts()?)
+}
+
+/// One line for a binary that has ended. What a failed one wrote stands above it.
+fn progress((ended, all): (usize, usize), since: Duration, of: &Ended, passed: u64, failed: usize) -> String {
+    let took = time(of.took);
+    let outcome = match of.succeeded {
+        true => format!("{passed} passed in {took}"),
+        false => format!("FAILED after {took}, see above"),
+    };
+    let failures = if failed == 0 { String::new() } else { format!("; failed so far: {failed}") };
+    format!("[{ended}/{all}] {:>7}  {}: {outcome}{failures}", time(since), of.source)
+}
+
+/// As people say it: `45 s`, `2 m 05 s`.
+fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 60 { format!("{seconds} s") } else { format!("{} m {:02} s", seconds / 60, seconds % 60) }
 }
 
 fn judge(tally: &Tally, failed: &[String], scripts_min: u64) -> Result<(), String> {
@@ -192,6 +221,18 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let mut tally = Tally::default();
         output.lines().for_each(|line| tally.handle_line(line));
         tally
+    }
+
+    #[test]
+    fn a_line_for_each_binary() {
+        let check = |succeeded, since, failed, expect: &str| {
+            let took = Duration::from_millis(1900);
+            let ended = Ended { source: "e2e/tests/cli.rs".into(), output: Vec::new(), succeeded, took };
+            assert_eq!(progress((7, 61), Duration::from_secs(since), &ended, 12, failed), expect);
+        };
+        check(true, 59, 0, "[7/61]    59 s  e2e/tests/cli.rs: 12 passed in 1 s");
+        check(true, 125, 1, "[7/61] 2 m 05 s  e2e/tests/cli.rs: 12 passed in 1 s; failed so far: 1");
+        check(false, 3600, 2, "[7/61] 60 m 00 s  e2e/tests/cli.rs: FAILED after 1 s, see above; failed so far: 2");
     }
 
     #[test]

@@ -108,6 +108,7 @@ fn status() -> Status {
         unix_seconds: 3,
         uptime_seconds: 4,
         generation: 5,
+        ending: false,
         draining: false,
         findings: Vec::new(),
         missing_files: Vec::new(),

@@ -65,6 +65,7 @@ pub(crate) fn status() -> Status {
         unix_seconds: 1_795_241_235,
         uptime_seconds: 93_784,
         generation: 7,
+        ending: false,
         draining: false,
         findings: Vec::new(),
         missing_files: Vec::new(),

@@ -54,7 +54,7 @@ fn the_http_example_means_what_it_says() {
     assert_eq!(snapshot.generation, Generation(7));
     assert_eq!(snapshot.admin.as_ref().map(|admin| admin.to_string()).as_deref(), Some("127.0.0.1:9900"));
     assert_eq!(snapshot.access_log, None);
-    assert_eq!(snapshot.drain_timeout, Duration::from_secs(30));
+    assert_eq!((snapshot.drain_delay, snapshot.drain_timeout), (Duration::ZERO, Duration::from_secs(30)));
     assert_eq!(snapshot.memory_max, None);
     assert_eq!(snapshot.listeners.len(), 1);
     let listener = &snapshot.listeners[0];

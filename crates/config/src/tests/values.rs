@@ -17,6 +17,7 @@ admin: localhost:9900
 metrics: :9901
 access_log: {path: /var/log/access.json, format: json}
 dns: {servers: [10.0.0.2, "[::1]:5353"], ttl_min: 2s, ttl_max: 1m}
+drain_delay: 5s
 drain_timeout: 5m
 memory_max: 2GiB
 listeners:
@@ -70,7 +71,7 @@ fn every_key_of_the_file_and_the_listener() {
     assert_eq!(snapshot.access_log, Some(log));
     assert_eq!(snapshot.dns.servers, ["10.0.0.2:53".parse().unwrap(), "[::1]:5353".parse().unwrap()]);
     assert_eq!((snapshot.dns.ttl_min, snapshot.dns.ttl_max), (Duration::from_secs(2), Duration::from_secs(60)));
-    assert_eq!(snapshot.drain_timeout, Duration::from_secs(300));
+    assert_eq!((snapshot.drain_delay, snapshot.drain_timeout), (Duration::from_secs(5), Duration::from_secs(300)));
     assert_eq!(snapshot.memory_max, Some(2 << 30));
 
     let listener = &snapshot.listeners[0];

@@ -14,5 +14,5 @@ pub use http::{
     RouteName, RoutePath, StatusRange, Text,
 };
 pub use policy::{ChangedHeader, HeaderValue, PlainHost, RedirectStatus, RedirectUrl, RetryOn};
-pub use units::{ByteSize, Percent, Positive, Wait, duration_text, percent_text, size_text};
+pub use units::{ByteSize, Percent, Positive, Wait, duration_text, parse_wait, percent_text, size_text};
 pub use vip::{Address, Interface, Rate, Seconds, VipAddress, VipEndpoint, parse_vip_address};

@@ -49,6 +49,17 @@ pub struct ByteSize<const MIN: u64, const MAX: u64>(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percent(pub f64);
 
+/// A duration that may be zero: `30s`, `1m30s`, `0s`.
+///
+/// # Errors
+/// What is wrong with the text, and what would be right.
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    match <Wait as Formed>::parse(text) {
+        Ok(Wait(duration)) => Ok(duration),
+        Err(wrong) => Err(wrong.to_string()),
+    }
+}
+
 const DURATION: Form =
     Form { noun: "a duration", example: "30s", pattern: Some(r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$") };
 

@@ -127,7 +127,8 @@ pub struct Translation {
     pub notices: BTreeSet<Notice>,
 }
 
-/// How long a drain may take. A pod is killed after 30 s unless its manifest says otherwise, and the drain must have ended by then.
+/// How long a drain may take, after `drain_delay`. A pod is killed after 30 s unless its manifest says otherwise, and the drain must have ended
+/// by then.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Flows of the kernel plane; see the default of a configuration file.
@@ -208,6 +209,7 @@ impl Translation {
             metrics: settings.metrics,
             access_log: settings.access_log.clone(),
             dns: Dns::default(),
+            drain_delay: settings.drain_delay,
             drain_timeout: DRAIN_TIMEOUT,
             memory_max: None,
             listeners: self.listeners.clone(),

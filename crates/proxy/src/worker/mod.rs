@@ -2,6 +2,7 @@
 
 mod apply;
 pub(crate) mod connection_balance;
+pub(crate) mod heartbeat;
 mod log;
 pub(crate) mod plane;
 pub(crate) mod snapshot;
@@ -28,6 +29,7 @@ use crate::policy::TrafficSplit;
 use crate::policy::mirror::InFlight;
 use crate::upstream::cluster::Cluster;
 use crate::worker::connection_balance::{AcceptedConnection, Workers};
+use crate::worker::heartbeat::Heartbeats;
 use crate::worker::snapshot::{Compiled, ListenerPlan};
 
 /// Between two looks at idle upstream connections and the access log.
@@ -46,6 +48,9 @@ pub(crate) enum Command {
     Log(Option<Logger>),
     /// Take no new connections, let the old ones finish until then (in milliseconds), and end.
     Drain { deadline_ms: u64 },
+    /// Say that it has come, and block until the sender of this is gone: a worker that hangs.
+    #[cfg(test)]
+    Hang(std::sync::mpsc::SyncSender<()>, std::sync::mpsc::Receiver<()>),
 }
 
 /// What lives on one worker.
@@ -230,9 +235,10 @@ impl Worker {
         }
     }
 
-    async fn keep_house(&self) {
+    async fn keep_house(&self, heartbeats: &Heartbeats) {
         loop {
             tokio::time::sleep(HOUSEKEEPING).await;
+            heartbeats.beat(self.index);
             let now_ms = clock::now_ms();
             for cluster in self.clusters.borrow().iter() {
                 for endpoint in &cluster.endpoints {
@@ -279,13 +285,14 @@ pub(crate) async fn run(
     index: usize,
     workers: Arc<Workers>,
     registry: Arc<Registry>,
+    heartbeats: Heartbeats,
     mut commands: UnboundedReceiver<Command>,
 ) {
     let worker = Rc::new(Worker::new(index, workers, registry));
     let timers = worker.timers.clone();
     tokio::task::spawn_local(async move { timers.drive().await });
-    let housekeeper = worker.clone();
-    tokio::task::spawn_local(async move { housekeeper.keep_house().await });
+    let (housekeeper, beating) = (worker.clone(), heartbeats.clone());
+    tokio::task::spawn_local(async move { housekeeper.keep_house(&beating).await });
 
     while let Some(command) = commands.recv().await {
         match command {
@@ -299,6 +306,11 @@ pub(crate) async fn run(
             Command::Log(logger) => {
                 worker.with_logger(Logger::flush);
                 *worker.logger.borrow_mut() = logger;
+            }
+            #[cfg(test)]
+            Command::Hang(begun, until) => {
+                let _ = begun.send(());
+                let _ = until.recv();
             }
             Command::Drain { deadline_ms } => {
                 worker.draining.set(true);
@@ -315,6 +327,7 @@ pub(crate) async fn run(
                 tokio::task::yield_now().await;
                 worker.drained(deadline_ms).await;
                 worker.with_logger(Logger::flush);
+                heartbeats.end(worker.index);
                 return;
             }
         }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::worker::connection_balance::Workers;
+use crate::worker::heartbeat::{Heartbeats, Progress};
 use crate::worker::snapshot::Compiled;
 use crate::worker::{self, Command};
 
@@ -24,6 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The proxy plane. Dropping it leaves the workers running until the process ends; [`Plane::drain`] ends them.
 pub struct Plane {
     workers: Vec<Handle>,
+    heartbeats: Heartbeats,
     registry: Arc<Registry>,
     /// Every listening socket, once more: what a new binary is handed.
     sockets: HashMap<SocketAddr, Vec<TcpListener>>,
@@ -79,16 +81,17 @@ impl Plane {
         let cpus = net::worker::allowed_cpus();
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| unbounded_channel()).unzip();
         let all = Arc::new(Workers::new(senders.clone()));
+        let heartbeats = Heartbeats::new(workers);
         let start = |(index, (commands, receiver))| {
             // With more workers than CPUs, which to pin where is the scheduler's business.
             let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
-            let (registry, all) = (registry.clone(), all.clone());
-            let main = move || worker::run(index, all, registry, receiver);
+            let (registry, all, heartbeats) = (registry.clone(), all.clone(), heartbeats.clone());
+            let main = move || worker::run(index, all, registry, heartbeats, receiver);
             Ok(Handle { commands, thread: net::worker::spawn(format!("worker-{index}"), cpu, main)? })
         };
         let channels = senders.into_iter().zip(receivers).enumerate();
         let workers = channels.map(start).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { workers, registry, sockets: HashMap::new(), served: HashSet::new() })
+        Ok(Self { workers, heartbeats, registry, sockets: HashMap::new(), served: HashSet::new() })
     }
 
     /// Lets all workers use a snapshot. New listeners take sockets from `inherited` where it has them; all are opened before anything
@@ -181,6 +184,11 @@ impl Plane {
         self.sockets.iter().filter_map(|(asked, sockets)| Some((*asked, sockets.first()?.local_addr().ok()?)))
     }
 
+    /// Whether the workers make progress from now on. It may be asked on any thread, and longer than the plane lives.
+    pub fn progress(&self) -> Progress {
+        Progress::new(self.heartbeats.clone())
+    }
+
     /// How many workers there are.
     pub fn workers(&self) -> usize {
         self.workers.len()
@@ -270,6 +278,31 @@ mod tests {
                 assert!(shares.iter().all(|share| share.abs_diff(count / 3) <= 1), "{shares:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_worker_that_hangs_makes_no_progress() {
+        let plane = Plane::start(2, Arc::default()).unwrap();
+        let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+        let (release, until_released) = std::sync::mpsc::channel();
+        assert!(plane.workers[1].commands.send(Command::Hang(begun, until_released)).is_ok());
+        has_begun.recv().unwrap();
+        let mut progress = plane.progress();
+        let beats = |worker: usize| plane.heartbeats.read()[worker];
+        let beats_twice = |worker: usize| {
+            let before = beats(worker);
+            testkit::until(testkit::PATIENCE, || (beats(worker) >= before + 2).then_some(())).unwrap();
+        };
+        beats_twice(0);
+        assert_eq!(progress.standing_still(), [1]);
+        drop(release);
+        beats_twice(0);
+        beats_twice(1);
+        assert!(progress.standing_still().is_empty());
+        // Workers that have ended are not missed.
+        plane.drain(Duration::ZERO);
+        progress.standing_still();
+        assert!(progress.standing_still().is_empty());
     }
 
     #[tokio::test]

@@ -265,6 +265,7 @@ pub(crate) mod fixture {
             metrics: None,
             access_log: None,
             dns: Dns::default(),
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::ZERO,
             memory_max: None,
             listeners,

@@ -47,6 +47,7 @@ impl admin::Control for Control {
             unix_seconds: unix_seconds(),
             uptime_seconds: clock::now_ms().saturating_sub(self.started_ms) / 1000,
             generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation.0),
+            ending: self.ending.load(Relaxed) && !self.draining.load(Relaxed),
             draining: self.draining.load(Relaxed),
             findings: Vec::new(),
             last_reload: state.last_reload.clone(),
@@ -97,6 +98,11 @@ impl admin::Control for Control {
     fn ready(&self) -> Result<(), String> {
         if self.draining.load(Relaxed) {
             return Err("draining: this process finishes what is under way and takes no new connections".to_owned());
+        }
+        if self.ending.load(Relaxed) {
+            return Err(
+                "ending: this process takes new connections until drain_delay is over, and then drains".to_owned()
+            );
         }
         if self.waiting.load(Relaxed) {
             return Err(

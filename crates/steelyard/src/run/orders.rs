@@ -59,6 +59,7 @@ impl Running {
 
     pub(super) async fn reload(&mut self, why: &str) -> Result<u64, String> {
         let generation = self.control.next_generation();
+        self.told.reloading();
         self.watch.reading();
         let was_detached = std::mem::take(&mut self.detached);
         let read = match &self.source {
@@ -78,6 +79,7 @@ impl Running {
                 eprintln!("{}", errors.trim_end());
             }
         }
+        self.told.reloaded(&self.wanted, outcome.as_ref().err().map(String::as_str));
         self.control.note_reload(outcome.clone().err());
         outcome.map(|()| generation.0)
     }

@@ -18,6 +18,7 @@ fn snapshot(listeners: &[(&str, &[&str])], clusters: &[(&str, &[EndpointAddress]
         metrics: None,
         access_log: None,
         dns: model::Dns::default(),
+        drain_delay: std::time::Duration::ZERO,
         drain_timeout: std::time::Duration::ZERO,
         memory_max: None,
         listeners: listeners.iter().map(|(name, routes)| listener(name, routes)).collect(),
