@@ -156,7 +156,7 @@ pub struct OperationArgs {
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("connections", |arg| arg.default_value("64")))]
 pub struct HttpLoadArgs {
-    /// The URL to request: https://example.com/path, or localhost:8080/path for plain HTTP
+    /// The URL to request: `https://example.com/path`, or `localhost:8080/path` for plain HTTP
     #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
