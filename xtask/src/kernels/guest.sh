@@ -60,7 +60,7 @@ case $words in *refused=1*)
     steelyard serve -c /vips.yaml >/tmp/refused.log 2>&1
     code=$?
     [ $code = 77 ] || fail "steelyard ended with $code and not with 77"
-    grep -q "virtual IPs need Linux .* or newer, and this is $(uname -r)" /tmp/refused.log || fail "it does not say what it needs"
+    grep -q "virtual IPs need Linux .* or newer, and this kernel is $(uname -r)" /tmp/refused.log || fail "it does not say what it needs"
     echo "guest: passed: $(uname -r): $(cat /tmp/refused.log)"
     end
 esac
