@@ -34,7 +34,12 @@ impl admin::Control for Control {
         let state = self.state();
         let outcomes = state.recent.outcomes(&self.registry);
         let probes = Probes { failures: state.checker.last_failures(), unproven: state.checker.unproven() };
-        let (kernel_plane, vips) = self.kernel().status(&probes);
+        let (kernel_plane, vips) = {
+            let mut kernel = self.kernel();
+            // A probe that has just ended is known here before the main loop has told the kernel. Whoever reads a state may count on it.
+            kernel.follow_verdicts();
+            kernel.status(&probes)
+        };
         let OpenFiles { used, max } = telemetry::open_files();
         let missing = state.files.iter().filter(|file| is_missing(file));
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
