@@ -11,15 +11,17 @@ use crate::outlier::{Ejection, Outcome, OutlierPolicy, Proof};
 /// The endpoints of a cluster and the policy for using them, shared by the workers and the health checks.
 ///
 /// It is built anew for each snapshot, from the [`EndpointState`]s of endpoints that stay and new ones for those that are added. An
-/// endpoint state belongs to one cluster: if two shared it, each would learn too late what the other's requests and probes found. For the
-/// same reason, the cluster state of a replaced snapshot only serves requests in progress, and no more picks.
+/// endpoint state belongs to one cluster: if two shared it, each would learn too late what the other's requests and probes found.
+/// Requests still in progress under an older snapshot choose with the state of that snapshot, and see every change: see
+/// [`ClusterState::replacing`].
 #[derive(Debug)]
 pub struct ClusterState {
     endpoints: Vec<Arc<EndpointState>>,
     /// As long as `endpoints`. They belong to one snapshot, so that pickers and the maglev table use the same ones.
     weights: Vec<u32>,
-    /// Changes after each change of an endpoint's usability, except by the passing of time.
-    epoch: AtomicU64,
+    /// Changes after each change of an endpoint's usability, except by the passing of time. The states of this cluster in all snapshots
+    /// share it, as they share their endpoints.
+    epoch: Arc<AtomicU64>,
     panic_threshold: f64,
     slow_start_ms: u64,
     outlier: Option<OutlierPolicy>,
@@ -63,7 +65,7 @@ impl ClusterState {
         let maglev =
             matches!(cluster.algorithm, model::Algorithm::Maglev(_)).then(|| Maglev::new(&endpoints, &weights));
         Self {
-            epoch: AtomicU64::new(1),
+            epoch: Arc::new(AtomicU64::new(1)),
             panic_threshold: cluster.panic_threshold,
             slow_start_ms: u64::try_from(cluster.slow_start.as_millis()).unwrap_or(u64::MAX),
             outlier: cluster.outlier.as_ref().map(|outlier| OutlierPolicy::new(outlier, endpoints.len())),
@@ -71,6 +73,12 @@ impl ClusterState {
             weights,
             endpoints,
         }
+    }
+
+    /// The state of the same cluster in a newer snapshot, with the [`EndpointState`]s of the endpoints that stay. Requests under the older
+    /// snapshot, which may still wait or be retried, see what changes in either: above all that an endpoint begins to drain.
+    pub fn replacing(old: &Self, cluster: &model::Cluster, endpoints: Vec<(Arc<EndpointState>, u32)>) -> Self {
+        Self { epoch: old.epoch.clone(), ..Self::new(cluster, endpoints) }
     }
 
     /// All endpoints. A [`crate::Pick`] and the methods here refer to them by their index.

@@ -248,6 +248,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn requests_under_an_older_snapshot_hear_what_is_told_to_a_newer_one() {
+        for algorithm in algorithms() {
+            let old = cluster_with(algorithm.clone(), &[1, 1], |_| {});
+            let mut picker = picker(&algorithm, &old, 5);
+            assert!(picked(&mut picker, &old, 10, &[], 400).iter().all(|count| *count > 0), "{algorithm:?}");
+            let endpoints = old.endpoints().iter().cloned().zip([1, 1]).collect();
+            let new = ClusterState::replacing(&old, &model::Cluster::new("test", Vec::new()), endpoints);
+            assert!(new.set_draining(0, true, 10));
+            assert_eq!(picked(&mut picker, &old, 10, &[], 400)[0], 0, "{algorithm:?}");
+        }
+    }
+
     fn unhealthy(indexes: &'static [usize]) -> impl Fn(&ClusterState) {
         move |cluster| indexes.iter().for_each(|index| assert!(cluster.set_healthy(*index, false, 5)))
     }

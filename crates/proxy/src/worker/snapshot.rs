@@ -93,7 +93,11 @@ impl Compiled {
             if let Some(same) = old.filter(|old| Arc::ptr_eq(&old.policy, cluster) && is_same(&old.tls, &tls)) {
                 return same.clone();
             }
-            let state = ClusterState::new(cluster, endpoints(cluster, old, now_ms));
+            let endpoints = endpoints(cluster, old, now_ms);
+            let state = match old {
+                Some(old) => ClusterState::replacing(&old.state, cluster, endpoints),
+                None => ClusterState::new(cluster, endpoints),
+            };
             let addresses = state.endpoints().iter().map(|endpoint| endpoint.address());
             let sticky = cluster.sticky.as_ref().map(|sticky| StickyCookie::new(sticky, &cluster.name, addresses));
             Arc::new(ClusterPlan {
@@ -302,6 +306,17 @@ mod tests {
         assert_eq!(weights(&used), [(1, 1), (2, 5)]);
         assert_eq!(weights(&new), [(2, 0), (1, 7), (3, 1)]);
         assert!(Arc::ptr_eq(&used.clusters[0].state.endpoints()[0], &new.clusters[0].state.endpoints()[1]));
+    }
+
+    #[test]
+    fn a_snapshot_that_was_replaced_sees_what_changes_in_its_successor() {
+        let used = Compiled::new(snapshot(&[(1, 1), (2, 1)]), &Keys::default(), None, 0);
+        let new = Compiled::new(snapshot(&[(2, 1), (3, 1)]), &Keys::default(), Some(&used), 0);
+        let [old, new] = [&used, &new].map(|compiled| &compiled.clusters[0].state);
+        let epoch = old.epoch();
+        assert!(new.set_draining(0, true, 10));
+        assert_eq!(old.status(1, 10), Some(balance::EndpointStatus::Draining));
+        assert_ne!(old.epoch(), epoch);
     }
 
     #[test]

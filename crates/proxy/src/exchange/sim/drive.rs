@@ -1,7 +1,5 @@
 //! The driver of an exchange, as `driver` is for sockets.
 
-use std::rc::Rc;
-
 use net::buffer::Buffer;
 use telemetry::Reason;
 use wire::h1::{self, Parsed};
@@ -244,9 +242,8 @@ impl World {
         let now_us = self.now_us;
         let Some((routed, lease, deadline_ms, fresh_since_us)) = exchange.wanted() else { return (None, false) };
         let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
-        // An old snapshot does not hear of it: what it publishes of its endpoints stays as it is.
-        let is_told = Rc::ptr_eq(&routed.cluster, &self.cluster);
-        let is_drained = is_told && self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
+        // Under an older snapshot, too.
+        let is_drained = self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
         assert!(!is_drained, "seed {}: endpoint {endpoint} drains and gets new work", self.seed);
         self.clients[index].try_ms = lease.at_ms;
         let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
