@@ -18,12 +18,13 @@
 //! | TCP listeners, TLS passthrough, tunnels | `tcp` |
 //! | workers: snapshots, spreading connections, the access log | `worker` |
 //!
-//! Two files belong to all of them: `stream` (a connection in the clear, within TLS, or a stream of HTTP/2) and `error`.
+//! Three files belong to all of them: `stream` (a connection in the clear, within TLS, or a stream of HTTP/2), `error` and `deadline`.
 //!
 //! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod deadline;
 mod downstream;
 mod driver;
 mod error;

@@ -131,7 +131,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
         let action = exchange.action();
         match (action, &mut upstream) {
             (Action::Done(_), _) => return None,
-            (Action::Tunnel, _) => return upstream,
+            (Action::Tunnel { .. }, _) => return upstream,
             (Action::ReadHead, _) => read_head(context, downstream, exchange).await,
             // In boxes, here and below: who does not wait does not pay for the room that it takes.
             (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
@@ -157,7 +157,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
 
 async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
-    timer.set(exchange.deadline_ms().unwrap_or_default());
+    arm(timer, exchange);
     let read = timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await;
     let env = context.now();
     match read {
@@ -171,7 +171,7 @@ async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
 /// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
 async fn wait(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
-    timer.set(exchange.deadline_ms().unwrap_or_default());
+    arm(timer, exchange);
     let waited = tokio::select! {
         biased;
         error = context.watched(stream).gone() => Err(error),
@@ -196,17 +196,18 @@ async fn connect(
     downstream: &mut Downstream,
     exchange: &mut Exchange,
 ) -> Option<Upstream> {
-    let (routed, lease, deadline_ms, fresh_since_us) = exchange.wanted()?;
+    let (routed, lease, deadline, fresh_since_us) = exchange.wanted()?;
     let Downstream { stream, input, timer, .. } = downstream;
     release_empty(input);
-    let at_us = exchange.record.begun_us().unwrap_or_default().max(lease.at_ms.saturating_mul(1000));
+    let leased_us = lease.at_ms.saturating_mul(1000);
+    let begun_us = exchange.record.begun_us().unwrap_or(leased_us);
     let wanted = Wanted {
         who: &context.connection_info.who,
         client: Some(context.watched(stream)),
-        begun_us: exchange.record.begun_us().unwrap_or_default(),
+        begun_us,
         fresh_since_us,
         now_ms: lease.at_ms,
-        deadline_ms,
+        deadline,
     };
     match connect::checkout(&routed.cluster, &lease.endpoint, &wanted, timer).await {
         Ok(upstream) => {
@@ -214,7 +215,7 @@ async fn connect(
             // Asked only where it can matter: a new connection is not stale.
             let is_doubtful = is_reused && exchange.wants_progress();
             let progress = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
-            let env = context.env(if is_reused { at_us } else { clock::now_us() });
+            let env = context.env(if is_reused { begun_us.max(leased_us) } else { clock::now_us() });
             exchange.handle_connected(&env, Connected { is_reused, progress });
             Some(upstream)
         }
@@ -366,7 +367,7 @@ fn poll_relay(
 
 async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
-    timer.set(exchange.deadline_ms().unwrap_or_default());
+    arm(timer, exchange);
     let sent = timer
         .guard(poll_fn(|cx| match exchange.download() {
             Some(download) => pump::poll_write(cx, download, stream),
@@ -382,6 +383,14 @@ async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exc
 /// Nobody reads from the client now: the request is through, or what came of it waits for the endpoint.
 fn is_unread(exchange: &mut Exchange, input: &Buffer) -> bool {
     exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
+}
+
+/// Sets the timer to the deadline of an exchange.
+fn arm(timer: &Timer, exchange: &Exchange) {
+    match exchange.deadline_ms() {
+        Some(deadline_ms) => timer.set(deadline_ms),
+        None => timer.clear(),
+    }
 }
 
 /// Ready when the exchange's deadline has come, to which the timer is set where that has changed.
@@ -527,13 +536,13 @@ async fn relay_tunnel(
     mut upstream: Upstream,
     exchange: &mut Exchange,
 ) {
+    let Action::Tunnel { idle_ms } = exchange.action() else { return };
     let mut moved = Moved::default();
     let from_client = std::mem::replace(&mut downstream.input, Buffer::none());
     let ends = (
         End { stream: &mut downstream.stream, input: from_client },
         End { stream: &mut upstream.stream, input: upstream.input },
     );
-    let idle_ms = exchange.tunnel_idle_ms();
     let outcome = relay::run(ends.0, ends.1, &downstream.timer, idle_ms, &mut moved, || ()).await;
     let reason = outcome.err().map(|error| error.reason);
     if let Some(reason) = reason {

@@ -11,6 +11,7 @@ use super::faults::{self, InjectedFault};
 use super::min_rate::MinRateTimer;
 use super::transfer::Transfer;
 use super::{Env, Response, Routed};
+use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
 use crate::h2::Cut;
@@ -29,8 +30,8 @@ const CROSSED_US_MAX: u64 = 1_000;
 /// A try at an endpoint that was chosen.
 pub(crate) struct Attempt {
     pub(crate) lease: Lease,
-    /// When the route's time is over, or that of this try; `u64::MAX`: never.
-    pub(crate) deadline_ms: u64,
+    /// When the route's time is over, or that of this try.
+    pub(crate) deadline: Deadline,
     /// The client may send nothing for a while: between the messages of a call.
     may_pause: bool,
 }
@@ -118,10 +119,10 @@ impl Lost {
 impl Attempt {
     pub(crate) fn new(env: &Env<'_>, routed: &Routed, lease: Lease, is_call: bool) -> Self {
         let per_try = routed.policy(env).retry.per_try_timeout;
-        let try_ends_ms = per_try.map_or(u64::MAX, |timeout| lease.at_ms.saturating_add(crate::millis(timeout)));
+        let try_ends_ms = per_try.map(|timeout| lease.at_ms.saturating_add(crate::millis(timeout)));
         // Whoever claims to be a call where there can be none gains nothing by it.
         let may_pause = is_call && routed.is_to_h2();
-        Self { lease, deadline_ms: routed.deadline_ms.min(try_ends_ms), may_pause }
+        Self { lease, deadline: routed.deadline.or_earlier(try_ends_ms), may_pause }
     }
 
     /// Tells the cluster what the head of a response says. That all is well is said when the response is complete.
@@ -209,9 +210,9 @@ impl Awaiting {
         let response_timeout = routed.cluster.plan.policy.response_timeout;
         let wait_ms =
             self.rate_timer.wait_ms(limits, rate, response_timeout, now_ms, upload.received(), waits_for_client);
-        let ends_ms =
-            if faults::is_injected(InjectedFault::ForgetsDeadline) { u64::MAX } else { self.attempt.deadline_ms };
-        Some(now_ms.saturating_add(wait_ms).min(ends_ms))
+        let is_forgotten = faults::is_injected(InjectedFault::ForgetsDeadline);
+        let deadline = if is_forgotten { Deadline::Never } else { self.attempt.deadline };
+        Some(deadline.limit(now_ms.saturating_add(wait_ms)))
     }
 
     fn waits_for_client(&self, request: &RequestHead, upload: &Transfer, client_input: &Buffer) -> bool {
@@ -229,7 +230,7 @@ impl Awaiting {
         now_ms: u64,
     ) -> Error {
         match self.waits_for_client(request, upload, client_input) {
-            false if now_ms >= self.attempt.deadline_ms => Error::upstream(Reason::RequestTimeout),
+            false if self.attempt.deadline.is_over(now_ms) => Error::upstream(Reason::RequestTimeout),
             true if self.rate_timer.is_over(now_ms) => Error::downstream(Reason::BodyTooSlow),
             true => Error::downstream(Reason::BodyTimeout),
             false => Error::upstream(Reason::ResponseTimeout),

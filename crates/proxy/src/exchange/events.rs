@@ -251,8 +251,7 @@ impl Exchange {
                     relay.upload_failed = true;
                     return self.relayed(env, upstream_input);
                 }
-                let error =
-                    relay.overdue(routed.deadline_ms, response.download.waits_for_sender(upstream_input), now_ms);
+                let error = relay.overdue(routed.deadline, response.download.waits_for_sender(upstream_input), now_ms);
                 self.handle_relay_failure(env, error);
             }
             Phase::Respond { code, .. } => self.phase = Phase::Done(Next::Reset(*code)),

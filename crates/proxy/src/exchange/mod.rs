@@ -53,6 +53,7 @@ use self::record::AccessRecord;
 use self::relay::{Relay, Terms};
 use self::route::HostText;
 use self::transfer::{BodyError, Framing, Head, Transfer};
+use crate::deadline::Deadline;
 use crate::error::{Error, Side};
 use crate::grpc::{self, Ongoing};
 use crate::h2;
@@ -135,8 +136,8 @@ pub(crate) enum Action {
     Relay,
     /// The response that was made here to be sent: [`Exchange::handle_responded`].
     Respond,
-    /// Bytes to be relayed both ways: [`Exchange::handle_tunnel_end`].
-    Tunnel,
+    /// Bytes to be relayed both ways, until both sides have been silent for so long: [`Exchange::handle_tunnel_end`].
+    Tunnel { idle_ms: u64 },
     /// Nothing more.
     Done(Next),
 }
@@ -228,8 +229,8 @@ pub(crate) struct Routed {
     pub(crate) preferred: Option<usize>,
     /// The client asked within TLS, here or at a proxy whose word is taken. Known where the cluster is sticky.
     is_https: bool,
-    /// When the route's timeout is over, in milliseconds; `u64::MAX`: never.
-    pub(crate) deadline_ms: u64,
+    /// When the route's timeout is over.
+    pub(crate) deadline: Deadline,
     tries: Tries,
 }
 
@@ -251,8 +252,8 @@ impl Routed {
 
     /// What it asks of its cluster.
     pub(crate) fn demand(&self) -> Demand<'_> {
-        let Self { key, deadline_ms, tries, .. } = self;
-        Demand { key: *key, tried: tries.tried(), takes_ejected: tries.takes_ejected(), deadline_ms: *deadline_ms }
+        let Self { key, deadline, tries, .. } = self;
+        Demand { key: *key, tried: tries.tried(), takes_ejected: tries.takes_ejected(), deadline: *deadline }
     }
 
     /// A connection's worth of room: at the endpoint that the client comes back to, or wherever the cluster chooses.
@@ -281,9 +282,9 @@ impl Routed {
         cause: RetryCause,
     ) -> bool {
         let policy = self.policy(env);
-        let Self { cluster, deadline_ms, tries, .. } = self;
+        let Self { cluster, deadline, tries, .. } = self;
         let failed = Failed { lease, was_reused, cause, method: request.method, now_ms: env.now_ms() };
-        tries.again(cluster, &policy.retry, &failed, *deadline_ms, upload, || env.listener.count(Reason::RetryBudget))
+        tries.again(cluster, &policy.retry, &failed, *deadline, upload, || env.listener.count(Reason::RetryBudget))
     }
 
     /// Whether the request is sent again since its connection was closed just then: see [`Tries::again_fresh`].
@@ -301,7 +302,7 @@ impl Routed {
 
     /// A try that ran out of its own time, before the route's is over, says so.
     fn name(&self, error: Error, now_ms: u64) -> Error {
-        let is_of_try = error.reason == Reason::RequestTimeout && now_ms < self.deadline_ms;
+        let is_of_try = error.reason == Reason::RequestTimeout && !self.deadline.is_over(now_ms);
         if is_of_try { Error::upstream(Reason::PerTryTimeout) } else { error }
     }
 }
@@ -333,7 +334,7 @@ impl Exchange {
             Phase::Upstream(_, Step::Await(_)) => Action::Await,
             Phase::Upstream(_, Step::Relay(_)) => Action::Relay,
             Phase::Upstream(_, Step::Interim(..)) | Phase::Respond { .. } => Action::Respond,
-            Phase::Tunnel(_) => Action::Tunnel,
+            Phase::Tunnel(tunnel) => Action::Tunnel { idle_ms: tunnel.idle_ms },
             Phase::Done(next) => Action::Done(*next),
             Phase::Upstream(_, Step::Between) => Action::Done(Next::Reset(ErrorCode::INTERNAL_ERROR)),
         }
@@ -361,9 +362,9 @@ impl Exchange {
 
     /// The lease that a connection is to be made for, the time by which, and whether it must be one that was made since then, in
     /// microseconds.
-    pub(crate) fn wanted(&self) -> Option<(&Routed, &Lease, u64, Option<u64>)> {
+    pub(crate) fn wanted(&self) -> Option<(&Routed, &Lease, Deadline, Option<u64>)> {
         let Phase::Upstream(routed, Step::Connect(attempt)) = &self.phase else { return None };
-        Some((routed, &attempt.lease, attempt.deadline_ms, routed.tries.fresh_since_us()))
+        Some((routed, &attempt.lease, attempt.deadline, routed.tries.fresh_since_us()))
     }
 
     /// The endpoint's progress with what it was sent is asked for where it can matter: whether an idempotent request was seen need not be
@@ -394,11 +395,6 @@ impl Exchange {
         if let Some(response) = &mut self.response {
             response.download.set_splice(may_splice);
         }
-    }
-
-    /// How long both sides of the tunnel may be silent, in milliseconds.
-    pub(crate) fn tunnel_idle_ms(&self) -> u64 {
-        if let Phase::Tunnel(tunnel) = &self.phase { tunnel.idle_ms } else { 0 }
     }
 
     /// There are copies of the request to be sent, now or once its body is whole.

@@ -11,6 +11,7 @@ use super::faults::{self, InjectedFault};
 use super::min_rate::MinRateTimer;
 use super::transfer::{Framing, Transfer};
 use super::{Env, Request, Response, Routed};
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::grpc::Ongoing;
 use crate::http::headers;
@@ -95,20 +96,21 @@ impl Relay {
         }
         let now_ms = env.now_ms();
         if self.seen.is_some() && !self.rate_timer.may_move(is_overdue) {
-            return Err(self.overdue(routed.deadline_ms, waits_for_endpoint, now_ms));
+            return Err(self.overdue(routed.deadline, waits_for_endpoint, now_ms));
         }
         self.seen = progress;
         let (limits, moved) = (&env.http.limits, upload.received() + download.sent());
         let response_timeout = routed.cluster.plan.policy.response_timeout;
         let wait_ms =
             self.rate_timer.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
-        let ends_ms = if faults::is_injected(InjectedFault::RelaysForEver) { u64::MAX } else { routed.deadline_ms };
-        Ok(Some(now_ms.saturating_add(wait_ms).min(ends_ms)))
+        let is_forgotten = faults::is_injected(InjectedFault::RelaysForEver);
+        let deadline = if is_forgotten { Deadline::Never } else { routed.deadline };
+        Ok(Some(deadline.limit(now_ms.saturating_add(wait_ms))))
     }
 
     /// What has taken too long in the middle of a response.
-    pub(crate) fn overdue(&self, deadline_ms: u64, waits_for_endpoint: bool, now_ms: u64) -> Error {
-        if now_ms >= deadline_ms {
+    pub(crate) fn overdue(&self, deadline: Deadline, waits_for_endpoint: bool, now_ms: u64) -> Error {
+        if deadline.is_over(now_ms) {
             Error::upstream(Reason::RequestTimeout)
         } else if waits_for_endpoint {
             Error::upstream(Reason::ResponseTimeout)

@@ -44,14 +44,14 @@ impl Exchange {
             timeout = timeout.into_iter().chain(call.timeout).min();
         }
         let timeout_ms = timeout.map(crate::millis);
-        let deadline_ms = timeout_ms.map_or(u64::MAX, |timeout_ms| env.now_ms().saturating_add(timeout_ms));
+        let deadline = Deadline::Never.or_earlier(timeout_ms.map(|timeout_ms| env.now_ms().saturating_add(timeout_ms)));
         let prepared = match self.prepare(env, number, route, &cluster, timeout_ms) {
             Ok(prepared) => prepared,
             Err(error) => return self.fail(env, error),
         };
         let Prepared { key, preferred, is_https } = prepared;
         cluster.budget.borrow_mut().on_request(env.now_ms());
-        let routed = Routed { number, cluster, key, preferred, is_https, deadline_ms, tries: Tries::default() };
+        let routed = Routed { number, cluster, key, preferred, is_https, deadline, tries: Tries::default() };
         self.phase = Phase::Upstream(routed, Step::Queue);
         self.lease(env);
     }
@@ -173,8 +173,8 @@ impl Exchange {
         let Lease { endpoint, at_ms, .. } = &attempt.lease;
         endpoint.counters.requests.inc();
         let is_late = self.record.begun_us().is_some_and(|begun_us| *at_ms > begun_us / 1000);
-        if self.call.is_some() && is_late && routed.deadline_ms < u64::MAX {
-            self.upload.set_grpc_timeout(routed.deadline_ms.saturating_sub(*at_ms));
+        if let (true, Deadline::At(ends_ms)) = (self.call.is_some() && is_late, routed.deadline) {
+            self.upload.set_grpc_timeout(ends_ms.saturating_sub(*at_ms));
         }
         self.record.handle_attempt(endpoint);
         *step = Step::Connect(attempt);

@@ -20,18 +20,22 @@ use crate::grpc;
 /// A stream. Dropping it lets go of the stream, which is reset where it is not over.
 pub(crate) struct Handle {
     connection: Rc<SharedConnection>,
-    /// Id 0: a request's, which is opened with its head.
-    key: StreamKey,
-    /// Why it could not be opened.
-    refused: Option<Reason>,
-    /// It is open to an endpoint.
-    counted: Option<Counted>,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Of a request to an endpoint, which is opened with its head.
+    Unopened,
+    /// It could not be opened.
+    Refused(Reason),
+    /// `counted`: it is open to an endpoint.
+    Open { key: StreamKey, _counted: Option<Counted> },
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.key.id != 0 {
-            self.connection.forget(self.key);
+        if let Some(key) = self.key() {
+            self.connection.forget(key);
         }
     }
 }
@@ -39,16 +43,22 @@ impl Drop for Handle {
 impl Handle {
     /// The stream of a request that came.
     pub(crate) fn of_request(connection: Rc<SharedConnection>, key: StreamKey) -> Self {
-        Self { connection, key, refused: None, counted: None }
+        Self { connection, phase: Phase::Open { key, _counted: None } }
     }
 
     /// A stream for a request that is still to be sent.
     pub(crate) fn unopened(connection: Rc<SharedConnection>) -> Self {
-        Self { connection, key: StreamKey { id: 0, slot: 0 }, refused: None, counted: None }
+        Self { connection, phase: Phase::Unopened }
+    }
+
+    /// The stream; `None`: it is not open.
+    fn key(&self) -> Option<StreamKey> {
+        if let Phase::Open { key, .. } = self.phase { Some(key) } else { None }
     }
 
     fn with<R>(&self, with: impl FnOnce(&mut StreamState) -> R) -> Result<R, Cut> {
-        self.connection.with_stream(self.key, with).ok_or(self.connection.over().unwrap_or(Cut::Gone))
+        let done = self.key().and_then(|key| self.connection.with_stream(key, with));
+        done.ok_or(self.connection.over().unwrap_or(Cut::Gone))
     }
 
     /// Why the stream can do no more; a stream that is over in peace says so, too.
@@ -85,9 +95,10 @@ impl Handle {
 
     /// So many bytes of the body were passed on: as many more may come.
     pub(crate) fn release(&self, count: usize) {
+        let Some(key) = self.key() else { return };
         let mut wire = self.connection.wire.borrow_mut();
         let before = wire.output().len();
-        wire.release_capacity(self.key, u32::try_from(count).unwrap_or(u32::MAX));
+        wire.release_capacity(key, u32::try_from(count).unwrap_or(u32::MAX));
         let has_news = wire.output().len() > before;
         drop(wire);
         if has_news || self.connection.is_paused() {
@@ -128,14 +139,15 @@ impl Handle {
     /// # Errors
     /// Of the upstream side.
     pub(crate) fn poll_response_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
-        if self.key.id == 0 {
+        match self.phase {
+            Phase::Open { .. } => {}
             // Woken to open it, or never to be.
-            return match self.refused {
-                // Nothing that speaks against the endpoint: any client can ask for what it does not have.
-                Some(Reason::UpstreamNoTunnel) => Poll::Ready(Err(Error::internal(Reason::UpstreamNoTunnel))),
-                Some(reason) => Poll::Ready(Err(Error::upstream(reason))),
-                None => Poll::Pending,
-            };
+            Phase::Unopened => return Poll::Pending,
+            // Nothing that speaks against the endpoint: any client can ask for what it does not have.
+            Phase::Refused(Reason::UpstreamNoTunnel) => {
+                return Poll::Ready(Err(Error::internal(Reason::UpstreamNoTunnel)));
+            }
+            Phase::Refused(reason) => return Poll::Ready(Err(Error::upstream(reason))),
         }
         let polled = self.with(|state| {
             if state.has_head {
@@ -213,11 +225,9 @@ impl Handle {
 
     /// Sends a head: a request's, which opens the stream, or a response's. `end`: nothing follows.
     pub(crate) fn poll_send_head(&mut self, cx: &Context<'_>, head: &HeaderList, end: bool) -> Poll<io::Result<()>> {
-        if self.key.id == 0 {
-            return self.poll_open(cx, head, end);
-        }
+        let Some(key) = self.key() else { return self.poll_open(cx, head, end) };
         let mut wire = self.connection.wire.borrow_mut();
-        let sent = wire.send_response(self.key, head.status, end, |to| head.write(to));
+        let sent = wire.send_response(key, head.status, end, |to| head.write(to));
         drop(wire);
         self.poll_sent(cx, sent)
     }
@@ -241,8 +251,7 @@ impl Handle {
         match opened {
             Ok(key) => {
                 self.connection.begin(key, false, false);
-                self.key = key;
-                self.counted = Some(Counted::new());
+                self.phase = Phase::Open { key, _counted: Some(Counted::new()) };
                 self.connection.wake_task();
                 Poll::Ready(Ok(()))
             }
@@ -261,13 +270,13 @@ impl Handle {
 
     /// The stream will not be opened: who waits for a response hears why.
     fn refuse(&mut self, reason: Reason) -> Poll<io::Result<()>> {
-        self.refused = Some(reason);
+        self.phase = Phase::Refused(reason);
         Poll::Ready(Err(io::Error::other(Cut::Refused)))
     }
 
     /// Bytes of a body that the other side lets the stream send now.
     pub(crate) fn send_window(&self) -> usize {
-        self.connection.wire.borrow_mut().data_window(self.key)
+        self.key().map_or(0, |key| self.connection.wire.borrow_mut().data_window(key))
     }
 
     /// How much is read at once of what the stream is to send. Few streams of a connection may read a whole piece and wait with what is left of it; of many, each
@@ -276,19 +285,18 @@ impl Handle {
         /// So many wait with 16 KiB each at most. A client with more that takes nothing holds 1 to 4 KiB for each of the others.
         const FEW: usize = 16;
         let mut wire = self.connection.wire.borrow_mut();
-        if wire.streams_held() <= FEW {
-            buffer::piece_bytes()
-        } else {
-            buffer::piece_bytes_within(wire.data_room(self.key))
+        match self.key() {
+            Some(key) if wire.streams_held() > FEW => buffer::piece_bytes_within(wire.data_room(key)),
+            _ => buffer::piece_bytes(),
         }
     }
 
     /// Sends some of `bytes`; when all of them are taken, `end` is, too.
     pub(crate) fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], end: bool) -> Poll<io::Result<usize>> {
-        if self.connection.over().is_some() {
+        let Some(key) = self.key().filter(|_| self.connection.over().is_none()) else {
             return Poll::Ready(Err(self.cut()));
-        }
-        let taken = self.connection.wire.borrow_mut().send_data(self.key, bytes, end);
+        };
+        let taken = self.connection.wire.borrow_mut().send_data(key, bytes, end);
         match taken {
             Err(_) => Poll::Ready(Err(self.cut())),
             Ok(0) if !bytes.is_empty() => self.poll_room(cx),
@@ -301,8 +309,9 @@ impl Handle {
 
     /// Sends the trailers that end the message.
     pub(crate) fn poll_send_trailers(&self, cx: &Context<'_>, trailers: &HeaderList) -> Poll<io::Result<()>> {
+        let Some(key) = self.key() else { return Poll::Ready(Err(self.cut())) };
         let mut wire = self.connection.wire.borrow_mut();
-        let sent = wire.send_trailers(self.key, |to| trailers.write(to));
+        let sent = wire.send_trailers(key, |to| trailers.write(to));
         drop(wire);
         self.poll_sent(cx, sent)
     }
@@ -329,7 +338,8 @@ impl Handle {
 
     /// Cuts the stream off, if it is not over.
     pub(crate) fn reset(&self, code: ErrorCode) {
-        self.connection.wire.borrow_mut().reset(self.key, code);
+        let Some(key) = self.key() else { return };
+        self.connection.wire.borrow_mut().reset(key, code);
         self.connection.wake_task();
     }
 }

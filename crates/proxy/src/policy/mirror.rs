@@ -23,6 +23,7 @@ use wire::message::{Body, Method, ResponseHead};
 
 use super::headers::RequestEdits;
 use super::{RequestView, TrafficSplit};
+use crate::deadline::Deadline;
 use crate::driver;
 use crate::error::{Error, Side};
 use crate::exchange::transfer::Head;
@@ -234,7 +235,8 @@ async fn deliver(
     let deadline_ms = now_ms.saturating_add(MIRROR_MS_MAX);
     let lease = cluster.lease_at_once(now_ms, key)?;
     lease.endpoint.counters.requests.inc();
-    let mut wanted = Wanted { who: &who, client: None, begun_us: now_us, fresh_since_us: None, now_ms, deadline_ms };
+    let deadline = Deadline::At(deadline_ms);
+    let mut wanted = Wanted { who: &who, client: None, begun_us: now_us, fresh_since_us: None, now_ms, deadline };
     let outcome = loop {
         let upstream = match connect::checkout(cluster, &lease.endpoint, &wanted, timer).await {
             Ok(upstream) => upstream,

@@ -5,6 +5,7 @@ use model::Retry;
 use smallvec::SmallVec;
 use wire::message::Method;
 
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::exchange::faults::{self, InjectedFault};
 use crate::exchange::transfer::Transfer;
@@ -165,7 +166,7 @@ impl Tries {
         cluster: &Cluster,
         retry: &Retry,
         failed: &Failed<'_>,
-        deadline_ms: u64,
+        deadline: Deadline,
         upload: &mut Transfer,
         refused: impl FnOnce(),
     ) -> bool {
@@ -190,7 +191,7 @@ impl Tries {
         }
         let wait_ms = if is_at_once(cause, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
         // The request's time is over before the wait is: what there is to be told can be told now.
-        if now_ms.saturating_add(wait_ms) >= deadline_ms {
+        if deadline.is_over(now_ms.saturating_add(wait_ms)) {
             return false;
         }
         if is_free {

@@ -19,6 +19,7 @@ use telemetry::{ListenerCounters, Reason};
 use tokio::net::TcpStream;
 
 use self::relay::{End, Moved};
+use crate::deadline::Deadline;
 use crate::downstream::watch::Watched;
 use crate::error::{Error, Side};
 use crate::exchange::record::AccessRecord;
@@ -151,7 +152,7 @@ async fn open(
     cluster.counters.requests.inc();
     let key = cluster.hash_key().map_or(0, |key| hash(key, who.client));
     loop {
-        let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline_ms: u64::MAX };
+        let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline: Deadline::Never };
         let lease = match cluster.lease_or_wait(clock::now_ms(), &demand, client, timer).await {
             Ok(lease) => lease,
             // That there is no other endpoint is not what went wrong.
@@ -167,7 +168,7 @@ async fn open(
             begun_us,
             fresh_since_us: Some(begun_us),
             now_ms,
-            deadline_ms: u64::MAX,
+            deadline: Deadline::Never,
         };
         let made = connect::connect(cluster, &lease.endpoint, &wanted, timer);
         match connect::unless_gone(&wanted, made).await {

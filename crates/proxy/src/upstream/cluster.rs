@@ -12,6 +12,7 @@ use net::timer::Timer;
 use telemetry::{ClusterCounters, EndpointCounters, Gauge, Reason};
 use tokio::sync::Notify;
 
+use crate::deadline::Deadline;
 use crate::downstream::watch::Watched;
 use crate::error::Error;
 use crate::upstream::pool::Pool;
@@ -60,8 +61,8 @@ pub(crate) struct Demand<'d> {
     pub(crate) tried: &'d [usize],
     /// One that is ejected will do where there is no other: it has failed, and may fail again, which is no worse than to give up.
     pub(crate) takes_ejected: bool,
-    /// When its time is over; `u64::MAX`: never.
-    pub(crate) deadline_ms: u64,
+    /// When its time is over.
+    pub(crate) deadline: Deadline,
 }
 
 /// The right to use one connection of an endpoint.
@@ -134,7 +135,7 @@ impl Cluster {
         if self.has_queue() {
             return Err(Error::internal(Reason::PendingFull));
         }
-        let demand = Demand { key, tried: &[], takes_ejected: false, deadline_ms: u64::MAX };
+        let demand = Demand { key, tried: &[], takes_ejected: false, deadline: Deadline::Never };
         self.try_lease(now_ms, &demand).map_err(|full| match full {
             Full::NoEndpoint => Error::internal(self.nobody()),
             Full::NoRoom => Error::internal(Reason::PendingFull),
@@ -249,16 +250,16 @@ impl Cluster {
         client: Watched<'_>,
         timer: &Timer,
     ) -> Result<Lease, Error> {
-        let deadline_ms = demand.deadline_ms;
+        let deadline = demand.deadline;
         let (breaker, limits) = (&self.plan.breaker, &self.plan.policy.limits);
         let pending = Pending::new(breaker, limits.pending_max).ok_or(Error::internal(Reason::PendingFull))?;
         let _counted = Counted::new(&self.counters.pending);
-        timer.set(now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(deadline_ms));
+        timer.set(deadline.limit(now_ms.saturating_add(crate::millis(limits.pending_timeout))));
         tokio::select! {
             biased;
             error = client.gone() => Err(error),
             outcome = self.queue(pending.is_first, demand, timer) => outcome.map_err(|reason| match reason {
-                Reason::PendingTimeout if clock::now_ms() >= deadline_ms => Error::internal(Reason::RequestTimeout),
+                Reason::PendingTimeout if deadline.is_over(clock::now_ms()) => Error::internal(Reason::RequestTimeout),
                 reason => Error::internal(reason),
             }),
         }
@@ -431,7 +432,7 @@ mod tests {
     }
 
     fn demand(tried: &[usize], takes_ejected: bool) -> Demand<'_> {
-        Demand { key: 0, tried, takes_ejected, deadline_ms: u64::MAX }
+        Demand { key: 0, tried, takes_ejected, deadline: Deadline::Never }
     }
 
     /// A client, and the other end of its connection.

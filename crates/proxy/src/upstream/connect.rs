@@ -11,6 +11,7 @@ use telemetry::Reason;
 use tokio::io::AsyncWriteExt;
 use wire::proxy_protocol;
 
+use crate::deadline::Deadline;
 use crate::downstream::watch::Watched;
 use crate::error::{Error, Side};
 use crate::stream::Stream;
@@ -45,8 +46,8 @@ pub(crate) struct Wanted<'w> {
     /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
     pub(crate) fresh_since_us: Option<u64>,
     pub(crate) now_ms: u64,
-    /// When the request's time is over; `u64::MAX`: never.
-    pub(crate) deadline_ms: u64,
+    /// When the request's time is over.
+    pub(crate) deadline: Deadline,
 }
 
 /// Gives a pooled connection, a stream of one that is shared, or opens one.
@@ -108,12 +109,12 @@ pub(crate) async fn connect(
     wanted: &Wanted<'_>,
     timer: &Timer,
 ) -> Result<Upstream, Error> {
-    let Wanted { who, now_ms, deadline_ms, .. } = *wanted;
+    let Wanted { who, now_ms, deadline, .. } = *wanted;
     cluster.counters.connects.inc();
-    timer.set(now_ms.saturating_add(crate::millis(cluster.plan.policy.connect_timeout)).min(deadline_ms));
+    timer.set(deadline.limit(now_ms.saturating_add(crate::millis(cluster.plan.policy.connect_timeout))));
     let error = match timer.guard(open(&cluster.plan, endpoint, *who)).await {
         Ok(Ok(stream)) => return Ok(Upstream { stream, input: Buffer::none(), is_reused: false }),
-        Err(_) if net::clock::now_ms() >= deadline_ms => Error::upstream(Reason::RequestTimeout),
+        Err(_) if deadline.is_over(net::clock::now_ms()) => Error::upstream(Reason::RequestTimeout),
         Err(_) => Error::upstream(Reason::ConnectTimeout),
         Ok(Err(error)) => failure(error),
     };

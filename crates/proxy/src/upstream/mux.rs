@@ -72,7 +72,7 @@ impl Mux {
     ) -> Result<(Handle, bool), Error> {
         let limits = &cluster.plan.policy.limits;
         let streams_max = limits.streams_per_connection_max as usize;
-        let give_up_ms = wanted.now_ms.saturating_add(crate::millis(limits.pending_timeout)).min(wanted.deadline_ms);
+        let give_up_ms = wanted.deadline.limit(wanted.now_ms.saturating_add(crate::millis(limits.pending_timeout)));
         loop {
             if let Some(reserved) = self.try_reserve(wanted) {
                 return Ok(reserved);
@@ -82,7 +82,7 @@ impl Mux {
                 timer.set(give_up_ms);
                 let found = timer.guard(poll_fn(|cx| connection.poll_room(cx))).await;
                 let reason =
-                    if give_up_ms < wanted.deadline_ms { Reason::PendingTimeout } else { Reason::RequestTimeout };
+                    if wanted.deadline.is_over(give_up_ms) { Reason::RequestTimeout } else { Reason::PendingTimeout };
                 found.map_err(|_| Error::upstream(reason))?;
                 continue;
             }
@@ -93,9 +93,9 @@ impl Mux {
                 opening
             });
             let connect_by_ms = clock::now_ms().saturating_add(crate::millis(cluster.plan.policy.connect_timeout));
-            timer.set(connect_by_ms.min(wanted.deadline_ms));
+            timer.set(wanted.deadline.limit(connect_by_ms));
             let joined = timer.guard(opening.join()).await;
-            let is_over = || clock::now_ms() >= wanted.deadline_ms;
+            let is_over = || wanted.deadline.is_over(clock::now_ms());
             let late = || if is_over() { Reason::RequestTimeout } else { Reason::ConnectTimeout };
             joined.unwrap_or_else(|_| Err(Error::upstream(late())))?;
         }

@@ -8,6 +8,7 @@ use wire::message::{Body, Method, ResponseHead, Version};
 use super::link::{Link, Sent};
 use super::pump::{Read, Side, read_client, read_link, reset};
 use super::{Event, TRANSIT_US, World};
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed};
 use crate::h2::Cut;
@@ -118,7 +119,7 @@ impl World {
             })
         };
         let goes_on = match action {
-            Action::Done(_) | Action::Tunnel => false,
+            Action::Done(_) | Action::Tunnel { .. } => false,
             Action::ReadHead if was_reset => {
                 exchange.handle_client_gone(&env, gone());
                 true
@@ -202,9 +203,10 @@ impl World {
                 return true;
             }
             // No longer than the request's own time lasts.
-            let deadline_ms = exchange.routed().map_or(u64::MAX, |routed| routed.demand().deadline_ms);
-            let until_us = now_us + limits.pending_timeout.as_micros() as u64;
-            let until_us = until_us.min(deadline_ms.saturating_mul(1000)).max(now_us);
+            let mut until_us = now_us + limits.pending_timeout.as_micros() as u64;
+            if let Some(Deadline::At(ends_ms)) = exchange.routed().map(|routed| routed.deadline) {
+                until_us = until_us.min(ends_ms.saturating_mul(1000)).max(now_us);
+            }
             self.clients[index].waits_until_us = Some(until_us);
             self.queue.push_back(index);
             self.at(until_us, Event::Client(index));
@@ -240,7 +242,7 @@ impl World {
 
     fn connect(&mut self, index: usize, exchange: &mut Exchange, env: &Env<'_>) -> (Option<Upstream>, bool) {
         let now_us = self.now_us;
-        let Some((routed, lease, deadline_ms, fresh_since_us)) = exchange.wanted() else { return (None, false) };
+        let Some((routed, lease, deadline, fresh_since_us)) = exchange.wanted() else { return (None, false) };
         let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
         // Under an older snapshot, too.
         let is_drained = self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
@@ -275,10 +277,10 @@ impl World {
                         (self.open_link(true, index), true)
                     }
                     None => {
-                        let until_us = (now_us / 1000 + connect_ms).min(deadline_ms).saturating_mul(1000);
+                        let until_us = deadline.limit(now_us / 1000 + connect_ms).saturating_mul(1000);
                         let (after_us, outcome) = match self.rng.below(12) {
                             0 => (2 * TRANSIT_US, Err(Reason::ConnectRefused)),
-                            1 if until_us >= deadline_ms.saturating_mul(1000) => {
+                            1 if deadline.is_over(until_us / 1000) => {
                                 (until_us.saturating_sub(now_us), Err(Reason::RequestTimeout))
                             }
                             1 => (until_us.saturating_sub(now_us), Err(Reason::ConnectTimeout)),
