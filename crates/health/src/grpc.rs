@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wire::h2::PseudoHeaders;
 
-use crate::h2::{Answer, Request, ask};
+use crate::exchange::{Answer, Over, Request, ask};
 use crate::probe::{Failure, USER_AGENT};
 use crate::transport::Stream;
 
@@ -40,8 +40,7 @@ pub(crate) async fn check(
             (b"content-type", b"application/grpc"),
             (b"user-agent", USER_AGENT.as_bytes()),
         ],
-        body: &body,
-        wants_body: true,
+        over: Over::Grpc(&body),
     };
     verdict(&ask(stream, &request).await?)
 }

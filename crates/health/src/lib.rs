@@ -10,13 +10,12 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod checker;
+mod exchange;
 mod grpc;
-mod h2;
 #[cfg(test)]
 mod h2_tests;
 mod probe;
 mod transport;
 
 pub use checker::{Checker, LastFailure, PROBES_AT_ONCE_MAX, ProbeTarget};
-pub use probe::RESPONSE_BYTES_MAX;
 pub use transport::{Handshake, Handshaking, ProbeTransport, Stream};

@@ -1,4 +1,4 @@
-//! One probe: connect, and for HTTP ask and read the status line; `h2` and `grpc` have what goes over HTTP/2.
+//! One probe: connect, and judge the response to what is asked; `exchange` asks it, and `grpc` has what is asked of gRPC.
 
 use std::fmt;
 use std::io;
@@ -7,17 +7,15 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use model::{ClusterProtocol, HealthCheck, Probe, ProxyProtocol};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use wire::h2::PseudoHeaders;
-use wire::proxy_protocol;
+use wire::{ResponseError, proxy_protocol};
 
+use crate::exchange::{Over, Request, ask};
+use crate::grpc;
 use crate::transport::{ProbeTransport, Stream};
-use crate::{grpc, h2};
-
-/// Bytes read of an answer in search of the end of its status line.
-pub const RESPONSE_BYTES_MAX: usize = 16 * 1024;
 
 /// As servers' logs show probes.
 pub(crate) const USER_AGENT: &str = concat!("steelyard-health/", env!("CARGO_PKG_VERSION"));
@@ -32,10 +30,11 @@ pub(crate) enum Failure {
     Tls(String),
     /// The connection broke, or could not be made, for another reason.
     Io(String),
-    /// The end of the stream came before the end of the status line.
+    /// The connection ended before the end of the response's head.
     Closed,
     NotHttp,
-    StatusLineTooLong,
+    /// A client's request would be answered 502 on such a response.
+    BadHead(ResponseError),
     Status {
         got: u16,
         expect: (u16, u16),
@@ -60,9 +59,9 @@ impl fmt::Display for Failure {
             Self::AnswerTimeout(after) => write!(out, "no answer within {}", Seconds(*after)),
             Self::Tls(error) => write!(out, "TLS: {error}"),
             Self::Io(error) => out.write_str(error),
-            Self::Closed => out.write_str("closed before the end of the status line"),
+            Self::Closed => out.write_str("closed before the end of the response head"),
             Self::NotHttp => out.write_str("the answer is not HTTP/1"),
-            Self::StatusLineTooLong => write!(out, "no status line within {RESPONSE_BYTES_MAX} bytes"),
+            Self::BadHead(error) => error.fmt(out),
             Self::Status { got, expect: (first, last) } if first == last => {
                 write!(out, "status {got}, expected {first}")
             }
@@ -119,10 +118,11 @@ pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &
             Probe::Tcp => Ok(()),
             Probe::Grpc { service, .. } => grpc::check(&mut stream, service, &authority, scheme, check.timeout).await,
             Probe::Http { path, expect, .. } => {
-                let got = match transport.protocol {
-                    ClusterProtocol::H1 => status(&mut stream, path, &authority).await?,
-                    ClusterProtocol::H2 => status_over_h2(&mut stream, path, &authority, scheme).await?,
+                let over = match transport.protocol {
+                    ClusterProtocol::H1 => Over::Http1,
+                    ClusterProtocol::H2 => Over::Http2,
                 };
+                let got = status(&mut stream, path, &authority, scheme, over).await?;
                 let is_expected = (expect.0..=expect.1).contains(&got);
                 if is_expected { Ok(()) } else { Err(Failure::Status { got, expect: *expect }) }
             }
@@ -140,19 +140,13 @@ async fn before<T>(deadline: Pin<&mut Sleep>, work: impl Future<Output = T>) -> 
     }
 }
 
-/// The status of the answer to a `GET` over HTTP/1.1.
-async fn status(stream: &mut (impl Stream + ?Sized), path: &str, authority: &str) -> Result<u16, Failure> {
-    stream.write_all(&request(path, authority)).await.map_err(broken)?;
-    stream.flush().await.map_err(broken)?;
-    read_status(stream).await
-}
-
-/// The same over HTTP/2.
-async fn status_over_h2(
+/// The status of the response to a `GET`.
+async fn status(
     stream: &mut (impl Stream + ?Sized),
     path: &str,
     authority: &str,
     scheme: &str,
+    over: Over<'_>,
 ) -> Result<u16, Failure> {
     let target = PseudoHeaders {
         method: b"GET",
@@ -162,8 +156,7 @@ async fn status_over_h2(
         protocol: None,
     };
     let fields: &[(&[u8], &[u8])] = &[(b"user-agent", USER_AGENT.as_bytes()), (b"accept", b"*/*")];
-    let request = h2::Request { target, fields, body: b"", wants_body: false };
-    h2::ask(stream, &request).await.map(|answer| answer.status)
+    ask(stream, &Request { target, fields, over }).await.map(|answer| answer.status)
 }
 
 pub(crate) fn broken(error: io::Error) -> Failure {
@@ -189,41 +182,9 @@ fn header(stream: &TcpStream, address: SocketAddr, proxy_protocol: Option<ProxyP
     Ok(bytes)
 }
 
-fn request(path: &str, authority: &str) -> Vec<u8> {
-    format!(
-        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    )
-    .into_bytes()
-}
-
-/// The status of the answer. What follows the status line is left unread: closing then resets the connection, which ends a long body early.
-async fn read_status(stream: &mut (impl Stream + ?Sized)) -> Result<u16, Failure> {
-    let mut bytes = Vec::with_capacity(256);
-    let mut limited = stream.take(RESPONSE_BYTES_MAX as u64);
-    loop {
-        let read = limited.read_buf(&mut bytes).await.map_err(broken)?;
-        if let Some(line) = bytes.split(|byte| *byte == b'\n').next().filter(|line| line.len() < bytes.len()) {
-            return parse_status(line).ok_or(Failure::NotHttp);
-        }
-        if read == 0 {
-            return Err(if bytes.len() < RESPONSE_BYTES_MAX { Failure::Closed } else { Failure::StatusLineTooLong });
-        }
-    }
-}
-
-/// `HTTP/1.x SP 3DIGIT`, then a space or the end (RFC 9112 section 4).
-fn parse_status(line: &[u8]) -> Option<u16> {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let rest = line.strip_prefix(b"HTTP/1.0 ").or_else(|| line.strip_prefix(b"HTTP/1.1 "))?;
-    let (digits, rest) = rest.split_first_chunk::<3>()?;
-    if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest, [] | [b' ', ..]) {
-        return None;
-    }
-    str::from_utf8(digits).ok()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -267,45 +228,57 @@ mod tests {
     async fn answers() {
         let ok = (200, 399);
         check(ok, b"HTTP/1.1 200 OK\r\n\r\n", "").await;
-        check(ok, b"HTTP/1.0 204\r\n", "").await;
-        check(ok, b"HTTP/1.1 399 \r\n", "").await;
-        check(ok, b"HTTP/1.1 200 OK\n", "").await;
-        check((503, 503), b"HTTP/1.1 503 x\r\n", "").await;
-        check(ok, b"HTTP/1.1 503 Service Unavailable\r\n", "status 503, expected 200-399").await;
-        check(ok, b"HTTP/1.1 400 \r\n", "status 400, expected 200-399").await;
-        check(ok, b"HTTP/1.1 199 \r\n", "status 199, expected 200-399").await;
-        check((200, 200), b"HTTP/1.1 204 \r\n", "status 204, expected 200").await;
-        check(ok, b"", "closed before the end of the status line").await;
-        check(ok, b"HTTP/1.1 200 OK", "closed before the end of the status line").await;
+        check(ok, b"HTTP/1.0 204\r\n\r\n", "").await;
+        check(ok, b"HTTP/1.1 399 \r\n\r\n", "").await;
+        check(ok, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "").await;
+        check((503, 503), b"HTTP/1.1 503 x\r\n\r\n", "").await;
+        check(ok, b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "status 503, expected 200-399").await;
+        check(ok, b"HTTP/1.1 400 \r\n\r\n", "status 400, expected 200-399").await;
+        check(ok, b"HTTP/1.1 101 \r\n\r\n", "status 101, expected 200-399").await;
+        check((200, 200), b"HTTP/1.1 204 \r\n\r\n", "status 204, expected 200").await;
         for bad in
-            ["SSH-2.0-x\r\n", "HTTP/2 200\r\n", "HTTP/1.1 20\r\n", "HTTP/1.1 2000\r\n", "HTTP/1.1 +20 \r\n", "\n"]
+            ["SSH-2.0-x\r\n", "HTTP/2 200\r\n", "HTTP/1.1 20\r\n\r\n", "HTTP/1.1 2000\r\n", "HTTP/1.1 +20 \r\n", "\n"]
         {
             check(ok, bad.as_bytes(), "the answer is not HTTP/1").await;
         }
-        check(ok, &[b'x'; 2 * RESPONSE_BYTES_MAX], "no status line within 16384 bytes").await;
+    }
+
+    /// A client's request would fail on them, so they are no proof that the endpoint serves.
+    #[tokio::test]
+    async fn response_heads_that_clients_do_not_get() {
+        let ok = (200, 399);
+        for cut in ["", "HTTP/1.1 200 OK", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 103 \r\n\r\nHTTP/1.1 200 OK\r\n"] {
+            check(ok, cut.as_bytes(), "closed before the end of the response head").await;
+        }
+        check(ok, b"HTTP/1.1 200 OK\nA: b\n\n", "malformed header field").await;
+        check(ok, b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "ambiguous message framing").await;
+        let long = [b"HTTP/1.1 200 OK\r\nA: ".as_slice(), &[b'x'; wire::RESPONSE_HEAD_BYTES_MAX]].concat();
+        check(ok, &long, "response head of more than 65536 bytes").await;
+        let endless = b"HTTP/1.1 103 \r\n\r\n".repeat(wire::INTERIMS_MAX + 1);
+        check(ok, &endless, "more than 16 interim responses").await;
     }
 
     #[tokio::test]
     async fn what_is_asked() {
-        let (head, result) = ask(&http((200, 200)), None, b"HTTP/1.1 200 OK\r\n").await;
+        let (head, result) = ask(&http((200, 200)), None, b"HTTP/1.1 200 OK\r\n\r\n").await;
         assert_eq!(result, Ok(()));
         let head = String::from_utf8(head).unwrap();
         let lines: Vec<&str> = head.split("\r\n").collect();
         assert_eq!(lines[0], "GET /healthz?deep=1 HTTP/1.1");
-        assert!(lines[1].starts_with("Host: 127.0.0.1:"), "{head}");
-        assert_eq!(lines[2], concat!("User-Agent: steelyard-health/", env!("CARGO_PKG_VERSION")));
-        assert_eq!(lines[3..], ["Accept: */*", "Connection: close", "", ""]);
+        assert!(lines[1].starts_with("host: 127.0.0.1:"), "{head}");
+        assert_eq!(lines[2], concat!("user-agent: steelyard-health/", env!("CARGO_PKG_VERSION")));
+        assert_eq!(lines[3..], ["accept: */*", "connection: close", "", ""]);
 
         let mut named = http((200, 200));
         named.probe = Probe::Http { path: "/".to_owned(), host: Some("shop.example".to_owned()), expect: (200, 200) };
-        let (head, _) = ask(&named, None, b"HTTP/1.1 200 OK\r\n").await;
-        assert!(head.starts_with(b"GET / HTTP/1.1\r\nHost: shop.example\r\n"));
+        let (head, _) = ask(&named, None, b"HTTP/1.1 200 OK\r\n\r\n").await;
+        assert!(head.starts_with(b"GET / HTTP/1.1\r\nhost: shop.example\r\n"));
     }
 
     #[tokio::test]
     async fn a_proxy_protocol_header_comes_first() {
         for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
-            let (bytes, _) = ask(&http((200, 200)), Some(version), b"HTTP/1.1 200 OK\r\n").await;
+            let (bytes, _) = ask(&http((200, 200)), Some(version), b"HTTP/1.1 200 OK\r\n\r\n").await;
             let Ok(proxy_protocol::Parsed::Complete { header, consumed }) = proxy_protocol::parse(&bytes) else {
                 panic!("{version:?}: {bytes:?}")
             };

@@ -2,6 +2,8 @@
 
 mod pump;
 
+pub(crate) use pump::{poll_discard, poll_write};
+
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -12,6 +14,7 @@ use net::clock;
 use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
+use wire::ResponseHeads;
 use wire::message::Method;
 
 use crate::downstream::listener::{ActiveListener, is_memory_full};
@@ -432,7 +435,7 @@ fn poll_response(
     }
 }
 
-/// Reads the head of a response, be it an interim one, into `response`. `scanned`: 0 for each head.
+/// Reads the head of a response, be it an interim one, into `response`.
 ///
 /// # Errors
 /// Of the upstream side. [`Reason::UpstreamReset`] and [`Reason::UpstreamEof`] while the input is empty mean that no byte of a response came.
@@ -440,7 +443,7 @@ pub(crate) fn poll_response_head(
     cx: &mut Context<'_>,
     upstream: &mut Upstream,
     response: &mut Response,
-    scanned: &mut usize,
+    heads: &mut ResponseHeads,
     method: Method,
 ) -> Poll<Result<(), Error>> {
     let Upstream { stream, input, .. } = upstream;
@@ -451,7 +454,7 @@ pub(crate) fn poll_response_head(
             Poll::Ready(Ok(()))
         }
         stream => {
-            let take = |input: &mut Buffer| receive::response_head(response, input, scanned, method);
+            let take = |input: &mut Buffer| receive::response_head(response, input, heads, method);
             poll_h1_head(cx, stream, input, &mut false, buffer::piece_bytes, take)
         }
     }

@@ -74,9 +74,9 @@ fn poll_turn(
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Moved::Starved => ready!(poll_read(cx, transfer, reader, input, writer))?,
+            Moved::Starved => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
             Moved::Emptied(bytes_max) => match splice_bytes(writer) {
-                0 => ready!(poll_read(cx, transfer, reader, input, writer))?,
+                0 => ready!(poll_read(cx, transfer, reader, input, Some(writer)))?,
                 bytes => ready!(poll_fill_pipe(cx, transfer, reader, input, pipe, bytes_max.min(bytes)))?,
             },
         }
@@ -87,7 +87,7 @@ fn poll_turn(
 ///
 /// # Errors
 /// The receiver's connection failed.
-pub(super) fn poll_write(
+pub(crate) fn poll_write(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
     writer: &mut Stream,
@@ -95,6 +95,38 @@ pub(super) fn poll_write(
     let mut input = Buffer::none();
     while ready!(poll_step(cx, transfer, &mut input, writer, &mut None))? != Moved::Done {}
     Poll::Ready(Ok(()))
+}
+
+/// Reads a message to its end, and writes it nowhere.
+///
+/// # Errors
+/// The message does not get through.
+pub(crate) fn poll_discard(
+    cx: &mut Context<'_>,
+    transfer: &mut Transfer,
+    reader: &mut Stream,
+    input: &mut Buffer,
+) -> Poll<Result<(), TransferError>> {
+    note_stream_end(transfer, reader);
+    loop {
+        match transfer.next(input)? {
+            Next::Write { bytes, .. } => {
+                let count = bytes.len();
+                transfer.handle_written(count, false, clock::now_us);
+            }
+            Next::Forward { count, ends } => transfer.handle_forwarded(count, (count, ends), false, input)?,
+            Next::WriteAndForward { bytes, count } => {
+                let written = bytes.len() + count;
+                transfer.handle_written_and_forwarded(written, count, false, input, clock::now_us)?;
+            }
+            Next::Read => ready!(poll_read(cx, transfer, reader, input, None))?,
+            Next::Done => return Poll::Ready(Ok(())),
+            Next::SendHead { .. } | Next::SendTrailers(_) | Next::Flush | Next::FillPipe(_) | Next::DrainPipe => {
+                return Poll::Ready(Err(TransferError::Write(io::ErrorKind::Unsupported.into())));
+            }
+        }
+        release(transfer, reader);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,13 +243,13 @@ fn poll_fill_pipe(
     Poll::Ready(transfer.handle_pipe_filled(count).map_err(TransferError::Body))
 }
 
-/// Reads into `input`, which is empty.
+/// Reads into `input`, which is empty. `writer`: who gets what is read; `None`: nobody.
 fn poll_read(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
     reader: &mut Stream,
     input: &mut Buffer,
-    writer: &Stream,
+    writer: Option<&Stream>,
 ) -> Poll<Result<(), TransferError>> {
     if let Stream::H2(handle) = reader {
         if ready!(handle.poll_data(cx, input)).map_err(TransferError::Read)? {
@@ -226,7 +258,7 @@ fn poll_read(
         note_stream_end(transfer, reader);
         return Poll::Ready(Ok(()));
     }
-    let bytes = read_bytes(transfer, writer);
+    let bytes = writer.map_or_else(buffer::piece_bytes, |writer| read_bytes(transfer, writer));
     if input.capacity() != bytes {
         *input = Buffer::of_bytes(bytes);
     }

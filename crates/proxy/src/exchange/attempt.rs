@@ -5,6 +5,7 @@ use model::{Algorithm, ListenerLimits};
 use net::buffer::Buffer;
 use net::socket::Progress;
 use telemetry::Reason;
+use wire::ResponseHeads;
 use wire::message::{Body, RequestHead};
 
 use super::faults::{self, InjectedFault};
@@ -20,9 +21,6 @@ use crate::upstream::cluster::{Cluster, Lease};
 use crate::upstream::connect;
 
 pub(crate) use crate::policy::retry::RetryCause;
-
-/// Interim responses passed on for one request. A handful has uses; an endless row of them would hold a request for ever.
-pub(crate) const INTERIMS_MAX: usize = 16;
 
 /// How much longer than two round trips it may take until this worker hears of a reset that crossed its request, in microseconds.
 const CROSSED_US_MAX: u64 = 1_000;
@@ -51,10 +49,8 @@ pub(crate) struct Awaiting {
     pub(crate) upload_failed: bool,
     /// The connection takes no more requests. It may do so where a stream alone has failed.
     pub(crate) is_connection_over: bool,
-    /// Interim responses so far.
-    pub(crate) interims: usize,
-    /// Bytes of the head, over HTTP/1, in which its end is not.
-    pub(crate) scanned: usize,
+    /// The heads of its responses, as far as they have been read.
+    pub(crate) heads: ResponseHeads,
     /// What had been sent and scanned at the last look; `None`: there was none.
     seen: Option<u64>,
     rate_timer: MinRateTimer,
@@ -171,8 +167,7 @@ impl Awaiting {
             was_continued: false,
             upload_failed: false,
             is_connection_over: false,
-            interims: 0,
-            scanned: 0,
+            heads: ResponseHeads::default(),
             seen: None,
             rate_timer: MinRateTimer::new(received),
         }
@@ -180,8 +175,9 @@ impl Awaiting {
 
     /// An interim response is through, and the next head is waited for.
     pub(crate) fn handle_interim(&mut self, received: u64) {
-        self.interims += usize::from(!faults::is_injected(InjectedFault::PassesAllInterims));
-        self.scanned = 0;
+        if faults::is_injected(InjectedFault::PassesAllInterims) {
+            self.heads = ResponseHeads::default();
+        }
         self.seen = None;
         self.rate_timer = MinRateTimer::new(received);
     }
@@ -195,14 +191,14 @@ impl Awaiting {
         upload: &Transfer,
         client_input: &Buffer,
     ) -> Option<u64> {
-        let progress = Some(upload.sent() + self.scanned as u64);
+        let progress = Some(upload.sent() + self.heads.scanned as u64);
         if progress == self.seen {
             return None;
         }
         self.seen = progress;
         let waits_for_client = self.waits_for_client(request, upload, client_input);
         // A head without a body has just been sent, nearly always.
-        let is_just_sent = self.interims == 0 && self.scanned == 0 && request.body == Body::None;
+        let is_just_sent = self.heads.interims == 0 && self.heads.scanned == 0 && request.body == Body::None;
         let sent_us = upload.head_sent_us().filter(|_| is_just_sent);
         let now_ms = sent_us.map_or(env.now_ms(), |sent_us| sent_us / 1000);
         let limits: &ListenerLimits = &env.http.limits;

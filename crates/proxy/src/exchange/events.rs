@@ -90,7 +90,7 @@ impl Exchange {
     pub(crate) fn take_response_head(&mut self, storage: &Storage, input: &mut Buffer) -> Result<bool, Error> {
         let Phase::Upstream(_, Step::Await(awaiting)) = &mut self.phase else { return Ok(false) };
         let mut response = self.response.take().unwrap_or_else(|| storage.response());
-        let taken = receive::response_head(&mut response, input, &mut awaiting.scanned, self.request.head.method);
+        let taken = receive::response_head(&mut response, input, &mut awaiting.heads, self.request.head.method);
         if let Ok(true) = taken {
             self.response = Some(response);
         } else {
@@ -110,19 +110,19 @@ impl Exchange {
         let Some(response) = &mut self.response else { return };
         let Step::Await(mut awaiting) = std::mem::replace(step, Step::Between) else { return };
         let status = response.head.status;
-        let is_interim = matches!(status, 100..=199) && status != 101;
-        let is_unasked = status == 101 && !self.request.agrees_to(response);
-        if is_unasked || (is_interim && awaiting.interims == attempt::INTERIMS_MAX) {
-            // Nobody asked for the 101: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
-            awaiting.was_heard |= is_interim;
-            return self.handle_failed_attempt(
-                env,
-                awaiting,
-                Error::upstream(Reason::UpstreamBadHead),
-                Ending::Unknown,
-            );
-        }
-        if is_interim {
+        let kind = match awaiting.heads.handle_head(status) {
+            // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
+            Ok(HeadKind::SwitchingProtocols) if !self.request.agrees_to(response) => Err(Reason::UpstreamBadHead),
+            kind => kind.map_err(receive::response_reason),
+        };
+        let kind = match kind {
+            Ok(kind) => kind,
+            Err(reason) => {
+                awaiting.was_heard |= status != 101;
+                return self.handle_failed_attempt(env, awaiting, Error::upstream(reason), Ending::Unknown);
+            }
+        };
+        if kind == HeadKind::Interim {
             awaiting.was_heard = true;
             awaiting.was_continued |= status == 100;
             if self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10) {

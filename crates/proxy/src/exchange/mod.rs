@@ -40,6 +40,7 @@ use net::buffer::Buffer;
 use net::socket::Progress;
 use smallvec::SmallVec;
 use telemetry::Reason;
+use wire::HeadKind;
 use wire::h2::ErrorCode;
 use wire::message::{Body, RequestHead, Version};
 
@@ -461,7 +462,7 @@ impl From<BodyError> for TransferError {
 }
 
 impl TransferError {
-    fn of_request(self) -> Error {
+    pub(crate) fn of_request(self) -> Error {
         match self {
             Self::Read(error) => Error::client_io(error),
             Self::Body(BodyError::Truncated) => Error::downstream(Reason::ClientEof),
@@ -471,7 +472,7 @@ impl TransferError {
         }
     }
 
-    fn of_response(self) -> Error {
+    pub(crate) fn of_response(self) -> Error {
         match self {
             Self::Read(error) => Error::endpoint_io(error),
             Self::Body(BodyError::Truncated) => Error::upstream(Reason::UpstreamEof),

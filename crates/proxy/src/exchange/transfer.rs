@@ -247,6 +247,13 @@ impl Transfer {
         self.out.extend_from_slice(body);
     }
 
+    /// The whole body of a message that is sent from here: framed as it was begun.
+    pub(crate) fn put_whole(&mut self, body: &[u8]) {
+        put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, body);
+        // Only a call that is translated can fail here, and this is none.
+        _ = self.finish(&[], &[]);
+    }
+
     /// The message that was begun is sent once at most: nothing is kept for another time.
     pub(crate) fn send_once(&mut self) {
         self.is_forgotten = true;

@@ -68,7 +68,7 @@ pub(crate) fn client_limits(limits: &model::ClusterLimits) -> Limits {
         stream_window_bytes: STREAM_WINDOW_BYTES,
         // One client that does not read stalls its own stream, never those of others that share the connection.
         connection_window_bytes: STREAM_WINDOW_BYTES.saturating_mul(streams_max),
-        header_list_bytes_max: crate::http::receive::RESPONSE_HEAD_BYTES_MAX as u32,
+        header_list_bytes_max: wire::RESPONSE_HEAD_BYTES_MAX as u32,
         fields_max: wire::h1::FIELDS_MAX as u32,
         ..Limits::default()
     }

@@ -5,12 +5,10 @@ use net::buffer::{Buffer, SMALL_BYTES};
 use telemetry::Reason;
 use wire::h1::{self, HeadError, Parsed};
 use wire::message::{Body, Method, RequestHead, Span, Version};
+use wire::{ResponseError, ResponseHeads};
 
 use crate::error::Error;
 use crate::exchange::{Request, Response};
-
-/// A response head larger than this is refused, whatever the listener allows its clients.
-pub(crate) const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Takes a request head of HTTP/1 from `input` into `request` once it is whole, and makes room for more until then. `scanned`: bytes in which its end
 /// is not. `is_first`: the connection's first.
@@ -117,36 +115,34 @@ fn request_reason(error: HeadError) -> Reason {
     }
 }
 
-/// Takes a response head from `input` into `response` once it is whole. `scanned`: bytes in which its end is not.
+/// Takes a response head from `input` into `response` once it is whole.
 ///
 /// # Errors
 /// Of the upstream side: the head is malformed, or too large.
 pub(crate) fn response_head(
     response: &mut Response,
     input: &mut Buffer,
-    scanned: &mut usize,
+    heads: &mut ResponseHeads,
     method: Method,
 ) -> Result<bool, Error> {
     let Response { head, bytes, .. } = response;
-    if input.len() > *scanned && (*scanned == 0 || h1::has_head_end(input.filled(), *scanned)) {
-        match h1::parse_response(input.filled(), h1::FIELDS_MAX, method, head) {
-            Ok(Parsed::Complete(length)) => {
-                take(bytes, input, length);
-                return Ok(true);
-            }
-            Ok(Parsed::Partial) => {}
-            Err(HeadError::Framing) => return Err(Error::upstream(Reason::UpstreamBadFraming)),
-            Err(HeadError::TooManyFields) => {
-                return Err(Error::upstream(Reason::UpstreamHeadTooLarge));
-            }
-            Err(_) => return Err(Error::upstream(Reason::UpstreamBadHead)),
+    match heads.handle_bytes(input.filled(), method, head) {
+        Ok(Parsed::Complete(length)) => {
+            take(bytes, input, length);
+            Ok(true)
         }
+        Ok(Parsed::Partial) => Ok(false),
+        Err(error) => Err(Error::upstream(response_reason(error))),
     }
-    *scanned = input.len();
-    if input.len() >= RESPONSE_HEAD_BYTES_MAX {
-        return Err(Error::upstream(Reason::UpstreamHeadTooLarge));
+}
+
+/// Why a response was refused.
+pub(crate) fn response_reason(error: ResponseError) -> Reason {
+    match error {
+        ResponseError::Head(HeadError::Framing) => Reason::UpstreamBadFraming,
+        ResponseError::Head(HeadError::TooManyFields) | ResponseError::TooLarge => Reason::UpstreamHeadTooLarge,
+        ResponseError::Head(_) | ResponseError::TooManyInterims => Reason::UpstreamBadHead,
     }
-    Ok(false)
 }
 
 #[cfg(test)]

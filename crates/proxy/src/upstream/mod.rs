@@ -8,6 +8,7 @@
 //! | idle HTTP/1 connections | `pool` |
 //! | which HTTP/2 connection takes a request | `mux` |
 //! | an HTTP/2 connection, from connect to its end | `h2_session` |
+//! | a request of our own, as the copies for mirrors are | `subrequest` |
 //!
 //! What an HTTP/2 connection has in common with one from a client is in [`crate::h2`].
 
@@ -17,3 +18,4 @@ mod h2_session;
 pub(crate) mod hash;
 pub(crate) mod mux;
 pub(crate) mod pool;
+pub(crate) mod subrequest;

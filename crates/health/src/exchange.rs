@@ -1,0 +1,292 @@
+//! One request and its response on a connection that is used once: over HTTP/1.1, or over HTTP/2 by prior knowledge.
+//!
+//! [`ProbeExchange`] does no I/O. It writes with the encoders of `wire` and reads heads with [`ResponseHeads`], as the proxy does for requests of
+//! clients.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use wire::h1::{self, HeadError, Parsed};
+use wire::h2::{Connection, Event, Handled, Limits, PseudoHeaders, ResetBy, Role};
+use wire::message::{Field, Method, ResponseHead};
+use wire::{HeadKind, ResponseError, ResponseHeads};
+
+use crate::probe::{Failure, broken};
+use crate::transport::Stream;
+
+/// Bytes of a response's body; a health check has some ten.
+pub(crate) const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 4 * 1024;
+
+/// What is asked.
+pub(crate) struct Request<'r> {
+    pub(crate) target: PseudoHeaders<'r>,
+    /// Names in lower case.
+    pub(crate) fields: &'r [(&'r [u8], &'r [u8])],
+    pub(crate) over: Over<'r>,
+}
+
+/// How it is asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Over<'r> {
+    /// Without a body, over HTTP/1.1. The response is read up to the end of its head: closing then resets the connection, which ends a long body
+    /// early.
+    Http1,
+    /// The same over HTTP/2.
+    Http2,
+    /// With this body over HTTP/2, whose windows take 16 KiB at once. The response is read to its end.
+    Grpc(&'r [u8]),
+}
+
+/// A final response.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The fields of the head and, behind them, those of the trailers: name and value.
+    pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The last field of a name: trailers decide.
+    pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        self.fields.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
+    }
+
+    fn keep(&mut self, fields: &[Field], bytes: &[u8]) {
+        let kept = fields.iter().map(|field| (field.name.get(bytes).to_vec(), field.value.get(bytes).to_vec()));
+        self.fields.extend(kept);
+    }
+}
+
+/// Sends a request, and gives its response.
+pub(crate) async fn ask(stream: &mut (impl Stream + ?Sized), request: &Request<'_>) -> Result<Answer, Failure> {
+    let mut exchange = ProbeExchange::new(request)?;
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        flush(stream, &mut exchange).await?;
+        let read = stream.read(&mut buffer).await.map_err(broken)?;
+        if read == 0 {
+            return Err(exchange.closed());
+        }
+        if exchange.handle_bytes(buffer.get(..read).unwrap_or_default())? {
+            // The response is there: that the endpoint does not hear our goodbye is no failure.
+            _ = flush(stream, &mut exchange).await;
+            return Ok(exchange.answer);
+        }
+    }
+}
+
+async fn flush(stream: &mut (impl Stream + ?Sized), exchange: &mut ProbeExchange) -> Result<(), Failure> {
+    let count = exchange.output().len();
+    if count == 0 {
+        return Ok(());
+    }
+    stream.write_all(exchange.output()).await.map_err(broken)?;
+    exchange.consume_output(count);
+    stream.flush().await.map_err(broken)
+}
+
+struct ProbeExchange {
+    protocol: Protocol,
+    heads: ResponseHeads,
+    answer: Answer,
+    wants_body: bool,
+}
+
+enum Protocol {
+    Http1 {
+        output: Vec<u8>,
+        /// What has come since the last head.
+        input: Vec<u8>,
+    },
+    Http2(Box<Connection>),
+}
+
+impl ProbeExchange {
+    fn new(request: &Request<'_>) -> Result<Self, Failure> {
+        let (protocol, wants_body) = match request.over {
+            Over::Http1 => (Protocol::Http1 { output: h1_head(request), input: Vec::new() }, false),
+            Over::Http2 => (h2_request(request, &[])?, false),
+            Over::Grpc(body) => (h2_request(request, body)?, true),
+        };
+        Ok(Self { protocol, heads: ResponseHeads::default(), answer: Answer::default(), wants_body })
+    }
+
+    fn output(&self) -> &[u8] {
+        match &self.protocol {
+            Protocol::Http1 { output, .. } => output,
+            Protocol::Http2(connection) => connection.output(),
+        }
+    }
+
+    fn consume_output(&mut self, count: usize) {
+        match &mut self.protocol {
+            Protocol::Http1 { output, .. } => drop(output.drain(..count)),
+            Protocol::Http2(connection) => connection.consume_output(count),
+        }
+    }
+
+    /// The endpoint has closed the connection.
+    fn closed(&self) -> Failure {
+        match &self.protocol {
+            Protocol::Http1 { .. } => Failure::Closed,
+            Protocol::Http2(_) => Failure::Http2("closed before the end of the answer".to_owned()),
+        }
+    }
+
+    /// Whether the response is there, as far as it is wanted.
+    fn handle_bytes(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        match &mut self.protocol {
+            Protocol::Http1 { input, .. } => {
+                input.extend_from_slice(bytes);
+                self.handle_heads()
+            }
+            Protocol::Http2(_) => self.handle_frames(bytes),
+        }
+    }
+
+    /// Reads past interim responses to the head of the final one.
+    fn handle_heads(&mut self) -> Result<bool, Failure> {
+        let Protocol::Http1 { input, .. } = &mut self.protocol else { return Ok(false) };
+        let mut head = ResponseHead::default();
+        while let Parsed::Complete(length) =
+            self.heads.handle_bytes(input, Method::Get, &mut head).map_err(Failure::of_response)?
+        {
+            self.answer.status = head.status;
+            if self.heads.handle_head(head.status).map_err(Failure::of_response)? != HeadKind::Interim {
+                return Ok(true);
+            }
+            input.drain(..length);
+        }
+        Ok(false)
+    }
+
+    fn handle_frames(&mut self, mut input: &[u8]) -> Result<bool, Failure> {
+        let Self { protocol: Protocol::Http2(connection), heads, answer, wants_body } = self else { return Ok(false) };
+        loop {
+            // A connection that lives for one probe needs no clock: nothing that it spends comes back with time.
+            let handled = connection.handle_bytes(0, input);
+            let Handled { consumed, event } =
+                handled.map_err(|error| Failure::Http2(error.reason.name().to_owned()))?;
+            input = input.get(consumed..).unwrap_or_default();
+            let is_whole = match event {
+                None => return Ok(false),
+                Some(Event::Response { end, .. }) => {
+                    let (mut head, mut bytes) = (ResponseHead::default(), Vec::new());
+                    connection.take_response(&mut head, &mut bytes);
+                    match heads.handle_head(head.status).map_err(Failure::of_response)? {
+                        HeadKind::Interim => false,
+                        // `wire::h2` takes no 101 for a response (RFC 9113 section 8.6).
+                        HeadKind::SwitchingProtocols | HeadKind::Final => {
+                            answer.status = head.status;
+                            answer.keep(&head.fields, &bytes);
+                            end || !*wants_body
+                        }
+                    }
+                }
+                Some(Event::Trailers { .. }) => {
+                    let (mut fields, mut bytes) = (Vec::new(), Vec::new());
+                    connection.take_trailers(&mut fields, &mut bytes);
+                    answer.keep(&fields, &bytes);
+                    true
+                }
+                Some(event) => answer.handle(event)?,
+            };
+            if is_whole {
+                connection.drain();
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// What comes behind the head, but for trailers. Whether it is the last.
+    fn handle(&mut self, event: Event<'_>) -> Result<bool, Failure> {
+        match event {
+            Event::Data { bytes, end, .. } => {
+                if self.body.len() + bytes.len() > BODY_BYTES_MAX {
+                    return Err(Failure::Http2(format!("the answer is longer than {BODY_BYTES_MAX} bytes")));
+                }
+                self.body.extend_from_slice(bytes);
+                Ok(end)
+            }
+            Event::Reset { by: ResetBy::GoAway, .. } => Err(Failure::Http2("the endpoint is going away".to_owned())),
+            Event::Reset { by: ResetBy::Us(reason), .. } => Err(Failure::Http2(reason.name().to_owned())),
+            Event::Reset { code, by: ResetBy::Peer, .. } => {
+                Err(Failure::Http2(format!("the request was reset with code {}", code.0)))
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// A head that asks for the connection to be closed behind the response.
+fn h1_head(request: &Request<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    h1::request_line(&mut out, request.target.method, request.target.path);
+    h1::field(&mut out, b"host", request.target.authority);
+    for (name, value) in request.fields {
+        h1::field(&mut out, name, value);
+    }
+    h1::field(&mut out, b"connection", b"close");
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn h2_request(request: &Request<'_>, body: &[u8]) -> Result<Protocol, Failure> {
+    let limits = Limits { extended_connect: false, ..Limits::default() };
+    let mut connection = Box::new(Connection::new(Role::Client, limits));
+    // A connection that nobody has answered on has room for one stream, and its windows for the body.
+    let not_sent = |_| Failure::Http2("no room for a request".to_owned());
+    let end = body.is_empty();
+    let sent = connection.send_request(&request.target, end, |head| {
+        for (name, value) in request.fields {
+            head.field(name, value);
+        }
+    });
+    let stream = sent.map_err(not_sent)?;
+    if !end {
+        connection.send_data(stream, body, true).map_err(not_sent)?;
+    }
+    Ok(Protocol::Http2(connection))
+}
+
+impl Failure {
+    fn of_response(error: ResponseError) -> Self {
+        match error {
+            ResponseError::Head(HeadError::StartLine | HeadError::Version) => Self::NotHttp,
+            error => Self::BadHead(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(over: Over<'_>) -> ProbeExchange {
+        let target =
+            PseudoHeaders { method: b"GET", scheme: b"http", authority: b"a.test", path: b"/healthz", protocol: None };
+        ProbeExchange::new(&Request { target, fields: &[(b"accept", b"*/*")], over }).unwrap()
+    }
+
+    #[test]
+    fn the_head_over_http1() {
+        let exchange = get(Over::Http1);
+        let expect = "GET /healthz HTTP/1.1\r\nhost: a.test\r\naccept: */*\r\nconnection: close\r\n\r\n";
+        assert_eq!(str::from_utf8(exchange.output()).unwrap(), expect);
+    }
+
+    #[test]
+    fn interim_responses_are_read_past() {
+        let text = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 \r\n\r\n";
+        for at in 0..text.len() {
+            let mut exchange = get(Over::Http1);
+            let (first, second) = text.split_at(at);
+            assert_eq!(exchange.handle_bytes(first), Ok(false));
+            assert_eq!((exchange.handle_bytes(second), exchange.answer.status), (Ok(true), 204), "split at {at}");
+        }
+    }
+}
