@@ -237,6 +237,24 @@ fn what_fails_is_seen_to_fail() {
 }
 
 #[test]
+fn a_response_ends_an_upload_that_the_endpoint_does_not_read() {
+    /// More than the buffers of two connections hold.
+    const UPLOAD: usize = 32 << 20;
+    let upload = vec![b'x'; UPLOAD];
+    each(async |speaks, between| {
+        for path in ["/answered", "/answered-last"] {
+            let mut client = Client::connect(speaks, between.address).await;
+            // The client stops sending only when it is told to, by NO_ERROR (RFC 9113 section 8.1) or the end of its connection.
+            let reply = client.ask(&Ask::post(path, &upload)).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert_eq!((reply.status, reply.body.as_slice()), (200, &b"kept"[..]), "{path}");
+            if speaks == Speaks::H2 {
+                assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
+            }
+        }
+    });
+}
+
+#[test]
 fn a_client_that_gives_up_stops_its_origin() {
     for endpoint in [Speaks::H1, Speaks::H2] {
         let between = Between::start(endpoint);

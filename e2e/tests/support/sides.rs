@@ -156,6 +156,11 @@ async fn serve_h2(stream: TcpStream, builder: Builder, seen: Arc<Seen>) {
     }
 }
 
+async fn respond_and_wait(mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
+    to.send_data("kept".into(), true)?;
+    std::future::pending().await
+}
+
 async fn answer_h2(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -203,6 +208,10 @@ async fn answer_h2(
         "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(accepting(), false)?).await,
         // Answers without having heard the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
+        // Responds completely, and reads nothing of the body.
+        "/answered" => respond_and_wait(respond.send_response(head(200), false)?).await,
+        // The same, and says so: dropping the body resets the stream with NO_ERROR.
+        "/answered-last" => respond.send_response(head(200), false)?.send_data("kept".into(), true),
         "/refuse" => {
             // Once: the next request is served.
             match seen.cut.fetch_add(1, Relaxed) {
@@ -418,6 +427,14 @@ async fn answer_h1(stream: &mut H1, method: &str, path: &str, head: &H1Head, see
         "/early" => {
             stream.write_all(&whole("413 Content Too Large", b"")).await?;
             return Ok(false);
+        }
+        "/answered" => {
+            stream.write_all(&whole("200 OK", b"kept")).await?;
+            std::future::pending().await
+        }
+        "/answered-last" => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\nkept").await?;
+            std::future::pending().await
         }
         "/reset" => return Ok(false),
         "/break" => {

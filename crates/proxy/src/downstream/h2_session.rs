@@ -14,9 +14,9 @@ use wire::h2::{self, Role, StreamKey};
 
 use super::exchange_set::{ExchangeSet, NextJob};
 use crate::downstream::listener::ActiveListener;
-use crate::downstream::session::{self, DRAIN_IDLE_MS, LINGER_MS};
+use crate::downstream::session::{self, DRAIN_IDLE_MS, LINGER_MS, LINGER_MS_MAX};
 use crate::driver::{self, Downstream};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Next};
 use crate::h2::Handle;
 use crate::h2::connection::{ConnectionHandler, Cut, SharedConnection};
 use crate::h2::liveness::{LastReceived, Liveness, PingAction};
@@ -81,10 +81,33 @@ async fn run_task_slot(
         let (key, exchange) = next_job.next().await;
         downstream.stream = Stream::H2(Handle::of_request(connection.clone(), key));
         downstream.requests = 0;
-        driver::serve(worker, active, &mut downstream, exchange).await;
+        let next = driver::serve(worker, active, &mut downstream, exchange).await;
+        if next == Next::Linger {
+            Box::pin(linger(&mut downstream)).await;
+        }
         downstream.stream = Stream::H2(Handle::unopened(connection.clone()));
         downstream.input = Buffer::none();
         downstream.timer.clear();
+    }
+}
+
+/// Reads and discards what the client still sends after its response, for a while, as over HTTP/1. Then the caller drops the stream, which resets it
+/// with NO_ERROR: the client is to send no more (RFC 9113 section 8.1). Some clients take a reset that comes at once for a failure. (curl 7.88 stops
+/// sending when a response ends before its request, and waits until its own timeout, with and without this.)
+async fn linger(downstream: &mut Downstream) {
+    let Downstream { stream, input, timer, .. } = downstream;
+    let Some(handle) = stream.h2().filter(|handle| !handle.is_too_large()) else { return };
+    let ends_ms = clock::now_ms() + LINGER_MS_MAX;
+    loop {
+        // The first time, it is what the endpoint did not take.
+        handle.release(input.len());
+        let now_ms = clock::now_ms();
+        timer.set(ends_ms.min(now_ms + LINGER_MS));
+        match timer.guard(poll_fn(|cx| handle.poll_data(cx, input))).await {
+            Ok(Ok(true)) if now_ms < ends_ms => {}
+            // Its end, or too long.
+            _ => return,
+        }
     }
 }
 

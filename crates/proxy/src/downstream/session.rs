@@ -29,7 +29,7 @@ pub(crate) const DRAIN_IDLE_MS: u64 = 2_000;
 /// and in all. Its time is limited and not its bytes: how much is on its way depends on the buffers of both kernels (of 200 chunked uploads
 /// that were answered 413 through the loopback, 11 lost the answer when 1 MiB was the limit), and all that it costs is one small buffer.
 pub(crate) const LINGER_MS: u64 = 2_000;
-const LINGER_MS_MAX: u64 = 15_000;
+pub(crate) const LINGER_MS_MAX: u64 = 15_000;
 
 /// Serves a connection to its end. `input` holds what came behind a PROXY protocol header.
 ///

@@ -5,6 +5,7 @@ mod pump;
 pub(crate) use pump::{poll_discard, poll_write};
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +15,7 @@ use net::clock;
 use net::splice::Pipe;
 use net::timer::Timer;
 use telemetry::Reason;
+use tokio::io::ReadBuf;
 use wire::ResponseHeads;
 use wire::message::Method;
 
@@ -22,6 +24,7 @@ use crate::downstream::watch::{ClientWatch, Watched};
 use crate::error::Error;
 use crate::exchange::{
     Action, Connected, ConnectionInfo, ConnectionState, Env, Exchange, Lost, Next, Response, Reuse, Storage,
+    TransferError,
 };
 use crate::grpc;
 use crate::http::receive;
@@ -355,6 +358,11 @@ fn poll_relay(
         exchange.handle_download_failure(&context.now(), failure);
         return Poll::Ready(());
     }
+    if exchange.is_only_sending()
+        && let Poll::Ready(error) = poll_left(cx, &upstream.stream)
+    {
+        exchange.handle_upload_failure(&context.now(), TransferError::Write(error));
+    }
     exchange.handle_moved(&context.now(), input, &upstream.input, is_overdue);
     if exchange.action() != Action::Relay {
         return Poll::Ready(());
@@ -366,6 +374,21 @@ fn poll_relay(
     ready!(poll_deadline(cx, timer, exchange, armed));
     exchange.handle_timeout(&context.now(), input, &upstream.input);
     Poll::Ready(())
+}
+
+/// Ready when an endpoint that has responded takes no more of the request: it has reset the stream, or ended the connection. Within TLS, a failed write
+/// tells that.
+fn poll_left(cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Error> {
+    match stream {
+        Stream::H2(handle) => handle.poll_cut(cx),
+        Stream::Plain(tcp) => match ready!(tcp.poll_peek(cx, &mut ReadBuf::new(&mut [0]))) {
+            Ok(0) => Poll::Ready(io::ErrorKind::BrokenPipe.into()),
+            // Bytes behind the response hide the end. A write fails, or the deadline comes.
+            Ok(_) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        },
+        Stream::Tls(_) => Poll::Pending,
+    }
 }
 
 async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {

@@ -214,10 +214,15 @@ impl Exchange {
                 if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) {
                     return self.fail(env, Error::internal(Reason::Draining));
                 }
-                match relay.handle_moved(env, routed, upload, download, upstream_input, is_overdue) {
+                let (request, answer) = ((upload, client_input), (download, upstream_input));
+                match relay.handle_moved(env, routed, request, answer, is_overdue) {
                     Ok(Some(_)) if faults::is_injected(InjectedFault::WaitsForEver) => {}
                     Ok(Some(deadline_ms)) => self.deadline_ms = Some(deadline_ms),
                     Ok(None) => {}
+                    Err(_) if download.is_done() => {
+                        relay.upload_failed = true;
+                        self.relayed(env, upstream_input);
+                    }
                     Err(error) => self.handle_relay_failure(env, error),
                 }
             }

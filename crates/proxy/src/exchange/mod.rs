@@ -390,6 +390,13 @@ impl Exchange {
         if download.is_done() { None } else { Some(download) }
     }
 
+    /// The response is complete, and the endpoint is still sent the rest of the request.
+    pub(crate) fn is_only_sending(&self) -> bool {
+        let Phase::Upstream(_, Step::Relay(relay)) = &self.phase else { return false };
+        let has_responded = self.response.as_ref().is_some_and(|response| response.download.is_done());
+        has_responded && !relay.upload_failed && !self.upload.is_done()
+    }
+
     /// Both connections are in the clear: the kernel may move bodies between them.
     pub(crate) fn set_splice(&mut self, may_splice: bool) {
         self.upload.set_splice(may_splice);

@@ -1,6 +1,7 @@
 //! The response, relayed from its head to its last byte, beside what is left of the request.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use net::buffer::Buffer;
 use telemetry::Reason;
@@ -18,6 +19,22 @@ use crate::http::headers;
 use crate::policy::headers::ResponseEdits;
 use crate::upstream::cluster::{Cluster, Endpoint, Lease};
 
+/// How long an endpoint whose response is complete may take nothing of the rest of the request, in milliseconds. Then it is not reading: nginx and
+/// Envoy drop the rest with the last byte of the response, HAProxy after its timeouts. Some endpoints read on after their response, so those that do are
+/// given time, and a lost packet or two.
+const UNTAKEN_MS_MAX: u64 = 2_000;
+
+/// What a relay waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitsFor {
+    /// The client, which has to take the response or to send more of its request.
+    Client,
+    /// The endpoint's response.
+    Response,
+    /// The endpoint, which has responded and has to take more of the request.
+    UploadTaken,
+}
+
 /// A response that is relayed.
 pub(crate) struct Relay {
     pub(crate) lease: Lease,
@@ -29,8 +46,8 @@ pub(crate) struct Relay {
     pub(crate) upload_failed: bool,
     /// When the response is complete, the rest of the request is not waited for.
     ends_with_response: bool,
-    /// Bytes moved until the last look, and whether the endpoint was waited for; `None`: there was none.
-    seen: Option<(u64, bool)>,
+    /// Bytes moved until the last look, and what was waited for; `None`: there was none.
+    seen: Option<(u64, WaitsFor)>,
     rate_timer: MinRateTimer,
 }
 
@@ -54,16 +71,18 @@ impl Relay {
         terms: &Terms<'_>,
     ) -> Self {
         let Awaiting { attempt, upload_failed, .. } = awaiting;
-        // An endpoint that refuses a body that is still coming ends the connection: nobody will take the rest.
-        let is_early_refusal = response.head.status >= 300 && (upload_failed || !upload.is_done());
-        let may_stay = begin_response(request, response, terms, terms.may_stay && !is_early_refusal);
+        // An endpoint that refuses a body that is still coming, or ends its connection after the response (RFC 9112 section 9.6), takes nothing of the
+        // rest.
+        let is_last = response.head.status >= 300 || (!terms.is_from_h2 && !response.head.keep_alive);
+        let is_early_end = is_last && (upload_failed || !upload.is_done());
+        let may_stay = begin_response(request, response, terms, terms.may_stay && !is_early_end);
         Self {
             lease: attempt.lease,
             answered_us,
             may_stay,
             upload_failed,
             // A call is over with its status, whatever its client still has to say.
-            ends_with_response: is_early_refusal || terms.call.is_some(),
+            ends_with_response: is_early_end || terms.call.is_some(),
             seen: None,
             rate_timer: MinRateTimer::new(upload.received()),
         }
@@ -83,26 +102,34 @@ impl Relay {
         &mut self,
         env: &Env<'_>,
         routed: &Routed,
-        upload: &Transfer,
-        download: &Transfer,
-        upstream_input: &Buffer,
+        (upload, client_input): (&Transfer, &Buffer),
+        (download, upstream_input): (&Transfer, &Buffer),
         is_overdue: bool,
     ) -> Result<Option<u64>, Error> {
-        // Whom it waits for may change without progress: bytes have come, and the client does not take them.
-        let waits_for_endpoint = !download.is_done() && download.waits_for_sender(upstream_input);
-        let progress = Some((upload.received() + download.received() + download.sent(), waits_for_endpoint));
+        // What it waits for may change without progress: bytes have come, and the client does not take them.
+        let waits_for = match download.is_done() {
+            false if download.waits_for_sender(upstream_input) => WaitsFor::Response,
+            true if !upload.waits_for_sender(client_input) => WaitsFor::UploadTaken,
+            _ => WaitsFor::Client,
+        };
+        // After the response, each byte of the request that the endpoint takes is progress.
+        let taken = if waits_for == WaitsFor::UploadTaken { upload.sent() } else { 0 };
+        let progress = Some((upload.received() + download.received() + download.sent() + taken, waits_for));
         if progress == self.seen {
             return Ok(None);
         }
         let now_ms = env.now_ms();
         if self.seen.is_some() && !self.rate_timer.may_move(is_overdue) {
-            return Err(self.overdue(routed.deadline, waits_for_endpoint, now_ms));
+            return Err(self.overdue(routed.deadline, waits_for == WaitsFor::Response, now_ms));
         }
         self.seen = progress;
         let (limits, moved) = (&env.http.limits, upload.received() + download.sent());
-        let response_timeout = routed.cluster.plan.policy.response_timeout;
-        let wait_ms =
-            self.rate_timer.wait_ms(limits, limits.min_rate, response_timeout, now_ms, moved, !waits_for_endpoint);
+        let endpoint_time = match waits_for {
+            WaitsFor::UploadTaken => limits.stall_timeout.min(Duration::from_millis(UNTAKEN_MS_MAX)),
+            WaitsFor::Client | WaitsFor::Response => routed.cluster.plan.policy.response_timeout,
+        };
+        let waits_for_client = waits_for == WaitsFor::Client;
+        let wait_ms = self.rate_timer.wait_ms(limits, limits.min_rate, endpoint_time, now_ms, moved, waits_for_client);
         let is_forgotten = faults::is_injected(InjectedFault::RelaysForEver);
         let deadline = if is_forgotten { Deadline::Never } else { routed.deadline };
         Ok(Some(deadline.limit(now_ms.saturating_add(wait_ms))))

@@ -296,7 +296,7 @@ impl Exchange {
             (true, true) => Next::KeepAlive,
             // A client that meant to stay may be sending its next request.
             (false, true) if !self.request.head.keep_alive => Next::Close,
-            _ => Next::Linger,
+            _ => self.linger(),
         };
         drop(relay);
         self.done(next);
@@ -330,7 +330,7 @@ impl Exchange {
         if let (Some(call), true) = (&call, sent > 0 && error.side != Side::Downstream) {
             let is_cut_short = self.response.as_mut().is_some_and(|response| response.download.cut_short(call));
             if is_cut_short {
-                return self.start_response(env, Next::Linger, code);
+                return self.start_response(env, self.linger(), code);
             }
             return self.done(Next::Reset(code));
         }
@@ -349,7 +349,7 @@ impl Exchange {
             let response = self.response.get_or_insert_with(|| env.storage.response());
             respond::write_call(response.download.start_own(is_h2), &call, self.request.head.version, keep_alive);
             response.download.send_once();
-            return self.start_response(env, if keep_alive { Next::KeepAlive } else { Next::Linger }, code);
+            return self.start_response(env, if keep_alive { Next::KeepAlive } else { self.linger() }, code);
         }
         let retry_after = error.retry_after_s.map(|seconds| seconds.to_string());
         let field = retry_after.as_ref().map(|seconds| ("retry-after", seconds.as_bytes()));
@@ -380,6 +380,11 @@ impl Exchange {
     pub(super) fn done(&mut self, next: Next) {
         self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.phase = Phase::Done(next);
+    }
+
+    /// The response is complete, and the client may still be sending. A client of gRPC takes the status of its call for the end, and needs no time.
+    fn linger(&self) -> Next {
+        if self.is_h2() && self.call.is_some() { Next::Close } else { Next::Linger }
     }
 
     /// It came over HTTP/2.

@@ -10,7 +10,7 @@ use super::pump::{Read, Side, read_client, read_link, reset};
 use super::{Event, TRANSIT_US, World};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed};
+use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Reuse, Routed, TransferError};
 use crate::h2::Cut;
 use crate::upstream::connect::OnBehalfOf;
 
@@ -343,6 +343,9 @@ impl World {
         {
             exchange.handle_download_failure(env, error);
             return true;
+        }
+        if exchange.is_only_sending() && self.links[link].has_left() {
+            exchange.handle_upload_failure(env, TransferError::Write(reset()));
         }
         let deadline_ms = exchange.deadline_ms();
         exchange.handle_moved(env, client_input, &upstream.input, is_due);

@@ -526,6 +526,11 @@ impl Link {
         Lost { error, has_input, connection }
     }
 
+    /// The endpoint has ended or reset it, as far as the proxy can know.
+    pub(super) fn has_left(&self) -> bool {
+        self.arrived.iter().any(|sent| matches!(sent, Sent::Fin | Sent::Rst | Sent::Cut(..)))
+    }
+
     /// Idle, and nothing has come.
     pub(super) fn is_silent(&self) -> bool {
         self.arrived.is_empty()
