@@ -1,4 +1,4 @@
-//! Read buffers, pooled by thread: a connection that waits holds none.
+//! Read buffers, pooled per thread. A waiting connection holds none.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,23 +10,23 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::free_list::FreeList;
 use crate::memory::{self, Pressure};
 
-/// Size of a tiny buffer, for a message that is kept until its receiver comes. Streams wait by the hundred: in buffers of 16 KiB, each of which
-/// begins a page, what they hold would lie in a few sets of the caches.
+/// Size of a tiny buffer, for a message that is kept until its receiver comes. Hundreds of streams may wait. If each had a buffer of 16
+/// KiB, which starts on a page boundary, their bytes would all fall into a few sets of the caches.
 const TINY_BYTES: usize = 1024;
 
-/// Size of a little buffer, for one read while the process has used up its memory: about as much as the rest of an exchange costs.
+/// Size of a little buffer, for one read while the process has used up its memory. It costs about as much as the rest of an exchange.
 const LITTLE_BYTES: usize = 4 * 1024;
 
-/// Size of a small buffer: a head of the default limit needs two, all else fits one.
+/// Size of a small buffer. A head of the default limit needs two; everything else fits in one.
 pub const SMALL_BYTES: usize = 16 * 1024;
 
-/// Size of a large buffer, for bodies and streams that have shown themselves to be bulk. Measured over loopback: a recv of 256 KiB
-/// costs a third less CPU a byte than one of 16 KiB, and more than that gains nothing.
+/// Size of a large buffer, for bodies and streams that have turned out to be bulk. Measured over loopback: a recv of 256 KiB costs a third
+/// less CPU per byte than one of 16 KiB, and a larger one gains nothing.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// The sizes of buffers that are used again, and how many free ones of each size a thread keeps: 0.25 MiB of tiny and of little ones, 4 MiB of small
-/// and of large ones, at most 0.5 MiB of each size between. The sizes lie so close together that a buffer, once it is larger than a small one, is at most half
-/// as large again as what it has to hold: a client decides how much a stream holds. DATA of one stream reaches 128 KiB.
+/// The sizes of buffers that are reused, and how many free ones of each size a thread keeps: 0.25 MiB of tiny and of little ones, 4 MiB of
+/// small and of large ones, and at most 0.5 MiB of each size between. A client decides how much a stream holds, so the sizes are close
+/// together: a buffer above the small size is at most one and a half times as large as its content. DATA of one stream reaches 128 KiB.
 const KINDS: [(usize, usize); 11] = [
     (TINY_BYTES, 256),
     (LITTLE_BYTES, 64),
@@ -54,23 +54,23 @@ pub fn large_in_use() -> usize {
     LARGE_IN_USE.get()
 }
 
-/// Size of a buffer for one read: [`SMALL_BYTES`], and less while memory is full.
+/// Size of a buffer for one read: [`SMALL_BYTES`], or less while memory is full.
 pub fn piece_bytes() -> usize {
     if memory::pressure() == Pressure::Full { LITTLE_BYTES } else { SMALL_BYTES }
 }
 
-/// The same for what a receiver takes that has so much room: the largest size that fits in it, or the smallest where none does.
+/// As [`piece_bytes`], for a receiver that has `room` bytes left: the largest size that fits, or the smallest size if none does.
 pub fn piece_bytes_within(room: usize) -> usize {
     let sizes = [SMALL_BYTES, LITTLE_BYTES];
     sizes.into_iter().find(|size| *size <= room).unwrap_or(TINY_BYTES).min(piece_bytes())
 }
 
-/// Frees storage in this thread's pool that is not needed ([`FreeList::trim`]).
+/// Frees unneeded storage in this thread's pool ([`FreeList::trim`]).
 pub fn trim() {
     POOL.with_borrow_mut(|lists| lists.iter_mut().for_each(FreeList::trim));
 }
 
-/// Bytes that were read and not yet used. When it is dropped, its storage goes back to the thread's pool.
+/// Bytes that were read and are not yet used. On drop, its storage goes back to the thread's pool.
 ///
 /// `0 <= start <= end <= storage.len()`
 pub struct Buffer {
@@ -90,7 +90,7 @@ impl Buffer {
         Self::of_bytes(LARGE_BYTES)
     }
 
-    /// An empty buffer of exactly so many bytes.
+    /// An empty buffer of exactly `bytes` bytes.
     pub fn of_bytes(bytes: usize) -> Self {
         if bytes == LARGE_BYTES {
             LARGE_IN_USE.set(LARGE_IN_USE.get() + 1);
@@ -113,32 +113,32 @@ impl Buffer {
         Self { storage, start: 0, end: 0 }
     }
 
-    /// What was read and not consumed.
+    /// The bytes that were read and not consumed.
     pub fn filled(&self) -> &[u8] {
         self.storage.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Bytes in it.
+    /// The number of bytes in it.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Nothing in it.
+    /// Whether it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Bytes it can hold in all.
+    /// The number of bytes it can hold.
     pub fn capacity(&self) -> usize {
         self.storage.len()
     }
 
-    /// Whether a read has no room left, even after moving what is in it to the front.
+    /// Whether a read has no room left, even after the content moves to the front.
     pub fn is_full(&self) -> bool {
         self.len() == self.storage.len()
     }
 
-    /// Drops `count` bytes from the front; all, if there are fewer.
+    /// Drops `count` bytes from the front, or all if there are fewer.
     pub fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.end);
         if self.start == self.end {
@@ -147,12 +147,12 @@ impl Buffer {
         }
     }
 
-    /// Moves what is in it into a buffer that holds at least `capacity` bytes.
+    /// Moves the content into a buffer that holds at least `capacity` bytes.
     pub fn grow(&mut self, capacity: usize) {
         if capacity <= self.storage.len() {
             return;
         }
-        // No more than was asked for, from small ones on: a client decides when the buffer of its head grows.
+        // No more than requested, from the small size on: a client decides when the buffer of its head grows.
         let is_kind = [TINY_BYTES, LITTLE_BYTES].contains(&capacity);
         let mut larger = Self::of_bytes(if is_kind { capacity } else { capacity.max(SMALL_BYTES) });
         let length = self.len();
@@ -163,8 +163,8 @@ impl Buffer {
         *self = larger;
     }
 
-    /// Gives back the memory that what is in it does not need: all of it if it is empty; else what a smaller size saves, but a large one only
-    /// for a small one, since [`large_in_use`] counts what waits.
+    /// Gives back the memory that the content does not need. An empty buffer gives back everything. Otherwise the content moves to a
+    /// smaller size; but a large buffer is replaced only if the content fits in a small one, since [`large_in_use`] counts what waits.
     pub fn fit(&mut self) {
         if self.is_empty() {
             *self = Self::none();
@@ -182,7 +182,7 @@ impl Buffer {
         }
     }
 
-    /// Appends bytes; moves to larger storage when this is too small.
+    /// Appends bytes, and moves to larger storage if this is too small.
     pub fn put(&mut self, bytes: &[u8]) {
         let wanted = self.len() + bytes.len();
         if wanted > self.storage.len() {
@@ -201,8 +201,8 @@ impl Buffer {
     /// Reads once. `Ready(Ok(0))` is the end of the stream.
     ///
     /// # Errors
-    /// Those of the stream; [`io::ErrorKind::OutOfMemory`] where the buffer is full, so that a caller that forgot a limit fails
-    /// instead of taking "no room" for "end of stream".
+    /// Those of the stream, and [`io::ErrorKind::OutOfMemory`] if the buffer is full, so that a caller that forgot a limit fails instead of
+    /// taking "no room" for "end of stream".
     pub fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -224,7 +224,7 @@ impl Buffer {
     }
 }
 
-/// Size of a buffer that so many bytes are put into.
+/// Size of a buffer that will hold `wanted` bytes.
 fn bytes_for(wanted: usize) -> usize {
     let mut sizes = KINDS.iter().map(|(size, _)| *size);
     sizes.find(|size| wanted <= *size).unwrap_or_else(|| wanted.next_power_of_two())
@@ -245,7 +245,7 @@ impl Drop for Buffer {
         if storage.len() == LARGE_BYTES {
             LARGE_IN_USE.set(LARGE_IN_USE.get().saturating_sub(1));
         }
-        // Fails only while the thread ends; the storage is then freed.
+        // This fails only while the thread ends; the storage is then freed.
         let _ = POOL.try_with(|lists| {
             let mut lists = lists.borrow_mut();
             let kind = lists.iter_mut().zip(KINDS).find(|(_, (size, _))| *size == storage.len());
@@ -350,7 +350,7 @@ mod tests {
         let burst: Vec<Buffer> = (0..100).map(|_| Buffer::small()).collect();
         drop(burst);
         assert_eq!(list(), 100);
-        // All were needed since the last time, if there was one.
+        // All of them were in use since the last call, if there was one.
         trim();
         let in_use: Vec<Buffer> = (0..20).map(|_| Buffer::small()).collect();
         drop(in_use);

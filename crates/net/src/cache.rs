@@ -1,12 +1,12 @@
-//! Prefetching: telling the processor which memory will be used soon.
+//! Prefetching tells the processor which memory will be used soon.
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Lines that are prefetched at once: no processor fetches more at a time.
+/// Lines that are prefetched at once. No processor fetches more at a time.
 const LINES_MAX: usize = 24;
 
-/// The cache lines of a value. They are only pointed to, and never read.
+/// The cache lines of a value. This only points to them and never reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLines {
     start: *const u8,
@@ -19,15 +19,16 @@ impl CacheLines {
         Self { start: std::ptr::from_ref(value).cast(), bytes: size_of::<T>() }
     }
 
-    /// Prefetches the lines, or at least the first of them, into the nearest cache. The value may have moved or been freed by now: that costs a little
-    /// time and nothing else. Does nothing on architectures other than x86-64, where stable Rust has no prefetch.
+    /// Prefetches the lines, or at least the first of them, into the nearest cache. The value may have moved or been freed by now; then
+    /// this costs a little time and has no other effect. It does nothing on architectures other than x86-64, because stable Rust has no
+    /// prefetch there.
     pub fn prefetch(self) {
         #[cfg(target_arch = "x86_64")]
         for line in 0..self.bytes.div_ceil(LINE_BYTES).min(LINES_MAX) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let address = self.start.wrapping_add(line * LINE_BYTES);
-            // SAFETY: a hint. It reads nothing that could be seen, and does not fault whatever the address is (Intel SDM volume 2B,
-            // PREFETCHh; AMD64 APM volume 3, PREFETCHlevel).
+            // SAFETY: this is a hint. It has no observable effect, and does not fault at any address (Intel SDM volume 2B, PREFETCHh; AMD64
+            // APM volume 3, PREFETCHlevel).
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
         }
     }
@@ -45,7 +46,7 @@ mod tests {
         assert_eq!(CacheLines::of(&()).bytes, 0);
     }
 
-    /// A load from such an address would end the process; a hint must not.
+    /// A load from such an address would end the process; a prefetch must not.
     #[test]
     fn a_place_that_is_not_mapped_may_be_asked_for() {
         let page = std::ptr::without_provenance::<u8>(4096);
@@ -53,6 +54,6 @@ mod tests {
         let mut value = [1_u64; 100];
         CacheLines::of(&value).prefetch();
         value[99] += 1;
-        assert_eq!((value[0], value[99]), (1, 2), "what was asked for is not changed");
+        assert_eq!((value[0], value[99]), (1, 2), "prefetching changes no value");
     }
 }

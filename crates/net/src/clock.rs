@@ -1,4 +1,4 @@
-//! The monotonic clock as plain numbers. Pure crates take them as arguments.
+//! The monotonic clock as plain numbers, which the pure crates take as arguments.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
     static LAST_US: Cell<u64> = const { Cell::new(0) };
-    /// The second since 1970 that the text is of.
+    /// The second since 1970 for which the text was written.
     static LAST_DATE: Cell<(u64, HttpDate)> = const { Cell::new((0, EPOCH)) };
 }
 
@@ -15,7 +15,7 @@ pub type HttpDate = [u8; 29];
 
 const EPOCH: HttpDate = *b"Thu, 01 Jan 1970 00:00:00 GMT";
 
-/// Microseconds of CLOCK_MONOTONIC. About 25 ns a call where the kernel serves it without a system call.
+/// Microseconds of CLOCK_MONOTONIC. A call takes about 25 ns where the kernel serves it without a system call.
 pub fn now_us() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let now_us = time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000;
@@ -23,7 +23,8 @@ pub fn now_us() -> u64 {
     now_us
 }
 
-/// What [`now_us`] said last on this thread; 0: nothing yet. For work that runs right behind something that has asked, and by the hundred.
+/// The last result of [`now_us`] on this thread; 0 if there is none. It is for work that runs right after a call of that function, and in
+/// large numbers.
 pub fn last_us() -> u64 {
     LAST_US.get()
 }
@@ -33,13 +34,13 @@ pub fn now_ms() -> u64 {
     now_us() / 1000
 }
 
-/// Milliseconds since 1970, for what people read. It may jump.
+/// Milliseconds since 1970, for times that people read. The value may jump.
 pub fn unix_ms() -> u64 {
     let time = clock_gettime(ClockId::RealtimeCoarse);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// The date now. Written once a second on each thread.
+/// The current date. Each thread formats it once a second.
 pub fn http_date() -> HttpDate {
     let now_s = clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64;
     let (second, date) = LAST_DATE.get();
@@ -53,7 +54,7 @@ pub fn http_date() -> HttpDate {
 
 fn written(unix_s: u64) -> HttpDate {
     let (year, month, day) = civil(unix_s / 86_400);
-    // The first of January 1970 was a Thursday.
+    // 1 January 1970 was a Thursday.
     let weekday = (unix_s / 86_400 + 4) % 7;
     let name = |names: &'static [u8], at: u64| names.chunks(3).nth(at as usize).unwrap_or_default();
     let mut out = EPOCH;
@@ -72,8 +73,8 @@ fn written(unix_s: u64) -> HttpDate {
     out
 }
 
-/// Year, month and day, each of the latter from 1, of a day since 1970 in the Gregorian calendar. Years are counted from March, so that the
-/// leap day is the last of its year, and in eras of 400 years, which all have the same length.
+/// Converts days since 1970 into year, month and day of the Gregorian calendar; month and day count from 1. Years are counted from March,
+/// so that the leap day is the last of its year, and in eras of 400 years, which all have the same length.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn dates_are_those_of_the_calendar() {
         let check = |unix_s, expect: &str| assert_eq!(std::str::from_utf8(&written(unix_s)), Ok(expect), "{unix_s}");
-        // As `date -u -R -d @N` writes them.
+        // As `date -u -R -d @N` prints them.
         check(0, "Thu, 01 Jan 1970 00:00:00 GMT");
         check(784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT");
         check(951_782_399, "Mon, 28 Feb 2000 23:59:59 GMT");

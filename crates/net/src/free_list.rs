@@ -1,4 +1,4 @@
-//! Free lists: boxed values that are kept for reuse. Those of a burst are kept no longer than the burst.
+//! Free lists: boxed values that are kept for reuse. The values of a burst are kept no longer than the burst.
 
 use crate::memory;
 
@@ -6,7 +6,7 @@ use crate::memory;
 #[derive(Debug)]
 pub struct FreeList<T: ?Sized> {
     items: Vec<Box<T>>,
-    /// The lowest length since [`FreeList::trim`]: that many were not needed.
+    /// The shortest length since [`FreeList::trim`]: this many values were not needed.
     least: usize,
 }
 
@@ -16,7 +16,7 @@ impl<T: ?Sized> FreeList<T> {
         Self { items: Vec::new(), least: 0 }
     }
 
-    /// Takes the value that was used last, whose bytes are most likely in the cache; makes a new one if the list is empty.
+    /// Takes the most recently used value, whose bytes are most likely in the cache, or makes a new one if the list is empty.
     pub fn take_or(&mut self, make: impl FnOnce() -> Box<T>) -> Box<T> {
         let item = self.items.pop();
         self.least = self.least.min(self.items.len());
@@ -36,7 +36,8 @@ impl<T: ?Sized> FreeList<T> {
         }
     }
 
-    /// Frees half of the values that were not needed since the last call. Called ten times a second, it frees those of a burst within a second or two.
+    /// Frees half of the values that were not needed since the last call. Called ten times a second, it frees the values of a burst within
+    /// a second or two.
     pub fn trim(&mut self) {
         let surplus = self.least.min(self.items.len()).div_ceil(2);
         // The oldest are at the front.
@@ -44,12 +45,12 @@ impl<T: ?Sized> FreeList<T> {
         self.least = self.items.len();
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// There is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Listening sockets that another process opened: a service manager (LISTEN_FDS, sd_listen_fds(3)) or the Steelyard that this one
-//! takes over from, which speaks the same protocol. A socket is known by its address: LISTEN_FDNAMES is not looked at.
+//! Listening sockets that another process opened: a service manager (LISTEN_FDS, sd_listen_fds(3)) or the Steelyard that this one replaces,
+//! which uses the same protocol. Sockets are identified by their address; LISTEN_FDNAMES is ignored.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use socket2::{Domain, SockRef, Type};
 
-/// Where passed descriptors begin (SD_LISTEN_FDS_START).
+/// The first passed descriptor (SD_LISTEN_FDS_START).
 const FIRST_FD: RawFd = 3;
 
-/// More than anyone passes; a bound on a number that comes from the environment.
+/// A limit on a number that comes from the environment. Nothing passes this many.
 const FDS_MAX: usize = 4096;
 
-/// Listening sockets from outside, each with its address, until someone asks for them.
+/// Inherited listening sockets, each with its address, until they are taken.
 #[derive(Default)]
 pub struct Inherited {
     listeners: Vec<(SocketAddr, TcpListener)>,
@@ -31,10 +31,10 @@ enum Passed {
 }
 
 impl Inherited {
-    /// Adopts the descriptors that LISTEN_FDS and LISTEN_PID announce. What is not a listening socket of TCP, or a Unix socket at a
-    /// path, is closed with a warning.
+    /// Adopts the descriptors that LISTEN_FDS and LISTEN_PID announce. A descriptor that is neither a listening TCP socket nor a Unix
+    /// socket with a path is closed with a warning.
     ///
-    /// To be called first thing in `main`, before anything else opens descriptors from 3 on. A second call gives nothing.
+    /// Call this first in `main`, before anything else opens descriptors from 3 on. A second call returns nothing.
     pub fn from_environment() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         if TAKEN.swap(true, Relaxed) {
@@ -42,20 +42,20 @@ impl Inherited {
         }
         let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
         let Some(count) = number("LISTEN_FDS") else { return Self::default() };
-        // LISTEN_PID guards a child that inherited the variables by accident. A Steelyard that hands over cannot know the pid of
-        // the new one before it runs, and says 0.
+        // LISTEN_PID protects a child that inherited the variables by accident. A Steelyard that hands over cannot know the pid of the new
+        // process before it runs, and sends 0.
         let pid = number("LISTEN_PID").unwrap_or(0);
         if pid != 0 && pid != std::process::id() as usize {
             return Self::default();
         }
         let passed = (FIRST_FD..).take(count.min(FDS_MAX)).filter_map(|fd| {
-            // SAFETY: borrowed for one call that says whether it is open, which is all that is asked of it.
+            // SAFETY: borrowed for one call that only checks whether it is open.
             let open = fcntl_getfd(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }).is_ok();
-            // SAFETY: it is open, was passed to this process by the protocol that the variables announce, and is taken once: nobody
-            // else in here owns it, unless the rule above was broken.
+            // SAFETY: it is open, the protocol of these variables passed it to this process, and it is taken once. Nothing else in this
+            // process owns it, unless the rule above was broken.
             let owned = open.then(|| unsafe { OwnedFd::from_raw_fd(fd) });
             let adopted = owned.ok_or_else(|| io::Error::other("not open")).and_then(adopt);
-            adopted.inspect_err(|error| tracing::warn!(fd, %error, "inherited descriptor left out")).ok()
+            adopted.inspect_err(|error| tracing::warn!(fd, %error, "ignoring an inherited descriptor")).ok()
         });
         Self::of(passed)
     }
@@ -71,26 +71,26 @@ impl Inherited {
         inherited
     }
 
-    /// The sockets that listen on `address`; asked for once, they are the caller's.
+    /// Removes and returns the sockets that listen on `address`.
     pub fn take(&mut self, address: SocketAddr) -> Vec<TcpListener> {
         let is_wanted = |(bound, _): &mut (SocketAddr, TcpListener)| same_address(*bound, address);
         self.listeners.extract_if(.., is_wanted).map(|(_, listener)| listener).collect()
     }
 
-    /// The Unix socket that listens at `path`; asked for once, it is the caller's.
+    /// Removes and returns the Unix socket that listens at `path`.
     pub fn take_path(&mut self, path: &Path) -> Option<UnixListener> {
         let place = self.at_paths.iter().position(|(bound, _)| bound == path)?;
         Some(self.at_paths.swap_remove(place).1)
     }
 
-    /// The addresses and paths that nobody asked for. Dropping `self` closes them.
+    /// The addresses and paths of the sockets that were not taken. Dropping `self` closes them.
     pub fn left_over(&self) -> impl Iterator<Item = String> {
         let addresses = self.listeners.iter().map(|(address, _)| address.to_string());
         addresses.chain(self.at_paths.iter().map(|(path, _)| path.display().to_string()))
     }
 }
 
-/// `[::]:80` and `0.0.0.0:80` are the same wish.
+/// `[::]:80` and `0.0.0.0:80` ask for the same thing.
 fn same_address(a: SocketAddr, b: SocketAddr) -> bool {
     a == b || (a.port() == b.port() && a.ip().is_unspecified() && b.ip().is_unspecified())
 }
@@ -101,12 +101,12 @@ fn adopt(fd: OwnedFd) -> io::Result<Passed> {
         return Err(io::Error::other("not a listening stream socket"));
     }
     socket.set_nonblocking(true)?;
-    // Passed on only on purpose, by `pass_to`.
+    // Only `pass_to` passes it on.
     fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
     if SockRef::from(&fd).domain()? == Domain::UNIX {
         let listener = UnixListener::from(fd);
         let path = listener.local_addr()?.as_pathname().map(Path::to_owned);
-        let path = path.ok_or_else(|| io::Error::other("a Unix socket without a path"))?;
+        let path = path.ok_or_else(|| io::Error::other("the Unix socket has no path"))?;
         return Ok(Passed::Unix(path, listener));
     }
     let listener = TcpListener::from(fd);
@@ -121,15 +121,15 @@ pub fn pass_to(command: &mut std::process::Command, listeners: &[impl AsFd]) -> 
     use std::os::unix::process::CommandExt;
 
     let last = FIRST_FD + listeners.len() as RawFd;
-    // Above the places they go to, so that moving one does not overwrite the next. CLOEXEC: these copies are not for the child.
+    // Copies above the final descriptors, so that moving one does not overwrite the next. CLOEXEC: the child does not get these copies.
     let parked = listeners.iter().map(|fd| Ok(fcntl_dupfd_cloexec(fd, last)?)).collect::<io::Result<Vec<OwnedFd>>>()?;
     command.env("LISTEN_FDS", listeners.len().to_string()).env("LISTEN_PID", "0").env_remove("LISTEN_FDNAMES");
-    // SAFETY: runs in the child between fork and exec, and does nothing there but dup2, which is async-signal-safe. Descriptors
-    // from 3 to `last` of the child may be overwritten: all that this process owns there is CLOEXEC and meant for the parent.
+    // SAFETY: this runs in the child between fork and exec, and only calls dup2, which is async-signal-safe. It may overwrite the child's
+    // descriptors from 3 to `last`: everything that this process owns there is CLOEXEC and meant for the parent.
     unsafe {
         command.pre_exec(move || {
             for (target, source) in (FIRST_FD..last).zip(&parked) {
-                // The owner of `target` is this loop's borrow only: it must not be closed when it goes out of scope.
+                // This loop only borrows `target`: it must not be closed at the end of the scope.
                 let mut place = std::mem::ManuallyDrop::new(OwnedFd::from_raw_fd(target));
                 rustix::io::dup2(source, &mut place)?;
             }

@@ -1,9 +1,9 @@
-//! A worker per CPU, and what it needs of the operating system: a pinned thread with its own current-thread runtime, sockets,
-//! pooled buffers, a clock, timers, and splice(2).
+//! A worker per CPU, and what it needs from the operating system: a pinned thread with its own current-thread runtime, sockets, pooled
+//! buffers, a clock, timers, and splice(2).
 //!
-//! Knows nothing of protocols or configuration. What lives on a worker stays on it: nothing here is `Send` that does not cross
-//! threads by design.
-#![allow(unsafe_code, reason = "file descriptors handed over by another process are adopted here")]
+//! This crate knows nothing of protocols or configuration. What lives on a worker stays on it: only types that cross threads by design are
+//! `Send`.
+#![allow(unsafe_code, reason = "this crate adopts file descriptors that another process hands over")]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 pub mod buffer;

@@ -1,8 +1,8 @@
-//! The memory of the process: how much it uses, how near that is to what it may use, and when free memory goes back to the system.
+//! The memory of the process: how much it uses, how close that is to its limit, and when free memory goes back to the system.
 //!
-//! What counts is the resident anonymous memory (`RssAnon` of proc_pid_status(5)): not the pages of the program, and not what the kernel holds
-//! for sockets and pipes. It is read ten times a second ([`look`]). Buffers that are allocated between two looks are added to it, because a burst
-//! fills hundreds of MiB of them in that time; and so is what work that was taken on will need.
+//! The figure is the resident anonymous memory (`RssAnon` of proc_pid_status(5)). It excludes the pages of the program, and what the kernel
+//! holds for sockets and pipes. It is read ten times a second ([`look`]). Buffers allocated between two readings are added to it, because a
+//! burst fills hundreds of MiB of them in that time; so is the memory that accepted work will need.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,66 +13,66 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize};
 
 use crate::clock;
 
-/// Between two looks at the memory of the process.
+/// Time between two readings of the memory of the process.
 const LOOK_EVERY_MS: u64 = 100;
 
-/// Less than this is not worth looking for.
+/// Less than this is not worth giving back.
 const WORTH_BYTES: usize = 1024 * 1024;
 
-/// Bytes of buffers that were freed since memory was given back.
+/// Bytes of buffers that were freed since memory was last given back.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 
-/// What the process may use, in bytes; 0: without limit.
+/// The limit in bytes; 0 is no limit.
 static BYTES_MAX: AtomicU64 = AtomicU64::new(0);
 
-/// Workers that share it.
+/// Workers that share the limit.
 static WORKERS: AtomicU64 = AtomicU64::new(1);
 
-/// What it uses: the figure of the last look, and what was allocated and freed since. A look that comes between the two halves of either is off by
-/// one room until the next: hence the sign.
+/// Bytes in use: the last reading, plus what was allocated and minus what was freed since. An allocation may be counted before a reading
+/// and its buffer mapped after it, so the figure may be off by one buffer until the next reading, and may be negative.
 static USED: AtomicI64 = AtomicI64::new(0);
 
-/// What it will need besides for work that it has taken on.
+/// Bytes that accepted work will still need.
 static PROMISED: AtomicI64 = AtomicI64::new(0);
 
-/// When the last look was, in milliseconds.
+/// The time of the last reading, in milliseconds.
 static LOOKED_MS: AtomicU64 = AtomicU64::new(0);
 
-/// A room of so many bytes was allocated.
+/// Records that a buffer of `bytes` was allocated.
 pub fn note_allocated(bytes: usize) {
     USED.fetch_add(bytes as i64, Relaxed);
 }
 
-/// A room of so many bytes, such as a burst leaves many of, was freed.
+/// Records that a buffer of `bytes` was freed. A burst leaves many of them.
 pub fn note_freed(bytes: usize) {
     FREED.fetch_add(bytes, Relaxed);
     USED.fetch_sub(bytes as i64, Relaxed);
 }
 
-/// Work was taken on that will need so many bytes more; less than zero: it has them, or needs them no more. Many requests are taken on before
-/// the response to the first of them comes.
+/// Records that accepted work will need `bytes` more. A negative number takes back what the work now has or no longer needs. Many requests
+/// are accepted before the response to the first of them arrives.
 pub fn note_promised(bytes: i64) {
     PROMISED.fetch_add(bytes, Relaxed);
 }
 
-/// How near the process is to what it may use.
+/// How close the process is to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// Below three quarters.
+    /// Below three quarters of the limit.
     Low,
-    /// From three quarters on: buffers stay small, and a connection that holds much that nobody takes is not read.
+    /// From three quarters on, buffers stay small, and a connection is not read while it holds many bytes that nothing takes.
     High,
-    /// From seven eighths on: nothing new is taken. The last eighth is for what is under way, and for what no look has seen yet.
+    /// From seven eighths on, no new work is accepted. The last eighth is for work under way, and for memory that no reading has seen yet.
     Full,
 }
 
-/// Sets how many bytes the process may use; `None`: [`default_bytes_max`]. `workers`: how many share them.
+/// Sets the limit in bytes, with [`default_bytes_max`] for `None`, and the number of workers that share it.
 pub fn limit(bytes_max: Option<u64>, workers: usize) {
     WORKERS.store(workers.max(1) as u64, Relaxed);
     BYTES_MAX.store(bytes_max.unwrap_or_else(default_bytes_max), Relaxed);
 }
 
-/// How many bytes the process may use; `None`: without limit.
+/// The limit in bytes; `None` is no limit.
 pub fn bytes_max() -> Option<u64> {
     Some(BYTES_MAX.load(Relaxed)).filter(|bytes| *bytes > 0)
 }
@@ -82,12 +82,12 @@ pub fn bytes_max_of_worker() -> Option<u64> {
     bytes_max().map(|bytes| bytes / WORKERS.load(Relaxed))
 }
 
-/// How many bytes the process uses now, or needs for work that it has taken on.
+/// Bytes that the process uses now or needs for accepted work.
 pub fn bytes_used() -> u64 {
     (USED.load(Relaxed) + PROMISED.load(Relaxed)).max(0) as u64
 }
 
-/// How near the process is to what it may use, now.
+/// How close the process is to its memory limit now.
 pub fn pressure() -> Pressure {
     pressure_of(bytes_used(), BYTES_MAX.load(Relaxed))
 }
@@ -101,8 +101,8 @@ fn pressure_of(used: u64, bytes_max: u64) -> Pressure {
     }
 }
 
-/// Reads how much memory the process uses, if nobody has for `LOOK_EVERY_MS`. Every worker calls it about as often, so that one that is busy
-/// does not keep it from being read. It takes some microseconds, and no lock that a page fault holds.
+/// Reads how much memory the process uses, unless that happened within `LOOK_EVERY_MS`. All workers call it at about the same rate, so that
+/// a busy one does not delay the reading. It takes a few microseconds, and no lock that a page fault holds.
 pub fn look() {
     let (now_ms, before_ms) = (clock::now_ms(), LOOKED_MS.load(Relaxed));
     let is_due = now_ms >= before_ms.saturating_add(LOOK_EVERY_MS) || before_ms == 0;
@@ -114,21 +114,21 @@ pub fn look() {
     }
 }
 
-/// The process's own memory that is resident.
+/// The resident anonymous memory of the process.
 fn anonymous_bytes() -> Option<u64> {
     static STATM: OnceLock<Option<File>> = OnceLock::new();
     let statm = STATM.get_or_init(|| File::open("/proc/self/statm").ok()).as_ref()?;
     let mut text = [0; 128];
     let count = statm.read_at(&mut text, 0).ok()?;
-    // proc_pid_statm(5): the second number is the resident pages, the third those of them that belong to files.
+    // proc_pid_statm(5): the second number is the resident pages; the third is the number of those that belong to files.
     let mut pages =
         std::str::from_utf8(text.get(..count)?).ok()?.split(' ').skip(1).map_while(|pages| pages.parse().ok());
     let (resident, of_files): (u64, u64) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
 }
 
-/// Three quarters of the memory that there is for the process: the host's, or what its control group is limited to, whichever is less. 0: neither
-/// is known.
+/// Three quarters of the memory that the process can have: the host's memory or the limit of its control group, whichever is less. 0 if
+/// neither is known.
 pub fn default_bytes_max() -> u64 {
     let host = host_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -141,16 +141,17 @@ fn host_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least limit of the control group of the process and of those around it (cgroup v2). `groups` is /proc/self/cgroup, and `root` where they
-/// are mounted.
+/// The smallest limit of the process's control group and its ancestors (cgroup v2). `groups` is the content of /proc/self/cgroup, and
+/// `root` is the mount point.
 fn group_bytes_max(groups: &str, root: &Path) -> Option<u64> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |group: &Path| fs::read_to_string(root.join(group).join("memory.max")).ok()?.trim().parse::<u64>().ok();
     Path::new(group).ancestors().filter_map(limit).min()
 }
 
-/// Gives back what bursts have left, where it is worth it: the allocator keeps what lies between pieces that are in use for ever. To be called
-/// about once a second, and never on a worker. While memory is short it is always worth it: what is free and not given back counts as used.
+/// Gives back memory after bursts, if it is worth it: otherwise the allocator keeps free memory between pieces in use for ever. Call it
+/// about once a second, and never on a worker. While memory is short it is always worth it, because free memory that was not given back
+/// counts as used.
 pub fn give_back_after_bursts() {
     if FREED.load(Relaxed) >= WORTH_BYTES || pressure() > Pressure::Low {
         FREED.store(0, Relaxed);
@@ -158,10 +159,10 @@ pub fn give_back_after_bursts() {
     }
 }
 
-/// Gives back what the allocator holds and nobody uses. It keeps that for itself otherwise: after a large piece of work that is done once, such as
-/// reading a whole cluster, for ever. Takes milliseconds; call it seldom, and never on a worker.
+/// Gives back memory that the allocator holds and nothing uses. Otherwise the allocator keeps it for ever after a large one-time job, such
+/// as reading a whole cluster. This takes milliseconds; call it seldom, and never on a worker.
 pub fn give_back() {
-    // SAFETY: without preconditions (malloc_trim(3)): it takes the allocator's own locks, and touches nothing that is in use.
+    // SAFETY: malloc_trim(3) has no preconditions: it takes the allocator's own locks, and touches nothing that is in use.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
@@ -187,7 +188,7 @@ mod tests {
         let before = anonymous_bytes().unwrap();
         let room = vec![1_u8; 64 << 20];
         let grown = anonymous_bytes().unwrap() - before;
-        // Other tests of this process come and go meanwhile.
+        // Other tests of this process allocate and free at the same time.
         assert!(grown > 48 << 20 && grown < 96 << 20, "{grown} of {}", room.len());
         assert!(default_bytes_max() > 10 << 20);
     }
@@ -208,7 +209,7 @@ mod tests {
         check("0::/elsewhere\n", None);
         check("4:cpu,memory:/a\n1:name=systemd:/a\n", None);
         check("", None);
-        // As a process in a container sees its own group.
+        // This is how a process in a container sees its own group.
         put("", "700\n");
         check("0::/\n", Some(700));
         check("0::/../a\n", Some(700));

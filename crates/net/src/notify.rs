@@ -1,18 +1,19 @@
-//! Messages to the service manager that started this process, by the protocol of sd_notify(3): datagrams to the Unix socket that the variable
-//! NOTIFY_SOCKET names.
+//! Messages to the service manager that started this process, in the protocol of sd_notify(3): datagrams to the Unix socket in the variable
+//! NOTIFY_SOCKET.
 //!
-//! Job: find the socket and the watchdog's interval in the environment, and send a message. Not its job: what to say, and when.
+//! This module finds the socket and the watchdog's interval in the environment, and sends messages. Its callers decide what to send, and
+//! when.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Names the socket: a path, or `@` and an abstract name.
+/// The address of the socket: a path, or `@` and an abstract name.
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// The manager expects a sign of life at least this often, in microseconds.
+/// The manager expects a keep-alive message at least this often, in microseconds.
 const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
-/// The process that it expects it from. Absent: any process that has the variable above.
+/// The process that must send the keep-alive messages. If absent, any process with the variable above.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
 /// The longest wait for a manager that does not read its messages. The next message may still reach it.
@@ -26,8 +27,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// The manager that the environment names. A name that is no address of a Unix socket is warned of and left out: without a manager the
-    /// process runs as well.
+    /// The manager that the environment names. A value that is not the address of a Unix socket causes a warning and is ignored, because
+    /// the process also works without a manager.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         let Some(name) = variable(SOCKET) else { return Self::default() };
@@ -37,33 +38,33 @@ impl Manager {
                 watchdog: watchdog(variable(WATCHDOG_USEC).as_deref(), variable(WATCHDOG_PID).as_deref()),
             },
             Err(error) => {
-                tracing::warn!(name, %error, "NOTIFY_SOCKET cannot be used: the service manager is told nothing");
+                tracing::warn!(name, %error, "NOTIFY_SOCKET cannot be used: the service manager will get no messages");
                 Self::default()
             }
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is a manager.
     pub fn is_there(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// How often the manager expects `WATCHDOG=1` at least; `None`: not at all.
+    /// The longest time between two `WATCHDOG=1` that the manager accepts; `None` if it expects none.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Sends assignments, one a line: `READY=1`. A manager that is gone, or that reads nothing for a second, is warned of.
+    /// Sends assignments, one per line, such as `READY=1`. If the manager is gone, or reads nothing for a second, this logs a warning.
     pub fn tell(&self, message: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
             let message = message.lines().next();
-            tracing::warn!(message, %error, "the service manager cannot be told");
+            tracing::warn!(message, %error, "cannot send a message to the service manager");
         }
     }
 }
 
-/// Prepares `command` for a process that takes the place of this one: what the manager expects of this process, it expects of that one.
+/// Prepares `command` for a process that replaces this one: the manager then expects the keep-alive messages from the new process.
 pub fn pass_to(command: &mut std::process::Command) {
     command.env_remove(WATCHDOG_PID);
 }
@@ -74,7 +75,7 @@ fn open(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
         None if name.starts_with('/') => SocketAddr::from_pathname(name)?,
         None => return Err(io::Error::other("it is neither a path nor an abstract name (@...)")),
     };
-    // Opened once, so that a process without free descriptors can still say how it is. CLOEXEC, as all that std opens.
+    // Opened once, so that a process that has run out of descriptors can still report its state. CLOEXEC, as std opens everything.
     let socket = UnixDatagram::unbound()?;
     socket.set_write_timeout(Some(SEND_MAX))?;
     Ok((socket, address))

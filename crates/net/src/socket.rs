@@ -1,4 +1,4 @@
-//! Sockets as a balancer wants them.
+//! Socket options and socket state that a balancer needs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -8,20 +8,20 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpStream;
 
-/// Connections that the kernel completes before they are accepted; the kernel lowers it to net.core.somaxconn.
+/// Connections that the kernel completes before they are accepted. The kernel lowers this to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Without this, an endpoint that lost its power keeps a silent connection open for ever.
+/// Without keep-alive, a silent connection to an endpoint that lost its power stays open for ever.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A listening socket, not blocking. Several may be opened on one address by the same user: the kernel spreads connections over
-/// them (SO_REUSEPORT, Linux 3.9), which gives each worker its own queue.
+/// Opens a non-blocking listening socket. The same user may open several on one address: the kernel spreads connections over them
+/// (SO_REUSEPORT, Linux 3.9), which gives each worker its own queue.
 ///
-/// `[::]` accepts IPv4 as well; where the host has no IPv6 it becomes `0.0.0.0`.
+/// `[::]` accepts IPv4 as well; on a host without IPv6 it becomes `0.0.0.0`.
 ///
 /// # Errors
-/// Those of socket(2), bind(2) and listen(2): the address is in use by another, is not of this host, or needs a privilege.
+/// Those of socket(2), bind(2) and listen(2): the address is in use, is not an address of this host, or needs a privilege.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     match open_listener(address) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && lacks_ipv6(&error) => {
@@ -50,22 +50,22 @@ fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Whether nobody listens on `address`. [`listen`] alone would not tell: another process of the same user that shares its ports, another
-/// Steelyard above all, would get half of the connections, and nobody would know why.
+/// Checks that nothing listens on `address`. [`listen`] alone does not find that out: another process of the same user that shares its
+/// ports, such as another Steelyard, would silently get half of the connections.
 ///
 /// # Errors
-/// As [`listen`].
+/// Those of [`listen`].
 pub fn check_unused(address: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
-    // Connections that a former process left behind are no listeners.
+    // Ignore connections that an earlier process left behind.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())
 }
 
-/// What to tell an operator whose listener could not be opened: where, why, and what to do about it.
+/// A message for an operator whose listener could not be opened: where, why, and what to do about it.
 pub fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => "; another process has this port (ss -ltnp shows which)",
@@ -88,10 +88,10 @@ pub async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What both sides want: no waiting for more bytes (a relay that waits for an acknowledgement adds 40 ms), and an end to
-/// connections whose other end is gone. Failing to set them is no reason to refuse a connection.
+/// Sets the options that both sides want: no waiting for more bytes (a relay that waits for an acknowledgement adds 40 ms), and keep-alive,
+/// which ends connections whose other end is gone. A failure to set them is no reason to refuse a connection.
 ///
-/// Connections inherit them from the listening socket that they are accepted on, which saves four system calls for each.
+/// Accepted connections inherit them from the listening socket, which saves four system calls per connection.
 pub fn tune(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
     let _ = socket.set_tcp_nodelay(true);
@@ -99,22 +99,22 @@ pub fn tune(socket: &impl AsFd) {
     let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
-/// What the kernel knows of the bytes that were sent over a connection.
+/// What the kernel knows about the bytes that were sent over a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that the other end has acknowledged since the connection began (RFC 4898 tcpEStatsAppHCThruOctetsAcked).
     pub acked: u64,
-    /// Some of what was sent is not acknowledged. A FIN acknowledges all that its sender had received, so this tells what the other end had
-    /// when it ended the connection. An RST tells nothing: Linux does not process the acknowledgement that it carries.
+    /// Some of the sent bytes are not acknowledged. A FIN acknowledges everything that its sender had received, so this says what the other
+    /// end had when it ended the connection. An RST says nothing: Linux does not process the acknowledgement that it carries.
     pub has_unacked: bool,
-    /// The shortest round trip that was measured on this connection lately, in microseconds. Not the smoothed one: that includes the time that
-    /// the other end takes to answer, since its acknowledgements leave with its answers.
+    /// The shortest recent round trip on this connection, in microseconds. The smoothed one would include the time that the other end takes
+    /// to answer, since its acknowledgements leave with its answers.
     pub round_trip_us: u64,
 }
 
-/// How far the bytes sent over `stream` have come, also after it has ended; `None` where the kernel does not tell (before Linux 4.19).
+/// The progress of the bytes sent over `stream`, also after it has ended; `None` if the kernel does not report it (before Linux 4.19).
 pub fn progress(stream: &TcpStream) -> Option<Progress> {
-    // Where struct tcp_info of linux/tcp.h has these; the struct only ever grows at its end.
+    // Offsets in struct tcp_info of linux/tcp.h; the struct only grows at its end.
     const BYTES_ACKED: usize = 120;
     const MIN_RTT: usize = 148;
     const BYTES_SENT: usize = 200;
@@ -122,17 +122,17 @@ pub fn progress(stream: &TcpStream) -> Option<Progress> {
     let info = tcp_info::<{ BYTES_RETRANS + 8 }>(stream)?;
     let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
     let acked = long(BYTES_ACKED)?;
-    // Both count what was sent again. The SYN counts as one byte acknowledged and none sent: one byte of data may go unnoticed.
+    // Both include retransmissions. The SYN counts as one byte acknowledged and none sent, so one byte of data may go unnoticed.
     let sent = long(BYTES_SENT)?.saturating_sub(long(BYTES_RETRANS)?);
     let round_trip_us = u32::from_ne_bytes(info.get(MIN_RTT..MIN_RTT + 4)?.try_into().ok()?).into();
     Some(Progress { acked, has_unacked: sent > acked, round_trip_us })
 }
 
-/// The first `BYTES` bytes of struct tcp_info; `None` where the kernel has fewer.
+/// The first `BYTES` bytes of struct tcp_info; `None` if the kernel's struct is shorter.
 fn tcp_info<const BYTES: usize>(stream: &TcpStream) -> Option<[u8; BYTES]> {
     let mut info = [0_u8; BYTES];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed from `stream` and open; the kernel writes at most `length` bytes to `info`, and says how many.
+    // SAFETY: the descriptor is borrowed from `stream` and open. The kernel writes at most `length` bytes to `info`, and returns how many.
     let outcome = unsafe {
         let (info, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
@@ -145,13 +145,13 @@ fn tcp_info<const BYTES: usize>(stream: &TcpStream) -> Option<[u8; BYTES]> {
 pub enum Look {
     /// Nothing.
     Silent,
-    /// Bytes, which stay there.
+    /// Bytes, which stay in the socket.
     Bytes,
     /// The end of the stream, or a failure.
     Ended,
 }
 
-/// Asks the kernel, at the price of a system call: what came since the runtime last looked is seen, too.
+/// Asks the kernel, which costs a system call. So it also sees what came since the runtime last polled.
 pub fn look(stream: &TcpStream) -> Look {
     use rustix::net::RecvFlags;
     let mut byte = [0_u8; 1];
@@ -162,22 +162,22 @@ pub fn look(stream: &TcpStream) -> Look {
     }
 }
 
-/// Whether the other end has ended or reset the connection, also where bytes before the end wait to be read. A system call.
+/// Whether the other end has ended or reset the connection, even if unread bytes are still before the end. This is a system call.
 pub fn has_ended(stream: &TcpStream) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut asked = [PollFd::new(stream, PollFlags::RDHUP)];
-    // Errors are told unasked.
+    // poll(2) reports errors in any case.
     poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Bytes that `stream` can take now without waiting, as far as its send buffer goes; `None` where the kernel does not tell (before Linux 4.12).
-/// What is queued is counted with the kernel's own overhead, so that this is rather too little.
+/// Bytes that the send buffer of `stream` can take now without waiting; `None` if the kernel does not report it (before Linux 4.12). The
+/// queued bytes include the kernel's own overhead, so the result is rather too small.
 pub fn send_room(stream: &TcpStream) -> Option<usize> {
-    // As far as SK_MEMINFO_WMEM_QUEUED of linux/sock_diag.h; SK_MEMINFO_SNDBUF is the fourth.
+    // Up to SK_MEMINFO_WMEM_QUEUED of linux/sock_diag.h; SK_MEMINFO_SNDBUF is the fourth.
     let mut info = [0_u32; 6];
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed from `stream` and open; the kernel writes at most `length` bytes to `info`, and says how many.
+    // SAFETY: the descriptor is borrowed from `stream` and open. The kernel writes at most `length` bytes to `info`, and returns how many.
     let outcome = unsafe {
         let (info, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, info, length)
@@ -187,7 +187,7 @@ pub fn send_room(stream: &TcpStream) -> Option<usize> {
     is_told.then(|| room.saturating_sub(queued) as usize)
 }
 
-/// Lets closing `stream` send RST instead of FIN: the other end learns that what it got is not all there was to get.
+/// Makes the close of `stream` send RST instead of FIN, so that the other end learns that its data is incomplete.
 pub fn reset_on_close(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection on which each side has sent something, so that both are about to delay their acknowledgements.
+    /// A connection on which each side has sent something, so that both will delay their acknowledgements.
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut near = connect(listener.local_addr().unwrap()).await.unwrap();
@@ -220,20 +220,20 @@ mod tests {
         near.read_u8().await.unwrap();
         let after = progress(&near).unwrap();
         assert_eq!((after.acked - before.acked, after.has_unacked), (5, false));
-        // An average of the same measurements, in the field tcpi_rtt: the shortest is at most as long.
+        // The field tcpi_rtt is an average of the same measurements, so the shortest is at most as long.
         let info = tcp_info::<72>(&near).unwrap();
         let smoothed_us = u64::from(u32::from_ne_bytes(info[68..].try_into().unwrap()));
         assert!((1..=smoothed_us).contains(&after.round_trip_us), "{after:?}, {smoothed_us}");
     }
 
-    /// The one case in which the other end cannot have had the bytes: its FIN came first.
+    /// The only case in which the other end cannot have had the bytes: its FIN came first.
     #[tokio::test]
     async fn a_fin_tells_what_was_not_heard() {
         let (mut near, far) = pair().await;
         let before = progress(&near).unwrap();
         drop(far);
         near.write_all(b"hello").await.unwrap();
-        // The FIN is what is read, though an RST answered what was written behind it.
+        // The read returns the FIN, although an RST answered the bytes written after it.
         assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0);
         let after = progress(&near).unwrap();
         assert_eq!((after.acked, after.has_unacked), (before.acked, true));
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!((after.acked - before.acked, after.has_unacked), (5, false));
     }
 
-    /// All was read, and nothing is acknowledged.
+    /// The other end read everything, and nothing is acknowledged.
     #[tokio::test]
     async fn a_reset_tells_nothing() {
         let (mut near, mut far) = pair().await;
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!((look(&stream), look(&stream)), (Look::Bytes, Look::Bytes));
         let before = send_room(&stream).unwrap();
         assert!(before > 0);
-        // Nobody reads: until there is no room.
+        // The other end reads nothing, so this ends when there is no room.
         while stream.try_write(&[0; 65_536]).is_ok() {}
         assert!(send_room(&stream).unwrap() < before.min(65_536), "{before}");
         let mut hello = [0; 5];

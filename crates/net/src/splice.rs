@@ -1,4 +1,4 @@
-//! Moving bytes from one socket to another inside the kernel (splice(2), Linux 2.6.17), through a pipe.
+//! Moves bytes from one socket to another inside the kernel, through a pipe (splice(2), Linux 2.6.17).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,23 +12,23 @@ use rustix::process::{Resource, getrlimit};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// What a pipe should hold. The default limit of an unprivileged pipe is 1 MiB (fs.pipe-max-size), and 64 MiB for all of a user.
+/// The size of a pipe. The default limit for an unprivileged pipe is 1 MiB (fs.pipe-max-size), and 64 MiB for all pipes of a user.
 const PIPE_BYTES: usize = 512 * 1024;
 
-/// Pipes take a quarter of the descriptors that the process may have, two each: clients that stall keep theirs, and connections need the rest.
+/// Pipes may use a quarter of the process's descriptors, two each. Stalled clients keep theirs, and connections need the rest.
 const DESCRIPTORS_PER_PIPE_MIN: u64 = 8;
 
-/// Pipes of this process. Counted once a bulk transfer, not once a piece.
+/// Pipes of this process. The count changes once per bulk transfer, not once per piece.
 static PIPES: AtomicU64 = AtomicU64::new(0);
 
-/// A place under the limit on pipes.
+/// Permission for one pipe under the limit.
 struct PipePermit;
 
 impl PipePermit {
     fn take() -> io::Result<Self> {
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let pipes = PIPES.fetch_add(1, Relaxed);
-        // One too many is taken back when it is dropped.
+        // If this is one too many, dropping the permit takes it back.
         let permit = Self;
         if pipes < descriptors_max / DESCRIPTORS_PER_PIPE_MIN { Ok(permit) } else { Err(Errno::MFILE.into()) }
     }
@@ -54,8 +54,9 @@ impl Pipe {
     /// An empty pipe.
     ///
     /// # Errors
-    /// The process has as many pipes as its descriptors allow, or its user is out of pipe memory (fs.pipe-user-pages-soft): relay through a buffer
-    /// instead. A smaller pipe would cost more than that: beyond its quota a user gets 8 KiB, and 20 MB took 16 ms of CPU, where copying takes 10.
+    /// The process has as many pipes as its descriptors allow, or its user is out of pipe memory (fs.pipe-user-pages-soft). The caller then
+    /// relays through a buffer. A smaller pipe would cost more than that: beyond its quota a user gets 8 KiB, and 20 MB took 16 ms of CPU,
+    /// where copying takes 10.
     pub fn new() -> io::Result<Self> {
         let permit = PipePermit::take()?;
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
@@ -63,13 +64,14 @@ impl Pipe {
         Ok(Self { read, write, filled: 0, capacity, _permit: permit })
     }
 
-    /// Nothing in it.
+    /// Whether the pipe is empty.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Takes what `from` has into the pipe, up to so many bytes, which are not 0. `Some(0)` is the end of the stream; `None`: the kernel cannot move
-    /// what comes next, and it has to be read. That is so at urgent data, where splice(2) finds nothing for ever. The pipe must be empty.
+    /// Moves up to `bytes_max` bytes, which must not be 0, from `from` into the pipe, which must be empty. `Some(0)` is the end of the
+    /// stream. `None` means that the kernel cannot move what comes next, and the caller has to read it. This happens at urgent data, where
+    /// splice(2) never finds anything.
     ///
     /// # Errors
     /// Those of splice(2).
@@ -100,7 +102,7 @@ impl Pipe {
         }
     }
 
-    /// Gives what is in the pipe to `to`, as much as it takes now.
+    /// Moves bytes from the pipe into `to`, as many as it takes now.
     ///
     /// # Errors
     /// Those of splice(2).
@@ -124,7 +126,7 @@ impl Pipe {
     }
 }
 
-/// Whether a read would give bytes, which stay where they are.
+/// Whether a read would return bytes. They stay in the socket.
 fn can_be_read(from: &TcpStream) -> bool {
     let mut byte = [0; 1];
     recv(from, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(_, count)| count > 0)
@@ -156,7 +158,7 @@ mod tests {
         let mut got = [0; 5];
         sink.read_exact(&mut got).await.unwrap();
         assert_eq!(&got, b"hello");
-        // Urgent data: splice(2) finds nothing there, a read goes past it.
+        // Urgent data: splice(2) finds nothing there, and a read goes past it.
         rustix::net::send(&source, b"!", rustix::net::SendFlags::OOB).unwrap();
         source.write_all(b"behind").await.unwrap();
         assert_eq!(poll_fn(|cx| pipe.poll_fill(cx, &from, usize::MAX)).await.unwrap(), None);

@@ -1,9 +1,9 @@
-//! Deadlines, one per connection or stream, moved for the price of a store.
+//! Deadlines, one per connection or stream. Moving a deadline costs one store.
 //!
-//! A connection moves its deadline several times a request and nearly never meets it. So a [`Timer`] is queued once, at the
-//! earliest deadline it has had; when that time comes and the deadline has moved on, it is queued again there. A tokio `Sleep`
-//! would be taken out of its wheel and put in again each time. One that is dropped leaves its place in the queue to the next: the timers of
-//! streams come and go with each request, and are not queued for it.
+//! A connection moves its deadline several times per request and almost never reaches it. So a [`Timer`] is queued once, at the earliest
+//! deadline it has had. If the deadline has moved on when that time comes, the timer is queued again at the new one. A tokio `Sleep` would
+//! be taken out of its wheel and put in again each time. A dropped timer leaves its queue entry to the next timer: streams create and drop
+//! timers with each request, and need no new entry for that.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use crate::clock;
 
-/// Deadlines are met up to this much late, so that many of them share one wake-up.
+/// Deadlines may be met this much late, so that many of them share one wake-up.
 const GRAIN_MS: u64 = 8;
 
 const NEVER: u64 = u64::MAX;
 
-/// Entries of timers that are gone which are not worth looking for.
+/// With fewer stale queue entries than this, a clean-up is not worth its cost.
 const FORGOTTEN_MIN: usize = 1024;
 
-/// The timers of one worker. Something must run [`Timers::drive`].
+/// The timers of one worker. A task must run [`Timers::drive`].
 #[derive(Clone, Default)]
 pub struct Timers(Rc<RefCell<Inner>>);
 
@@ -34,7 +34,7 @@ pub struct Timer {
     key: usize,
 }
 
-/// Checks that a task that waits keeps its timer armed. Does nothing in a release build.
+/// Checks that a waiting task keeps its timer armed. It does nothing in a release build.
 #[derive(Clone)]
 pub struct Watch {
     #[cfg(debug_assertions)]
@@ -50,18 +50,18 @@ pub struct Elapsed;
 #[derive(Default)]
 struct Inner {
     entries: Vec<TimerEntry>,
-    /// Those that no timer has. They stay in the queue.
+    /// Entries that no timer owns. They stay in the queue.
     free: Vec<usize>,
-    /// When to look at which timer: `(time in ms, key)`. May name timers that are free or have a later deadline now; looking does no harm.
+    /// When to look at which timer: `(time in ms, key)`. It may name timers that are free or have a later deadline now, which does no harm.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     driver: Option<Waker>,
-    /// When the driver will wake by itself.
+    /// The time at which the driver will wake by itself.
     driver_wakes_at: u64,
 }
 
 struct TimerEntry {
     deadline: u64,
-    /// The earliest time in the queue for this timer; [`NEVER`] if there is none.
+    /// The earliest time in the queue for this timer, or [`NEVER`].
     queued_at: u64,
     elapsed: bool,
     /// See [`Timers::interrupt`].
@@ -70,7 +70,7 @@ struct TimerEntry {
 }
 
 impl Timers {
-    /// Wakes what has met its deadline, for ever. One for each worker.
+    /// Wakes the tasks whose deadlines have passed. It never ends. Each worker runs one.
     pub async fn drive(&self) {
         let mut sleep = pin!(tokio::time::sleep(Duration::ZERO));
         poll_fn(|cx| {
@@ -97,25 +97,25 @@ impl Timers {
         .await
     }
 
-    /// Lets every timer elapse now, whatever its deadline.
+    /// Makes every timer elapse now, whatever its deadline.
     pub fn elapse_all(&self) {
         for entry in &mut self.0.borrow_mut().entries {
             entry.fire();
         }
     }
 
-    /// Whether the timer wakes this task in time: it has a deadline, and the task asked it last.
+    /// Whether the timer will wake this task in time: it has a deadline, and this task polled it last.
     #[cfg(debug_assertions)]
     fn is_armed(&self, key: usize, task: &Waker) -> bool {
         let inner = self.0.borrow();
         let Some(entry) = inner.entries.get(key) else { return false };
-        // Not `will_wake`: where a table of functions is in the program twice, that takes a clone for another.
+        // `will_wake` also compares the vtable. The program may contain that table twice, and a clone would then look different.
         let is_asked = entry.waker.as_ref().is_some_and(|waker| waker.data() == task.data());
-        // Queued at its deadline or before, or it has been met and the task was woken.
+        // It is queued at its deadline or earlier, or it has elapsed and the task was woken.
         is_asked && (entry.elapsed || (entry.deadline < NEVER && entry.queued_at <= entry.deadline))
     }
 
-    /// Lets every timer that was set by [`Timer::set_interruptible`] elapse now.
+    /// Makes every timer that was set by [`Timer::set_interruptible`] elapse now.
     pub fn interrupt(&self) {
         for entry in &mut self.0.borrow_mut().entries {
             if entry.interruptible {
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// Drops what is stale in the queue, once that is most of it.
+    /// Drops stale queue entries once they are most of the queue.
     fn forget(&mut self) {
         if self.queue.len() <= 2 * self.entries.len() + FORGOTTEN_MIN {
             return;
@@ -200,12 +200,12 @@ impl Timer {
         self.arm(deadline_ms, false);
     }
 
-    /// Moves the deadline, and lets [`Timers::interrupt`] meet it early.
+    /// Moves the deadline, and lets [`Timers::interrupt`] elapse the timer early.
     pub fn set_interruptible(&self, deadline_ms: u64) {
         self.arm(deadline_ms, true);
     }
 
-    /// Takes the deadline away.
+    /// Removes the deadline.
     pub fn clear(&self) {
         self.arm(NEVER, false);
     }
@@ -221,7 +221,7 @@ impl Timer {
         }
     }
 
-    /// Whether the deadline was met; if not, `cx` is woken when it is.
+    /// Whether the deadline has passed; if not, `cx` is woken when it does.
     pub fn poll_elapsed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.timers.0.borrow_mut();
         let Some(entry) = inner.entries.get_mut(self.key) else { return Poll::Pending };
@@ -234,12 +234,12 @@ impl Timer {
         Poll::Pending
     }
 
-    /// Whether the deadline was met.
+    /// Whether the deadline has passed.
     pub fn is_elapsed(&self) -> bool {
         self.timers.0.borrow().entries.get(self.key).is_some_and(|entry| entry.elapsed)
     }
 
-    /// Runs `work` until it is done or the deadline is met. `work` is looked at first.
+    /// Runs `work` until it is done or the deadline has passed. It polls `work` first.
     ///
     /// # Errors
     /// [`Elapsed`]
@@ -248,7 +248,7 @@ impl Timer {
         poll_fn(|cx| self.poll_guard(cx, work.as_mut())).await
     }
 
-    /// What checks that a task that waits keeps this timer armed.
+    /// A [`Watch`], which checks that a waiting task keeps this timer armed.
     pub fn watch(&self) -> Watch {
         Watch {
             #[cfg(debug_assertions)]
@@ -267,16 +267,16 @@ impl Timer {
 }
 
 impl Watch {
-    /// Runs `work`, which keeps the timer armed whenever it waits. A release build does not check that.
+    /// Runs `work`, which must keep the timer armed whenever it waits. A release build does not check that.
     #[cfg(not(debug_assertions))]
     pub fn over<F: Future>(self, _what: &'static str, work: F) -> F {
         work
     }
 
-    /// Runs `work`, which keeps the timer armed whenever it waits. Debug builds check that each time `work` was polled.
+    /// Runs `work`, which must keep the timer armed whenever it waits. Debug builds check that after each poll of `work`.
     ///
     /// # Panics
-    /// `work` waits, and the timer would not wake it.
+    /// If `work` waits and the timer would not wake it.
     #[cfg(debug_assertions)]
     pub async fn over<F: Future>(self, what: &'static str, work: F) -> F::Output {
         let mut work = pin!(work);
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `work` with driven timers.
+    /// Runs `work` while the timers are driven.
     async fn with_timers<F: Future>(work: impl FnOnce(Timers) -> F) -> F::Output {
         let timers = Timers::default();
         let driven = timers.clone();
@@ -322,13 +322,13 @@ mod tests {
             let timer = Timer::new(&timers);
             timer.set(clock::now_ms() + 3_600_000);
             assert_eq!(timer.guard(async { 7 }).await, Ok(7));
-            // Earlier than what is queued.
+            // Earlier than the queued time.
             timer.set(clock::now_ms() + 5);
             assert_eq!(timer.guard(pending::<()>()).await, Err(Elapsed));
-            // Elapsed until it is set again.
+            // It stays elapsed until it is set again.
             assert!(timer.is_elapsed());
             timer.set(clock::now_ms() + 5);
-            // Later than what is queued: looked at, and queued again.
+            // Later than the queued time, at which it is queued again.
             let later = clock::now_ms() + 30;
             timer.set(later);
             assert_eq!(timer.guard(pending::<()>()).await, Err(Elapsed));
@@ -382,7 +382,7 @@ mod tests {
             Timer::new(&timers).set(clock::now_ms() + 3_600_000);
         }
         assert_eq!(timers.0.borrow().queue.len(), 1);
-        // Each earlier than the last: all of them are queued, and all but one forgotten some time.
+        // Each deadline is earlier than the last, so all of them are queued; all but one are dropped at some point.
         let timer = Timer::new(&timers);
         for sooner_ms in 0..100_000 {
             timer.set(clock::now_ms() + 3_000_000 - sooner_ms);

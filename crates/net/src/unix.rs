@@ -1,4 +1,4 @@
-//! A Unix socket to listen on, whose file belongs to the process that listens.
+//! A listening Unix socket whose file belongs to the process that listens.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Who may connect: the user of this process, and root.
+/// The user of this process and root may connect.
 const MODE: u32 = 0o600;
 
 /// Connections that the kernel completes before they are accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket at `path`, not blocking, that only this user reaches. The file of a process that is gone is replaced.
+/// Opens a non-blocking listening socket at `path` that only this user can reach. It replaces the file of a process that is gone.
 ///
 /// # Errors
-/// Another process listens there, what is there is no socket, or those of bind(2).
+/// Another process listens there, the file is not a socket, or those of bind(2).
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let address = SockAddr::unix(path)?;
     if let Ok(there) = fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
-            return Err(io::Error::other("there is a file, and it is no socket"));
+            return Err(io::Error::other("a file is there that is not a socket"));
         }
         if is_live(&address)? {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
         }
         fs::remove_file(path)?;
     }
-    // Linux gives the file the mode of the descriptor: so it never has another one.
+    // Linux gives the file the mode of the descriptor, so it never has another mode.
     let file = File::from(OwnedFd::from(Socket::new(Domain::UNIX, Type::STREAM, None)?));
     file.set_permissions(Permissions::from_mode(MODE))?;
     let socket = Socket::from(OwnedFd::from(file));
@@ -43,7 +43,7 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 /// Whether a process listens at `address`, where there is a socket.
 fn is_live(address: &SockAddr) -> io::Result<bool> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // One whose queue is full would be waited for.
+    // Otherwise this would wait for a process whose queue is full.
     socket.set_nonblocking(true)?;
     match socket.connect(address) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
@@ -56,7 +56,7 @@ fn is_live(address: &SockAddr) -> io::Result<bool> {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: another process may have put its own socket there since.
+    /// Device and inode: another process may have put its own socket there meanwhile.
     id: (u64, u64),
 }
 
@@ -78,7 +78,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if id(&self.path).is_ok_and(|id| id == self.id) {
-            // Nothing is lost if it stays: the next process that listens there replaces it.
+            // It does no harm if the file stays: the next process that listens there replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test alone, gone at its end.
+    /// A folder for this test alone, which is removed at its end.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -131,7 +131,7 @@ mod tests {
         let _live = listen(&path).unwrap();
         let other = folder.0.join("text");
         fs::write(&other, "kept").unwrap();
-        assert_eq!(listen(&other).unwrap_err().to_string(), "there is a file, and it is no socket");
+        assert_eq!(listen(&other).unwrap_err().to_string(), "a file is there that is not a socket");
         assert_eq!(fs::read(&other).unwrap(), b"kept");
     }
 
@@ -142,11 +142,11 @@ mod tests {
         let _first = listen(&path).unwrap();
         SocketFile::at(&path).unwrap().leave();
         let file = SocketFile::at(&path).unwrap();
-        // Renamed and not removed: the number of a file that is gone may be given to the next one.
+        // Rename it instead of removing it, because a new file may get the inode number of a removed one.
         fs::rename(&path, folder.0.join("b.sock")).unwrap();
         let _second = listen(&path).unwrap();
         drop(file);
-        assert!(path.exists(), "it is the second's");
+        assert!(path.exists(), "the file belongs to the second socket");
         drop(SocketFile::at(&path).unwrap());
         assert!(!path.exists());
     }

@@ -1,4 +1,4 @@
-//! A worker: a thread on a CPU of its own, with a runtime of its own.
+//! A worker: a thread on its own CPU, with its own runtime.
 
 use std::future::Future;
 use std::io;
@@ -7,16 +7,16 @@ use std::thread::{self, JoinHandle};
 use rustix::thread::CpuSet;
 use tokio::runtime::{Builder, LocalOptions};
 
-/// Starts a worker that runs what `main` makes until it is done. `cpu` pins it; where that is not allowed it runs unpinned.
+/// Starts a worker that runs the future of `main` to its end. The thread is pinned to `cpu`; where that is not allowed it runs unpinned.
 ///
 /// # Errors
-/// The thread or its runtime cannot be made: the process is out of threads or descriptors.
+/// The thread or its runtime cannot be created: the process is out of threads or descriptors.
 pub fn spawn<F, M>(name: String, cpu: Option<usize>, main: M) -> io::Result<JoinHandle<()>>
 where
     F: Future<Output = ()> + 'static,
     M: FnOnce() -> F + Send + 'static,
 {
-    // Made here, so that a failure is the caller's to report; a local runtime itself cannot leave its thread.
+    // The channel lets the caller report a failure, because a local runtime cannot leave the thread that creates it.
     let (made, outcome) = std::sync::mpsc::sync_channel(1);
     let handle = thread::Builder::new().name(name).spawn(move || {
         if let Some(cpu) = cpu {
@@ -33,7 +33,7 @@ where
             }
         }
     })?;
-    outcome.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended before it began")))?;
+    outcome.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended before its runtime started")))?;
     Ok(handle)
 }
 
@@ -45,12 +45,12 @@ fn pin(cpu: usize) {
     }
 }
 
-/// How many workers this process can feed: its CPU affinity and its cgroup's quota, not the size of the machine.
+/// How many workers this process can keep busy, by its CPU affinity and its cgroup's quota rather than the size of the machine.
 pub fn available_cpus() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The CPUs that this process may run on, ascending; empty where the kernel does not tell.
+/// The CPUs that this process may run on, ascending; empty if the kernel does not report them.
 pub fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
