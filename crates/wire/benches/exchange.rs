@@ -1,11 +1,11 @@
-//! One exchange of HTTP/2 in memory, over and over, for a tool that counts instructions: they are the same on a busy host.
+//! Repeats one HTTP/2 exchange in memory, for a tool that counts instructions. That count is the same on a busy host.
 //!
-//! What the codec does for a request that a proxy passes on: a request's head of 8 fields and a response's of 3 are written and read, and
-//! 12 bytes of DATA; 32 streams at a time. `same`: each request is like the last. `paths`: each has another `:path`. `tenants`: eight clients take
-//! turns on the connection, with an address, a user agent and a path for each.
+//! It measures the codec's work for a request that a proxy passes on: writing and reading a request's head of 8 fields, a response's head
+//! of 3, and 12 bytes of DATA, with 32 streams at a time. `same`: each request is like the last. `paths`: each has another `:path`.
+//! `tenants`: eight clients take turns on the connection, each with its own address, user agent and path.
 //!
-//! `cargo xtask bench wire --instructions` runs it twice under callgrind, with different counts, so that what comes before the first
-//! exchange does not count.
+//! `cargo xtask bench wire --instructions` runs it twice under callgrind with different counts, so that the instructions before the first
+//! exchange cancel out.
 
 use std::hint::black_box;
 
@@ -19,10 +19,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let (variant, calls) = match arguments.as_slice() {
         [] => ("same", 1000),
-        [variant, calls] => (variant.as_str(), calls.parse().expect("a number of calls")),
+        [variant, calls] => (variant.as_str(), calls.parse().expect("CALLS must be a number")),
         _ => panic!("usage: [same|paths|tenants CALLS]"),
     };
-    // Of more than the tables hold.
+    // More than the tables hold.
     let requests: Vec<Request> = (0..64 * STREAMS).map(|number| Request::new(variant, number)).collect();
     let mut pair = Pair::new();
     for round in requests.chunks(STREAMS).cycle().take(calls / STREAMS) {
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// What requests differ in.
+/// The fields in which requests differ.
 struct Request {
     path: String,
     agent: String,
@@ -46,20 +46,20 @@ impl Request {
             "same" => "/".into(),
             "paths" => format!("/shop/items/{number}?page={}", number % 17),
             "tenants" => format!("/tenant/{tenant}"),
-            _ => panic!("same, paths or tenants"),
+            _ => panic!("the variant must be same, paths or tenants"),
         };
         Self { path, agent: format!("h2load nghttp2/1.{tenant}"), address: format!("192.0.2.{tenant}") }
     }
 }
 
-/// A client and a server, and the rooms of their owners.
+/// A client and a server, with the buffers of their owners.
 struct Pair {
     client: Connection,
     server: Connection,
     request: RequestHead,
     response: ResponseHead,
     arena: Vec<u8>,
-    /// What was read, as from a socket.
+    /// The bytes that were read, as from a socket.
     input: Vec<u8>,
 }
 

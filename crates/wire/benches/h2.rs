@@ -1,11 +1,11 @@
-//! HTTP/2 in memory: this crate's codec beside the h2 crate. `cargo xtask bench wire` runs it.
+//! HTTP/2 in memory: compares this crate's codec with the h2 crate. `cargo xtask bench wire` runs it.
 //!
-//! A client and a server on one thread exchange small calls, so many streams at a time: a request with a body of 23 bytes, a response with
-//! one of 18 and trailers, as a gRPC call has them. Figures are nanoseconds of CPU time of both sides together for one call; half of it is
-//! about what one side costs. The two take turns, round by round; printed are the median, and the least and the most of the rounds.
+//! A client and a server on one thread exchange small calls, several streams at a time. Each call has a request body of 23 bytes, a
+//! response body of 18 bytes, and trailers, like a gRPC call. The figures are nanoseconds of CPU time per call, for both sides together;
+//! one side costs about half. The two codecs take turns, round by round. The output is the median, minimum and maximum of the rounds.
 //!
-//! Not the same work, to be told with the figures: the h2 crate makes maps of fields and wakes tasks through tokio, which is what a user of
-//! it pays for; ours hands events to a loop, and whoever builds on it pays for tasks on top.
+//! The two do not do the same work, and whoever publishes the figures must say so. The h2 crate builds maps of fields and wakes tasks
+//! through tokio, which its users pay for. This crate passes events to a loop, and its users pay for tasks on top.
 
 use std::hint::black_box;
 
@@ -29,7 +29,7 @@ const RESPONSE_BODY: &[u8] = b"\0\0\0\0\x0dfine, thanks.";
 const TRAILERS: [(&str, &str); 2] = [("grpc-status", "0"), ("grpc-message", "")];
 
 fn main() {
-    // `cargo bench` hands in `--bench`.
+    // `cargo bench` passes `--bench`.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let numbers: Option<Vec<usize>> = arguments.iter().map(|argument| argument.parse().ok()).collect();
     let (rounds, calls) = match numbers.as_deref() {
@@ -63,7 +63,7 @@ fn main() {
     println!("{:<34} {encode:>22}", "HPACK, a request again: encode");
 }
 
-/// Nanoseconds for each call, without the warm-up of a tenth.
+/// Nanoseconds per call, without the warm-up of a tenth of the calls.
 fn measure(calls: usize, run: impl Fn(usize)) -> f64 {
     run(calls / 10);
     let from = cpu_ns();
@@ -95,7 +95,7 @@ fn ours(streams: usize, calls: usize) {
         protocol: None,
     };
     let (mut opened, mut ended) = (0, 0);
-    // What was read, as from a socket.
+    // The bytes that were read, as from a socket.
     let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
     while ended < calls {
         while opened < calls && opened - ended < streams {

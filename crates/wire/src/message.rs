@@ -1,21 +1,21 @@
-//! The neutral message: what a request or response head says, as an index over the bytes it came in.
+//! The neutral message: the content of a request or response head, as an index over the bytes of the head.
 //!
-//! A head does not own its bytes. Whoever holds the buffer hands it in again to read a [`Span`]; the buffer must not move
-//! its contents while the head is in use.
+//! A head does not own its bytes. To read a [`Span`], pass the buffer in again. The buffer's contents must not move while the head is in
+//! use.
 
 use crate::words;
 
-/// A piece of the buffer that a head was read from: `start <= end <= buffer.len()`.
+/// A range of the buffer that a head was read from: `start <= end <= buffer.len()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
-    /// First byte.
+    /// The first byte.
     pub start: u32,
     /// One past the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The span of `part` within `whole`. `part` must be a piece of `whole`; anything else gives an empty span.
+    /// The span of `part` within `whole`. If `part` is not a slice of `whole`, the span is empty.
     pub fn of(part: &[u8], whole: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
         if start > whole.len() || part.len() > whole.len() - start {
@@ -24,17 +24,17 @@ impl Span {
         Self { start: start as u32, end: (start + part.len()) as u32 }
     }
 
-    /// The bytes. Empty if the buffer is not the one that the head was read from.
+    /// The bytes. Empty if the range is outside the buffer.
     pub fn get(self, buffer: &[u8]) -> &[u8] {
         buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 
-    /// Number of bytes.
+    /// The number of bytes.
     pub fn len(self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -43,17 +43,18 @@ impl Span {
 /// A header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Which one it is, where it is one that a hop has to know.
+    /// Which field it is, if a hop has to know it.
     pub id: FieldId,
-    /// As received, in its case.
+    /// As received, in its original case.
     pub name: Span,
     /// Without surrounding white space.
     pub value: Span,
-    /// The sender asked that no hop puts it into a compression table (RFC 7541 section 6.2.3): to be kept when it is sent on in HTTP/2.
+    /// The sender asked that no hop puts it into a compression table (RFC 7541 section 6.2.3). It keeps this mark when it is sent on in
+    /// HTTP/2.
     pub never_indexed: bool,
 }
 
-/// The fields that a hop has to know: those that frame, route, are hop-by-hop, or that it sets itself.
+/// The fields that a hop has to know: those for framing and routing, the hop-by-hop ones, and those that it sets itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the field of that name")]
 pub enum FieldId {
@@ -76,27 +77,27 @@ pub enum FieldId {
     ProxyAuthenticate,
     Cookie,
     Date,
-    /// `x-real-ip`, `x-forwarded-port`, `x-original-url` and their like: what a proxy says of its client and of the request, and this hop does not
-    /// set. Only a proxy that is trusted may say it.
+    /// `x-real-ip`, `x-forwarded-port`, `x-original-url` and similar fields, which describe a proxy's client and request and which this hop
+    /// does not set. Only a trusted proxy may send them.
     Claim,
-    /// `x_forwarded_for`, `content_length`, `x_real_ip` and their like: a field that servers which map `-` and `_` to one name (CGI, WSGI, PHP)
-    /// take for one that this hop sets, or for a claim.
+    /// `x_forwarded_for`, `content_length`, `x_real_ip` and similar names. Servers that map `-` and `_` to one name (CGI, WSGI, PHP) take
+    /// them for a field that this hop sets, or for a claim.
     Alias,
-    /// Any other.
+    /// Any other field.
     Other,
 }
 
 impl FieldId {
-    /// By name, whatever its case.
+    /// The id for a name, in any case.
     pub fn of(name: &[u8]) -> Self {
-        // The length decides among nearly all of them, so that most names cost one comparison or none.
+        // The length alone decides in most cases, so most names cost one comparison or none.
         let known: &[(&[u8], Self)] = match name.len() {
             2 => &[(b"te", Self::Te)],
             4 => &[(b"host", Self::Host), (b"date", Self::Date)],
             6 => &[(b"cookie", Self::Cookie), (b"expect", Self::Expect)],
             7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
             8 => &[(b"x-scheme", Self::Claim)],
-            // Frameworks that look for the client's address read `Client-IP`: PHP applications as HTTP_CLIENT_IP, and before any other.
+            // Frameworks that look for the client's address read `Client-IP`. PHP applications read it as HTTP_CLIENT_IP, before any other.
             9 => &[(b"forwarded", Self::Forwarded), (b"x-real-ip", Self::Claim), (b"client-ip", Self::Claim)],
             10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
             11 => &[(b"x-client-ip", Self::Claim), (b"x-forwarded", Self::Claim)],
@@ -145,9 +146,10 @@ impl FieldId {
     }
 }
 
-/// The first and the last bytes of a name, which are all of one of up to 16, in lower case: names are compared for each field of each head.
+/// The first and the last bytes of a name in lower case; up to 16 bytes, they are the whole name. Every field of every head is compared by
+/// them.
 ///
-/// What makes letters lower leaves digits and `-` alone, and makes nothing else that a name may hold one of these.
+/// Setting the bit that lowers a letter does not change digits and `-`, and turns no other byte of a valid name into one of these.
 #[inline]
 fn lower_ends(name: &[u8]) -> [u64; 2] {
     const LOWER: u64 = u64::from_ne_bytes([0x20; 8]);
@@ -161,15 +163,16 @@ fn lower_ends(name: &[u8]) -> [u64; 2] {
     ends.map(|end| end | LOWER)
 }
 
-/// Whether what lies between the ends of two names that are equally long is the same.
+/// Whether two names of equal length are the same between their ends.
 fn is_same_between_ends(name: &[u8], text: &[u8]) -> bool {
     name.len() <= 16 || name.eq_ignore_ascii_case(text)
 }
 
-/// As long as `x-scheme`, the shortest name that has aliases.
+/// The length of `x-scheme`, the shortest name with an alias.
 const ALIAS_BYTES_MIN: usize = 8;
 
-/// What `_` is written for `-` in, up to so many bytes. Nothing that is known is longer, but for what begins with `x-forwarded-`.
+/// This many bytes of a name are searched for aliases, with each `_` replaced by `-`. No known name is longer, except those that begin with
+/// `x-forwarded-`.
 const ALIAS_BYTES_MAX: usize = 24;
 
 fn is_alias(name: &[u8]) -> bool {
@@ -183,7 +186,7 @@ fn is_alias(name: &[u8]) -> bool {
     }
     let of_folded = FieldId::of(folded.get(..length).unwrap_or_default());
     match of_folded {
-        // Cut to its beginning, a longer name is another one, unless it is the beginning that counts.
+        // The name was cut to its beginning. A longer name is a different one, unless only the beginning counts.
         FieldId::Claim => {
             name.len() <= ALIAS_BYTES_MAX
                 || folded.get(..12).is_some_and(|start| start.eq_ignore_ascii_case(b"x-forwarded-"))
@@ -209,7 +212,7 @@ pub enum Version {
     Http2,
 }
 
-/// What a hop has to know of a method (RFC 9110 section 9).
+/// The methods that a hop has to know (RFC 9110 section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "each is the method of that name")]
 pub enum Method {
@@ -228,7 +231,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// By name; case matters.
+    /// The method for a name, which is case-sensitive.
     pub fn of(name: &[u8]) -> Self {
         match name {
             b"GET" => Self::Get,
@@ -244,7 +247,7 @@ impl Method {
         }
     }
 
-    /// Doing it twice means the same as doing it once (RFC 9110 section 9.2.2): it may be sent again.
+    /// Whether doing it twice means the same as doing it once (RFC 9110 section 9.2.2), so that it may be sent again.
     pub fn is_idempotent(self) -> bool {
         matches!(self, Self::Get | Self::Head | Self::Put | Self::Delete | Self::Options | Self::Trace)
     }
@@ -253,52 +256,52 @@ impl Method {
 /// How the end of a body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Body {
-    /// There is none.
+    /// There is no body.
     #[default]
     None,
-    /// So many bytes, more than zero.
+    /// This many bytes, more than zero.
     Length(u64),
-    /// Of a length that nobody told, then trailers: the chunked coding (RFC 9112 section 7.1), or HTTP/2's DATA frames.
+    /// A body of unknown length, which may have trailers: the chunked coding (RFC 9112 section 7.1), or HTTP/2's DATA frames.
     Chunked,
-    /// Whatever comes until the connection ends: responses only.
+    /// Everything until the connection ends; only for responses.
     UntilClose,
 }
 
-/// A request head. Made for reuse: reading the next head keeps the room of the last.
+/// A request head. It is reused: reading the next head keeps the allocations of the last.
 #[derive(Debug, Default)]
 pub struct RequestHead {
-    /// What a hop has to know of it.
+    /// The method, if a hop has to know it.
     pub method: Method,
     /// As received.
     pub method_name: Span,
-    /// Path and query, beginning with `/`; or `*`. Empty for an absolute-form target without a path, which means `/`; and for a plain
+    /// Path and query, beginning with `/`; or `*`. It is empty for an absolute-form target without a path, which means `/`, and for a plain
     /// CONNECT in HTTP/2.
     pub path: Span,
-    /// Host and port: of an absolute-form target, else of `Host`; in HTTP/2 of `:authority`, else of `Host`. Empty: the client (HTTP/1.0)
-    /// named none.
+    /// Host and port: of an absolute-form target, or else of `Host`; in HTTP/2 of `:authority`, or else of `Host`. Empty if the client
+    /// (HTTP/1.0) named none.
     pub authority: Span,
     /// `:scheme` in HTTP/2; empty in HTTP/1 and for a plain CONNECT.
     pub scheme: Span,
     /// As received.
     pub version: Version,
-    /// In the order received, all of them.
+    /// All of them, in the order received.
     pub fields: Vec<Field>,
     /// How the end of the body is known.
     pub body: Body,
-    /// The client means to send more on this connection.
+    /// The client intends to send more on this connection.
     pub keep_alive: bool,
-    /// `Connection` names fields that are not to be passed on. Not in HTTP/2, which knows no such thing.
+    /// `Connection` names fields that must not be passed on. Never set in HTTP/2, which has no such field.
     pub names_fields: bool,
-    /// `Connection: upgrade` with an `Upgrade` that a hop may pass on: the one protocol of it that is passed on, which is WebSocket where that is
-    /// among several. In HTTP/2 the `:protocol` of an extended CONNECT (RFC 8441), which asks for the same; then `method` is `Connect`.
+    /// The protocol of `Connection: upgrade` that is passed on: WebSocket if it is among several. In HTTP/2 it is the `:protocol` of an
+    /// extended CONNECT (RFC 8441), which asks for the same; `method` is then `Connect`.
     pub upgrade: Option<Span>,
     /// The client waits for a 100 before it sends the body.
     pub expect_continue: bool,
-    /// The client expects something else, in HTTP/2. In HTTP/1 such a head is refused as it is read.
+    /// In HTTP/2, the client expects something else. In HTTP/1, the reader refuses such a head.
     pub expect_unknown: bool,
 }
 
-/// A response head. Made for reuse, as [`RequestHead`].
+/// A response head. It is reused like [`RequestHead`].
 #[derive(Debug, Default)]
 pub struct ResponseHead {
     /// 100 to 999.
@@ -307,7 +310,7 @@ pub struct ResponseHead {
     pub reason: Span,
     /// As received.
     pub version: Version,
-    /// In the order received, all of them.
+    /// All of them, in the order received.
     pub fields: Vec<Field>,
     /// How the end of the body is known.
     pub body: Body,
@@ -315,9 +318,10 @@ pub struct ResponseHead {
     pub keep_alive: bool,
     /// As in [`RequestHead::names_fields`].
     pub names_fields: bool,
-    /// `Content-Length`, also where there is no body and it says what that of another method or status would be (RFC 9110 section 8.6).
+    /// The value of `Content-Length`. It may be present without a body, and then says what the length would be for another method or status
+    /// (RFC 9110 section 8.6).
     pub content_length: Option<u64>,
-    /// `Keep-Alive: timeout=N`: the endpoint closes the connection after so many seconds without a request.
+    /// `Keep-Alive: timeout=N`: the endpoint closes the connection after this many seconds without a request.
     pub keep_alive_timeout_s: Option<u32>,
 }
 
@@ -326,7 +330,7 @@ pub fn find(fields: &[Field], id: FieldId) -> Option<&Field> {
     fields.iter().find(|field| field.id == id)
 }
 
-/// The elements of a comma-separated list (RFC 9110 section 5.6.1), without white space around them and without empty ones.
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1), without the surrounding white space and without empty elements.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }

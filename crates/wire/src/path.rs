@@ -1,33 +1,35 @@
-//! The normal form of a request's path (RFC 3986 section 6.2.2), so that rules about a path hold for every way to write it.
+//! The normal form of a request's path (RFC 3986 section 6.2.2), so that a rule about a path holds for every way of writing it.
 //!
-//! Escapes of unreserved characters are decoded, the digits of the other escapes are in upper case, and dot segments are removed; repeated
-//! slashes are merged where the caller asks for it. Nothing is decoded twice, and an escape of a reserved character stays: `%2F` within a
-//! segment is not the `/` between two. A `%` that begins no escape is written `%25`, so that the normal form of a normal form is itself.
+//! Escapes of unreserved characters are decoded, the digits of other escapes are changed to upper case, and dot segments are removed.
+//! Repeated slashes are merged if the caller asks for it. Nothing is decoded twice, and an escape of a reserved character stays: `%2F`
+//! within a segment is not the `/` between two. A `%` that does not begin an escape is written as `%25`, so that the normal form of a
+//! normal form is itself.
 
-/// What can be read in two ways, so that this hop and an endpoint may take it for different paths.
+/// Something that can be read in two ways, so that this hop and an endpoint may see different paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ambiguity {
-    /// `%2F`: a slash within a segment here, and between two segments for whoever decodes before it splits.
+    /// `%2F`. Here it is a slash within a segment; a reader that decodes before it splits sees two segments.
     Slash,
-    /// `\` or `%5C`, which some take for a slash.
+    /// `\` or `%5C`, which some readers take for a slash.
     Backslash,
-    /// `%00` to `%1F` or `%7F`: some end the path there, or drop it.
+    /// `%00` to `%1F` or `%7F`. Some readers end the path there, or drop it.
     Control,
     /// A `%` without two hexadecimal digits.
     Escape,
-    /// `..;x`: a dot segment for whoever takes parameters off a segment first.
+    /// `..;x`. A reader that first removes parameters from a segment sees a dot segment.
     DotParameter,
-    /// `//..`: it takes away the empty segment for whoever does not merge slashes, and the one before that for whoever merges them first.
+    /// `//..`. It removes the empty segment, or the segment before that if the reader merges slashes first.
     EmptySegment,
 }
 
-/// Path and query of a target. An empty path is `/` (RFC 9112 section 3.2.1). The query is empty, or begins with `?`.
+/// Splits a target into path and query. An empty path is `/` (RFC 9112 section 3.2.1). The query is empty, or begins with `?`.
 pub fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
     let (path, query) = target.split_at(memchr::memchr(b'?', target).unwrap_or(target.len()));
     (if path.is_empty() { b"/" } else { path }, query)
 }
 
-/// The normal form of a path without its query; `None`: it is in that form already, as nearly every path is. `*` is no path, and stays.
+/// The normal form of a path without its query. `None` means that it already has that form, as nearly every path does. `*` is not a path,
+/// and stays.
 pub fn normalize(path: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
     if is_normal(path, merge_slashes) {
         return None;
@@ -39,7 +41,7 @@ pub fn normalize(path: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         match segment {
-            // A last one that is removed leaves its slash: `/a/.` is the folder `/a/`.
+            // If the last segment is removed, its slash stays: `/a/.` is the folder `/a/`.
             b"." if is_last => out.push(b'/'),
             b"." => {}
             b".." => {
@@ -58,7 +60,7 @@ pub fn normalize(path: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// One look at each byte.
+/// Looks at each byte once.
 fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
     if path == b"*" {
         return true;
@@ -78,19 +80,19 @@ fn is_normal(path: &[u8], merge_slashes: bool) -> bool {
     path.first() == Some(&b'/')
 }
 
-/// What stands behind a slash begins with the segment `.` or `..`. Escaped dots are found as escapes.
+/// Whether the text after a slash begins with the segment `.` or `..`. Escaped dots are found as escapes.
 fn begins_with_dots(text: &[u8]) -> bool {
     let text = text.strip_prefix(b".").map(|text| text.strip_prefix(b".").unwrap_or(text));
     text.is_some_and(|behind| matches!(behind.first(), None | Some(b'/')))
 }
 
-/// In upper case, and of a byte that has to be escaped.
+/// Whether an escape is in upper case, and of a byte that has to be escaped.
 fn is_normal_escape(high: u8, low: u8) -> bool {
     let is_upper = |digit: u8| matches!(digit, b'0'..=b'9' | b'A'..=b'F');
     is_upper(high) && is_upper(low) && value(high, low).is_some_and(|byte| !is_unreserved(byte))
 }
 
-/// Undoes escapes of unreserved characters, and writes the others in one way.
+/// Decodes escapes of unreserved characters, and writes the others in one form.
 fn decode(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len() + 8);
     let mut rest = path;
@@ -121,7 +123,7 @@ fn push_escape(out: &mut Vec<u8>, byte: u8) {
     out.extend([byte >> 4, byte & 15].iter().filter_map(|digit| DIGITS.get(usize::from(*digit))));
 }
 
-/// The byte that the two digits behind a `%` stand for, and what is behind them.
+/// The byte that the two digits after a `%` stand for, and what follows them.
 fn escape(behind: &[u8]) -> Option<(u8, &[u8])> {
     let [high, low, rest @ ..] = behind else { return None };
     Some((value(*high, *low)?, rest))
@@ -137,7 +139,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// What is ambiguous in a path without its query, as the client wrote it; the first that is found.
+/// The first ambiguity that is found in a path, as the client wrote it, without its query.
 pub fn ambiguity(path: &[u8]) -> Option<Ambiguity> {
     let mut rest = path;
     while let Some((byte, behind)) = rest.split_first() {
@@ -157,14 +159,14 @@ pub fn ambiguity(path: &[u8]) -> Option<Ambiguity> {
             _ => {}
         }
     }
-    // `..;` however it is written: only the dots and the semicolon matter here, and decoding makes no slashes.
+    // `..;` in any spelling: only the dots and the semicolon matter here, and decoding makes no slashes.
     if has_dot_parameter(path) {
         return Some(Ambiguity::DotParameter);
     }
     removes_empty_segment(path).then_some(Ambiguity::EmptySegment)
 }
 
-/// Slashes merged before and after dot segments are removed give two paths.
+/// Whether merging slashes before or after removing dot segments gives two different paths.
 fn removes_empty_segment(path: &[u8]) -> bool {
     if memchr::memmem::find(path, b"//").is_none() {
         return false;
@@ -220,12 +222,12 @@ mod tests {
         check("/a%2fb%3a", "/a%2Fb%3A");
         check("/caf%c3%a9/%20", "/caf%C3%A9/%20");
         check("/a%20b%2F", "/a%20b%2F");
-        // Once, not twice.
+        // Decoded once, not twice.
         check("/%2561dmin", "/%2561dmin");
         check("/100%", "/100%25");
         check("/%4", "/%254");
         check("/%zz%4x", "/%25zz%254x");
-        // Undone in one pass, and never into a new escape.
+        // Decoded in one pass, and the result is never part of a new escape.
         check("/%%34%31", "/%2541");
         check("/!$&'()*+,;=:@[]|\\^\"<>", "/!$&'()*+,;=:@[]|\\^\"<>");
     }

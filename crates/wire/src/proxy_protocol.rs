@@ -1,20 +1,21 @@
-//! The PROXY protocol, versions 1 and 2: who the client is, told in front of the first byte of a connection.
+//! The PROXY protocol, versions 1 and 2: a header before the first byte of a connection says who the client is.
 //!
-//! Source: <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>; sections below are its. Whether a connection begins with such a header is
-//! configuration and never guessed: a client that could choose would choose its own address. Type-length-values after the addresses are
-//! checked for their lengths and skipped; the checksum among them (section 2.2.3) is not computed, as the section allows.
+//! Source: <https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>; the sections below are of that document. Whether a connection
+//! begins with such a header is configured and never guessed: a client that could choose would choose its own address. The lengths of the
+//! type-length-values after the addresses are checked, and the values are skipped. The checksum among them (section 2.2.3) is not verified,
+//! which the section allows.
 
 use std::error::Error;
 use std::fmt;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes of the longest line of version 1, with its CRLF (section 2.1).
+/// The longest line of version 1, with its CRLF (section 2.1).
 pub const V1_BYTES_MAX: usize = 107;
-/// Bytes of version 2 after its first 16. The field allows 65,535; real headers, with a certificate's common name and a unique id among
-/// their values, stay below 1 KiB.
+/// The limit for version 2 after its first 16 bytes. The field allows 65,535. Real headers stay below 1 KiB, even with a certificate's
+/// common name and a unique id among their values.
 pub const V2_PAYLOAD_BYTES_MAX: usize = 4096;
-/// Bytes that hold any header that [`parse`] accepts.
+/// Enough bytes for any header that [`parse`] accepts.
 pub const HEADER_BYTES_MAX: usize = V2_FIXED_BYTES + V2_PAYLOAD_BYTES_MAX;
 
 const V1_START: &[u8] = b"PROXY ";
@@ -22,29 +23,29 @@ const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family and protocol, length.
 const V2_FIXED_BYTES: usize = 16;
 
-/// What [`parse`] has found.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Good so far; come back with more bytes. Less than [`HEADER_BYTES_MAX`] have been given.
+    /// Valid so far; more bytes are needed. Fewer than [`HEADER_BYTES_MAX`] were given.
     Incomplete,
-    /// A whole header.
+    /// A complete header.
     Complete {
-        /// What it says.
+        /// Its content.
         header: Header,
-        /// Its bytes; what follows is the client's.
+        /// Its length; what follows is from the client.
         consumed: usize,
     },
 }
 
-/// A whole header.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The client's address and the one it connected to. `None`: the sender speaks for itself (LOCAL), or does not know (UNKNOWN, UNSPEC), or
-    /// proxies what is not TCP; the connection's own addresses hold then.
+    /// The client's address and the one it connected to. `None` if the sender speaks for itself (LOCAL), does not know them (UNKNOWN,
+    /// UNSPEC), or proxies something other than TCP. Then the connection's own addresses apply.
     pub source: Option<(SocketAddr, SocketAddr)>,
 }
 
-/// The form that is sent.
+/// The version of the header that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// A line of text (section 2.1).
@@ -53,10 +54,10 @@ pub enum Version {
     V2,
 }
 
-/// Why the bytes are not a header. The connection has to be closed (section 2.1: "abort").
+/// Why the bytes are not a header. The connection must be closed (section 2.1: "abort").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocolError {
-    /// The first bytes are of neither version: most likely a client that came without a proxy.
+    /// The first bytes match neither version. Most likely a client connected without a proxy.
     NotProxyProtocol,
     /// Version 1: no CRLF within [`V1_BYTES_MAX`].
     LineTooLong,
@@ -66,9 +67,9 @@ pub enum ProxyProtocolError {
     Line,
     /// Version 1: an address that is not in its family's form.
     Address,
-    /// Version 1: a port that is no number up to 65,535, or has a leading zero.
+    /// Version 1: a port is not a number up to 65,535, or has a leading zero.
     Port,
-    /// Version 2: another version than 2, or a command that is not LOCAL or PROXY.
+    /// Version 2: the version is not 2, or the command is not LOCAL or PROXY.
     Command,
     /// Version 2: an unassigned family or protocol.
     Family,
@@ -97,7 +98,7 @@ impl fmt::Display for ProxyProtocolError {
 
 impl Error for ProxyProtocolError {}
 
-/// Reads the header at the start of `bytes`, which are all that have come so far. Refuses at the first byte that cannot be right.
+/// Reads the header at the start of `bytes`, which are all that have arrived so far. Refuses it at the first byte that cannot be valid.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ProxyProtocolError> {
     if let Some(rest) = bytes.strip_prefix(V1_START) {
         parse_v1(rest)
@@ -140,8 +141,8 @@ fn parse_v1_line(line: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyP
     }
     let address = match family {
         "TCP4" => |text: &str| text.parse::<Ipv4Addr>().map(IpAddr::from),
-        // The standard library also takes `::ffff:192.0.2.1`, which is not in the specification's form, but in that of senders that use
-        // inet_ntop, HAProxy among them.
+        // The standard library also accepts `::ffff:192.0.2.1`. The specification does not have this form, but senders that use inet_ntop
+        // write it, HAProxy among them.
         "TCP6" => |text: &str| text.parse::<Ipv6Addr>().map(IpAddr::from),
         _ => return Err(ProxyProtocolError::Line),
     };
@@ -153,7 +154,7 @@ fn parse_v1_line(line: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, ProxyP
 }
 
 fn parse_port(text: &str) -> Result<u16, ProxyProtocolError> {
-    // The standard library's parser would take a plus sign and leading zeros.
+    // The standard library's parser would accept a plus sign and leading zeros.
     let strict = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| strict).ok_or(ProxyProtocolError::Port)
 }
@@ -184,11 +185,11 @@ fn parse_v2_payload(family: u8, payload: &[u8]) -> Result<Option<(SocketAddr, So
     let (source, values) = match family {
         0x11 => take_v4(payload).map(|(source, values)| (Some(source), values)),
         0x21 => take_v6(payload).map(|(source, values)| (Some(source), values)),
-        // Datagrams and Unix sockets: valid, and of no use to a TCP proxy, "fall back to the UNSPEC mode".
+        // Datagrams and Unix sockets are valid but of no use to a TCP proxy: "fall back to the UNSPEC mode".
         0x12 => payload.get(12..).map(|values| (None, values)),
         0x22 => payload.get(36..).map(|values| (None, values)),
         0x31 | 0x32 => payload.get(216..).map(|values| (None, values)),
-        // UNSPEC in either half: where the addresses end is not defined.
+        // UNSPEC in either half: the end of the addresses is not defined.
         _ => return Ok(None),
     }
     .ok_or(ProxyProtocolError::Truncated)?;
@@ -225,10 +226,10 @@ fn skip_values(mut rest: &[u8]) -> Result<(), ProxyProtocolError> {
     Ok(())
 }
 
-/// Appends the header that says that `source` connected to `destination`. At most [`V1_BYTES_MAX`] bytes: it fits in one segment, and must
-/// be sent in one write with what follows or before it.
+/// Appends the header that says that `source` connected to `destination`. It has at most [`V1_BYTES_MAX`] bytes, so it fits in one segment,
+/// and must be sent before what follows or in one write with it.
 ///
-/// IPv4 addresses in IPv6 form, as a listener on `[::]` sees them, are sent as IPv4; where only one of the two is IPv4, it is sent in IPv6
+/// IPv4 addresses in IPv6 form, as a listener on `[::]` sees them, are sent as IPv4. If only one of the two is IPv4, it is sent in IPv6
 /// form (`::ffff:0:0/96`, RFC 4291 section 2.5.5.2), since a header has one family.
 pub fn encode(version: Version, source: SocketAddr, destination: SocketAddr, out: &mut Vec<u8>) {
     let ports = (source.port(), destination.port());
@@ -250,7 +251,7 @@ pub fn encode(version: Version, source: SocketAddr, destination: SocketAddr, out
 }
 
 fn encode_line(out: &mut Vec<u8>, line: fmt::Arguments<'_>) {
-    // Writing to a vector does not fail.
+    // Writing to a vector cannot fail.
     _ = write!(out, "PROXY {line}\r\n");
 }
 
@@ -272,7 +273,7 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// An IPv6 address in the only form that section 2.1 has: hexadecimal groups. `Display` writes mapped addresses with dots.
+/// An IPv6 address in the only form that section 2.1 allows: hexadecimal groups. `Display` writes mapped addresses with dots.
 struct Hexadecimal(Ipv6Addr);
 
 impl fmt::Display for Hexadecimal {
@@ -293,8 +294,8 @@ mod tests {
 
     use super::*;
 
-    /// `expect`: `Ok` with "source > destination" or "none", or the error. Every proper prefix must be incomplete or the same error, what
-    /// follows must not matter, and no byte of it may be consumed.
+    /// `expect` is `Ok` with "source > destination" or "none", or the error. Every proper prefix must be incomplete or give the same error.
+    /// What follows the header must not matter, and none of it may be consumed.
     fn check(bytes: &[u8], expect: Result<&str, ProxyProtocolError>) {
         let shown = String::from_utf8_lossy(bytes);
         let text = |header: Header| header.source.map_or("none".to_owned(), |(from, to)| format!("{from} > {to}"));
@@ -405,14 +406,14 @@ mod tests {
         let v6: Vec<u8> = [&[0; 15][..], &[1], &[0; 15], &[2], &[0, 1, 0, 2]].concat();
         check(&v2(0x21, 0x21, &v6), Ok("[::1]:1 > [::2]:2"));
         check(&v2(0x20, 0, &[]), Ok("none"));
-        // LOCAL: whatever family and payload.
+        // LOCAL, with any family and payload.
         check(&v2(0x20, 0xff, &[1, 2, 3]), Ok("none"));
         check(&v2(0x21, 0x00, &[1, 2, 3]), Ok("none"));
         check(&v2(0x21, 0x10, &V4), Ok("none"));
         check(&v2(0x21, 0x12, &V4), Ok("none"));
         check(&v2(0x21, 0x22, &[0; 36]), Ok("none"));
         check(&v2(0x21, 0x31, &[0; 216]), Ok("none"));
-        // NOOP of 0 bytes, then an authority of 1.
+        // A NOOP of 0 bytes, then an authority of 1.
         check(&v2(0x21, 0x11, &[&V4[..], &[4, 0, 0], &[2, 0, 1, b'x']].concat()), Ok("192.0.2.1:4660 > 192.0.2.2:80"));
         let padding = V2_PAYLOAD_BYTES_MAX - 12 - 3;
         let [high, low] = u16::try_from(padding).unwrap().to_be_bytes();
@@ -478,7 +479,7 @@ mod tests {
         (ip, any::<u16>()).prop_map(SocketAddr::from)
     }
 
-    /// Bytes that get past the first checks: a good start, then anything; or a good header with some bytes changed.
+    /// Bytes that pass the first checks: a good start and then anything, or a good header with some bytes changed.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
         let start = prop_oneof![
             Just(Vec::new()),
@@ -526,7 +527,7 @@ mod tests {
             match parse(&bytes) {
                 Ok(Parsed::Complete { header, consumed }) => {
                     prop_assert!(consumed <= bytes.len() && consumed <= HEADER_BYTES_MAX);
-                    // Exactly the consumed bytes decide.
+                    // The result depends only on the consumed bytes.
                     prop_assert_eq!(parse(&bytes[..consumed]), Ok(Parsed::Complete { header, consumed }));
                     prop_assert_eq!(parse(&bytes[..consumed - 1]), Ok(Parsed::Incomplete));
                 }

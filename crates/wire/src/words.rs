@@ -1,23 +1,23 @@
-//! Eight bytes at a time: what heads are searched for, without a branch for each byte.
+//! Searches the bytes of heads eight at a time, without a branch per byte.
 
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGHEST: u64 = ONES << 7;
 
-/// Sets the highest bit of the first byte of `word` that is `byte`, and none below it; what stands above it means nothing. The first is the lowest,
-/// as `u64::from_le_bytes` has it.
+/// Sets the highest bit of the first byte of `word` that equals `byte`, and of no byte below it. The bytes above it have no meaning. The
+/// first byte is the lowest one, as in `u64::from_le_bytes`.
 pub(crate) const fn equal(word: u64, byte: u8) -> u64 {
-    // What is 0 now borrows from its highest bit, which it does not have itself.
+    // A byte that is now 0 borrows from its own highest bit, which it does not have.
     let differs = word ^ (ONES * byte as u64);
     differs.wrapping_sub(ONES) & !differs & HIGHEST
 }
 
-/// Likewise of the first byte that is a control character.
+/// As [`equal`], for the first control character.
 pub(crate) const fn control(word: u64) -> u64 {
     let below_space = word.wrapping_sub(ONES * 0x20) & !word & HIGHEST;
     below_space | equal(word, 0x7f)
 }
 
-/// Whether `is_in` says so of any eight bytes of `bytes`. Spaces are put behind fewer than eight.
+/// Whether `is_in` is true for any eight bytes of `bytes`. A shorter slice is filled up with spaces.
 #[inline]
 pub(crate) fn any(bytes: &[u8], is_in: impl Fn(u64) -> bool) -> bool {
     let mut rest = bytes;
@@ -28,7 +28,7 @@ pub(crate) fn any(bytes: &[u8], is_in: impl Fn(u64) -> bool) -> bool {
         rest = behind;
     }
     match bytes.last_chunk() {
-        // Some of it for the second time, which does not matter.
+        // Some of these bytes are tested a second time, which does no harm.
         Some(word) => !rest.is_empty() && is_in(u64::from_le_bytes(*word)),
         None => is_in(rest.iter().rev().fold(ONES * 0x20, |word, byte| word << 8 | u64::from(*byte))),
     }
@@ -42,7 +42,7 @@ mod tests {
     fn the_first_is_found_wherever_it_stands() {
         for byte in 0..=255_u8 {
             for at in 0..8 {
-                // What is above it is of the kind, too.
+                // The bytes above it match, too.
                 let mut bytes = [byte; 8];
                 bytes[..at].fill(b'a');
                 let first = |found: u64| found.trailing_zeros() as usize / 8;

@@ -1,6 +1,6 @@
-//! What names a host: `Host`, the authority of a target, `:authority`.
+//! The syntax of an authority: the value of `Host`, the authority of a target, `:authority`.
 
-/// `host [":" port]` (RFC 3986 section 3.2.2, without user information, which has no place in HTTP: RFC 9110 section 4.2.4).
+/// `host [":" port]` (RFC 3986 section 3.2.2), without user information, which HTTP does not allow (RFC 9110 section 4.2.4).
 pub(crate) fn is_authority(text: &[u8]) -> bool {
     if let [b'[', rest @ ..] = text {
         let Some((address, port)) =
@@ -15,7 +15,7 @@ pub(crate) fn is_authority(text: &[u8]) -> bool {
     end > 0 && is_port(text.get(end..).unwrap_or_default())
 }
 
-/// Nothing, or `":" port`.
+/// Empty, or `":" port`.
 fn is_port(text: &[u8]) -> bool {
     let digits = match text {
         [] => return true,
@@ -29,7 +29,7 @@ fn is_port(text: &[u8]) -> bool {
     })
 }
 
-/// What a name or an address of IPv4 is made of.
+/// The bytes of a host name or an IPv4 address.
 static HOST_BYTES: [bool; 256] = host_bytes();
 
 #[expect(clippy::indexing_slicing, reason = "computed at compile time: out of bounds does not compile")]

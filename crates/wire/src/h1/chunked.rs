@@ -1,27 +1,27 @@
 //! The chunked coding (RFC 9112 section 7.1), decoded in whatever pieces it arrives.
 //!
-//! Extensions are checked and dropped: no meaning of theirs crosses a hop. Every line ends in CRLF; a size is one to sixteen plain
-//! hexadecimal digits. What is left after the last chunk is handed on as a trailer section, bounded.
+//! Extensions are checked and dropped, because their meaning does not cross a hop. Every line ends in CRLF, and a size is one to sixteen
+//! plain hexadecimal digits. What follows the last chunk is returned as a trailer section of limited size.
 
 use std::ops::Range;
 
-/// The line in front of a chunk, with its extensions. Extensions have no use in the wild but to hide things and to cost work.
+/// The longest chunk line, with its extensions. In practice, extensions only serve to hide things and to cause work.
 pub const CHUNK_LINE_BYTES_MAX: usize = 256;
 
-/// The trailer section, with the empty line that ends it.
+/// The longest trailer section, with the empty line that ends it.
 pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Decodes one body. Hand it bytes until [`Decoded::End`].
+/// Decodes one body. Pass it bytes until [`Decoded::End`].
 #[derive(Debug, Default)]
 pub struct ChunkedDecoder {
     state: State,
-    /// Bytes of the current chunk that have not come.
+    /// Bytes of the current chunk that have not arrived.
     remaining: u64,
-    /// Bytes of the current line, with its end: `<= CHUNK_LINE_BYTES_MAX`.
+    /// Bytes of the current line, including its end: `<= CHUNK_LINE_BYTES_MAX`.
     line_bytes: usize,
     /// Digits of the current size: `<= 16`.
     digits: u8,
-    /// All that came after the last chunk's line: `<= TRAILER_BYTES_MAX`.
+    /// Everything after the last chunk's line: `<= TRAILER_BYTES_MAX`.
     trailers: Vec<u8>,
 }
 
@@ -42,18 +42,18 @@ enum State {
     End,
 }
 
-/// What the bytes turned out to be.
+/// What the decoder found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// All were framing; hand in more. So many were taken, which is all of them.
+    /// All of the bytes were framing. The decoder needs more.
     More,
-    /// These, as a range of the bytes handed in, are data; go on behind them.
+    /// This range of the bytes is data. Continue after it.
     Data(Range<usize>),
     /// The body ended before this position.
     End(usize),
 }
 
-/// The body is not chunked as the standard says; nothing after the last data can be trusted.
+/// The body is not validly chunked. Nothing after the last data can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkError;
 
@@ -66,10 +66,10 @@ impl std::fmt::Display for ChunkError {
 impl std::error::Error for ChunkError {}
 
 impl ChunkedDecoder {
-    /// Looks at `bytes` from `from` on. After [`Decoded::Data`] go on with `from` at its end, and with new bytes from 0.
+    /// Decodes `bytes` from position `from` on. After [`Decoded::Data`], continue with `from` at its end; for new bytes, start at 0.
     ///
     /// # Errors
-    /// [`ChunkError`]; the decoder must not be used again.
+    /// [`ChunkError`]. The decoder must not be used after it.
     pub fn decode(&mut self, bytes: &[u8], from: usize) -> Result<Decoded, ChunkError> {
         let mut at = from;
         while let Some(byte) = bytes.get(at).copied() {
@@ -99,12 +99,12 @@ impl ChunkedDecoder {
         Ok(Decoded::More)
     }
 
-    /// The body has ended.
+    /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::End
     }
 
-    /// The trailer section with its empty line, once the body has ended; `\r\n` alone where there are no trailers.
+    /// The trailer section with its empty line, once the body has ended. It is just `\r\n` if there are no trailers.
     pub fn trailers(&self) -> &[u8] {
         &self.trailers
     }
@@ -124,7 +124,7 @@ impl ChunkedDecoder {
         self.state = match (self.state, byte) {
             (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 self.digits += 1;
-                // Sixteen digits are 64 bits: one more could overflow, and leading zeros are a way to hide one.
+                // Sixteen digits are 64 bits. One more could overflow, and leading zeros are a way to hide one.
                 if self.digits > 16 {
                     return Err(ChunkError);
                 }
@@ -152,7 +152,7 @@ impl ChunkedDecoder {
         if self.trailers.len() == TRAILER_BYTES_MAX {
             return Err(ChunkError);
         }
-        // CR and LF only as a pair: a lone one is an end of line for some and not for others.
+        // CR and LF are only valid as a pair: some readers take a lone one for an end of line and others do not.
         let after_cr = self.trailers.last() == Some(&b'\r');
         if after_cr != (byte == b'\n') {
             return Err(ChunkError);
@@ -169,7 +169,7 @@ impl ChunkedDecoder {
 mod tests {
     use super::*;
 
-    /// Decodes `body`, handed in as pieces of at most `piece` bytes: data, trailers, and how much was consumed.
+    /// Decodes `body` in pieces of at most `piece` bytes. Returns the data, the trailers, and how many bytes were consumed.
     fn decode(body: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>, usize), ChunkError> {
         let mut decoder = ChunkedDecoder::default();
         let mut data = Vec::new();

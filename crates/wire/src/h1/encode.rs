@@ -1,11 +1,11 @@
-//! The canonical form in which every head and chunk leaves.
+//! The one form in which Steelyard writes heads and chunks.
 
 use crate::message::Version;
 
 /// The chunk that ends a body without trailers, with the empty line after it.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// `GET /path HTTP/1.1`, always in this version. An empty path is written `/` (RFC 9112 section 3.2.1).
+/// `GET /path HTTP/1.1`, always with this version. An empty path is written as `/` (RFC 9112 section 3.2.1).
 pub fn request_line(out: &mut Vec<u8>, method: &[u8], path: &[u8]) {
     out.extend_from_slice(method);
     out.push(b' ');
@@ -13,7 +13,7 @@ pub fn request_line(out: &mut Vec<u8>, method: &[u8], path: &[u8]) {
     out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
-/// `HTTP/1.1 200 OK`, in the version of the hop that it is for. `status` has three digits.
+/// `HTTP/1.1 200 OK`, in the version of the hop that receives it. `status` has three digits.
 pub fn status_line(out: &mut Vec<u8>, version: Version, status: u16, reason: &[u8]) {
     out.extend_from_slice(match version {
         Version::Http10 => b"HTTP/1.0 ",
@@ -25,7 +25,7 @@ pub fn status_line(out: &mut Vec<u8>, version: Version, status: u16, reason: &[u
     out.extend_from_slice(b"\r\n");
 }
 
-/// `name: value`. Neither may hold CR, LF or NUL: they come from a parsed head, or are ours.
+/// `name: value`. Neither may contain CR, LF or NUL. Both come from a parsed head or from our own code.
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -33,7 +33,7 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The line in front of a chunk of `length` bytes; `length` is not zero.
+/// The line before a chunk of `length` bytes; `length` is not zero.
 pub fn chunk_start(out: &mut Vec<u8>, length: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = (usize::BITS - length.leading_zeros()).div_ceil(4).max(1);
@@ -44,7 +44,7 @@ pub fn chunk_start(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The line end behind a chunk.
+/// The end of the line after a chunk.
 pub fn chunk_end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }

@@ -1,16 +1,16 @@
-//! What requests and responses have in common: field lines, lengths, connection options.
+//! The parts that requests and responses share: field lines, lengths, connection options.
 
 use super::HeadError;
 use super::reader::{Reader, Stop};
 use crate::message::{Field, FieldId, list};
 
-/// Fields that one head or one trailer section can hold, whatever the configuration allows.
+/// The most fields in one head or one trailer section, whatever the configuration allows.
 pub const FIELDS_MAX: usize = 256;
 
-/// The longest body: many readers keep a length in 63 bits, and take a greater one for a negative one or for another.
+/// The longest body. Many readers store a length in 63 bits, and would read a greater one as negative or as a different number.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 
-/// The one place where a length is read: digits only, no sign, no list, no overflow (RFC 9110 section 8.6).
+/// The only place that reads a length: digits only, no sign, no list, no overflow (RFC 9110 section 8.6).
 pub(crate) fn content_length(value: &[u8]) -> Result<u64, HeadError> {
     // 19 digits cannot overflow 64 bits.
     if value.is_empty() || value.len() > 19 {
@@ -34,15 +34,15 @@ pub(super) struct Framing {
 }
 
 impl Framing {
-    /// Takes a field that frames. A second one of either kind, or one of each, is doubtful, even when both agree:
-    /// implementations differ in which they take (RFC 9112 section 6.3).
+    /// Records a framing field. Two of either kind, or one of each, are ambiguous even if they agree, because implementations differ in
+    /// which one they use (RFC 9112 section 6.3).
     pub(super) fn take(&mut self, id: FieldId, value: &[u8]) -> Result<(), HeadError> {
         if self.length.is_some() || self.chunked {
             return Err(HeadError::Framing);
         }
         match id {
             FieldId::ContentLength => self.length = Some(content_length(value)?),
-            // No other coding can be taken off or passed on by a hop that re-frames, and a list hides `chunked` from some readers.
+            // A hop that re-frames can neither remove nor pass on any other coding, and a list hides `chunked` from some readers.
             _ if value.eq_ignore_ascii_case(b"chunked") => self.chunked = true,
             _ => return Err(HeadError::Framing),
         }
@@ -50,19 +50,19 @@ impl Framing {
     }
 }
 
-/// What `Connection` says.
+/// The options in `Connection`.
 #[derive(Default)]
 pub(super) struct ConnectionOptions {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
-    /// It names something besides: fields that end at this hop.
+    /// It names other fields, which end at this hop.
     pub(super) names_fields: bool,
 }
 
 impl ConnectionOptions {
     pub(super) fn take(&mut self, value: &[u8]) {
-        // Nearly always there is one.
+        // Almost always there is only one option.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
             return;
@@ -81,10 +81,10 @@ impl ConnectionOptions {
     }
 }
 
-/// Reads a trailer section: zero or more field lines and the empty line that ends it. `section` is that and nothing else.
+/// Reads a trailer section: zero or more field lines and the empty line that ends it. `section` contains exactly that.
 ///
 /// # Errors
-/// [`HeadError::Field`] or [`HeadError::TooManyFields`]: the message is to be treated as badly framed.
+/// [`HeadError::Field`] or [`HeadError::TooManyFields`]. Treat the message as badly framed.
 pub fn parse_trailers(section: &[u8], fields: &mut Vec<Field>) -> Result<(), HeadError> {
     let mut reader = Reader::new(section, 0);
     match reader.fields(FIELDS_MAX, fields) {

@@ -1,10 +1,10 @@
 //! HTTP/1.0 and HTTP/1.1 (RFC 9112), read strictly and written canonically.
 //!
-//! What could mean two things is refused: lines that do not end in CRLF, two framings, doubtful lengths, white space where there must be
-//! none. The reader of a head or of a chunked body may be handed its bytes in any pieces and gives the same answer.
+//! Anything that could mean two things is refused: lines that do not end in CRLF, two framings, ambiguous lengths, white space where there
+//! must be none. The result does not depend on the pieces in which a head or a chunked body arrives.
 //!
-//! Heads were read with `httparse` before. It accepts more, so that each head had to be searched again for what it had let through; that and
-//! reading took a third of the instructions of a request. Tests hold that it agrees with what is read here.
+//! Heads were read with `httparse` before. It accepts more, so each head had to be searched again for what `httparse` had let through. Both
+//! passes together took a third of the instructions of a request. Tests check that this reader agrees with `httparse`.
 
 pub(crate) mod authority;
 mod chunked;
@@ -25,26 +25,26 @@ pub use response::parse_response;
 pub enum Parsed {
     /// The bytes so far are the beginning of a head.
     Partial,
-    /// The head is whole and so long: what follows belongs to the body or to the next message.
+    /// The head is complete and has this many bytes. What follows belongs to the body or to the next message.
     Complete(usize),
 }
 
 /// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The request line or status line is not one.
+    /// The request line or status line is malformed.
     StartLine,
-    /// The version is none that is spoken here.
+    /// The version is not supported.
     Version,
     /// A field line is malformed, or a line does not end in CRLF.
     Field,
     /// More fields than allowed.
     TooManyFields,
-    /// The end of the body would be doubtful.
+    /// The end of the body would be ambiguous.
     Framing,
-    /// No valid `Host`, several, or another than the target's.
+    /// `Host` is invalid or missing, occurs more than once, or differs from the target's.
     Host,
-    /// The method is one that this hop does not do (CONNECT).
+    /// This hop does not support the method (CONNECT).
     Method,
     /// An expectation other than `100-continue`.
     Expectation,
@@ -67,12 +67,12 @@ impl std::fmt::Display for HeadError {
 
 impl std::error::Error for HeadError {}
 
-/// Whether `bytes` hold the end of a head, be it a malformed one, looking from `from` on.
+/// Whether `bytes`, from `from` on, contain the end of a head, even of a malformed one.
 ///
-/// A reader that got a partial head asks this before it parses again, so that a head that arrives byte by byte costs one scan in
-/// all and not one for each byte.
+/// A reader with a partial head calls this before it parses again. So a head that arrives byte by byte costs one scan in total instead of
+/// one per byte.
 pub fn has_head_end(bytes: &[u8], from: usize) -> bool {
-    // Three bytes back: the end may straddle the old bytes and the new.
+    // Go back three bytes, because the end may straddle the old bytes and the new ones.
     let tail = bytes.get(from.saturating_sub(3)..).unwrap_or_default();
     memchr::memchr_iter(b'\n', tail).any(|at| {
         let rest = tail.get(at + 1..).unwrap_or_default();

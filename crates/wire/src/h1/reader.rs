@@ -1,7 +1,7 @@
-//! The tokens of a head, in one pass: each byte is looked at once, and is refused where it stands.
+//! Reads the tokens of a head in one pass. It looks at each byte once, and refuses a bad one on the spot.
 //!
-//! Strict on purpose, where other readers are not: a line ends in CRLF and in nothing else (RFC 9112 section 2.2 lets a recipient take
-//! a bare LF, and a neighbour may not), there is no white space in front of a colon (section 5.1), and no line is folded (section 5.2).
+//! It is strict on purpose, where other readers are not: a line ends only in CRLF (RFC 9112 section 2.2 lets a recipient accept a bare LF,
+//! and a neighbour may not), there is no white space before a colon (section 5.1), and no line is folded (section 5.2).
 
 use super::{FIELDS_MAX, HeadError};
 use crate::message::{Field, FieldId, Span, Version};
@@ -13,10 +13,10 @@ pub(super) struct Reader<'b> {
     at: usize,
 }
 
-/// Why a head cannot be read to its end.
+/// Why reading a head stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The bytes end before it does.
+    /// The bytes end before the head does.
     Partial,
     Refused(HeadError),
 }
@@ -32,17 +32,17 @@ impl<'b> Reader<'b> {
         Self { bytes, at }
     }
 
-    /// How many bytes were read.
+    /// The number of bytes read.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// The next byte, which is not taken.
+    /// The next byte, without taking it.
     pub(super) fn peek(&self) -> Result<u8, Stop> {
         self.bytes.get(self.at).copied().ok_or(Stop::Partial)
     }
 
-    /// Takes the next byte, which must be this one.
+    /// Takes the next byte, which must be `byte`.
     pub(super) fn expect(&mut self, byte: u8, error: HeadError) -> Result<(), Stop> {
         if self.peek()? != byte {
             return Err(error.into());
@@ -51,7 +51,7 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Takes the CRLF that ends a line. A bare LF is refused as a bad field wherever it stands.
+    /// Takes the CRLF that ends a line. A bare LF is always refused as a bad field, wherever it is.
     pub(super) fn line_end(&mut self, error: HeadError) -> Result<(), Stop> {
         match self.peek()? {
             b'\r' => self.at += 1,
@@ -150,11 +150,11 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// What a token is made of (RFC 9110 section 5.6.2): the name of a method or of a field.
+/// The bytes of a token (RFC 9110 section 5.6.2): the name of a method or of a field.
 pub(super) const TOKEN: u8 = 1;
-/// Visible ASCII but `#`: a fragment is never sent (RFC 9112 section 3.2.1), and what is not ASCII is read in different ways by different servers.
+/// Visible ASCII except `#`: a fragment is never sent (RFC 9112 section 3.2.1), and servers read non-ASCII bytes in different ways.
 pub(super) const TARGET: u8 = 2;
-/// What a value or a reason is made of: no control character but HTAB (RFC 9110 section 5.5).
+/// The bytes of a value or a reason: no control character except HTAB (RFC 9110 section 5.5).
 const TEXT: u8 = 4;
 
 /// The classes of each byte.
@@ -196,14 +196,14 @@ mod tests {
         }
     }
 
-    /// A second opinion: what is read here is what httparse reads, and less.
+    /// A second opinion: this reader reads the same as httparse, and accepts less.
     mod httparse_agrees {
         use proptest::prelude::*;
 
         use crate::h1::{HeadError, Parsed, parse_request, parse_response, parse_trailers};
         use crate::message::{Field, Method, RequestHead, ResponseHead};
 
-        /// Pieces that heads are made of, good and bad ones.
+        /// Pieces of heads, good and bad.
         #[rustfmt::skip]
         const PIECES: [&[u8]; 40] = [
             b"GET ", b"HEAD ", b"G@T ", b" ", b"/", b"/x?y=z", b"/a#b", b"/\xe9", b" HTTP/1.1", b" HTTP/1.0", b" HTTP/2.0",
@@ -213,7 +213,7 @@ mod tests {
             b"\x7f", b"\x80\xff", b"(", b"_-~", b"\x0b",
         ];
 
-        /// A request, a response, or what becomes of a good one when pieces are put into it.
+        /// A request, a response, or a good one with pieces put into it.
         fn bytes(start: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
             let pieces =
                 || prop::collection::vec(prop::sample::select(PIECES.to_vec()), 0..8).prop_map(|all| all.concat());
@@ -242,7 +242,7 @@ mod tests {
             (0..head.len()).all(|at| head[at] != b'\n' || at > 0 && head[at - 1] == b'\r')
         }
 
-        /// What `httparse` says: an error, that there is more to come, or how long the head is and what is in it.
+        /// The result of `httparse`: an error, incomplete, or the length of the head and its content.
         fn told<T>(
             status: httparse::Result<usize>,
             read: impl FnOnce() -> T,
@@ -253,8 +253,8 @@ mod tests {
             })
         }
 
-        /// What was read is what `httparse` reads; and of what that takes, only lines that end in a bare LF are refused for their form, and start
-        /// lines that `is_refused`.
+        /// Whatever this reader accepts, `httparse` reads in the same way. Of what `httparse` accepts, this reader only refuses lines that
+        /// end in a bare LF, and start lines for which `is_refused` is true.
         fn compare<T: PartialEq + std::fmt::Debug>(
             ours: Result<Option<(usize, T)>, HeadError>,
             theirs: Result<Option<(usize, T)>, httparse::Error>,
@@ -262,7 +262,7 @@ mod tests {
             is_refused: impl Fn(&T) -> bool,
         ) -> Result<(), TestCaseError> {
             match (ours, theirs) {
-                // What is bad at its beginning is refused before it is whole.
+                // This reader refuses a bad beginning before the head is complete.
                 (Err(_), Ok(None) | Err(_)) => {}
                 (Err(error), Ok(Some((length, read)))) => {
                     let is_form = matches!(error, HeadError::StartLine | HeadError::Field | HeadError::Version);
@@ -289,7 +289,7 @@ mod tests {
                     }
                     Parsed::Partial => None,
                 });
-                // It skips any number of empty lines, of which one is allowed here.
+                // `httparse` skips any number of empty lines; this reader allows one.
                 if bytes.starts_with(b"\r\n\r") || bytes.starts_with(b"\r\n\n") || bytes.starts_with(b"\n") {
                     return Ok(());
                 }

@@ -6,16 +6,17 @@ use super::reader::{Reader, Stop, TARGET, TOKEN};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, RequestHead, Span, Version, list};
 
-/// Reads a request head from the beginning of `buffer` into `head`. On [`Parsed::Partial`] and on errors `head` holds no meaning.
+/// Reads a request head from the beginning of `buffer` into `head`. On [`Parsed::Partial`] and on errors, the content of `head` has no
+/// meaning.
 ///
 /// # Errors
-/// The head must be refused and the connection closed: what follows on it cannot be told apart.
+/// The head must be refused and the connection closed, because the beginning of the next message is unknown.
 pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -> Result<Parsed, HeadError> {
-    // One empty line in front is forgiven: old clients sent one after a body (RFC 9112 section 2.2).
+    // Accept one empty line first: old clients sent one after a body (RFC 9112 section 2.2).
     let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     let text = buffer.get(skipped..).unwrap_or_default();
     if matches!(text.first(), Some(b'\r' | b'\n')) {
-        // `\r` alone may be the half of a forgiven line only at the very beginning.
+        // A lone `\r` may be half of that empty line only at the very beginning.
         let undecided = skipped == 0 && text == b"\r";
         return if undecided { Ok(Parsed::Partial) } else { Err(HeadError::StartLine) };
     }
@@ -24,7 +25,7 @@ pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -
     match read_lines(&mut reader, fields_max, head) {
         Ok(()) => {}
         Err(Stop::Partial) => return Ok(Parsed::Partial),
-        // A version that is well formed is refused as a version, with 505; anything else is no request line.
+        // A well-formed version is refused as a version, with 505. Anything else is not a request line.
         Err(Stop::Refused(HeadError::Version)) if !has_well_formed_version(text) => return Err(HeadError::StartLine),
         Err(Stop::Refused(error)) => return Err(error),
     }
@@ -77,7 +78,7 @@ fn read_target(target: &[u8], method: Method) -> Result<RequestTarget<'_>, HeadE
     }
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at_checked(end).ok_or(HeadError::StartLine)?;
-    // `http://host?query` would need a `/` put in between; nobody sends it, so it is not worth a second form of path.
+    // `http://host?query` would need a `/` inserted. No client sends it, so it is not worth a second form of path.
     if path.starts_with(b"?") {
         return Err(HeadError::StartLine);
     }
@@ -105,7 +106,7 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
         }
     }
 
-    // RFC 9112 section 6.1: an HTTP/1.0 message with a transfer coding is to be treated as badly framed.
+    // RFC 9112 section 6.1: treat an HTTP/1.0 message with a transfer coding as badly framed.
     let is_http10 = head.version == Version::Http10;
     if framing.chunked && is_http10 {
         return Err(HeadError::Framing);
@@ -117,13 +118,13 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
     };
     head.authority = Span::of(authority(host, target, is_http10)?, buffer);
     if target.is_some() {
-        // Nobody is to see the one that does not count.
+        // The target's host overrides this field, so nothing later may see the field's value.
         let host = head.fields.iter_mut().find(|field| field.id == FieldId::Host);
         host.into_iter().for_each(|host| host.value = head.authority);
     }
     head.names_fields = connection.names_fields;
     head.keep_alive = if is_http10 { connection.keep_alive && !connection.close } else { !connection.close };
-    // h2c by upgrade is gone from the standard (RFC 9113 section 3.1) and a known way around a proxy: never passed on.
+    // The upgrade to h2c is gone from the standard (RFC 9113 section 3.1) and is a known way around a proxy, so it is never passed on.
     let may_upgrade = connection.upgrade && !is_http10 && head.body == Body::None;
     head.upgrade = upgrade.chosen().filter(|_| may_upgrade).map(|protocol| Span::of(protocol, buffer));
     // An HTTP/1.0 client does not know 1xx (RFC 9110 section 10.1.1).
@@ -131,7 +132,7 @@ fn read_fields(buffer: &[u8], head: &mut RequestHead, target: Option<&[u8]>) -> 
     Ok(())
 }
 
-/// What `Upgrade` asks for, on all its lines together (RFC 9110 section 7.8).
+/// What all `Upgrade` lines together ask for (RFC 9110 section 7.8).
 #[derive(Default)]
 struct Upgrade<'b> {
     websocket: Option<&'b [u8]>,
@@ -150,22 +151,22 @@ impl<'b> Upgrade<'b> {
         }
     }
 
-    /// WebSocket where it is offered, else the only one. Of a list of others none: which of them is meant would be the endpoint's to say, and one
-    /// may be HTTP/2.
+    /// WebSocket if it is offered, otherwise the only protocol. None of several others: the endpoint would have to choose, and one may be
+    /// HTTP/2.
     fn chosen(&self) -> Option<&'b [u8]> {
         let only = self.first.filter(|protocol| self.count == 1 && is_upgrade(protocol));
         self.websocket.or(only)
     }
 }
 
-/// One protocol, not HTTP/2.
+/// One protocol that is not HTTP/2.
 fn is_upgrade(value: &[u8]) -> bool {
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(byte);
     !value.is_empty() && value.iter().all(is_token) && !value.get(..2).is_some_and(|v| v.eq_ignore_ascii_case(b"h2"))
 }
 
-/// Exactly one valid host on HTTP/1.1 (RFC 9112 section 3.2); it may be missing on HTTP/1.0. A target that names another overrides it (section
-/// 3.2.2); the endpoint gets the target's alone.
+/// HTTP/1.1 needs exactly one valid host (RFC 9112 section 3.2); HTTP/1.0 may have none. A target that names another host overrides it
+/// (section 3.2.2), and the endpoint gets only the target's.
 fn authority<'b>(host: Option<&'b [u8]>, target: Option<&'b [u8]>, is_http10: bool) -> Result<&'b [u8], HeadError> {
     let authority = match (target, host) {
         (Some(_), Some(host)) if !is_authority(host) => return Err(HeadError::Host),

@@ -1,21 +1,22 @@
-//! Response heads (RFC 9112 section 4), read as strictly: an endpoint is not trusted to frame for its neighbours.
+//! Response heads (RFC 9112 section 4), read as strictly as requests: one endpoint is not trusted with the framing of other endpoints'
+//! responses.
 
 use super::fields::{ConnectionOptions, Framing};
 use super::reader::{Reader, Stop};
 use super::{HeadError, Parsed};
 use crate::message::{Body, FieldId, Method, ResponseHead, Span, Version, list};
 
-/// Reads the head of the response to a request of this method from the beginning of `buffer` into `head`.
+/// Reads the head of the response to a request with this method from the beginning of `buffer` into `head`.
 ///
 /// # Errors
-/// The connection must be closed: what follows on it cannot be told apart.
+/// The connection must be closed, because the beginning of the next message is unknown.
 pub fn parse_response(
     buffer: &[u8],
     fields_max: usize,
     request: Method,
     head: &mut ResponseHead,
 ) -> Result<Parsed, HeadError> {
-    // Other readers skip empty lines in front of a response; no standard allows them there.
+    // Other readers skip empty lines before a response, but no standard allows them there.
     if matches!(buffer.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::StartLine);
     }
@@ -43,11 +44,11 @@ fn read_lines(reader: &mut Reader<'_>, buffer: &[u8], fields_max: usize, head: &
         return Err(HeadError::StartLine.into());
     }
     head.reason = Span::default();
-    // Some servers leave the space away with the reason.
+    // Some servers omit the space if there is no reason.
     if reader.peek()? == b' ' {
         reader.expect(b' ', HeadError::StartLine)?;
         let reason = reader.take_text();
-        // What is not ASCII would be read in different ways, and is of no use to anybody.
+        // Readers would treat non-ASCII bytes in different ways, and nothing needs them.
         head.reason = if reason.get(buffer).is_ascii() { reason } else { Span::default() };
     }
     reader.line_end(HeadError::StartLine)?;
@@ -87,7 +88,7 @@ fn read_fields(buffer: &[u8], request: Method, head: &mut ResponseHead) -> Resul
     Ok(())
 }
 
-/// `timeout=5, max=100` (RFC 2068 section 19.7.1.1; no later standard, but what servers send).
+/// `timeout=5, max=100` (RFC 2068 section 19.7.1.1). No later standard has it, but servers send it.
 fn keep_alive_timeout(value: &[u8]) -> Option<u32> {
     let seconds = list(value).find_map(|parameter| parameter.strip_prefix(b"timeout="))?;
     std::str::from_utf8(seconds).ok()?.parse().ok()

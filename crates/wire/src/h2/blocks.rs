@@ -10,12 +10,12 @@ use super::limits::CONTINUATIONS_MAX;
 use super::receive::Outcome;
 use super::streams::{Departure, Half, Stream, StreamKey};
 
-/// A header block that is not whole.
+/// An incomplete header block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderBlock {
     pub(super) stream: u32,
     is_end: bool,
-    /// It says that the stream depends on itself: an error, but the block has to be decoded first.
+    /// The stream depends on itself. This is an error, but the block must be decoded first.
     is_circular: bool,
     continuations: u32,
 }
@@ -74,7 +74,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// A whole header block. It is decoded whatever becomes of it: later blocks build on what it puts into the table.
+    /// Handles a complete header block. It is decoded even if the message is refused, because later blocks refer to what it puts into the
+    /// table.
     fn handle_block(&mut self, block: HeaderBlock, bytes: &[u8]) -> Outcome {
         let id = block.stream;
         if self.role == Role::Server && id % 2 == 1 && id > self.last_theirs {
@@ -94,11 +95,11 @@ impl Connection {
         Err(Fault::stream(id, reason))
     }
 
-    /// A block for a stream that is over, or never was.
+    /// Handles a block for a stream that is over or never existed.
     fn handle_late_block(&mut self, id: u32, bytes: &[u8]) -> Outcome {
         let departure = self.streams.departure(id);
         if self.is_idle(id) || (departure.is_none() && self.role == Role::Server) {
-            // A stream of the wrong side's, or one whose number was passed over (section 5.1.1).
+            // A stream id of the wrong side, or one that was passed over (section 5.1.1).
             return Err(Fault::connection(Reason::StreamId));
         }
         if departure == Some(Departure::Theirs) {
@@ -116,7 +117,7 @@ impl Connection {
         let id = block.stream;
         self.last_theirs = id;
         if matches!(self.drain, Drain::Final { .. }) {
-            // Section 6.8: behind the last that was named. The client knows, or will in a moment.
+            // Section 6.8: a stream after the last one in our GOAWAY. The client knows, or will in a moment.
             self.discard_block(bytes)?;
             self.streams.remember(id, Departure::Ours);
             return self.glitches.charge(Glitch::Reset).map(|()| None);

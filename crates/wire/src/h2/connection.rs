@@ -1,4 +1,4 @@
-//! The connection: its state, its events, and the calls that are neither receiving (`receive.rs`) nor sending (`send.rs`).
+//! The connection: its state, its events, and the calls other than receiving (`receive.rs`) and sending (`send.rs`).
 
 use std::collections::VecDeque;
 
@@ -17,28 +17,28 @@ use super::streams::{Departure, Half, Queue, StreamKey, Streams};
 use crate::hpack::{Decoder, Encoder};
 use crate::message::{Field, RequestHead, ResponseHead};
 
-/// Which side this is.
+/// Which side of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Sends requests: towards an endpoint.
+    /// Sends requests, towards an endpoint.
     Client,
-    /// Answers requests: towards a client.
+    /// Answers requests, towards a client.
     Server,
 }
 
-/// How far this side is with going away.
+/// How far a graceful shutdown has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drain {
     No,
-    /// It was announced that the end is near; requests that are on their way are still taken (RFC 9113 section 6.8).
+    /// GOAWAY announced the end. Requests that are on their way are still accepted (RFC 9113 section 6.8).
     Announced,
-    /// The last request that is taken was told: it never grows from then on.
+    /// GOAWAY named the last request that is accepted. It never grows after that.
     Final {
         last: u32,
     },
 }
 
-/// The payload of the PING whose answer says that the other side has heard of the end.
+/// The payload of the PING whose answer shows that the other side has seen the announcement.
 pub(super) const DRAIN_PING: [u8; 8] = *b"drain-rt";
 
 /// One HTTP/2 connection. See the module's documentation.
@@ -47,9 +47,9 @@ pub struct Connection {
     pub(super) role: Role,
     pub(super) limits: Limits,
     pub(super) reading: Reading,
-    /// A frame that has not come whole: `<= HEAD_BYTES + FRAME_BYTES_MAX`.
+    /// A frame of which only a part has arrived: `<= HEAD_BYTES + FRAME_BYTES_MAX`.
     pub(super) carry: Vec<u8>,
-    /// Frames that were begun so far, where a head and the CONTINUATIONs behind it are one.
+    /// The number of frames begun so far. A head and its CONTINUATIONs count as one.
     pub(super) begun: u64,
     /// The header block that CONTINUATION frames add to.
     pub(super) block: Option<HeaderBlock>,
@@ -62,13 +62,13 @@ pub struct Connection {
     pub(super) theirs: Theirs,
     pub(super) windows: Windows,
     pub(super) output: Output,
-    /// Events that are more than one step gave: at most one for each stream.
+    /// Events beyond the first of one step: at most one per stream.
     pub(super) events: VecDeque<Event<'static>>,
     /// Streams that wait for room in the output.
     pub(super) want_room: Queue,
     /// Streams that wait for the connection's window.
     pub(super) want_window: Queue,
-    /// The last turn that was drawn.
+    /// The last turn that was given out.
     pub(super) turn: u64,
     pub(super) glitches: Glitches,
     /// The other side's latest stream.
@@ -76,18 +76,17 @@ pub struct Connection {
     /// The id of this side's next stream.
     pub(super) next_ours: u32,
     pub(super) drain: Drain,
-    /// The other side said GOAWAY.
+    /// The other side has sent GOAWAY.
     pub(super) is_going_away: bool,
     /// The other side has acknowledged this side's settings.
     pub(super) is_acknowledged: bool,
-    /// Windows of streams that were announced after the first settings, and are not acknowledged.
+    /// Windows that were announced after the first settings and are not acknowledged.
     pub(super) windows_announced: VecDeque<u32>,
     pub(super) failed: Option<Error>,
 }
 
 impl Connection {
-    /// A connection of which nothing has been said: the output holds this side's first words. Limits below what the protocol needs are
-    /// raised to it.
+    /// A new connection, with this side's first frames in the output. Limits below the protocol's minimum are raised to it.
     pub fn new(role: Role, limits: Limits) -> Self {
         let window_min = WINDOW_DEFAULT as u32;
         let limits = Limits {
@@ -128,10 +127,10 @@ impl Connection {
         }
     }
 
-    /// Takes bytes up to the next event. `now_ms` may come from any clock that does not go back.
+    /// Takes bytes up to the next event. `now_ms` may come from any clock that never goes back.
     ///
     /// # Errors
-    /// The connection is over: GOAWAY is in the output. Streams get no further event.
+    /// The connection is over, and GOAWAY is in the output. Streams get no further events.
     pub fn handle_bytes<'b>(&mut self, now_ms: u64, input: &'b [u8]) -> Result<Handled<'b>, Error> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -139,7 +138,7 @@ impl Connection {
         self.glitches.at(now_ms);
         let mut consumed = 0;
         loop {
-            // Of before; and a frame may have opened a window.
+            // Events from before come first; and a frame may have opened a window.
             if let Some(event) = self.next_waiting() {
                 return Ok(Handled { consumed, event: Some(event) });
             }
@@ -165,35 +164,37 @@ impl Connection {
         }
     }
 
-    /// What is to be written.
+    /// The bytes to write.
     pub fn output(&self) -> &[u8] {
         self.output.pending()
     }
 
-    /// So many bytes of it were. Call `handle_bytes` after it: a stream that waited for room in the output may go on.
+    /// Drops `count` bytes of the output, which were written. Call `handle_bytes` after it, because a stream that waited for room in the
+    /// output may now continue.
     pub fn consume_output(&mut self, count: usize) {
         self.output.consume(count);
     }
 
-    /// Takes the head of the last [`Event::Request`]. Pass in a head and a buffer that are not needed any more: the next head is read into them.
+    /// Takes the head of the last [`Event::Request`]. Pass in a head and a buffer that are no longer needed: the next head is read into
+    /// them.
     pub fn take_request(&mut self, head: &mut RequestHead, bytes: &mut Vec<u8>) {
         std::mem::swap(&mut self.head.request, head);
         std::mem::swap(&mut self.head.bytes, bytes);
     }
 
-    /// Takes the head of the last [`Event::Response`], likewise.
+    /// Takes the head of the last [`Event::Response`] in the same way.
     pub fn take_response(&mut self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
         std::mem::swap(&mut self.head.response, head);
         std::mem::swap(&mut self.head.bytes, bytes);
     }
 
-    /// Takes the fields of the last [`Event::Trailers`], likewise.
+    /// Takes the fields of the last [`Event::Trailers`] in the same way.
     pub fn take_trailers(&mut self, fields: &mut Vec<Field>, bytes: &mut Vec<u8>) {
         std::mem::swap(&mut self.head.trailers, fields);
         std::mem::swap(&mut self.head.bytes, bytes);
     }
 
-    /// So many bytes of the stream's DATA were passed on, or dropped: the other side may send as many more.
+    /// Records that `count` bytes of the stream's DATA were passed on or dropped, so that the other side may send as many more.
     pub fn release_capacity(&mut self, key: StreamKey, count: u32) {
         let Some(stream) = self.streams.get(key) else { return };
         let count = count.min(stream.unreleased);
@@ -201,8 +202,9 @@ impl Connection {
         self.credit(key, count);
     }
 
-    /// Announces another window for each stream (RFC 9113 section 6.9.2), which the other side uses once it has heard of it: for streams that are
-    /// opened from now on, from the first byte. Nothing happens while `WINDOWS_ANNOUNCED_MAX` wait for their acknowledgement.
+    /// Announces another window for each stream (RFC 9113 section 6.9.2). The other side uses it once it has seen it; streams that it opens
+    /// after that have it from their first byte. This does nothing while `WINDOWS_ANNOUNCED_MAX` announcements wait for their
+    /// acknowledgement.
     pub fn set_stream_window(&mut self, bytes: u32) {
         let bytes = bytes.clamp(1, STREAM_ID_MAX);
         if bytes == self.stream_window()
@@ -215,12 +217,12 @@ impl Connection {
         self.windows_announced.push_back(bytes);
     }
 
-    /// The window of a stream that was announced last.
+    /// The most recently announced window of a stream.
     pub fn stream_window(&self) -> u32 {
         self.windows_announced.back().copied().unwrap_or(self.limits.stream_window_bytes)
     }
 
-    /// The other side uses the window that was announced first of those that it had not acknowledged.
+    /// The other side now uses the oldest window that it had not acknowledged.
     pub(super) fn change_stream_window(&mut self) {
         let Some(bytes) = self.windows_announced.pop_front() else { return };
         let change = i64::from(bytes) - i64::from(self.limits.stream_window_bytes);
@@ -228,18 +230,19 @@ impl Connection {
         let Self { streams, output, .. } = self;
         for (key, stream) in streams.iter_mut().filter(|(_, stream)| stream.recv.is_open()) {
             stream.recv_window += change;
-            // What was too little to be told may be all that the other side waits for now.
+            // An amount that was too small to report may now be all that the other side waits for.
             stream.tell_released(key, bytes, output);
         }
     }
 
-    /// Bytes of DATA that were handed on and neither released nor dropped: what the owner holds.
+    /// Bytes of DATA that the owner holds: passed to it, and neither released nor dropped.
     pub fn data_held(&self) -> usize {
         self.windows.held()
     }
 
-    /// The owner is done with the stream. One that is not over is reset: with NO_ERROR if the response was sent whole and only the rest of the
-    /// request is not wanted (RFC 9113 section 8.1), with INTERNAL_ERROR in the middle of a response, with CANCEL by a client.
+    /// The owner is done with the stream. A stream that is not over is reset: by a client with CANCEL; by a server with NO_ERROR if the
+    /// response was sent completely and only the rest of the request is unwanted (RFC 9113 section 8.1), and with INTERNAL_ERROR in the
+    /// middle of a response.
     pub fn forget(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(key) else { return };
         let (unreleased, is_queued) = (stream.unreleased, stream.is_queued);
@@ -261,7 +264,7 @@ impl Connection {
         self.streams.remove(key);
     }
 
-    /// Cuts a stream off, if it is not over.
+    /// Resets a stream, if it is not over.
     pub fn reset(&mut self, key: StreamKey, code: ErrorCode) {
         let Some(stream) = self.streams.get(key).filter(|stream| !stream.is_over()) else { return };
         close(stream);
@@ -271,8 +274,8 @@ impl Connection {
         }
     }
 
-    /// Goes away with grace. A server first announces it, and names the last request that it takes when the answer shows that the client
-    /// has heard (RFC 9113 section 6.8); called again, it does not wait for that. A client opens no more streams.
+    /// Shuts down gracefully. A server first announces it, and names the last request that it accepts once the answer shows that the client
+    /// has seen the announcement (RFC 9113 section 6.8). A second call does not wait for that. A client opens no more streams.
     pub fn drain(&mut self) {
         match (self.role, self.drain) {
             (_, Drain::Final { .. }) => {}
@@ -290,33 +293,33 @@ impl Connection {
         self.drain = Drain::Final { last: self.last_theirs };
     }
 
-    /// No stream is left and no new one will come: the connection can be closed once the output is written.
+    /// Whether no stream is left and no new one can come, so that the connection can be closed once the output is written.
     pub fn is_done(&self) -> bool {
         let is_ending = matches!(self.drain, Drain::Final { .. }) || (self.role == Role::Client && self.is_going_away);
         self.streams.held() == 0 && (is_ending || self.failed.is_some())
     }
 
-    /// Ends the connection at once, with GOAWAY; all calls of `handle_bytes` fail from now on.
+    /// Ends the connection at once, with GOAWAY. All later calls of `handle_bytes` fail.
     pub fn abort(&mut self, reason: Reason) {
         self.fail(Fault::connection(reason));
     }
 
-    /// Asks for a sign of life: [`Event::Pong`].
+    /// Sends a PING. Its answer is [`Event::Pong`].
     pub fn ping(&mut self, payload: [u8; 8]) {
         frame::write_ping(self.output.bytes(), 0, payload);
     }
 
-    /// Streams that the owner holds.
+    /// The number of streams that the owner holds.
     pub fn streams_held(&self) -> usize {
         self.streams.held()
     }
 
-    /// More requests that could be sent now; 0 from the moment that either side goes away.
+    /// How many more requests could be sent now. It is 0 once either side goes away.
     pub fn can_open(&self) -> usize {
         if self.is_output_full() { 0 } else { self.stream_room() }
     }
 
-    /// Requests that there is room for, though the output may have to be written first.
+    /// How many more requests the stream limits allow, even if the output has to be written first.
     pub fn stream_room(&self) -> usize {
         if self.role == Role::Server || self.is_ending() || self.next_ours > STREAM_ID_MAX {
             return 0;
@@ -325,24 +328,24 @@ impl Connection {
         max.saturating_sub(self.streams.open()).min(self.limits.slots_max() - self.streams.held())
     }
 
-    /// The endpoint takes extended CONNECT (RFC 8441). False until its first settings have come.
+    /// Whether the endpoint accepts extended CONNECT (RFC 8441). False until its first settings have arrived.
     pub fn allows_extended_connect(&self) -> bool {
         self.theirs.extended_connect
     }
 
-    /// The other side's first settings have come: it does speak HTTP/2.
+    /// Whether the other side's first settings have arrived, which shows that it speaks HTTP/2.
     pub fn is_established(&self) -> bool {
         self.theirs.is_known
     }
 
-    /// The other side has acknowledged this side's settings. How long to wait for that is the owner's to say (RFC 9113 section 6.5.3); then
-    /// [`Connection::abort`] with [`Reason::SettingsTimeout`].
+    /// Whether the other side has acknowledged this side's settings. The owner decides how long to wait for that (RFC 9113 section 6.5.3),
+    /// and then calls [`Connection::abort`] with [`Reason::SettingsTimeout`].
     pub fn is_acknowledged(&self) -> bool {
         self.is_acknowledged
     }
 
-    /// The number of the frame, or of the head with all its CONTINUATIONs, of which a part has come and the rest has not. `None`: there is none,
-    /// or it is DATA, which is handed on as it comes. How long the rest may take is the owner's to say.
+    /// The number of the frame, or of the head with all its CONTINUATIONs, of which only a part has arrived. `None` if there is none, or if
+    /// it is DATA, which is passed on as it arrives. The owner decides how long the rest may take.
     pub fn unfinished(&self) -> Option<u64> {
         match self.reading {
             _ if self.block.is_some() => Some(self.begun),
@@ -352,12 +355,12 @@ impl Connection {
         }
     }
 
-    /// This side has said that it goes away, the other has, or the connection is over.
+    /// Whether this side has announced that it goes away, the other has, or the connection is over.
     pub fn is_going_away(&self) -> bool {
         self.is_ending()
     }
 
-    /// Gives back memory that a quiet connection does not need. The tables stay: the other side counts on them.
+    /// Frees memory that an idle connection does not need. The tables stay, because the other side relies on them.
     pub fn shrink(&mut self) {
         if self.carry.is_empty() {
             self.carry = Vec::new();
@@ -370,7 +373,7 @@ impl Connection {
         self.decoder.shrink();
     }
 
-    /// Bytes of memory that the connection holds, besides itself: at most [`Limits::memory_bytes_max`].
+    /// Bytes of memory that the connection holds besides its own struct: at most [`Limits::memory_bytes_max`].
     pub fn memory_bytes(&self) -> usize {
         self.carry.capacity()
             + self.block_bytes.capacity()
@@ -385,7 +388,7 @@ impl Connection {
             + self.want_window.memory_bytes()
     }
 
-    /// Either side is going away, or the connection is over.
+    /// Whether either side is going away, or the connection is over.
     pub(super) fn is_ending(&self) -> bool {
         self.is_going_away || self.drain != Drain::No || self.failed.is_some()
     }
@@ -394,17 +397,17 @@ impl Connection {
         self.output_room() == 0
     }
 
-    /// Gives released bytes back to the stream's window and to the connection's.
+    /// Returns released bytes to the stream's window and to the connection's.
     pub(super) fn credit(&mut self, key: StreamKey, count: u32) {
         self.windows.release(count, &mut self.output);
         let size = self.limits.stream_window_bytes;
-        // Nothing more comes on a stream that ended: its window is of no use.
+        // Nothing more comes on a stream that has ended, so its window is of no use.
         let Some(stream) = self.streams.get(key).filter(|stream| stream.recv == Half::Body) else { return };
         stream.released += count;
         stream.tell_released(key, size, &mut self.output);
     }
 
-    /// Whether `handle_bytes` has an event to give without further input. While it has, the owner must not wait for input alone.
+    /// Whether `handle_bytes` has an event to return without further input. If so, the owner must not wait for input alone.
     pub fn has_news(&self) -> bool {
         if self.failed.is_some() {
             return false;
@@ -414,7 +417,7 @@ impl Connection {
         may_send || !self.events.is_empty()
     }
 
-    /// Half empty, so that a stream that is woken can say something worth a frame.
+    /// The output must be at most half full, so that a stream that is woken can send a worthwhile frame.
     fn has_room_for_waiting(&self) -> bool {
         self.output.len() <= self.limits.output_bytes_max as usize / 2
     }
@@ -446,7 +449,7 @@ impl Connection {
         None
     }
 
-    /// Whether the stream, taken out of its queue, can still send.
+    /// Marks the stream as no longer queued. Returns whether it can still send.
     fn unqueue(&mut self, key: StreamKey) -> bool {
         self.streams.get(key).is_some_and(|stream| {
             stream.is_queued = false;
@@ -454,7 +457,7 @@ impl Connection {
         })
     }
 
-    /// An error of one stream: reset, and the owner told if it knows the stream.
+    /// Handles an error of one stream: resets it, and informs the owner if it knows the stream.
     fn stream_error(&mut self, id: u32, reason: Reason, code: ErrorCode) -> Result<Option<Event<'static>>, Fault> {
         self.glitches.charge(Glitch::StreamError)?;
         frame::write_rst_stream(self.output.bytes(), id, code);
@@ -478,7 +481,7 @@ impl Connection {
     }
 }
 
-/// Both directions of a stream are cut off.
+/// Resets both directions of a stream.
 pub(super) fn close(stream: &mut super::streams::Stream) {
     for half in [&mut stream.recv, &mut stream.send] {
         if half.is_open() {

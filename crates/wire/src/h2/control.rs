@@ -1,4 +1,4 @@
-//! Receiving: the frames that carry no message.
+//! Receiving: the frames that carry no part of a message.
 
 use super::connection::{Connection, DRAIN_PING, Drain, Role, close};
 use super::error::{ErrorCode, Fault, Reason};
@@ -10,7 +10,7 @@ use super::settings;
 use super::streams::Departure;
 
 impl Connection {
-    /// Read for its errors alone: priorities are not followed (RFC 9113 section 5.3.2).
+    /// Only checks for errors, because priorities are not followed (RFC 9113 section 5.3.2).
     pub(super) fn handle_priority(&mut self, head: FrameHead, payload: &[u8]) -> Outcome {
         self.glitches.charge(Glitch::Idle)?;
         let reason = match payload.len() {
@@ -18,7 +18,7 @@ impl Connection {
             5 => Reason::Priority,
             _ => Reason::FrameSize,
         };
-        // A stream that never was cannot be reset.
+        // A stream that never existed cannot be reset.
         Err(if self.is_idle(head.stream) { Fault::connection(reason) } else { Fault::stream(head.stream, reason) })
     }
 
@@ -32,7 +32,7 @@ impl Connection {
         let Some((stream, state)) = self.streams.find(head.stream) else {
             return self.glitches.charge(Glitch::Idle).map(|()| None);
         };
-        // An endpoint that gives up has its reasons, and cannot begin streams; a client that does costs us what it began.
+        // An endpoint that gives up has its reasons, and cannot open streams. A client that does wastes the work that it has caused.
         let is_unanswered = state.send.is_open();
         close(state);
         self.streams.depart(head.stream, Departure::Theirs);
@@ -62,7 +62,7 @@ impl Connection {
         Ok(Some(Event::Settings))
     }
 
-    /// Section 6.9.2: the windows of all streams, not the connection's.
+    /// Section 6.9.2: this changes the windows of all streams, but not the connection's.
     fn change_windows(&mut self, change: i64) -> Result<(), Fault> {
         let Self { streams, want_window, .. } = self;
         for (key, stream) in streams.iter_mut() {
@@ -136,7 +136,7 @@ impl Connection {
         if self.is_idle(head.stream) {
             return Err(Fault::connection(Reason::StreamId));
         }
-        // For a stream that is over: sent before the other side knew.
+        // For a stream that is over: the other side sent it before it knew.
         let Some((key, stream)) = self.streams.find(head.stream) else { return Ok(None) };
         if increment == 0 {
             return Err(Fault::stream(head.stream, Reason::WindowUpdate));

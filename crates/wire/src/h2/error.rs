@@ -1,6 +1,6 @@
-//! What goes wrong on a connection or a stream, by reasons that can be counted.
+//! Errors of a connection or a stream, by reasons that can be counted.
 
-/// An error code as it is sent (RFC 9113 section 7). Unknown ones have no special meaning.
+/// An error code as sent in a frame (RFC 9113 section 7). Unknown ones have no special meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode(pub u32);
 
@@ -22,30 +22,30 @@ impl ErrorCode {
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 }
 
-/// Why this side gave up on a connection or on a stream: the other side's fault, always.
+/// Why this side gave up on a connection or a stream. The other side is always the cause.
 ///
 /// The same reason can end a stream in one place and the connection in another; RFC 9113 says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The connection does not begin with the preface, or SETTINGS is not its first frame (section 3.4).
+    /// The connection does not begin with the preface, or its first frame is not SETTINGS (section 3.4).
     Preface,
-    /// A frame of a size that its type cannot have, or beyond SETTINGS_MAX_FRAME_SIZE (section 4.2).
+    /// A frame of a size that is invalid for its type, or beyond SETTINGS_MAX_FRAME_SIZE (section 4.2).
     FrameSize,
-    /// A frame on a stream that it has no place on: stream 0, one that never was, one of the wrong side's (section 5.1).
+    /// A frame on a stream on which it is not allowed: stream 0, one that never existed, or one of the wrong side (section 5.1).
     StreamId,
     /// A frame on a stream whose sender had ended it (section 5.1).
     StreamClosed,
     /// Padding as long as the frame (section 6.1).
     Padding,
-    /// Something between HEADERS and the CONTINUATION that ends it, or a CONTINUATION without (section 6.10).
+    /// Another frame between HEADERS and the CONTINUATION that ends it, or a CONTINUATION without HEADERS (section 6.10).
     Continuation,
-    /// PUSH_PROMISE, which was refused from the beginning (section 8.4).
+    /// PUSH_PROMISE, which the first settings refused (section 8.4).
     Push,
-    /// A setting with a value that it cannot have (section 6.5.2).
+    /// A setting with an invalid value (section 6.5.2).
     Setting,
     /// A stream that depends on itself (RFC 7540 section 5.3.1).
     Priority,
-    /// A window was opened by nothing, or beyond 2^31-1 (section 6.9).
+    /// A window was opened by 0, or beyond 2^31-1 (section 6.9).
     WindowUpdate,
     /// More DATA than the window allowed (section 6.9).
     FlowControl,
@@ -55,15 +55,15 @@ pub enum Reason {
     Field,
     /// A field that belongs to one HTTP/1 connection: `connection`, `transfer-encoding`, ... (section 8.2.2).
     ConnectionField,
-    /// Pseudo-header fields: missing, repeated, unknown, behind others, or malformed (section 8.3).
+    /// Pseudo-header fields that are missing, repeated, unknown, after other fields, or malformed (section 8.3).
     PseudoHeader,
-    /// `:authority` and `host`: none, malformed, or not the same (section 8.3.1).
+    /// `:authority` and `host` are both missing, malformed, or different (section 8.3.1).
     Authority,
-    /// `content-length`: malformed, repeated, or not what came as DATA (section 8.1.1).
+    /// `content-length` is malformed, repeated, or different from the DATA received (section 8.1.1).
     ContentLength,
-    /// An informational response that ends the stream, a 101, or DATA in front of a response (section 8.1).
+    /// An informational response that ends the stream, a 101, or DATA before a response (section 8.1).
     Response,
-    /// Trailers that do not end the stream, or DATA where a response has none (section 8.1).
+    /// Trailers that do not end the stream, or DATA in a response that has none (section 8.1).
     Trailers,
     /// A header list beyond the limits.
     HeadTooLarge,
@@ -71,16 +71,16 @@ pub enum Reason {
     HeadFlood,
     /// More streams than were allowed.
     StreamLimit,
-    /// Too much that costs work and leads nowhere: see `Limits::glitches_max`.
+    /// Too many things that cost work and achieve nothing: see `Limits::glitches_max`.
     Glitches,
-    /// The other side makes us answer, and does not read the answers.
+    /// The other side causes answers and does not read them.
     OutputFlood,
     /// Settings were not acknowledged in time (section 6.5.3).
     SettingsTimeout,
 }
 
 impl Reason {
-    /// For counters and logs.
+    /// The name for counters and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Preface => "h2_preface",
@@ -111,7 +111,7 @@ impl Reason {
         }
     }
 
-    /// What the other side is told.
+    /// The code that is sent to the other side.
     pub fn code(self) -> ErrorCode {
         match self {
             Self::FrameSize => ErrorCode::FRAME_SIZE_ERROR,
@@ -126,12 +126,12 @@ impl Reason {
     }
 }
 
-/// The connection is beyond repair. GOAWAY with the code is in the output: write it, then close.
+/// The connection cannot continue. GOAWAY with the code is in the output: write it, then close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Why, for counters.
+    /// The reason, for counters.
     pub reason: Reason,
-    /// What the other side is told; mostly [`Reason::code`].
+    /// The code that is sent to the other side; usually [`Reason::code`].
     pub code: ErrorCode,
 }
 
@@ -143,7 +143,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a step of the state machine can end in, inside.
+/// The internal outcome of a failed step of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The whole connection (RFC 9113 section 5.4.1).
@@ -165,11 +165,11 @@ impl Fault {
 /// Why something cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The output is full. [`Event::Writable`](super::Event::Writable) will come for the stream; for a new request, see
+    /// The output is full. The stream will get [`Event::Writable`](super::Event::Writable); for a new request, see
     /// [`Connection::can_open`](super::Connection::can_open).
     Full,
-    /// The stream is over, was reset, or is ended on this side.
+    /// The stream is over, was reset, or has ended on this side.
     Closed,
-    /// No new request may be sent on this connection: it is going away.
+    /// The connection is going away, so no new request may be sent on it.
     GoingAway,
 }

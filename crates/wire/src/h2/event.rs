@@ -1,31 +1,36 @@
-//! What the owner of a connection is told.
+//! The events that the owner of a connection gets.
 
 use super::error::{ErrorCode, Reason};
 use super::streams::StreamKey;
 
-/// What happened. Streams are the owner's from `Request` or `send_request` on, until [`Connection::forget`](super::Connection::forget).
+/// Something that happened. The owner holds a stream from `Request` or `send_request` until
+/// [`Connection::forget`](super::Connection::forget).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// A request, whose head is in [`Connection::take_request`](super::Connection::take_request) until the next call of `handle_bytes`. `end`: it has no body.
+    /// A request. [`Connection::take_request`](super::Connection::take_request) returns its head until the next call of `handle_bytes`.
+    /// With `end` it has no body.
     Request {
         /// A new stream.
         stream: StreamKey,
         /// Nothing follows.
         end: bool,
     },
-    /// A request whose head is beyond the limits and was not kept: to be answered with 431 and forgotten. Its DATA may come meanwhile.
+    /// A request whose head exceeds the limits and was not kept. The owner should answer it with 431 and forget it. Its DATA may still
+    /// arrive.
     RequestTooLarge {
         /// A new stream.
         stream: StreamKey,
     },
-    /// A response, be it informational: in [`Connection::take_response`](super::Connection::take_response) until the next call of `handle_bytes`.
+    /// A response, which may be informational. [`Connection::take_response`](super::Connection::take_response) returns its head until the
+    /// next call of `handle_bytes`.
     Response {
         /// The stream of the request.
         stream: StreamKey,
         /// Nothing follows.
         end: bool,
     },
-    /// A piece of a body. Counts against the windows until [`Connection::release_capacity`](super::Connection::release_capacity). Empty only with `end`.
+    /// A piece of a body. It counts against the windows until [`Connection::release_capacity`](super::Connection::release_capacity). It is
+    /// empty only with `end`.
     Data {
         /// The stream.
         stream: StreamKey,
@@ -34,39 +39,40 @@ pub enum Event<'b> {
         /// Nothing follows.
         end: bool,
     },
-    /// Trailers, which end the message: in [`Connection::take_trailers`](super::Connection::take_trailers) until the next call of `handle_bytes`.
+    /// Trailers, which end the message. [`Connection::take_trailers`](super::Connection::take_trailers) returns them until the next call of
+    /// `handle_bytes`.
     Trailers {
         /// The stream.
         stream: StreamKey,
     },
-    /// The stream was cut off. Nothing more comes for it, and nothing can be sent on it. With NO_ERROR behind a whole response it only says
-    /// that the rest of the request is not wanted (RFC 9113 section 8.1); with REFUSED_STREAM the request was not looked at.
+    /// The stream was reset. It gets nothing more, and nothing can be sent on it. NO_ERROR after a complete response only means that the
+    /// rest of the request is not wanted (RFC 9113 section 8.1). REFUSED_STREAM means that the request was not processed.
     Reset {
         /// The stream.
         stream: StreamKey,
-        /// What the other side said, or was told.
+        /// The code that was received or sent.
         code: ErrorCode,
-        /// By whom.
+        /// Which side reset it.
         by: ResetBy,
     },
-    /// The stream, which got [`SendError::Full`](super::SendError::Full) or had less taken than it wanted, may try again.
+    /// The stream may try again, after [`SendError::Full`](super::SendError::Full) or after fewer bytes were taken than it offered.
     Writable {
         /// The stream.
         stream: StreamKey,
     },
-    /// Something was refused that the owner knows nothing of: a malformed request, one more than are allowed, a frame for a stream that is
-    /// over. The other side was told; this is for counting.
+    /// Something was refused that the owner does not know of: a malformed request, one beyond the limit, or a frame for a stream that is
+    /// over. The other side was informed; this event is for counting.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The other side's settings have come or changed: more streams may fit.
+    /// The other side's settings have arrived or changed: more streams may be allowed.
     Settings,
-    /// The other side takes no new requests. Those that it did not process get `Reset` with `ResetBy::GoAway`.
+    /// The other side accepts no new requests. Those that it did not process get `Reset` with `ResetBy::GoAway`.
     GoAway {
-        /// The last stream of this side's that it did or may have processed.
+        /// This side's last stream that it did or may have processed.
         last_stream: u32,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
     /// The answer to [`Connection::ping`](super::Connection::ping).
@@ -76,14 +82,14 @@ pub enum Event<'b> {
     },
 }
 
-/// Who cut a stream off.
+/// What reset a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetBy {
-    /// The other side, by RST_STREAM.
+    /// The other side, with RST_STREAM.
     Peer,
-    /// The other side, by going away before it looked at the stream: the request may be sent again elsewhere, whatever its method.
+    /// The other side went away before it processed the stream. The request may be sent again elsewhere, whatever its method.
     GoAway,
-    /// This side, because of what the other sent.
+    /// This side, because of what the other side sent.
     Us(Reason),
 }
 
@@ -92,6 +98,6 @@ pub enum ResetBy {
 pub struct Handled<'b> {
     /// Bytes of the input that were taken.
     pub consumed: usize,
-    /// What happened. `None`: all of the input was taken.
+    /// The event. `None` means that all of the input was taken.
     pub event: Option<Event<'b>>,
 }

@@ -1,4 +1,4 @@
-//! The connection's own windows (RFC 9113 section 5.2), and the return of what was received.
+//! The connection's own windows (RFC 9113 section 5.2), and the return of received bytes.
 
 use super::frame::{self, WINDOW_DEFAULT};
 use super::output::Output;
@@ -8,13 +8,13 @@ use super::output::Output;
 /// `recv + released + what the owner holds + what is on its way through handle_bytes == connection_window_bytes`.
 #[derive(Debug)]
 pub(super) struct Windows {
-    /// What may be sent, for all streams together.
+    /// Bytes that may be sent on all streams together.
     pub(super) send: i64,
-    /// What may be received.
+    /// Bytes that may be received.
     pub(super) recv: i64,
-    /// Released and not yet told to the other side.
+    /// Bytes that were released and not yet returned to the other side.
     released: u32,
-    /// What `recv` is at most.
+    /// The maximum of `recv`.
     size: u32,
 }
 
@@ -24,7 +24,7 @@ impl Windows {
         Self { send: WINDOW_DEFAULT, recv: i64::from(size), released: 0, size }
     }
 
-    /// The owner is done with so many bytes. Told to the other side half a window at a time.
+    /// Releases `count` bytes that the owner is done with. They are returned to the other side half a window at a time.
     pub(super) fn release(&mut self, count: u32, output: &mut Output) {
         self.released += count;
         if self.released >= self.size / 2 {
@@ -34,12 +34,12 @@ impl Windows {
         }
     }
 
-    /// What came and was not released.
+    /// Bytes that arrived and were not released.
     pub(super) fn held(&self) -> usize {
         usize::try_from(i64::from(self.size) - self.recv - i64::from(self.released)).unwrap_or(0)
     }
 
-    /// Nothing is on its way, and the owner holds nothing: all of the window must be there.
+    /// Nothing is on its way, and the owner holds nothing, so the whole window must be available.
     #[cfg(test)]
     pub(super) fn assert_whole(&self) {
         assert_eq!(self.recv + i64::from(self.released), i64::from(self.size));

@@ -1,22 +1,22 @@
-//! The nine bytes in front of every frame (RFC 9113 section 4.1), and the small frames as they are written.
+//! The nine-byte head of every frame (RFC 9113 section 4.1), and functions that write small frames.
 
 use super::error::ErrorCode;
 
 /// Bytes of a frame's head.
 pub(super) const HEAD_BYTES: usize = 9;
 
-/// What a client sends first (section 3.4).
+/// The first bytes that a client sends (section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest payload that is taken, and the largest that is sent: the standard's default, never changed. A larger frame would
-/// only make others wait.
+/// The largest payload that is accepted or sent. It is the standard's default and never changes. A larger frame would only make other
+/// streams wait.
 pub const FRAME_BYTES_MAX: usize = 16_384;
 
 /// 2^31-1: the largest window, and the largest id of a stream.
 pub(super) const WINDOW_MAX: i64 = 0x7fff_ffff;
-/// Likewise, as an id.
+/// The same as a stream id.
 pub(super) const STREAM_ID_MAX: u32 = 0x7fff_ffff;
-/// What every window is before anybody says otherwise (section 6.9.2).
+/// The initial size of every window (section 6.9.2).
 pub(super) const WINDOW_DEFAULT: i64 = 65_535;
 
 pub(super) mod kind {
@@ -54,10 +54,10 @@ pub(super) mod setting {
     pub const NO_RFC7540_PRIORITIES: u16 = 9;
 }
 
-/// A frame's head.
+/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHead {
-    /// Bytes of the payload, `< 2^24`.
+    /// Length of the payload, `< 2^24`.
     pub(super) length: u32,
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -97,7 +97,7 @@ pub(super) fn write_rst_stream(out: &mut Vec<u8>, stream: u32, code: ErrorCode) 
     out.extend_from_slice(&code.0.to_be_bytes());
 }
 
-/// `stream` 0: the connection's window.
+/// Stream 0 is the connection's window.
 pub(super) fn write_window_update(out: &mut Vec<u8>, stream: u32, increment: u32) {
     write_head(out, 4, kind::WINDOW_UPDATE, 0, stream);
     out.extend_from_slice(&increment.to_be_bytes());
@@ -133,7 +133,7 @@ mod tests {
         check([0, 0, 0, 4, 0, 0, 0, 0, 0], 0, kind::SETTINGS, 0, 0);
         check([0, 0x40, 0, 0, 1, 0, 0, 0, 7], 16_384, kind::DATA, flag::END_STREAM, 7);
         check([0xff, 0xff, 0xff, 0xfe, 0xff, 0x7f, 0xff, 0xff, 0xff], 0xff_ffff, 0xfe, 0xff, STREAM_ID_MAX);
-        // The reserved bit.
+        // With the reserved bit set.
         assert_eq!(FrameHead::parse(&[0, 0, 0, 0, 0, 0x80, 0, 0, 1]).stream, 1);
     }
 }

@@ -1,27 +1,27 @@
-//! The budget for what costs work and leads nowhere: floods of frames that are each allowed.
+//! The budget for things that cost work and achieve nothing: floods of frames, each of which is valid.
 //!
-//! Rapid reset (CVE-2023-44487), made-you-reset (CVE-2025-8671), PING, SETTINGS and PRIORITY floods, empty DATA, and errors that end one
-//! stream each: all of them spend from one budget, so that mixing them gains nothing. Work that a client means pays back, and so does time,
-//! slowly: a connection that lives for months with a PING every ten seconds never runs out.
+//! Rapid reset (CVE-2023-44487), made-you-reset (CVE-2025-8671), PING, SETTINGS and PRIORITY floods, empty DATA, and errors that each end
+//! one stream all use one budget, so mixing them gains nothing. Real work pays back. So does time, slowly: a connection that lives for
+//! months with a PING every ten seconds never runs out.
 
 use super::error::{Fault, Reason};
 
-/// What each thing costs.
+/// The things that use the budget.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Glitch {
     /// A frame of an unknown type, PRIORITY, WINDOW_UPDATE, an acknowledgement, or something for a stream that is over.
     Idle,
-    /// PING. Clients that measure the bandwidth (gRPC) send one with every other piece of DATA.
+    /// PING. Clients that measure the bandwidth (gRPC) send one with every second piece of DATA.
     Ping,
-    /// A stream that its client takes back before it was answered, or that was beyond the number allowed.
+    /// A stream that its client cancels before it was answered, or that is beyond the limit.
     Reset,
-    /// An informational response: an endpoint may send several, not hundreds.
+    /// An informational response. An endpoint may send several, but not hundreds.
     Interim,
-    /// DATA of no bytes that ends nothing, a CONTINUATION of no bytes.
+    /// DATA of no bytes that does not end a stream, or a CONTINUATION of no bytes.
     Empty,
     /// SETTINGS.
     Settings,
-    /// An error that ends one stream: the other side makes us reset it.
+    /// An error that ends one stream, because the other side makes us reset it.
     StreamError,
 }
 
@@ -37,11 +37,11 @@ impl Glitch {
     }
 }
 
-/// Paid back for a request and its response that both came to their end.
+/// Paid back for a request and its response that both completed.
 const MESSAGE_PAYS: u32 = 4;
-/// Paid back for a piece of DATA, received or sent, besides one for each KiB: a reader may open two windows for every few KiB.
+/// Paid back for a piece of DATA, received or sent, in addition to one for each KiB. A reader may open two windows for every few KiB.
 const DATA_PAYS: u32 = 2;
-/// Paid back by time.
+/// Paid back for each tenth of a second.
 const TENTH_SECOND_PAYS: u64 = 10;
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
-//! Header lists to neutral heads: what RFC 9113 section 8 asks of them, and what HTTP/1.1 could not carry on.
+//! Turns header lists into neutral heads. It refuses what RFC 9113 section 8 forbids, and what HTTP/1.1 could not carry.
 //!
-//! A head is an index over the bytes that lie in the same buffer. What is refused here never reaches the other side of the proxy in any
-//! form, so nothing can be smuggled by a field that means one thing in HTTP/2 and another in HTTP/1.1.
+//! A head is an index over bytes in the same buffer. Nothing that is refused here reaches the other side of the proxy in any form, so a
+//! field that means one thing in HTTP/2 and another in HTTP/1.1 cannot smuggle anything.
 
 use super::error::Reason;
 use super::limits::Limits;
@@ -10,35 +10,35 @@ use crate::h1::fields::content_length;
 use crate::hpack::{Decoded, Decoder, FIELD_OVERHEAD_BYTES, HpackError, Kind};
 use crate::message::{Body, Field, FieldId, Method, RequestHead, ResponseHead, Span, Version};
 
-/// The buffers that the next head is read into. The owner takes the head by swapping it for buffers of its own.
+/// The buffers for the next head. The owner takes the head by swapping it for its own buffers.
 #[derive(Debug, Default)]
 pub(super) struct HeadBuffers {
     pub(super) request: RequestHead,
     pub(super) response: ResponseHead,
     pub(super) trailers: Vec<Field>,
-    /// What the spans point into.
+    /// The bytes that the spans point into.
     pub(super) bytes: Vec<u8>,
-    /// Crumbs, joined.
+    /// Cookie crumbs, joined.
     cookies: Vec<u8>,
 }
 
-/// Why a head that was decoded is not taken.
+/// Why a decoded head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// A stream error (section 8.1.1).
     Malformed(Reason),
-    /// Beyond the limits; a server answers 431.
+    /// It exceeds the limits; a server answers 431.
     TooLarge,
 }
 
-/// A list that was read, or refused; the block was decoded either way.
+/// A list that was read or refused. The block was decoded in both cases.
 type Outcome<T> = Result<Result<T, Refusal>, HpackError>;
 
-/// What the length of the body is, as far as the head says. `None`: not at all.
+/// The length of the body that the head states; `None` if it states none.
 type ContentLength = Option<u64>;
 
 impl HeadBuffers {
-    /// Reads a request. `is_end`: the stream ends with it.
+    /// Reads a request. `is_end`: the head ends the stream.
     pub(super) fn read_request(
         &mut self,
         decoder: &mut Decoder,
@@ -79,8 +79,8 @@ impl HeadBuffers {
         let outcome = list.read(decoder, block)?;
         let pseudo = list.pseudo;
         Ok(outcome.and_then(|()| {
-            // No pseudo-header fields (section 8.1), and nothing that a recipient which merges trailers into the head would frame or
-            // route by (RFC 9110 section 6.5.1).
+            // No pseudo-header fields (section 8.1), and no field by which a recipient that merges trailers into the head would frame or
+            // route (RFC 9110 section 6.5.1).
             let framing = trailers.iter().any(|field| matches!(field.id, FieldId::ContentLength | FieldId::Host));
             if framing { Err(Refusal::Malformed(Reason::Trailers)) } else { pseudo.none().map_err(Refusal::Malformed) }
         }))
@@ -98,9 +98,9 @@ impl HeadBuffers {
     }
 }
 
-/// What [`HeadBuffers::memory_bytes`] can come to before vectors round up.
+/// The maximum of [`HeadBuffers::memory_bytes`], before vectors round up.
 pub(super) fn memory_bytes_max(list_bytes: usize, fields: usize) -> usize {
-    // Cookies are held twice: as crumbs that are joined, and in their place.
+    // Cookies are held twice: as separate crumbs and joined.
     2 * list_bytes + 3 * fields * size_of::<Field>()
 }
 
@@ -113,9 +113,9 @@ struct Pseudo {
     path: Option<Span>,
     protocol: Option<Span>,
     status: Option<Span>,
-    /// `content-length` is not one, but is read on the way as they are.
+    /// `content-length` is not a pseudo-header field, but is found in the same pass.
     content_length: ContentLength,
-    /// Likewise `host`.
+    /// The same for `host`.
     host: Option<Span>,
     expects_continue: bool,
     expects_unknown: bool,
@@ -128,12 +128,12 @@ impl Pseudo {
     }
 }
 
-/// A list on its way in.
+/// A list that is being read.
 struct List<'r> {
     fields: &'r mut Vec<Field>,
     bytes: &'r mut Vec<u8>,
     cookies: &'r mut Vec<u8>,
-    /// Where the first crumb stands among the fields.
+    /// The position of the first crumb among the fields.
     cookie_at: Option<usize>,
     pseudo: Pseudo,
     refusal: Option<Refusal>,
@@ -158,7 +158,7 @@ impl<'r> List<'r> {
         }
     }
 
-    /// Reads all of a block. Once for all kinds of lists: they are many lines of code, which stand in one place of the cache so.
+    /// Reads a whole block. All kinds of lists share it: it is a lot of code, which then occupies only one place in the cache.
     #[inline(never)]
     fn read(&mut self, decoder: &mut Decoder, block: &[u8]) -> Outcome<()> {
         decoder.decode(block, |field| self.take(&field))?;
@@ -168,8 +168,8 @@ impl<'r> List<'r> {
         Ok(self.refusal.map_or(Ok(()), Err))
     }
 
-    /// Once the list is refused, its fields are not even looked at: a block of one-byte references to a large field is decoded at the
-    /// cost of its own length.
+    /// Once the list is refused, its fields are not even looked at. So a block of one-byte references to a large field costs only its own
+    /// length.
     fn take(&mut self, field: &Decoded<'_>) {
         let size = field.name.len() + field.value.len() + FIELD_OVERHEAD_BYTES;
         let left = (self.bytes_left.checked_sub(size), self.fields_left.checked_sub(1));
@@ -180,7 +180,7 @@ impl<'r> List<'r> {
         }
     }
 
-    /// The first reason stands, and from then on there is room for nothing.
+    /// Keeps the first reason. From then on there is no room for any field.
     #[cold]
     fn refuse(&mut self, refusal: Refusal) {
         self.refusal.get_or_insert(refusal);
@@ -199,7 +199,7 @@ impl<'r> List<'r> {
             Kind::Protocol => &mut self.pseudo.protocol,
             Kind::Status => &mut self.pseudo.status,
         };
-        // Each once, and all in front of the others (section 8.3).
+        // Each may occur once, and all must come before the other fields (section 8.3).
         if pseudo.is_some() || !self.fields.is_empty() {
             return Err(Reason::PseudoHeader);
         }
@@ -240,11 +240,11 @@ impl<'r> List<'r> {
         Ok(())
     }
 
-    /// A cookie may come in pieces, to be joined for whoever does not speak HTTP/2 (section 8.2.3).
+    /// A cookie may arrive in crumbs. They are joined for recipients that do not speak HTTP/2 (section 8.2.3).
     fn place_crumb(&mut self, field: &Decoded<'_>) -> Result<(), Reason> {
         match self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
             Some(cookie) => {
-                // An empty one says nothing, and would leave white space at an end of the value: HTTP/1.1 does not carry that.
+                // An empty crumb has no content, and would leave white space at an end of the value, which HTTP/1.1 does not carry.
                 if !field.value.is_empty() && !self.cookies.is_empty() {
                     self.cookies.extend_from_slice(b"; ");
                 }
@@ -295,7 +295,7 @@ fn fill_request(
     };
     let is_plain_connect = is_connect && pseudo.protocol.is_none();
     if !is_plain_connect {
-        // Nothing else is proxied; and a scheme with `://` in it is an attack on whoever writes an absolute URI of it.
+        // Nothing else is proxied. A scheme that contains `://` is an attack on a recipient that writes an absolute URI from it.
         let scheme_ok = matches!(head.scheme.get(bytes), b"http" | b"https");
         if !scheme_ok || !is_path(head.path.get(bytes), head.method) {
             return Err(Reason::PseudoHeader);
@@ -314,27 +314,27 @@ fn fill_request(
 
 /// As in HTTP/1.1 (`h1::parse_request`): origin-form, or `*` for OPTIONS; visible ASCII without a fragment.
 fn is_path(path: &[u8], method: Method) -> bool {
-    // Without a branch for each byte.
+    // Avoids a branch per byte.
     let is_visible = path.iter().fold(true, |visible, byte| visible & matches!(byte, 0x21..=0x7e) & (*byte != b'#'));
     is_visible && (path.first() == Some(&b'/') || path == b"*" && method == Method::Options)
 }
 
-/// One valid authority. `host` in its place or beside it must say the same (section 8.3.1): what is behind us may look at the one or
-/// the other.
+/// There must be one valid authority. `host` may replace it, or repeat it and then must be the same (section 8.3.1), because an endpoint
+/// may read either.
 fn authority(bytes: &[u8], pseudo: &Pseudo, is_connect: bool) -> Result<Span, Reason> {
     let authority = match (pseudo.authority, pseudo.host) {
         (Some(authority), Some(host)) if !authority.get(bytes).eq_ignore_ascii_case(host.get(bytes)) => {
             return Err(Reason::Authority);
         }
         (Some(authority), _) => authority,
-        // For CONNECT it is the target, and must stand in its place.
+        // For CONNECT it is the target, and `:authority` must be present.
         (None, Some(host)) if !is_connect => host,
         (None, _) => return Err(Reason::Authority),
     };
     if is_authority(authority.get(bytes)) { Ok(authority) } else { Err(Reason::Authority) }
 }
 
-/// The stream's end and `content-length` must agree (section 8.1.1).
+/// The end of the stream and `content-length` must agree (section 8.1.1).
 fn body(length: ContentLength, is_end: bool) -> Result<Body, Reason> {
     match (length, is_end) {
         (None | Some(0), true) => Ok(Body::None),
@@ -362,7 +362,7 @@ fn fill_response(
     };
     let digit = |byte: u8| u16::from(byte - b'0');
     head.status = 100 * digit(hundreds) + 10 * digit(tens) + digit(ones);
-    // Section 8.1: an informational response ends nothing. Section 8.6: 101 does not exist.
+    // Section 8.1: an informational response does not end the stream. Section 8.6: 101 does not exist.
     if head.status == 101 || head.status < 200 && is_end {
         return Err(Reason::Response);
     }
@@ -374,7 +374,7 @@ fn fill_response(
     head.content_length = pseudo.content_length;
     head.body = match head.status {
         100..=199 | 204 | 304 => Body::None,
-        // `content-length` says what the response to GET would be.
+        // `content-length` is that of the response to GET.
         _ if is_head => Body::None,
         _ => body(pseudo.content_length, is_end)?,
     };

@@ -1,49 +1,49 @@
-//! What one connection may take of this side's memory and time.
+//! Limits on the memory and time that one connection may use on this side.
 
 use super::frame::{FRAME_BYTES_MAX, HEAD_BYTES};
 use super::head;
 use super::streams;
 use crate::hpack;
 
-/// CONTINUATION frames of one header block. What is within the limits of a list fits into two or three of a sensible size.
+/// CONTINUATION frames of one header block. A list within the limits fits into two or three of a reasonable size.
 pub const CONTINUATIONS_MAX: u32 = 16;
 
-/// Answers (SETTINGS, PING, WINDOW_UPDATE, RST_STREAM) that may wait for the other side to read them, beyond
-/// [`Limits::output_bytes_max`]. Then the connection is closed: reading has to go on while DATA waits, or two hops that both wait
-/// for each other to read would do so for ever.
+/// Bytes of answers (SETTINGS, PING, WINDOW_UPDATE, RST_STREAM) that may wait to be written, in addition to [`Limits::output_bytes_max`].
+/// Beyond that, the connection is closed. Reading cannot simply stop while DATA waits to be written: two hops could then wait for each
+/// other for ever.
 pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// Changes of the window of streams that may be on their way ([`Connection::set_stream_window`](super::Connection::set_stream_window)).
+/// Changes of the stream window that may be unacknowledged ([`Connection::set_stream_window`](super::Connection::set_stream_window)).
 pub const WINDOWS_ANNOUNCED_MAX: usize = 4;
 
-/// Limits of one connection. The defaults suit a client that is not known.
+/// Limits of one connection. The defaults suit an unknown client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams that the other side may have open at once; announced. While the owner has not let go of streams that are over
-    /// (`Connection::forget`), as many again are held for it.
+    /// Streams that the other side may have open at once; announced. As many again are held while the owner still holds streams that are
+    /// over (until `Connection::forget`).
     pub streams_max: u32,
-    /// Bytes of one stream's DATA that were received and not yet released; announced; at least 65,535: the other side may use so
-    /// much before it has heard anything. A stream gets no faster than this for each round trip.
+    /// Bytes of one stream's DATA that were received and not yet released; announced. It is at least 65,535, because the other side may
+    /// send that much before it sees any settings. A stream transfers at most this much per round trip.
     pub stream_window_bytes: u32,
-    /// Likewise for all streams together: this bounds what the owner has to hold. At least 65,535.
+    /// The same for all streams together, at least 65,535. It bounds what the owner has to hold.
     pub connection_window_bytes: u32,
-    /// A head or trailers, counted as RFC 9113 section 6.5.2 does, with 32 bytes for each field; announced.
+    /// The size of a head or of trailers, counted as in RFC 9113 section 6.5.2, with 32 bytes added per field; announced.
     pub header_list_bytes_max: u32,
-    /// Fields of a head or of trailers; crumbs of cookies count one by one.
+    /// Fields of a head or of trailers. Each cookie crumb counts.
     pub fields_max: u32,
-    /// Output that may wait to be written, before DATA and heads have to wait.
+    /// Output that may wait to be written before DATA and heads have to wait.
     pub output_bytes_max: u32,
-    /// What the other side may spend on things that cost work and lead nowhere, before it is told to calm down. Each has its price
-    /// (`glitches.rs`); requests that are let run to their end, DATA, and time pay back.
+    /// The budget of the other side for things that cost work and achieve nothing. When it is used up, the connection ends with
+    /// ENHANCE_YOUR_CALM. Each kind has its price (`glitches.rs`). Completed requests, DATA and time pay back.
     pub glitches_max: u32,
-    /// Takes extended CONNECT (RFC 8441): WebSocket. For the server's side; announced.
+    /// Whether a server accepts extended CONNECT (RFC 8441) for WebSocket; announced.
     pub extended_connect: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // What RFC 9113 section 6.5.2 recommends at least, and gRPC clients expect.
+            // The minimum that RFC 9113 section 6.5.2 recommends, and that gRPC clients expect.
             streams_max: 100,
             stream_window_bytes: 256 * 1024,
             connection_window_bytes: 1024 * 1024,
@@ -57,7 +57,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// A header block before decoding: blocks of lists within the limit are smaller, and one that is somewhat beyond can still be
+    /// The largest header block before decoding. The blocks of lists within the limit are smaller; one that is somewhat larger can still be
     /// decoded and answered with 431.
     pub fn block_bytes_max(&self) -> usize {
         2 * self.header_list_bytes_max as usize
@@ -68,11 +68,11 @@ impl Limits {
         2 * self.streams_max as usize
     }
 
-    /// Memory that a connection can hold at most, in bytes, whatever the other side sends and however it is cut.
+    /// The most memory that a connection can hold, in bytes, whatever the other side sends and however its bytes are split.
     ///
-    /// Not in it: DATA, which is never kept here. The owner keeps what it cannot pass on: at most `connection_window_bytes`.
+    /// It excludes DATA, which is never kept here. The owner keeps the DATA that it cannot pass on, at most `connection_window_bytes`.
     pub fn memory_bytes_max(&self) -> usize {
-        // Vectors grow by doubling: up to twice what was asked for.
+        // Vectors grow by doubling, to up to twice the requested size.
         let frame = 2 * (HEAD_BYTES + FRAME_BYTES_MAX);
         let block = 2 * self.block_bytes_max();
         let output = 2 * (self.output_bytes_max as usize + ANSWER_BYTES_MAX + 2 * FRAME_BYTES_MAX);

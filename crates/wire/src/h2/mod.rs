@@ -1,25 +1,25 @@
-//! HTTP/2 (RFC 9113) as a state machine: bytes in, events out; calls in, bytes out. Both sides' roles, no I/O, no clock.
+//! HTTP/2 (RFC 9113) as a state machine: bytes in and events out, calls in and bytes out. It implements both roles, without I/O or a clock.
 //!
-//! A [`Connection`] has one owner, which reads the socket and writes it:
+//! A [`Connection`] has one owner, which reads and writes the socket:
 //!
-//! 1. What was read goes into [`Connection::handle_bytes`], again and again, until all of it is taken. Each call gives at most one
-//!    [`Event`]. Nothing of the input has to be kept: pieces of frames that are not whole are kept inside (at most one frame of 16 KiB),
-//!    so that one buffer for reading serves all connections of a thread. DATA is never copied: an event lends the piece of the input.
-//! 2. Whoever has something to send calls `send_request`, `send_response`, `send_data`, `send_trailers`, `reset`, at any time.
-//! 3. [`Connection::output`] is what has to be written: one write for the frames of all streams. [`Connection::consume_output`] says how
-//!    much went out. Then `handle_bytes` is called once more, with nothing if need be: a stream may wait for room in the output.
+//! 1. The owner passes the bytes that it read to [`Connection::handle_bytes`], repeatedly, until all of them are taken. Each call returns
+//!    at most one [`Event`]. The owner need not keep any input: the connection keeps incomplete frames (at most one frame of 16 KiB), so
+//!    one read buffer serves all connections of a thread. DATA is never copied: an event borrows the piece of the input.
+//! 2. To send something, call `send_request`, `send_response`, `send_data`, `send_trailers` or `reset`, at any time.
+//! 3. [`Connection::output`] is the bytes to write: one write for the frames of all streams. Tell [`Connection::consume_output`] how much
+//!    was written, and then call `handle_bytes` again, if necessary with no bytes: a stream may wait for room in the output.
 //!
 //! **Heads** are the neutral [`RequestHead`](crate::message::RequestHead) and [`ResponseHead`](crate::message::ResponseHead), indexes over
-//! bytes in an arena. [`Connection::take_request`] and its like swap both for buffers of the caller: nothing is copied, and nothing is
+//! bytes in an arena. [`Connection::take_request`] and similar calls swap both for buffers of the caller: nothing is copied, and nothing is
 //! allocated once the buffers have grown to their size.
 //!
 //! **Backpressure** goes end to end. `send_data` takes what the windows, the frame size and the output have room for, and
-//! [`Event::Writable`] says when it will take more. Received bytes count against the windows until the owner has passed them on and says
-//! so ([`Connection::release_capacity`]); a client whose origin stalls is stopped by its window.
+//! [`Event::Writable`] says when it will take more. Received bytes count against the windows until the owner has passed them on and calls
+//! [`Connection::release_capacity`], so the window stops a client whose origin stalls.
 //!
-//! **A stream** belongs to the owner from its first event, or from `send_request`, until [`Connection::forget`], whatever happens on the
-//! wire meanwhile. `forget` is right at any time: it resets what is not over and gives back what was not released. So it belongs into the
-//! `Drop` of what stands for the stream.
+//! **A stream** belongs to the owner from its first event, or from `send_request`, until [`Connection::forget`], whatever its state in the
+//! protocol. `forget` is valid at any time: it resets a stream that is not over and returns the bytes that were not released. So call it in
+//! the `Drop` of the owner's stream object.
 //!
 //! On one thread, with a task for each stream and the connection in an `Rc<RefCell<_>>`:
 //!
@@ -27,7 +27,7 @@
 //! // The connection's task: reads, hands out events, writes.
 //! let mut rest = scratch.filled();
 //! loop {
-//!     let handled = shared.connection.borrow_mut().handle_bytes(now_ms, rest)?;   // an error: write the output, close
+//!     let handled = shared.connection.borrow_mut().handle_bytes(now_ms, rest)?;   // on an error: write the output, close
 //!     rest = &rest[handled.consumed..];
 //!     match handled.event {
 //!         Some(Event::Request { stream, end }) => {
@@ -43,7 +43,7 @@
 //!         None => {}
 //!     }
 //! }
-//! // After the streams' tasks have run: what they all had to say, in one write.
+//! // After the streams' tasks have run: all of their output, in one write.
 //! let written = socket.try_write(shared.connection.borrow().output())?;
 //! shared.connection.borrow_mut().consume_output(written);
 //!
@@ -52,12 +52,13 @@
 //! downstream.connection.borrow_mut().release_capacity(downstream_stream, taken as u32);
 //! ```
 //!
-//! **What is refused.** Malformed messages end their stream, as RFC 9113 section 8.1.1 says, and are never seen by the owner; what breaks
-//! the connection's state ends the connection. Beyond the standard: fields that HTTP/1.1 could not carry, schemes other than http and https,
-//! a request without an authority, `content-length` twice, framing fields in trailers. Priorities are read and ignored. PUSH is refused.
+//! **What is refused.** Malformed messages end their stream, as RFC 9113 section 8.1.1 says, and the owner never sees them. An error that
+//! breaks the connection's state ends the connection. Beyond the standard, this refuses fields that HTTP/1.1 could not carry, schemes other
+//! than http and https, a request without an authority, a repeated `content-length`, and framing fields in trailers. Priorities are read
+//! and ignored. PUSH is refused.
 //!
-//! **Limits** are in [`Limits`]; [`Limits::memory_bytes_max`] says what a connection can cost. Each frame that is allowed but leads nowhere
-//! spends from one budget, [`Limits::glitches_max`].
+//! **Limits** are in [`Limits`]; [`Limits::memory_bytes_max`] says what a connection can cost. Each valid frame that achieves nothing uses
+//! one budget, [`Limits::glitches_max`].
 
 mod blocks;
 mod connection;

@@ -1,6 +1,6 @@
 //! Bytes that wait to be written.
 
-/// Output of one connection: frames of all its streams, in the order in which they were made.
+/// Output of one connection: the frames of all its streams, in the order in which they were written.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     /// `written <= bytes.len()`.
@@ -8,11 +8,11 @@ pub(super) struct Output {
     written: usize,
 }
 
-/// What was written is dropped from the front as soon as it is so much: moving the rest costs less than it is worth then.
+/// Written bytes are dropped from the front once there are this many, so that moving the rest is worth its cost.
 const COMPACT_BYTES: usize = 16 * 1024;
 
 impl Output {
-    /// What is to be written.
+    /// The bytes that are still to be written.
     pub(super) fn pending(&self) -> &[u8] {
         self.bytes.get(self.written..).unwrap_or_default()
     }
@@ -21,7 +21,7 @@ impl Output {
         self.bytes.len() - self.written
     }
 
-    /// To append to, never to shorten.
+    /// The buffer to append to. Callers must never shorten it.
     pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

@@ -1,4 +1,4 @@
-//! Receiving: from bytes to frames, and DATA. What other frames do is in `blocks.rs` and `control.rs`.
+//! Receiving: splits bytes into frames, and handles DATA. `blocks.rs` and `control.rs` handle the other frames.
 
 use super::connection::{Connection, Role};
 use super::error::{Fault, Reason};
@@ -10,34 +10,34 @@ use super::streams::{Departure, Half, StreamKey};
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reading {
-    /// The client's preface, of which so many bytes have come.
+    /// The client's preface, of which `got` bytes have arrived.
     Preface { got: usize },
-    /// A frame's head.
+    /// The head of a frame.
     Head,
-    /// The payload of a frame that is handled whole.
+    /// The payload of a frame that is handled as a whole.
     Payload(FrameHead),
-    /// The payload of a DATA frame, handed on as it comes.
+    /// The payload of a DATA frame, passed on as it arrives.
     Data(DataFrame),
-    /// A payload that nobody wants.
+    /// A payload that is ignored.
     Skip { left: u32 },
 }
 
-/// A DATA frame on its way in.
+/// A DATA frame that is being received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DataFrame {
     key: StreamKey,
-    /// Bytes of the payload that have not come, padding included.
+    /// Bytes of the payload that have not arrived, including padding.
     left: u32,
-    /// Of these, padding at the end: `padding <= left`.
+    /// The padding at the end of these: `padding <= left`.
     padding: u32,
-    /// The byte that says how much padding there is has not come.
+    /// The byte with the length of the padding has not arrived.
     is_padding_unknown: bool,
     is_end: bool,
-    /// There was DATA in it.
+    /// It contained DATA.
     has_bytes: bool,
 }
 
-/// What a frame comes to.
+/// The outcome of a frame.
 pub(super) type Outcome = Result<Option<Event<'static>>, Fault>;
 
 impl Connection {
@@ -61,7 +61,7 @@ impl Connection {
         let Some(head) = head.first_chunk().map(FrameHead::parse) else { return (count, Ok(None)) };
         self.carry.clear();
         let begun = self.begin_frame(head);
-        // Nearly always there is more of the frame than its head.
+        // Almost always more of the frame has arrived than its head.
         let Some(behind) = rest.get(count..).filter(|behind| !behind.is_empty() && matches!(begun, Ok(None))) else {
             return (count, begun);
         };
@@ -84,8 +84,8 @@ impl Connection {
         (count, Ok(None))
     }
 
-    /// Gathers `wanted` bytes, and says how many of `rest` were taken for it. What is there in one piece is not copied. The bytes are empty while
-    /// they are not all there; when they are, the caller clears `carry`.
+    /// Collects `wanted` bytes, and returns how many of `rest` it took. Bytes that are in one piece are not copied. The returned bytes are
+    /// empty until all have arrived; then the caller clears `carry`.
     fn gather<'a>(&'a mut self, wanted: usize, rest: &'a [u8]) -> (usize, &'a [u8]) {
         if self.carry.is_empty()
             && let Some(whole) = rest.get(..wanted)
@@ -112,7 +112,7 @@ impl Connection {
             return (count, Ok(None));
         }
         self.reading = Reading::Head;
-        // Lent out while the frame is handled.
+        // Taken out while the frame is handled.
         let mut carry = std::mem::take(&mut self.carry);
         let outcome = self.handle_frame(head, &carry);
         carry.clear();
@@ -120,7 +120,7 @@ impl Connection {
         (count, outcome)
     }
 
-    /// What can be said of a frame by its head alone, so that a frame which is refused is not waited for.
+    /// Checks a frame by its head alone, so that a bad frame is refused without waiting for its payload.
     fn begin_frame<'b>(&mut self, head: FrameHead) -> Result<Option<Event<'b>>, Fault> {
         self.begun += u64::from(self.block.is_none());
         let is_more = head.kind == kind::CONTINUATION;
@@ -145,7 +145,7 @@ impl Connection {
                 }
                 self.reading = Reading::Payload(head);
             }
-            // Section 5.5: unknown frames are ignored.
+            // Section 5.5: ignore unknown frames.
             _ => {
                 self.glitches.charge(Glitch::Idle)?;
                 self.skip(head.length);
@@ -177,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// A DATA frame's head. Its whole length counts against both windows at once (section 6.9.1).
+    /// Handles the head of a DATA frame. Its whole length counts against both windows at once (section 6.9.1).
     fn begin_data<'b>(&mut self, head: FrameHead) -> Result<Option<Event<'b>>, Fault> {
         let length = head.length;
         if head.stream == 0 || self.is_idle(head.stream) {
@@ -194,7 +194,7 @@ impl Connection {
         let reason = match self.streams.find(head.stream) {
             Some((key, stream)) if stream.recv == Half::Body => {
                 stream.recv_window -= i64::from(length);
-                // An empty frame needs no window (section 6.9.1), and a smaller one that was announced may have left less than none.
+                // An empty frame needs no window (section 6.9.1), and an announced smaller window may have made this one negative.
                 if stream.recv_window >= 0 || length == 0 {
                     let is_end = head.has(flag::END_STREAM);
                     let (left, is_padding_unknown) = (length, is_padded);
@@ -216,7 +216,7 @@ impl Connection {
                 self.skip(length);
                 return match self.streams.departure(head.stream) {
                     Some(Departure::Theirs) => Err(Fault::stream(head.stream, Reason::StreamClosed)),
-                    // Sent before the other side heard of our RST_STREAM.
+                    // The other side sent it before it saw our RST_STREAM.
                     _ => self.glitches.charge(Glitch::Idle).map(|()| None),
                 };
             }
@@ -226,12 +226,12 @@ impl Connection {
         Err(Fault::stream(head.stream, reason))
     }
 
-    /// DATA that reaches nobody goes back to the connection's window at once.
+    /// Returns DATA that is not delivered to the connection's window at once.
     fn drop_data(&mut self, length: u32) {
         self.windows.release(length, &mut self.output);
     }
 
-    /// Goes on with a DATA frame, whose last byte may have come.
+    /// Continues a DATA frame, whose last byte may have arrived.
     fn continue_data<'b>(&mut self, data: DataFrame) -> Result<Option<Event<'b>>, Fault> {
         if data.left > 0 {
             self.reading = Reading::Data(data);
@@ -253,7 +253,7 @@ impl Connection {
             }
             data.left -= 1;
             (data.padding, data.is_padding_unknown) = (padding, false);
-            // Padding is of no use to anybody: back at once, before it has come.
+            // Padding is returned at once, even before it arrives, because nothing uses it.
             self.credit(data.key, padding + 1);
             return (1, self.continue_data(data));
         }
@@ -262,13 +262,13 @@ impl Connection {
         data.left -= count as u32;
         if bytes_left == 0 {
             data.padding = data.left;
-            // An end that had to wait for the padding behind the last piece.
+            // If padding follows the last piece, the end of the stream had to wait for it.
             let is_end = data.left == 0 && data.is_end;
             data.has_bytes &= !is_end;
             return (count, self.continue_data(data));
         }
         if !data.has_bytes {
-            // For the frame, not for each piece in which it happens to come.
+            // For the whole frame, not for each piece of it.
             self.glitches.data(bytes_left);
         }
         data.has_bytes = true;
@@ -278,7 +278,7 @@ impl Connection {
         (count, outcome)
     }
 
-    /// Hands a piece of DATA to the owner, unless the stream is over by now.
+    /// Passes a piece of DATA to the owner, unless the stream is over by now.
     fn deliver<'b>(&mut self, key: StreamKey, bytes: &'b [u8], is_end: bool) -> Result<Option<Event<'b>>, Fault> {
         let length = bytes.len() as u32;
         let Some(stream) = self.streams.get(key).filter(|stream| stream.recv == Half::Body) else {
@@ -310,12 +310,12 @@ impl Connection {
         }
     }
 
-    /// Nobody has used this stream, nor can it have been passed over (section 5.1).
+    /// Whether this stream was neither used nor passed over (section 5.1).
     pub(super) fn is_idle(&self, id: u32) -> bool {
         match (self.role, id % 2 == 1) {
             (Role::Server, true) => id > self.last_theirs,
             (Role::Client, true) => id >= self.next_ours,
-            // Of the server: only a push would open one, and there are none.
+            // A stream of the server: only a push would open one, and push is refused.
             (_, false) => true,
         }
     }

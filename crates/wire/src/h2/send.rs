@@ -6,25 +6,25 @@ use super::frame::{FRAME_BYTES_MAX, FrameHead, HEAD_BYTES, STREAM_ID_MAX, flag, 
 use super::streams::{Departure, Half, Stream, StreamKey};
 use crate::hpack::Encoder;
 
-/// What a request is for: its pseudo-header fields (RFC 9113 section 8.3.1).
+/// The target of a request: its pseudo-header fields (RFC 9113 section 8.3.1).
 #[derive(Clone, Copy, Debug)]
 pub struct PseudoHeaders<'t> {
-    /// A token; case matters.
+    /// A token, which is case-sensitive.
     pub method: &'t [u8],
     /// `http` or `https`.
     pub scheme: &'t [u8],
     /// Host and port.
     pub authority: &'t [u8],
-    /// Never empty, but for a plain CONNECT, which has neither scheme nor path (section 8.5).
+    /// Never empty, except for a plain CONNECT, which has neither scheme nor path (section 8.5).
     pub path: &'t [u8],
     /// For extended CONNECT (RFC 8441); see [`Connection::allows_extended_connect`].
     pub protocol: Option<&'t [u8]>,
 }
 
-/// A name of up to so many bytes is put into lower case without an allocation.
+/// A name of up to this many bytes is changed to lower case without an allocation.
 const SHORT_NAME_BYTES: usize = 64;
 
-/// Writes the fields of a head, behind its pseudo-header fields.
+/// Writes the fields of a head after its pseudo-header fields.
 #[derive(Debug)]
 pub struct HeadWriter<'c> {
     encoder: &'c mut Encoder,
@@ -32,23 +32,23 @@ pub struct HeadWriter<'c> {
 }
 
 impl HeadWriter<'_> {
-    /// A field. The name may have upper case, as in HTTP/1.1; it is written without. Neither may hold CR, LF or NUL, and fields of one
-    /// HTTP/1.1 connection (`connection`, `keep-alive`, `proxy-connection`, `transfer-encoding`, `upgrade`, `te` but for `trailers`) have no place
-    /// here: they come from a parsed head whose other such fields the caller left out, or are ours.
+    /// Writes a field. The name may have upper case, as in HTTP/1.1; it is written in lower case. Neither name nor value may contain CR, LF
+    /// or NUL. The fields of an HTTP/1.1 connection (`connection`, `keep-alive`, `proxy-connection`, `transfer-encoding`, `upgrade`, and
+    /// `te` except for `trailers`) are not allowed here. Callers pass fields of a parsed head without those, or their own.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
-        // What is expected has no upper case.
+        // An expected field has no upper case.
         if !self.encoder.expected(self.out, name, value) {
             self.write(name, value, false);
         }
     }
 
-    /// A field that came marked as one that no table may hold ([`Field::never_indexed`](crate::message::Field::never_indexed)).
+    /// Writes a field that was marked as one that no table may hold ([`Field::never_indexed`](crate::message::Field::never_indexed)).
     pub fn never_indexed(&mut self, name: &[u8], value: &[u8]) {
         self.write(name, value, true);
     }
 
     fn write(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
-        // Without a branch for each byte.
+        // Avoids a branch per byte.
         if !name.iter().fold(false, |upper, byte| upper | byte.is_ascii_uppercase()) {
             return self.encoder.unexpected(self.out, name, value, never_indexed);
         }
@@ -64,11 +64,11 @@ impl HeadWriter<'_> {
 }
 
 impl Connection {
-    /// Opens a stream with a request's head; `end`: there is no body. `fields` is called at most once.
+    /// Opens a stream with a request's head. `end`: there is no body. `fields` is called at most once.
     ///
     /// # Errors
-    /// [`SendError::Full`]: as many streams are open as may be, or the output is full; ask [`Connection::can_open`] again after something
-    /// happened. [`SendError::GoingAway`]: take another connection.
+    /// [`SendError::Full`]: the stream limit is reached, or the output is full; check [`Connection::can_open`] again after the next event
+    /// or write. [`SendError::GoingAway`]: use another connection.
     pub fn send_request(
         &mut self,
         target: &PseudoHeaders<'_>,
@@ -107,10 +107,10 @@ impl Connection {
         Ok(key)
     }
 
-    /// Answers a request. With a status below 200 it is an informational response, and another has to follow; `end` has no meaning then.
+    /// Answers a request. A status below 200 is an informational response, which another one must follow; `end` is ignored then.
     ///
     /// # Errors
-    /// [`SendError::Full`]: again when the stream is writable. [`SendError::Closed`]: the stream was cut off, or is answered.
+    /// [`SendError::Full`]: try again when the stream is writable. [`SendError::Closed`]: the stream was reset, or has its response.
     pub fn send_response(
         &mut self,
         key: StreamKey,
@@ -139,12 +139,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes of DATA that the other side lets a stream send now: the smaller of its window and the connection's.
+    /// Bytes of DATA that the other side allows a stream to send now: the smaller of its window and the connection's.
     pub fn data_window(&mut self, key: StreamKey) -> usize {
         self.streams.get(key).map_or(0, |stream| stream.send_window.min(self.windows.send).max(0) as usize)
     }
 
-    /// Bytes of DATA that a stream can send now: what the windows allow and the output has room for.
+    /// Bytes of DATA that a stream can send now, by the windows and the room in the output.
     pub fn data_room(&mut self, key: StreamKey) -> usize {
         self.data_window(key).min(self.output_room())
     }
@@ -153,11 +153,11 @@ impl Connection {
         (self.limits.output_bytes_max as usize).saturating_sub(self.output.len())
     }
 
-    /// Sends a piece of a body, and with `end` its end. Gives how many bytes were taken: all of them, and then the end, too; or fewer, and then
-    /// [`Event::Writable`](super::Event::Writable) comes when it is worth trying again.
+    /// Sends a piece of a body, and with `end` its end. Returns how many bytes were taken. If it took all of them, it also sent the end. If
+    /// it took fewer, [`Event::Writable`](super::Event::Writable) comes when it is worth trying again.
     ///
     /// # Errors
-    /// [`SendError::Closed`]: the stream was cut off, has ended, or has no head yet.
+    /// [`SendError::Closed`]: the stream was reset, has ended, or has no head yet.
     pub fn send_data(&mut self, key: StreamKey, bytes: &[u8], end: bool) -> Result<usize, SendError> {
         let room = self.output_room();
         let Self { streams, windows, output, glitches, want_window, want_room, turn, failed, .. } = self;
@@ -201,7 +201,7 @@ impl Connection {
     /// Sends trailers, which end the message.
     ///
     /// # Errors
-    /// As [`Connection::send_response`].
+    /// The same as [`Connection::send_response`].
     pub fn send_trailers(&mut self, key: StreamKey, fields: impl FnOnce(&mut HeadWriter<'_>)) -> Result<(), SendError> {
         self.check_half(key, Half::Body)?;
         if self.is_output_full() {
@@ -236,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// Writes a header block right into the output, and its frame's head when its length is known.
+    /// Writes a header block directly into the output, and then its frame's head, when the length is known.
     fn write_block(&mut self, id: u32, is_end: bool, fields: impl FnOnce(&mut HeadWriter<'_>)) {
         let Self { encoder, output, .. } = self;
         let out = output.bytes();
@@ -256,7 +256,7 @@ impl Connection {
     }
 }
 
-/// Cuts a block that is too long for one frame into HEADERS and CONTINUATIONs. Rare: so it may copy.
+/// Splits a block that is too long for one frame into HEADERS and CONTINUATIONs. This is rare, so it may copy.
 fn split_block(out: &mut Vec<u8>, from: usize, id: u32, end: u8) {
     let block = out.split_off(from + HEAD_BYTES);
     out.truncate(from);

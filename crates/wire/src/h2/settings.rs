@@ -1,14 +1,14 @@
-//! SETTINGS (RFC 9113 section 6.5): what the other side allows, and what this side announces.
+//! SETTINGS (RFC 9113 section 6.5): the other side's limits, and what this side announces.
 
 use super::error::{ErrorCode, Fault, Reason};
 use super::frame::{self, FRAME_BYTES_MAX, WINDOW_DEFAULT, WINDOW_MAX, flag, kind, setting};
 use super::limits::Limits;
 use super::{PREFACE, Role};
 
-/// Streams that a client opens before it has heard how many it may: what RFC 9113 section 6.5.2 recommends servers to allow at least.
+/// Streams that a client opens before it knows the limit: the minimum that RFC 9113 section 6.5.2 recommends to servers.
 const STREAMS_DEFAULT: u32 = 100;
 
-/// What the other side allows.
+/// The other side's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Theirs {
     pub(super) header_table_bytes: u32,
@@ -16,7 +16,7 @@ pub(super) struct Theirs {
     /// `0 <= initial_window <= 2^31-1`.
     pub(super) initial_window: i64,
     pub(super) extended_connect: bool,
-    /// The first SETTINGS have come.
+    /// The first SETTINGS have arrived.
     pub(super) is_known: bool,
 }
 
@@ -33,14 +33,14 @@ impl Default for Theirs {
 }
 
 impl Theirs {
-    /// What they are after a frame with this payload. All of its settings are applied at once: of several for one thing the last
-    /// holds, and what a change costs (each stream's window) is done once for a frame.
+    /// The settings after a frame with this payload. All of its settings are applied at once: the last of several with one id counts, and
+    /// the cost of a change (each stream's window) arises once per frame.
     pub(super) fn updated(mut self, payload: &[u8], role: Role) -> Result<Self, Fault> {
         if !payload.len().is_multiple_of(6) {
             return Err(Fault::connection(Reason::FrameSize));
         }
         if !self.is_known {
-            // Unlimited, if the first frame does not say otherwise.
+            // Unlimited, unless the first frame says otherwise.
             (self.is_known, self.streams_max) = (true, u32::MAX);
         }
         for entry in payload.chunks_exact(6) {
@@ -50,16 +50,16 @@ impl Theirs {
             let bad = || Err(Fault::connection(Reason::Setting));
             match id {
                 setting::HEADER_TABLE_SIZE => self.header_table_bytes = value,
-                // Nobody pushes to a server, and a server may not offer to be pushed to (section 6.5.2).
+                // A server accepts no push, and must not allow push to itself (section 6.5.2).
                 setting::ENABLE_PUSH if value > 1 || (value == 1 && role == Role::Client) => return bad(),
                 setting::MAX_CONCURRENT_STREAMS => self.streams_max = value,
                 setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
                     return Err(Fault::Connection(Reason::Setting, ErrorCode::FLOW_CONTROL_ERROR));
                 }
                 setting::INITIAL_WINDOW_SIZE => self.initial_window = i64::from(value),
-                // Frames of more than the least that everybody takes are never sent: only the value's range matters.
+                // Frames larger than the required minimum are never sent, so only the range of the value matters.
                 setting::MAX_FRAME_SIZE if !(FRAME_BYTES_MAX as u32..1 << 24).contains(&value) => return bad(),
-                // RFC 8441 section 3: once allowed, it cannot be taken back.
+                // RFC 8441 section 3: once allowed, it cannot be withdrawn.
                 setting::ENABLE_CONNECT_PROTOCOL if value > 1 || (value == 0 && self.extended_connect) => return bad(),
                 setting::ENABLE_CONNECT_PROTOCOL => self.extended_connect = value == 1,
                 _ => {}
@@ -69,7 +69,7 @@ impl Theirs {
     }
 }
 
-/// What this side sends first: the preface, its settings, and the connection's window.
+/// Writes this side's first frames: the preface, its settings, and the connection's window.
 pub(super) fn write_first(out: &mut Vec<u8>, role: Role, limits: &Limits) {
     if role == Role::Client {
         out.extend_from_slice(PREFACE);
@@ -99,7 +99,7 @@ pub(super) fn write_first(out: &mut Vec<u8>, role: Role, limits: &Limits) {
     }
 }
 
-/// Another window for each stream.
+/// Writes a change of the window of each stream.
 pub(super) fn write_window(out: &mut Vec<u8>, bytes: u32) {
     frame::write_head(out, 6, kind::SETTINGS, 0, 0);
     out.extend_from_slice(&setting::INITIAL_WINDOW_SIZE.to_be_bytes());

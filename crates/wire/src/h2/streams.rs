@@ -1,40 +1,41 @@
-//! The streams of a connection: where each stands (RFC 9113 section 5.1), and which are over.
+//! The streams of a connection: their states (RFC 9113 section 5.1), and which ones are over.
 
 use std::collections::VecDeque;
 
 use super::frame;
 use super::output::Output;
 
-/// Streams that are over and remembered as such. A frame for a stream that this side reset may still be on its way, and is ignored;
-/// one for a stream that its sender ended is an error (section 5.1); behind the last that is remembered the two are not told apart.
+/// Streams that are over and still remembered. A frame for a stream that this side reset may still be on its way, and is ignored. A frame
+/// for a stream that its sender ended is an error (section 5.1). For streams that are no longer remembered, the two are not distinguished.
 const DEPARTED_MAX: usize = 256;
 
-/// No stream was noted there.
+/// No stream is recorded here.
 const NO_SLOT: u32 = u32::MAX;
 
-/// Places to find a stream by its id, for each slot. Ids of streams that are open at once are mostly not far apart, but a few may be old.
+/// Places per slot for finding a stream by its id. Ids of streams that are open at once are mostly close together, but a few may be old.
 const BY_ID_FACTOR: usize = 2;
 
-/// A stream, as the owner names it. Copy it freely: when the stream is over and its slot has another, calls with it do nothing.
+/// How the owner refers to a stream. It is safe to keep: once the stream is over and another uses its slot, calls with the old key do
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamKey {
-    /// The id on the wire.
+    /// The stream id of the protocol.
     pub id: u32,
-    /// Where the stream's state lies: below twice `Limits::streams_max`, so that the owner can keep its own state in a table of the same
+    /// The slot of the stream's state. It is below twice `Limits::streams_max`, so the owner can keep its own state in a table of the same
     /// shape.
     pub slot: u32,
 }
 
-/// Where one direction of a stream stands.
+/// The state of one direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Half {
-    /// Its head has not come (a client waits for its response; a server has not answered).
+    /// Its head has not arrived (a client waits for the response; a server has not answered).
     Head,
     /// DATA, then perhaps trailers.
     Body,
     /// Ended by END_STREAM.
     Ended,
-    /// Cut off by RST_STREAM, of either side.
+    /// Ended by RST_STREAM, from either side.
     Reset,
 }
 
@@ -44,7 +45,7 @@ impl Half {
     }
 }
 
-/// How a stream came to its end.
+/// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
     /// Both directions ended, or the other side reset it.
@@ -53,43 +54,43 @@ pub(super) enum Departure {
     Ours,
 }
 
-/// One stream, in one line of the cache.
+/// One stream, in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Stream {
-    /// 0: the slot is free.
+    /// 0 if the slot is free.
     pub(super) id: u32,
     pub(super) recv: Half,
     pub(super) send: Half,
-    /// A response to it has no body: it answers HEAD.
+    /// It answers HEAD, so a response has no body.
     pub(super) is_head: bool,
     /// The final response's status allows no body: DATA must be empty.
     pub(super) is_bodiless: bool,
-    /// Waits in one of the queues for [`Event::Writable`](super::Event::Writable).
+    /// It waits in one of the queues for [`Event::Writable`](super::Event::Writable).
     pub(super) is_queued: bool,
-    /// Waits for its own window.
+    /// It waits for its own window.
     pub(super) is_starved: bool,
-    /// What may be sent; below zero after the other side made its window smaller (section 6.9.2).
+    /// Bytes that may be sent; negative after the other side made its window smaller (section 6.9.2).
     pub(super) send_window: i64,
-    /// What may be received.
+    /// Bytes that may be received.
     pub(super) recv_window: i64,
-    /// Received and handed to the owner, who has not released it.
+    /// Bytes that were received and passed to the owner, which has not released them.
     pub(super) unreleased: u32,
-    /// Released and not yet told to the other side.
+    /// Bytes that were released and not yet returned to the other side.
     pub(super) released: u32,
-    /// DATA that `content-length` still promises.
+    /// DATA that is still missing according to `content-length`.
     pub(super) content_left: Option<u64>,
-    /// Its place among those that wait: it is the turn of the lowest. A new one is drawn when something was sent.
+    /// Its turn among the waiting streams: the lowest goes first. It gets a new turn after it has sent something.
     pub(super) turn: u64,
 }
 
 impl Stream {
-    /// Both directions are over: the id is free for nobody, the slot when the owner lets go.
+    /// Whether both directions are over. The id is never reused; the slot is free once the owner lets go.
     pub(super) fn is_over(&self) -> bool {
         !self.recv.is_open() && !self.send.is_open()
     }
 
-    /// Tells the other side what was released, half a window at a time.
+    /// Returns released bytes to the other side, half a window at a time.
     pub(super) fn tell_released(&mut self, key: StreamKey, window: u32, output: &mut Output) {
         if self.released > 0 && self.released >= window / 2 {
             frame::write_window_update(output.bytes(), key.id, self.released);
@@ -98,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// The stream's window was opened. Whether it was waiting for that, and now has to be queued.
+    /// Call this after the stream's window was opened. Returns whether the stream was waiting for that, and now has to be queued.
     pub(super) fn feed(&mut self) -> bool {
         let is_fed = self.is_starved && self.send_window > 0;
         self.is_starved &= !is_fed;
@@ -107,7 +108,7 @@ impl Stream {
 }
 
 impl Default for Stream {
-    /// With an id and its windows, a stream of which nothing was said.
+    /// A stream without id, windows or any message so far.
     fn default() -> Self {
         Self {
             id: 0,
@@ -127,18 +128,18 @@ impl Default for Stream {
     }
 }
 
-/// Streams that wait for something all of them share, each once.
+/// Streams that wait for a shared resource, each once.
 ///
-/// All of them may be woken before the first has taken what there is. Those who came too late keep their turn, and stand in front of it
-/// the next time: so everyone's turn comes.
+/// All of them may be woken before the first has taken what is available. Those that come too late keep their turn, and are first in the
+/// queue the next time, so every stream gets its turn.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// By turns, rising.
+    /// In ascending order of turns.
     waiting: VecDeque<(u64, StreamKey)>,
 }
 
 impl Queue {
-    /// Puts a stream into its place.
+    /// Inserts a stream by its turn.
     pub(super) fn push(&mut self, key: StreamKey, stream: &mut Stream) {
         stream.is_queued = true;
         let at = self.waiting.partition_point(|(turn, _)| *turn <= stream.turn);
@@ -167,10 +168,11 @@ impl Queue {
 pub(super) struct Streams {
     slots: Vec<Stream>,
     free: Vec<u32>,
-    /// Slots by id: the id's half, modulo the length, which is a power of two and at least twice that of `slots`. One side's ids rise by two:
-    /// so streams that are open at once hardly ever meet in one place. What is found here may be out of date, and is compared.
+    /// Slots by id: the index is half the id, modulo the length, which is a power of two and at least twice the length of `slots`. The ids
+    /// of one side rise by two, so streams that are open at once hardly ever collide. An entry may be outdated, so the stream's id is
+    /// compared.
     by_id: Vec<u32>,
-    /// Of streams that are not over one may have lost its place in `by_id`: only then is it worth while to look at all slots.
+    /// A stream that is not over may have lost its place in `by_id`. Only then is a search through all slots worthwhile.
     is_crowded: bool,
     /// Streams that are not over.
     open: usize,
@@ -184,12 +186,12 @@ impl Streams {
         Self { slots, free, by_id, is_crowded: false, open: 0, departed, slots_max }
     }
 
-    /// Streams that are not over.
+    /// The number of streams that are not over.
     pub(super) fn open(&self) -> usize {
         self.open
     }
 
-    /// Streams that the owner holds, over or not.
+    /// The number of streams that the owner holds, over or not.
     pub(super) fn held(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -198,7 +200,7 @@ impl Streams {
         self.held() >= self.slots_max
     }
 
-    /// `None`: there is no slot.
+    /// `None` if there is no free slot.
     pub(super) fn insert(&mut self, stream: Stream) -> Option<StreamKey> {
         let id = stream.id;
         let slot = match self.free.pop() {
@@ -218,12 +220,12 @@ impl Streams {
         Some(StreamKey { id, slot })
     }
 
-    /// The owner's stream, over or not.
+    /// A stream that the owner holds, over or not.
     pub(super) fn get(&mut self, key: StreamKey) -> Option<&mut Stream> {
         self.slots.get_mut(key.slot as usize).filter(|stream| stream.id == key.id && key.id != 0)
     }
 
-    /// A stream that is not over.
+    /// Finds a stream that is not over.
     pub(super) fn find(&mut self, id: u32) -> Option<(StreamKey, &mut Stream)> {
         let is_it = |stream: &Stream| stream.id == id && !stream.is_over() && id != 0;
         let mut slot = self.by_id.get(self.place(id)).copied()?;
@@ -237,7 +239,7 @@ impl Streams {
         self.slots.get_mut(slot as usize).map(|stream| (StreamKey { id, slot }, stream))
     }
 
-    /// Takes a stream, which has just come to be over, off the wire's books. The owner still holds it.
+    /// Removes a stream that has just ended from the protocol's view. The owner still holds it.
     pub(super) fn depart(&mut self, id: u32, how: Departure) {
         debug_assert!(self.open > 0, "a stream departs once");
         self.open = self.open.saturating_sub(1);
@@ -245,7 +247,7 @@ impl Streams {
         self.remember(id, how);
     }
 
-    /// Notes that a stream is over that was never held.
+    /// Remembers that a stream is over which was never held.
     pub(super) fn remember(&mut self, id: u32, how: Departure) {
         if self.departed.len() >= DEPARTED_MAX {
             self.departed.pop_front();
@@ -258,7 +260,7 @@ impl Streams {
         self.departed.iter().rev().find(|(departed, _)| *departed == id).map(|(_, how)| *how)
     }
 
-    /// The owner lets go.
+    /// Frees the slot when the owner lets go.
     pub(super) fn remove(&mut self, key: StreamKey) {
         if let Some(stream) = self.get(key) {
             stream.id = 0;
@@ -270,7 +272,7 @@ impl Streams {
         (id as usize / 2) & self.by_id.len().wrapping_sub(1)
     }
 
-    /// Gives a stream its place in `by_id`.
+    /// Records a stream's slot in `by_id`.
     fn note(&mut self, id: u32, slot: u32) {
         let place = self.place(id);
         let Some(noted) = self.by_id.get_mut(place) else { return };
@@ -279,7 +281,7 @@ impl Streams {
         self.is_crowded |= other.is_some_and(|stream| stream.id != 0 && self.place(stream.id) == place);
     }
 
-    /// There is one slot more.
+    /// Adjusts `by_id` after a slot was added.
     fn widen(&mut self) {
         let wanted = BY_ID_FACTOR * self.slots.len().next_power_of_two();
         if wanted > self.by_id.len() {
@@ -291,7 +293,7 @@ impl Streams {
         }
     }
 
-    /// All that the owner holds.
+    /// All streams that the owner holds.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (StreamKey, &mut Stream)> {
         let held = self.slots.iter_mut().enumerate().filter(|(_, stream)| stream.id != 0);
         held.map(|(slot, stream)| (StreamKey { id: stream.id, slot: slot as u32 }, stream))
@@ -306,10 +308,10 @@ impl Streams {
     }
 }
 
-/// What [`Streams::memory_bytes`] can come to.
+/// The maximum of [`Streams::memory_bytes`].
 pub(super) fn memory_bytes_max(slots_max: usize) -> usize {
     let slots = slots_max.next_power_of_two().max(8);
-    // Besides the streams: two queues for Writable and one for events, each of at most twice the slots.
+    // In addition to the streams: two queues for Writable and one for events, each of at most twice the slots.
     let queues = 3 * 2 * slots * size_of::<super::Event<'static>>();
     slots * (size_of::<Stream>() + size_of::<u32>() + BY_ID_FACTOR * size_of::<u32>())
         + DEPARTED_MAX * size_of::<(u32, Departure)>()
@@ -349,7 +351,7 @@ mod tests {
         assert_eq!(streams.iter_mut().map(|(key, _)| key).collect::<Vec<_>>(), [third, second]);
     }
 
-    /// Ids as a client may choose them: all of one place in `by_id`, and then one that is of no stream.
+    /// A client can choose such ids: they all have the same place in `by_id`, and then one belongs to no stream.
     #[test]
     fn streams_whose_ids_meet_are_found() {
         let mut streams = Streams::new(20);

@@ -1,31 +1,31 @@
-//! Header blocks to fields (RFC 7541 sections 3 and 6).
+//! Decodes header blocks into fields (RFC 7541 sections 3 and 6).
 
 use std::ops::Range;
 
 use super::table::DynamicTable;
 use super::{Decoded, HpackError, Kind, huffman, static_table};
 
-/// Bytes of one integer, with its prefix: the largest that has a use (a length, within a block of a MiB) takes four.
+/// Bytes of one integer, with its prefix. The largest useful one (a length within a block of a MiB) takes four.
 pub const INTEGER_BYTES_MAX: usize = 5;
 
-/// One direction of one connection: the blocks must be handed in as they came, all of them.
+/// The decoder of one direction of one connection. It must get all blocks, in the order in which they arrived.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pub(super) table: DynamicTable,
-    /// What was Huffman-coded in the field at hand.
+    /// The Huffman-decoded text of the current field.
     scratch: Vec<u8>,
 }
 
 impl Decoder {
-    /// Decodes a whole block and hands each field to `emit`, in order.
+    /// Decodes a whole block and passes each field to `emit`, in order.
     ///
-    /// Fields of a message that will be refused must be decoded all the same: what they put into the table is used by later blocks.
+    /// The fields of a message that will be refused must also be decoded, because later blocks use what they put into the table.
     ///
     /// # Errors
-    /// The tables of the two sides do not agree any more: the connection must be closed.
+    /// The tables of the two sides no longer agree, so the connection must be closed.
     pub fn decode(&mut self, block: &[u8], mut emit: impl FnMut(Decoded<'_>)) -> Result<(), HpackError> {
         let mut rest = Reader { bytes: block };
-        // Section 4.2: at the beginning of a block only.
+        // Section 4.2: only at the beginning of a block.
         while let Some(0x20..=0x3f) = rest.bytes.first() {
             let size = rest.integer(5)?;
             if size > super::TABLE_BYTES_MAX {
@@ -52,19 +52,19 @@ impl Decoder {
         Ok(())
     }
 
-    /// Bytes of memory that it holds, besides itself.
+    /// Bytes of memory that it holds besides its own struct.
     pub fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.scratch.capacity()
     }
 
-    /// Gives back the room that a rare, long literal took.
+    /// Frees the buffer of a rare, long literal.
     pub(crate) fn shrink(&mut self) {
         if self.scratch.capacity() > super::TABLE_BYTES_MAX {
             self.scratch = Vec::new();
         }
     }
 
-    /// The field of either table with this index.
+    /// The field with this index, of either table.
     #[inline]
     fn field(&self, index: usize) -> Option<Decoded<'_>> {
         let Some(age) = index.checked_sub(static_table::LENGTH + 1) else {
@@ -76,7 +76,7 @@ impl Decoder {
         Some(Decoded { kind, name, value, text, never_indexed: false })
     }
 
-    /// Reads the name, unless an index stands for it, and the value. `prefix_bits`: of the index.
+    /// Reads the name, unless an index stands for it, and the value. `prefix_bits` is the size of the index's prefix.
     #[inline(never)]
     fn literal<'b>(&mut self, prefix_bits: u32, rest: &mut Reader<'b>) -> Result<Literal<'b>, HpackError> {
         let index = rest.integer(prefix_bits)?;
@@ -91,7 +91,7 @@ impl Decoder {
             None => {
                 let age = index - static_table::LENGTH - 1;
                 let (kind, name, _) = self.table.field(age).ok_or(HpackError::Index)?;
-                // Out of the table's way: this very literal may push the entry out.
+                // Copied, because inserting this literal may remove the entry from the table.
                 self.scratch.extend_from_slice(name);
                 (kind, Text::Scratch(0..self.scratch.len()))
             }
@@ -108,7 +108,7 @@ struct Literal<'b> {
 }
 
 impl<'b> Literal<'b> {
-    /// `its_kind`: that of the entry that lent its name.
+    /// `its_kind` is the kind of the entry that provides the name.
     fn new(its_kind: Option<Kind>, name: Text<'b>, value: Text<'b>, scratch: &[u8]) -> Self {
         let kind = match its_kind {
             Some(kind) => kind.with_value(name.bytes(scratch), value.bytes(scratch)),
@@ -126,7 +126,7 @@ impl<'b> Literal<'b> {
     }
 }
 
-/// A string, where it was found or where it was decoded to.
+/// A string, either in the block or in the scratch buffer.
 enum Text<'b> {
     Plain(&'b [u8]),
     Scratch(Range<usize>),
@@ -155,7 +155,7 @@ impl<'b> Reader<'b> {
         Ok(*first)
     }
 
-    /// An integer whose first byte has so many bits for it (section 5.1).
+    /// An integer whose first byte has this many bits for it (section 5.1).
     fn integer(&mut self, prefix_bits: u32) -> Result<usize, HpackError> {
         let mask = (1_usize << prefix_bits) - 1;
         let mut value = usize::from(self.byte()?) & mask;
@@ -172,7 +172,7 @@ impl<'b> Reader<'b> {
         Err(HpackError::Integer)
     }
 
-    /// A string (section 5.2); decoded behind what `scratch` holds, if it is coded.
+    /// A string (section 5.2). If it is Huffman-coded, it is decoded to the end of `scratch`.
     fn string(&mut self, scratch: &mut Vec<u8>) -> Result<Text<'b>, HpackError> {
         let is_coded = self.bytes.first().is_some_and(|byte| byte & 0x80 != 0);
         let length = self.integer(7)?;

@@ -1,28 +1,28 @@
-//! Fields to header blocks.
+//! Encodes fields into header blocks.
 //!
-//! What goes into the table is decided by what is seen, not by a list of names: a field enters it when it comes for the second time,
-//! so that values that never repeat (identifiers, dates) push no other field out of the table. A few names whose values nearly always
-//! repeat on a connection enter at once. Credentials and cookies never enter: on an upstream connection the table is shared by
-//! many clients, and one of them could find out another's secret by the length of what is sent (RFC 7541 section 7.1).
+//! Which fields enter the table depends on what was sent before, not on a list of names: a field enters it when it is sent for the second
+//! time, so that values that never repeat (identifiers, dates) push no other field out. A few names whose values nearly always repeat on a
+//! connection enter at once. Credentials and cookies never enter: many clients share the table of an upstream connection, and one of them
+//! could find out another's secret by the length of what is sent (RFC 7541 section 7.1).
 
 use super::positions::{FieldPosition, FieldPositions};
 use super::table::DynamicTable;
 use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX, huffman, static_table};
 
-/// A larger field does not enter the table: it would push out several that are worth more.
+/// A larger field does not enter the table, because it would push out several more useful ones.
 const INDEXED_BYTES_MAX: usize = TABLE_BYTES_MAX / 4;
 
-/// One direction of one connection: the blocks must be sent in the order in which they were written.
+/// The encoder of one direction of one connection. The blocks must be sent in the order in which they were written.
 #[derive(Debug, Default)]
 pub struct Encoder {
     pub(super) table: DynamicTable,
     positions: Box<FieldPositions>,
-    /// Sizes of the table that have to be told at the next block's beginning: the smallest since the last block, and the last.
+    /// Table sizes to send at the beginning of the next block: the smallest since the last block, and the last.
     resize: Option<(usize, usize)>,
 }
 
 impl Encoder {
-    /// The other side's decoder allows a table of so many bytes (SETTINGS_HEADER_TABLE_SIZE). More than [`TABLE_BYTES_MAX`] is not used.
+    /// The other side's decoder allows a table of this many bytes (SETTINGS_HEADER_TABLE_SIZE). More than [`TABLE_BYTES_MAX`] is not used.
     pub fn set_table_bytes_max(&mut self, bytes: usize) {
         let bytes = bytes.min(TABLE_BYTES_MAX);
         let smallest = self.resize.map_or(self.table.size_max(), |(smallest, _)| smallest).min(bytes);
@@ -32,7 +32,7 @@ impl Encoder {
         self.table.set_size_max(bytes);
     }
 
-    /// Begins a block: to be called once in front of its fields.
+    /// Begins a block. Call it once before the block's fields.
     #[inline]
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         self.positions.begin();
@@ -44,28 +44,29 @@ impl Encoder {
     #[cold]
     fn tell_size(&mut self, out: &mut Vec<u8>) {
         let Some((smallest, last)) = self.resize.take() else { return };
-        // Section 4.2: both, when it was smaller in between.
+        // Section 4.2: both, if it was smaller in between.
         if smallest < last {
             integer(out, 0x20, 5, smallest);
         }
         integer(out, 0x20, 5, last);
     }
 
-    /// The block that was begun is one of trailers: they begin with other fields than a head.
+    /// Marks the block as one of trailers, which begin with other fields than a head.
     pub(crate) fn begin_trailers(&mut self) {
         self.positions.begin_trailers();
     }
 
-    /// Writes a field. `name` has no upper case. `never_indexed`: the field came with that mark and must leave with it (section 6.2.3).
+    /// Writes a field. `name` has no upper case. `never_indexed`: the field arrived with that mark and must keep it (section 6.2.3).
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
         if never_indexed || !self.expected(out, name, value) {
             self.unexpected(out, name, value, never_indexed);
         }
     }
 
-    /// Writes the field if it is the one that is expected behind the last: it nearly always is. False: it is not, and nothing was written.
+    /// Writes the field if it is the one that is expected after the last, which it nearly always is. Otherwise it writes nothing and
+    /// returns false.
     ///
-    /// Inlined, with what it calls, since this is all that happens to most fields: a fifth of the cost is calls otherwise.
+    /// It is inlined, with what it calls, since most fields need nothing else; otherwise a fifth of the cost is calls.
     #[inline(always)]
     pub(crate) fn expected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> bool {
         let position = self.positions.expected();
@@ -75,7 +76,7 @@ impl Encoder {
         true
     }
 
-    /// Writes a field wherever it stands, if it stands anywhere.
+    /// Writes a field, from wherever it is in the tables, or as a literal.
     pub(crate) fn unexpected(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never_indexed: bool) {
         let name_hash = hash(0, name);
         let value_hash = hash(name_hash, value);
@@ -95,7 +96,7 @@ impl Encoder {
             return literal(out, (0x00, 4), index, name, value);
         }
         literal(out, (0x40, 6), index, name, value);
-        // The kind is of no use on this side.
+        // The encoder does not use the kind.
         if self.table.insert(Kind::UnknownPseudo, name, value) {
             let position = self.positions.insert(name_hash, value_hash);
             self.positions.go_to(position);
@@ -104,12 +105,12 @@ impl Encoder {
         }
     }
 
-    /// Bytes of memory that it holds, besides itself.
+    /// Bytes of memory that it holds besides its own struct.
     pub fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + size_of::<FieldPositions>()
     }
 
-    /// The index of the field at this position, if it has the name and the value.
+    /// The index of the field at this position, if its name and value match.
     #[inline(always)]
     fn index(&self, position: FieldPosition, name: &[u8], value: &[u8]) -> Option<usize> {
         if let Some(index) = position.static_index() {
@@ -126,7 +127,7 @@ impl Encoder {
             return Some((FieldPosition::of_static(index), index));
         }
         for position in self.positions.with_value(value_hash) {
-            // What is behind one that has left the table is older, and has left it, too.
+            // If one has left the table, those after it are older and have left it, too.
             self.positions.age(position).filter(|age| *age < self.table.len())?;
             if let Some(index) = self.index(position, name, value) {
                 return Some((position, index));
@@ -142,7 +143,7 @@ impl Encoder {
     }
 }
 
-/// Memory of an encoder at most.
+/// The maximum memory of an encoder.
 pub(super) const MEMORY_BYTES_MAX: usize = super::table::MEMORY_BYTES_MAX + size_of::<FieldPositions>();
 
 /// `authorization`, `cookie`, `proxy-authorization`, `set-cookie`.
@@ -150,12 +151,12 @@ fn is_sensitive(static_index: Option<usize>) -> bool {
     matches!(static_index, Some(23 | 32 | 49 | 55))
 }
 
-/// `:authority`, `accept` and its like, `content-type`, `server`, `user-agent`: one connection sends few values of them.
+/// `:authority`, `accept` and similar, `content-type`, `server`, `user-agent`: one connection sends few values of them.
 fn repeats(static_index: Option<usize>) -> bool {
     matches!(static_index, Some(1 | 15..=19 | 31 | 54 | 58))
 }
 
-/// `pattern`: the bits in front of the index, and how many bits are left for it.
+/// `pattern` is the bits before the index, and how many bits are left for it.
 fn literal(out: &mut Vec<u8>, pattern: (u8, u32), name_index: usize, name: &[u8], value: &[u8]) {
     integer(out, pattern.0, pattern.1, name_index);
     if name_index == 0 {
@@ -193,7 +194,7 @@ fn rest_of_integer(out: &mut Vec<u8>, mut rest: usize) {
     out.push(rest as u8);
 }
 
-/// `left == right`, for what is mostly short: without a call up to 16 bytes.
+/// `left == right`, for text that is mostly short: up to 16 bytes without a call.
 #[inline]
 fn is_same(left: &[u8], right: &[u8]) -> bool {
     if left.len() != right.len() {
@@ -212,7 +213,7 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
     left == right
 }
 
-/// Continues the hash `from` with `text`. Whoever makes collisions on purpose loses compression, nothing else.
+/// Continues the hash `from` with `text`. Deliberate collisions only cost compression.
 pub(super) const fn hash(from: u32, text: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = (from as u64) ^ FACTOR.rotate_left(text.len() as u32);
@@ -221,7 +222,7 @@ pub(super) const fn hash(from: u32, text: &[u8]) -> u32 {
         state = (state.rotate_left(23) ^ u64::from_le_bytes(*chunk)).wrapping_mul(FACTOR);
         rest = behind;
     }
-    // What is left, in pieces that overlap rather than byte by byte.
+    // Hashes the rest in pieces that overlap, instead of byte by byte.
     let last = match (rest.first_chunk::<4>(), rest.last_chunk::<4>()) {
         (Some(first), Some(last)) => (u32::from_le_bytes(*first) as u64) << 32 | u32::from_le_bytes(*last) as u64,
         _ => match *rest {

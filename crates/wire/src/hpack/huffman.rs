@@ -1,11 +1,11 @@
 //! The Huffman code of RFC 7541 appendix B.
 //!
-//! The code is canonical: among codes of one length the larger symbol has the larger code, and a longer code is the larger one.
-//! So the lengths are all of the table; codes, and the way back from them, are computed from the lengths at compile time.
+//! The code is canonical: among codes of one length, the larger symbol has the larger code, and a longer code is the larger one. So the
+//! lengths are the whole table. The codes and the decoding tables are computed from the lengths at compile time.
 
 use super::HpackError;
 
-/// Bits of each byte's code, by byte. EOS, the 257th symbol, is thirty ones and must never appear (section 5.2).
+/// The length in bits of each byte's code, indexed by byte. EOS, the 257th symbol, is thirty ones and must never appear (section 5.2).
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -26,13 +26,13 @@ const LENGTHS: [u8; 256] = [
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
-/// No code is longer.
+/// The length of the longest code.
 const BITS_MAX: usize = 30;
 
-/// A code of up to this many bits is found by one look into [`SHORT`]: those of all letters and digits.
+/// A code of up to this many bits is found by one lookup in [`SHORT`]. All letters and digits have such codes.
 const SHORT_BITS: u32 = 8;
 
-/// In place of a length: the code has more than [`SHORT_BITS`]. More bits than there ever are.
+/// Instead of a length: the code has more than [`SHORT_BITS`]. No code has this many bits.
 const LONGER: u16 = 0xff;
 
 #[derive(Clone, Copy, Default)]
@@ -41,21 +41,21 @@ struct Code {
     length: u8,
 }
 
-/// The codes of one length, for the way back.
+/// The codes of one length, for decoding.
 #[derive(Clone, Copy)]
 struct Class {
-    /// The first of them, at the left end of 32 bits.
+    /// The first of them, aligned to the left end of 32 bits.
     first: u32,
-    /// One past the last of them, likewise; 64 bits wide because the last class ends near `1 << 32`.
+    /// One past the last of them, aligned the same way. It has 64 bits because the last class ends near `1 << 32`.
     end: u64,
-    /// Where its symbols begin in `SORTED`.
+    /// The index of its first symbol in `SORTED`.
     offset: u16,
 }
 
 static CODES: [Code; 256] = CODE_BOOK.codes;
 static SORTED: [u8; 256] = CODE_BOOK.sorted;
 static CLASSES: [Class; BITS_MAX + 1] = CODE_BOOK.classes;
-/// By the next eight bits: the symbol, and below it in one byte the length of its code, or [`LONGER`].
+/// Indexed by the next eight bits: the symbol, and in the low byte the length of its code, or [`LONGER`].
 static SHORT: [u16; 1 << SHORT_BITS] = CODE_BOOK.short;
 
 struct CodeBook {
@@ -105,13 +105,13 @@ const fn code_book() -> CodeBook {
     book
 }
 
-/// How many bytes `text` takes when coded.
+/// The length of `text` in bytes when coded.
 pub(super) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|byte| usize::from(code(*byte).length)).sum();
     bits.div_ceil(8)
 }
 
-/// Appends `text`, coded, filled up with ones (section 5.2).
+/// Appends `text`, coded and padded with ones (section 5.2).
 pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
     let mut bits = 0_u64;
     let mut count = 0_u32;
@@ -119,7 +119,7 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
         let Code { bits: code, length } = code(*byte);
         bits = bits << length | u64::from(code);
         count += u32::from(length);
-        // At most 31 + 30 bits are held at any time.
+        // It holds at most 31 + 30 bits at any time.
         if count >= 32 {
             count -= 32;
             out.extend_from_slice(&((bits >> count) as u32).to_be_bytes());
@@ -138,7 +138,7 @@ fn code(byte: u8) -> Code {
     CODES.get(usize::from(byte)).copied().unwrap_or_default()
 }
 
-/// Appends what `coded` stands for: at most 8/5 as many bytes. After an error, nothing.
+/// Appends the decoded text, which has at most 8/5 as many bytes. After an error, it appends nothing.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let from = out.len();
     // No code is shorter than five bits.
@@ -148,16 +148,16 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> 
     decoded.map(|_| ())
 }
 
-/// Writes what `coded` stands for to the beginning of `room`, which is large enough, and says how many bytes that is.
+/// Writes the decoded text to the beginning of `room`, which is large enough, and returns its length.
 fn decode_into(coded: &[u8], room: &mut [u8]) -> Result<usize, HpackError> {
     let mut rest = coded;
     let room_bytes = room.len();
     let mut places = room.iter_mut();
-    // The next bits, at the left end, zeros behind them.
+    // The next bits, aligned to the left end and followed by zeros.
     let mut bits = 0_u64;
     let mut count = 0_u32;
     loop {
-        // So that no code is longer than what is there, but at the end.
+        // Ensures that no code is longer than the available bits, except at the end.
         if count < 32 {
             if let Some((four, behind)) = rest.split_first_chunk::<4>() {
                 bits |= u64::from(u32::from_be_bytes(*four)) << (32 - count);
@@ -170,7 +170,7 @@ fn decode_into(coded: &[u8], room: &mut [u8]) -> Result<usize, HpackError> {
                 }
             }
         }
-        // Nearly all codes are short ones.
+        // Nearly all codes are short.
         loop {
             let [length, symbol] = short(bits).to_le_bytes();
             if u32::from(length) > count {
@@ -183,7 +183,7 @@ fn decode_into(coded: &[u8], room: &mut [u8]) -> Result<usize, HpackError> {
         if count < 32 && !rest.is_empty() {
             continue;
         }
-        // Where more than a short code is left, this is a longer one.
+        // If more bits are left than a short code has, this is a longer code.
         let long = if count > SHORT_BITS { long_code((bits >> 32) as u32) } else { None };
         match long {
             Some((symbol, length)) if u32::from(length) <= count => {
@@ -191,7 +191,7 @@ fn decode_into(coded: &[u8], room: &mut [u8]) -> Result<usize, HpackError> {
                 bits <<= length;
                 count -= u32::from(length);
             }
-            // Less than a code is left: the ones that fill up the last byte, fewer than eight (section 5.2).
+            // Less than a code is left: the padding of ones, fewer than eight (section 5.2).
             _ if count < 8 && bits.leading_ones() == count => return Ok(room_bytes - places.len()),
             _ => return Err(HpackError::Huffman),
         }
@@ -202,7 +202,7 @@ fn short(bits: u64) -> u16 {
     SHORT.get((bits >> (64 - SHORT_BITS)) as usize).copied().unwrap_or_default()
 }
 
-/// `None`: thirty ones, which is EOS.
+/// `None` for thirty ones, which is EOS.
 fn long_code(next: u32) -> Option<(u8, u8)> {
     let longer = CLASSES.iter().enumerate().skip(SHORT_BITS as usize + 1);
     let (length, class) = longer.into_iter().find(|(_, class)| u64::from(next) < class.end)?;
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_standard() {
-        // Some rows of appendix B, from each length on.
+        // Some rows of appendix B, one or more of each length.
         let check = |byte: u8, bits, length| {
             let code = code(byte);
             assert_eq!((code.bits, code.length), (bits, length), "{byte}");
@@ -272,10 +272,10 @@ mod tests {
         check(&[0x06], Err(HpackError::Huffman));
         check(&[0xff], Err(HpackError::Huffman));
         check(&[0x07, 0xff], Err(HpackError::Huffman));
-        // `&` is eight bits: no padding, then a byte of it.
+        // `&` has eight bits: without padding, and then with a byte of it.
         check(&[0xf8], Ok(b"&"));
         check(&[0xf8, 0xff], Err(HpackError::Huffman));
-        // EOS, and EOS with a tail.
+        // EOS, and EOS followed by more.
         check(&[0xff, 0xff, 0xff, 0xff], Err(HpackError::Huffman));
         check(&[0xff, 0xff, 0xff, 0xfc, 0x07], Err(HpackError::Huffman));
     }

@@ -1,9 +1,9 @@
-//! Which field a field is, and whether HTTP/2 allows its bytes (RFC 9113 sections 8.2.1 and 8.3).
+//! Identifies a field, and checks whether HTTP/2 allows its bytes (RFC 9113 sections 8.2.1 and 8.3).
 
 use crate::message::FieldId;
 use crate::words;
 
-/// A field's identity.
+/// The identity of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `:method`
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// By name and value. Looks at every byte of both.
+    /// Finds the kind by name and value, and looks at every byte of both.
     pub fn of(name: &[u8], value: &[u8]) -> Self {
         if !is_value(value) {
             return Self::BadValue;
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a field with the name of a field of this kind, and another value.
+    /// The kind of a field with the same name as a field of this kind, and another value.
     pub(super) fn with_value(self, name: &[u8], value: &[u8]) -> Self {
         match self {
             Self::BadValue => Self::of(name, value),
@@ -59,8 +59,8 @@ impl Kind {
     }
 }
 
-/// A token (RFC 9110 section 5.6.2) without upper case. Stricter than RFC 9113 section 8.2.1 has to be: what is not a token cannot be
-/// passed on in HTTP/1.1.
+/// A token (RFC 9110 section 5.6.2) without upper case. This is stricter than RFC 9113 section 8.2.1 requires, because anything else cannot
+/// be passed on in HTTP/1.1.
 fn is_name(name: &[u8]) -> bool {
     const ALLOWED: [bool; 256] = name_bytes();
     !name.is_empty() && name.iter().all(|byte| ALLOWED.get(usize::from(*byte)) == Some(&true))
@@ -78,8 +78,8 @@ const fn name_bytes() -> [bool; 256] {
     allowed
 }
 
-/// No control characters but tabs, and no white space around it: RFC 9113 section 8.2.1 bans NUL, CR and LF; the others are banned
-/// in HTTP/1.1 (RFC 9110 section 5.5), so they end here.
+/// No control characters except tabs, and no surrounding white space. RFC 9113 section 8.2.1 bans NUL, CR and LF; HTTP/1.1 bans the others
+/// (RFC 9110 section 5.5), so they are refused here.
 fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';

@@ -1,16 +1,16 @@
 //! Header compression for HTTP/2 (RFC 7541).
 //!
-//! A [`Decoder`] turns a header block into fields, an [`Encoder`] does the reverse; each holds one direction's dynamic table.
-//! Nothing here knows what a field means for a message: [`Kind`] says only which field it is and whether its bytes are
-//! allowed at all, and is kept beside the field in the dynamic table, so that a field that repeats is looked at once.
+//! A [`Decoder`] turns a header block into fields, and an [`Encoder`] does the reverse. Each holds the dynamic table of one direction. This
+//! module does not know what a field means for a message: [`Kind`] only says which field it is and whether its bytes are allowed. The
+//! dynamic table stores it with the field, so that a repeated field is checked once.
 //!
-//! Limits: a table is at most [`TABLE_BYTES_MAX`], whatever the other side would allow; an integer has at most
-//! [`INTEGER_BYTES_MAX`] bytes. How many fields come out of a block, and how many bytes, is for the caller to bound: one byte can
-//! stand for a field of 4 KiB. The decoder allocates nothing that is larger than the block that it is given, times 8/5.
+//! Limits: a table has at most [`TABLE_BYTES_MAX`], whatever the other side would allow, and an integer has at most [`INTEGER_BYTES_MAX`]
+//! bytes. The caller has to limit how many fields and bytes come out of a block, because one byte can stand for a field of 4 KiB. The
+//! decoder's largest allocation is 8/5 of the block.
 //!
-//! The crates `hpack`, `fluke-hpack`, `loona-hpack` and `httlib-hpack` were looked at first: each makes two `Vec`s of every
-//! field, decodes Huffman codes bit by bit through a hash map or a tree, and finds a field by walking the table; all but the
-//! last never write a Huffman code. The h2 crate's own is not public. `httlib-hpack` serves the tests as a second opinion.
+//! The crates `hpack`, `fluke-hpack`, `loona-hpack` and `httlib-hpack` were considered first. Each makes two `Vec`s of every field, decodes
+//! Huffman codes bit by bit through a hash map or a tree, and finds a field by walking the table; all but the last never write a Huffman
+//! code. The h2 crate's own is not public. The tests use `httlib-hpack` as a second opinion.
 
 mod decoder;
 mod encoder;
@@ -24,14 +24,14 @@ pub use decoder::{Decoder, INTEGER_BYTES_MAX};
 pub use encoder::Encoder;
 pub use kind::Kind;
 
-/// The dynamic table of either direction, counted as RFC 7541 section 4.1 does: this is the standard's default, and no other is
-/// ever announced or used.
+/// The size of the dynamic table of either direction, counted as in RFC 7541 section 4.1. This is the standard's default, and no other size
+/// is ever announced or used.
 pub const TABLE_BYTES_MAX: usize = 4096;
 
-/// What a field counts for besides its name and value, in tables and in lists (RFC 7541 section 4.1).
+/// The size of a field besides its name and value, in tables and in lists (RFC 7541 section 4.1).
 pub const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// A field as it comes out of a block.
+/// A decoded field.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded<'d> {
     /// Which field it is.
@@ -42,26 +42,26 @@ pub struct Decoded<'d> {
     pub value: &'d [u8],
     /// The sender asked that no hop ever puts it into a table (RFC 7541 section 7.1.3).
     pub never_indexed: bool,
-    /// Name and value in one piece, where they lie so; else empty.
+    /// Name and value in one piece, if they are adjacent; otherwise empty.
     pub(crate) text: &'d [u8],
 }
 
-/// Memory of both directions' tables at most, besides what a decoder needs for the longest literal.
+/// The maximum memory of both directions' tables, without the decoder's buffer for the longest literal.
 pub const MEMORY_BYTES_MAX: usize = table::MEMORY_BYTES_MAX + encoder::MEMORY_BYTES_MAX;
 
-/// Why a block cannot be decoded. The two sides' tables do not agree from here on: the connection must be closed with
-/// COMPRESSION_ERROR (RFC 9113 section 4.3).
+/// Why a block cannot be decoded. From here on the two sides' tables do not agree, so the connection must be closed with COMPRESSION_ERROR
+/// (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
     /// The block ends within a field.
     Truncated,
-    /// An integer of more bytes than any that has a use here.
+    /// An integer with more bytes than any useful one.
     Integer,
     /// No entry has this index.
     Index,
     /// Not a Huffman code, the code of EOS, or wrong padding.
     Huffman,
-    /// A change of the table's size behind a field, or beyond the limit.
+    /// A change of the table's size after a field, or beyond the limit.
     TableSize,
 }
 

@@ -1,15 +1,16 @@
 //! How an encoder finds a field in its tables: by the field that it follows, by its name and value, or by its name alone.
 //!
-//! Each lookup gives a [`FieldPosition`], and the caller compares the field there: a wrong or stale position costs compression, nothing else.
+//! Each lookup returns a [`FieldPosition`], and the caller compares the field there. A wrong or outdated position only costs compression.
 
 use super::{FIELD_OVERHEAD_BYTES, TABLE_BYTES_MAX, static_table};
 
-/// The position of a field in the tables. 0: in none; an index of the static table; or, with [`DYNAMIC`], the number of a field of the dynamic one.
+/// The position of a field in the tables: 0 for none, an index of the static table, or, with [`DYNAMIC`], the number of a field of the
+/// dynamic table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldPosition(u16);
 
 const DYNAMIC: u16 = 1 << 15;
-/// Fields that the dynamic table can hold at once: their numbers differ in what remains of a division by this.
+/// The most fields that the dynamic table can hold at once. Their numbers modulo this are all different.
 const FIELDS_MAX: u16 = (TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES) as u16;
 
 impl FieldPosition {
@@ -22,13 +23,13 @@ impl FieldPosition {
         (self.0 & DYNAMIC == 0).then_some(usize::from(self.0))
     }
 
-    /// What follows it is remembered here.
+    /// The index under which its successor is remembered.
     fn step(self) -> u8 {
         if self.0 & DYNAMIC == 0 { self.0 as u8 } else { FIRST_DYNAMIC + (self.0 % FIELDS_MAX) as u8 }
     }
 }
 
-// Steps: what has a successor. The static table's indexes, from 1 on, and:
+// Steps are the indexes of `after`. They are the static table's indexes, from 1 on, and:
 
 /// The beginning of a head.
 const HEAD: u8 = 0;
@@ -42,33 +43,33 @@ const LITERALS: u32 = 256 - FIRST_LITERAL as u32;
 
 const _: () = assert!(TRAILERS < FIRST_DYNAMIC && LITERALS == 64);
 
-/// Of the dynamic table's at most 128 fields, few meet in one.
+/// Few of the dynamic table's at most 128 fields share a bucket.
 const VALUE_BUCKETS: usize = 256;
-/// Fields of one bucket that are looked at: more meet there only if somebody chooses them to.
+/// Fields of one bucket that are looked at. More collide only if someone chooses them to.
 const BUCKET_STEPS_MAX: usize = 8;
-/// By the hash of a name alone.
+/// Indexed by the hash of a name alone.
 const NAME_SLOTS: usize = 64;
-/// Fields remembered as seen once: so many of each of these sets, to which they go by their hash. Of one each, two fields that meet would take
-/// each other for new for ever, and no request would be without their literals.
+/// Fields remembered as seen once. Their hash selects one of these sets, and each set holds this many. With one per set, two fields that
+/// collide would look new for ever, and every request would contain them as literals.
 const SEEN_EACH: usize = 4;
 const SEEN_SETS: usize = 32;
 
 /// The positions of fields that an encoder remembers.
 #[derive(Debug)]
 pub(super) struct FieldPositions {
-    /// Fields that ever entered the dynamic table, modulo [`DYNAMIC`].
+    /// The number of fields that ever entered the dynamic table, modulo [`DYNAMIC`].
     inserted: u16,
-    /// The step behind which the next field comes.
+    /// The step before the next field.
     at: u8,
-    /// By step, what came behind it the last time. A connection says the same things in the same order; those that are different each time
+    /// For each step, what followed it the last time. A connection sends the same things in the same order; fields that differ each time
     /// (`:path`, an identifier) are steps, too.
     after: [FieldPosition; 256],
-    /// The youngest field of each bucket.
+    /// The newest field of each bucket.
     by_value: [FieldPosition; VALUE_BUCKETS],
-    /// By number modulo [`FIELDS_MAX`], the next older field of the same bucket. So no two fields push each other out.
+    /// The next older field of the same bucket, by number modulo [`FIELDS_MAX`]. So no two fields push each other out.
     older: [FieldPosition; FIELDS_MAX as usize],
     by_name: [FieldPosition; NAME_SLOTS],
-    /// Parts of hashes, the youngest of each set first.
+    /// Parts of hashes, the newest of each set first.
     seen: [[u16; SEEN_EACH]; SEEN_SETS],
 }
 
@@ -87,27 +88,27 @@ impl Default for FieldPositions {
 }
 
 impl FieldPositions {
-    /// The next field is the first of a head.
+    /// The next field is the first one of a head.
     pub(super) fn begin(&mut self) {
         self.at = HEAD;
     }
 
-    /// The next field is the first of trailers.
+    /// The next field is the first one of trailers.
     pub(super) fn begin_trailers(&mut self) {
         self.at = TRAILERS;
     }
 
-    /// The position of the next field, if all is as it was the last time.
+    /// The position of the next field, if everything is like the last time.
     pub(super) fn expected(&self) -> FieldPosition {
         self.after.get(usize::from(self.at)).copied().unwrap_or_default()
     }
 
-    /// The field was the expected one.
+    /// Records that the field was the expected one.
     pub(super) fn go_on(&mut self, position: FieldPosition) {
         self.at = position.step();
     }
 
-    /// The field was another, and stands there.
+    /// Records that the field was another one, at this position.
     pub(super) fn go_to(&mut self, position: FieldPosition) {
         if let Some(next) = self.after.get_mut(usize::from(self.at)) {
             *next = position;
@@ -115,24 +116,24 @@ impl FieldPositions {
         self.at = position.step();
     }
 
-    /// The field was a literal that entered no table.
+    /// Records that the field was a literal that entered no table.
     pub(super) fn pass(&mut self, name_hash: u32) {
         self.at = FIRST_LITERAL + (name_hash % LITERALS) as u8;
     }
 
-    /// Fields of the dynamic table that may have the name and the value, the youngest first.
+    /// Fields of the dynamic table that may have this name and value, the newest first.
     pub(super) fn with_value(&self, value_hash: u32) -> impl Iterator<Item = FieldPosition> {
         let first = self.by_value.get(value_hash as usize % VALUE_BUCKETS).copied();
         let older = |position: &FieldPosition| self.older.get(usize::from(position.0 % FIELDS_MAX)).copied();
         std::iter::successors(first, older).take(BUCKET_STEPS_MAX)
     }
 
-    /// A field of the dynamic table that may have the name.
+    /// A field of the dynamic table that may have this name.
     pub(super) fn with_name(&self, name_hash: u32) -> FieldPosition {
         self.by_name.get(name_hash as usize % NAME_SLOTS).copied().unwrap_or_default()
     }
 
-    /// A field has entered the dynamic table.
+    /// Records that a field has entered the dynamic table.
     pub(super) fn insert(&mut self, name_hash: u32, value_hash: u32) -> FieldPosition {
         self.inserted = (self.inserted + 1) % DYNAMIC;
         let position = FieldPosition(DYNAMIC | self.inserted);
@@ -148,13 +149,13 @@ impl FieldPositions {
         position
     }
 
-    /// How many fields entered the dynamic table behind the one at this position; `None`: it is not in that table. After 2^15 fields a number may
-    /// be of an earlier round.
+    /// How many fields entered the dynamic table after the one at this position; `None` if it is not in that table. After 2^15 fields, a
+    /// number may be from an earlier round.
     pub(super) fn age(&self, position: FieldPosition) -> Option<usize> {
         (position.0 & DYNAMIC != 0).then(|| usize::from(self.inserted.wrapping_sub(position.0) % DYNAMIC))
     }
 
-    /// Whether the field came before, as far as is known; remembers it.
+    /// Whether the field was sent before, as far as is known. Remembers it.
     pub(super) fn is_seen(&mut self, value_hash: u32) -> bool {
         let Some(set) = self.seen.get_mut(value_hash as usize % SEEN_SETS) else { return false };
         let mark = (value_hash >> 16) as u16 | 1;

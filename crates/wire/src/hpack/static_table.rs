@@ -1,13 +1,13 @@
-//! The static table (RFC 7541 appendix A), and the way from a name to it.
+//! The static table (RFC 7541 appendix A), and lookups in it by name and value.
 
 use super::Kind;
 use super::encoder::hash;
 use crate::message::FieldId;
 
-/// Entries. Index 1 is the first; index 62 is the first of the dynamic table.
+/// The number of entries. Index 1 is the first; index 62 is the first of the dynamic table.
 pub(super) const LENGTH: usize = 61;
 
-/// By index, from 1 on.
+/// In the order of their indexes, from 1 on.
 pub(super) const ENTRIES: [(&str, &str); LENGTH] = [
     (":authority", ""),
     (":method", "GET"),
@@ -72,7 +72,7 @@ pub(super) const ENTRIES: [(&str, &str); LENGTH] = [
     ("www-authenticate", ""),
 ];
 
-/// The entry with this index and what kind of field it is; `None` beyond the static table, and for 0.
+/// The entry with this index and its kind; `None` beyond the static table, and for 0.
 #[inline]
 pub(super) fn entry(index: usize) -> Option<(Kind, &'static [u8], &'static [u8])> {
     let at = index.checked_sub(1)?;
@@ -80,13 +80,13 @@ pub(super) fn entry(index: usize) -> Option<(Kind, &'static [u8], &'static [u8])
     Some((*KINDS.get(at)?, name.as_bytes(), value.as_bytes()))
 }
 
-/// Name and value of the entry with this index.
+/// The name and value of the entry with this index.
 #[inline]
 pub(super) fn text(index: usize) -> Option<(&'static [u8], &'static [u8])> {
     entry(index).map(|(_, name, value)| (name, value))
 }
 
-/// Kinds of the entries, as [`Kind::of`] would say.
+/// The kinds of the entries, as [`Kind::of`] determines them.
 static KINDS: [Kind; LENGTH] = kinds();
 
 #[expect(clippy::indexing_slicing, reason = "computed at compile time: out of bounds does not compile")]
@@ -119,12 +119,12 @@ const fn kind(index: usize) -> Kind {
     }
 }
 
-/// The first index with this name, by the name's [`hash`].
+/// The first index with this name, which has this [`hash`].
 pub(super) fn find_name(name: &[u8], name_hash: u32) -> Option<usize> {
     find(&BY_NAME, name_hash, |its_name, _| its_name == name)
 }
 
-/// The index with this name and value, by the [`hash`] of the value that continues the name's. Empty values are not looked for.
+/// The index with this name and value. `value_hash` is the [`hash`] of the value, which continues the name's. Empty values are not found.
 pub(super) fn find_value(name: &[u8], value: &[u8], value_hash: u32) -> Option<usize> {
     find(&BY_VALUE, value_hash, |its_name, its_value| its_value == value && its_name == name)
 }
@@ -132,7 +132,7 @@ pub(super) fn find_value(name: &[u8], value: &[u8], value_hash: u32) -> Option<u
 fn find(slots: &[u8; SLOTS], hash: u32, is_it: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
     let mut at = hash as usize;
     loop {
-        // Ends: more than half of the slots are free.
+        // This ends, because more than half of the slots are free.
         let index = usize::from(*slots.get(at % SLOTS)?);
         let (name, value) = text(index)?;
         if is_it(name, value) {
@@ -144,9 +144,9 @@ fn find(slots: &[u8; SLOTS], hash: u32, is_it: impl Fn(&[u8], &[u8]) -> bool) ->
 
 const SLOTS: usize = 256;
 
-/// Open addressing by [`hash`] of the name; 0: free.
+/// Open addressing by the [`hash`] of the name; 0 is free.
 static BY_NAME: [u8; SLOTS] = slots(false);
-/// Likewise by that of name and value, of the entries that have one.
+/// The same by the hash of name and value, for the entries that have a value.
 static BY_VALUE: [u8; SLOTS] = slots(true);
 
 #[expect(clippy::indexing_slicing, reason = "computed at compile time: out of bounds does not compile")]

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::{FIELD_OVERHEAD_BYTES, Kind, TABLE_BYTES_MAX};
 
-/// Fields in the order of their coming; the oldest go when room is needed.
+/// Fields in the order of insertion; the oldest are removed when room is needed.
 ///
-/// Names and values lie one behind the other in one buffer, each field in one piece. What the oldest leave is taken back when the
-/// buffer would grow beyond twice the table: then the rest moves to its beginning, at most once for each `TABLE_BYTES_MAX` inserted.
+/// Names and values are stored one after the other in one buffer, each field in one piece. The space of removed fields is reclaimed when
+/// the buffer would grow beyond twice the table: then the rest moves to the beginning, at most once per `TABLE_BYTES_MAX` inserted.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
     bytes: Vec<u8>,
@@ -40,7 +40,7 @@ impl Default for DynamicTable {
 }
 
 impl DynamicTable {
-    /// Number of fields.
+    /// The number of fields.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -49,7 +49,7 @@ impl DynamicTable {
         self.size_max
     }
 
-    /// The field that came `age` fields ago; 0 is the last.
+    /// The field that was inserted `age` fields ago; 0 is the last.
     #[inline]
     pub(super) fn field(&self, age: usize) -> Option<(Kind, &[u8], &[u8])> {
         let (kind, text, name_len) = self.text(age)?;
@@ -57,7 +57,7 @@ impl DynamicTable {
         Some((kind, name, value))
     }
 
-    /// Likewise, as its name and its value in one piece, and how long the name is.
+    /// The same field as its kind, its name and value in one piece, and the length of its name.
     #[inline]
     pub(super) fn text(&self, age: usize) -> Option<(Kind, &[u8], usize)> {
         let entry = self.entries.get(self.entries.len().checked_sub(age + 1)?)?;
@@ -66,7 +66,7 @@ impl DynamicTable {
         Some((entry.kind, self.bytes.get(from..from + length)?, usize::from(entry.name_len)))
     }
 
-    /// Adds a field. One that is larger than the table empties it (section 4.4) and is not added: false.
+    /// Adds a field and returns true. A field larger than the table empties the table (section 4.4), is not added, and the result is false.
     pub(super) fn insert(&mut self, kind: Kind, name: &[u8], value: &[u8]) -> bool {
         let length = name.len() + value.len();
         let size = length + FIELD_OVERHEAD_BYTES;
@@ -77,7 +77,7 @@ impl DynamicTable {
         if self.bytes.len() + length > 2 * TABLE_BYTES_MAX {
             self.compact();
         }
-        // By powers of two, so that the last of them is the bound.
+        // By powers of two, so that the last one is the limit.
         let needed = self.bytes.len() + length;
         if needed > self.bytes.capacity() {
             self.bytes.reserve_exact(needed.next_power_of_two() - self.bytes.len());
@@ -120,7 +120,7 @@ impl DynamicTable {
     }
 }
 
-/// Memory of a table at most: the buffer grows by doubling up to its bound, the entries likewise.
+/// The maximum memory of a table. The buffer doubles up to its limit, and so do the entries.
 pub(super) const MEMORY_BYTES_MAX: usize =
     2 * TABLE_BYTES_MAX + (TABLE_BYTES_MAX / FIELD_OVERHEAD_BYTES) * size_of::<TableEntry>();
 

@@ -74,7 +74,7 @@ fn requests_of_appendix_c3_and_c4() {
     ]);
 }
 
-/// With a table of 256 bytes, so that fields are pushed out: the size is told in front of the first block.
+/// With a table of 256 bytes, so that fields are pushed out. The size is sent before the first block.
 #[test]
 fn responses_of_appendix_c6_with_eviction() {
     let (cache, at, next) = ("private", "Mon, 21 Oct 2013 20:13:21 GMT", "Mon, 21 Oct 2013 20:13:22 GMT");
@@ -105,17 +105,17 @@ fn responses_of_appendix_c6_with_eviction() {
 
 #[test]
 fn malformed_blocks() {
-    // Index 0, one beyond the static table, one far beyond.
+    // Index 0, one past the static table, one far beyond it.
     check_bad("80", HpackError::Index);
     check_bad("be", HpackError::Index);
     check_bad("7f00 0161", HpackError::Index);
     check_bad("ffffff7f", HpackError::Index);
-    // Integers: cut short, too long, too long with leading zeros.
+    // Integers: truncated, too long, too long with leading zeros.
     check_bad("ff", HpackError::Truncated);
     check_bad("ff80", HpackError::Truncated);
     check_bad("ffffffffff0f", HpackError::Integer);
     check_bad("ff8080808000", HpackError::Integer);
-    // Strings: cut short, longer than the block, miscoded.
+    // Strings: truncated, longer than the block, badly coded.
     check_bad("40", HpackError::Truncated);
     check_bad("4001", HpackError::Truncated);
     check_bad("400161", HpackError::Truncated);
@@ -123,7 +123,7 @@ fn malformed_blocks() {
     check_bad("00ffffff7f61", HpackError::Truncated);
     check_bad("0081ff 0161", HpackError::Huffman);
     check_bad("0084ffffffff 0161", HpackError::Huffman);
-    // Changes of the size: beyond the limit, behind a field.
+    // Changes of the size: beyond the limit, after a field.
     check_bad("3fe21f", HpackError::TableSize);
     check_bad("8220", HpackError::TableSize);
     assert_eq!(decode(&mut Decoder::default(), &unhex("20 3fe11f 82")).unwrap().len(), 1);
@@ -177,11 +177,11 @@ fn values_that_do_not_repeat_take_no_room() {
     for number in 0..1000 {
         encode(&mut encoder, &[("x-request-id", &number.to_string())]);
     }
-    // A few by collision of hashes.
+    // A few enter because their hashes collide.
     assert!(encoder.table.len() < 10, "{}", encoder.table.len());
 }
 
-/// Fields whose hashes meet do not push each other out: each is a byte from the second time on, in whatever order they come.
+/// Fields whose hashes collide do not push each other out: each takes one byte from the second time on, in any order.
 #[test]
 fn fields_whose_hashes_meet_are_all_found() {
     let bucket = |value: &str| encoder::hash(encoder::hash(0, b"user-agent"), value.as_bytes()) % 256;
@@ -195,7 +195,7 @@ fn fields_whose_hashes_meet_are_all_found() {
     assert_eq!(encoder.table.len(), 8);
 }
 
-/// Fields that meet where it is remembered that they came once enter the table all the same when they come again.
+/// Fields that collide in the memory of what was sent once still enter the table when they come again.
 #[test]
 fn fields_that_meet_before_they_enter_all_enter() {
     let set = |value: &str| encoder::hash(encoder::hash(0, b"x-forwarded-for"), value.as_bytes()) % 128;
@@ -206,7 +206,7 @@ fn fields_that_meet_before_they_enter_all_enter() {
     assert_eq!((lengths[2], encoder.table.len()), (4, 4), "{lengths:?}");
 }
 
-/// More fields than there are numbers for, each of which enters the table at once.
+/// More fields than there are numbers; each of them enters the table at once.
 #[test]
 fn numbers_of_fields_begin_again() {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
@@ -251,7 +251,7 @@ fn field() -> impl Strategy<Value = (String, String)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// Many blocks through one pair of tables, whose size changes on the way.
+    /// Sends many blocks through one pair of tables, whose size changes on the way.
     #[test]
     fn what_is_encoded_is_decoded(
         blocks in proptest::collection::vec((proptest::collection::vec(field(), 0..12), 0..6000_usize), 1..12),
@@ -274,7 +274,8 @@ proptest! {
         }
     }
 
-    /// What is expected behind a field may not come, or come with a mark: it is written as what it is. Few fields, so that most are expected.
+    /// The field that is expected next may not come, or may come with a mark: it is written correctly in any case. There are few fields, so
+    /// that most are expected.
     #[test]
     fn expectations_that_fail_are_not_written(
         blocks in proptest::collection::vec((0..3_u8, proptest::collection::vec((0..4_usize, 0..3_usize, 0..4_u8), 0..6)), 1..60),

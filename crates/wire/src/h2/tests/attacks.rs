@@ -1,13 +1,13 @@
-//! What a hostile client or endpoint can send that is allowed frame by frame: bounded in memory, answered by closing.
+//! Attacks by a client or endpoint in which each frame is valid. Their memory is bounded, and the connection is closed.
 
 use super::*;
 
-/// Sends the frames, made anew each time by a number, until the connection closes; gives how many that took and why.
+/// Sends the frames that `make` returns for rising numbers until the connection closes. Returns how many that took and why.
 fn flood(mut make: impl FnMut(u32) -> Vec<u8>) -> (u32, String) {
     let mut server = established(Role::Server, Limits::default());
     for number in 0..100_000 {
         let events = feed(&mut server, &make(number), usize::MAX);
-        // The owner lets go of what is over.
+        // The owner lets go of streams that are over.
         for word in events.iter().filter_map(|word| word.strip_prefix("reset ")) {
             let id = word.split(' ').next().unwrap().parse().unwrap();
             (0..server.limits.slots_max() as u32).for_each(|slot| server.forget(StreamKey { id, slot }));
@@ -55,7 +55,7 @@ fn rapid_reset_and_made_you_reset() {
         let id = 2 * number + 1;
         [headers(id, true, GET), rst(id, ErrorCode::CANCEL)].concat()
     });
-    // Four ways to make the other side reset.
+    // Four ways to make the other side reset a stream.
     check_flood(100, |number| {
         let id = 2 * number + 1;
         [headers(id, true, GET), window_update(id, 0)].concat()
@@ -77,7 +77,7 @@ fn a_client_that_works_is_not_punished() {
     let mut server = established(Role::Server, Limits::default());
     for number in 0..50_000_u32 {
         let id = 2 * number + 1;
-        // Each with DATA, two windows and a PING, as some clients do.
+        // Each request has DATA, two window updates and a PING, as some clients send them.
         let bytes = [
             headers(id, false, POST),
             data(id, true, b"hello"),
@@ -93,7 +93,7 @@ fn a_client_that_works_is_not_punished() {
         server.forget(key);
         server.consume_output(usize::MAX);
     }
-    // And one that only lives, with a PING every ten seconds.
+    // A connection that only lives, with a PING every ten seconds.
     for number in 0..50_000_u64 {
         server.handle_bytes(number * 10_000, &frame(kind::PING, 0, 0, &[0; 8])).unwrap();
         server.consume_output(usize::MAX);
@@ -139,7 +139,7 @@ fn heads_beyond_the_limits_are_answered_and_not_kept() {
         &[&format!("request 1 GET a/{} end", " x=".repeat(96))],
         &[],
     );
-    // It is the owner's to answer.
+    // The owner has to answer it.
     let mut server = established(Role::Server, Limits::default());
     feed(&mut server, &cut(&many).concat(), usize::MAX);
     let key = StreamKey { id: 1, slot: 0 };
@@ -148,7 +148,7 @@ fn heads_beyond_the_limits_are_answered_and_not_kept() {
     assert_eq!(sent(&mut server), ["HEADERS 1 end", "RST 1 0"]);
 }
 
-/// One field of 4 KB in the table, then thousands of references of a byte each: gigabytes, if they were unpacked.
+/// One field of 4 KB in the table, then thousands of one-byte references to it: gigabytes if they were expanded.
 #[test]
 fn a_bomb_of_references_costs_its_own_length() {
     let value = "v".repeat(3_900);
@@ -170,14 +170,14 @@ fn more_streams_than_allowed_are_refused() {
     let mut server = established(Role::Server, Limits { streams_max: 3, ..Limits::default() });
     let open =
         |ids: std::ops::Range<u32>| ids.flat_map(|number| headers(2 * number + 1, true, GET)).collect::<Vec<u8>>();
-    // What comes of them, and how many are refused.
+    // Counts the resulting streams and the refused ones.
     let counts = |events: &[String]| {
         let refused = events.iter().filter(|event| *event == "refused h2_stream_limit").count();
         (events.len() - refused, refused)
     };
     assert_eq!(counts(&feed(&mut server, &open(0..5), usize::MAX)), (3, 2));
     assert_eq!(sent(&mut server), ["RST 7 7", "RST 9 7"]);
-    // Three that are over do not count, as long as the owner's slots last.
+    // Three streams that are over do not count, as long as the owner has slots left.
     let reset: Vec<u8> = [1, 3, 5].iter().flat_map(|id| rst(*id, ErrorCode::CANCEL)).collect();
     assert_eq!(counts(&feed(&mut server, &[reset, open(5..9)].concat(), usize::MAX)), (6, 1));
     assert_eq!(sent(&mut server), ["RST 17 7"]);
@@ -199,20 +199,20 @@ fn windows_hold_and_what_is_not_released_stops_the_sender() {
     feed(&mut server, &full, usize::MAX);
     feed(&mut server, &piece(1, 3), usize::MAX);
     assert!(sent(&mut server).is_empty());
-    // The stream's window is full: its error.
+    // The stream's window is full, so this is an error of the stream.
     assert_eq!(feed(&mut server, &piece(1, 1), usize::MAX), ["reset 1 h2_flow_control"]);
     assert_eq!(sent(&mut server), ["RST 1 3"]);
-    // What the owner did not release comes back when it lets go of the stream.
+    // Bytes that the owner did not release come back when it lets go of the stream.
     server.forget(StreamKey { id: 1, slot: 0 });
     assert_eq!(sent(&mut server), ["WINDOW 0 65536"]);
     feed(&mut server, &[piece(3, 16_384), piece(3, 16_384)].concat(), usize::MAX);
     let key = StreamKey { id: 3, slot: 1 };
     server.release_capacity(key, 30_000);
     assert!(sent(&mut server).is_empty());
-    // More than there is counts for what there is.
+    // Releasing more than was received releases what was received.
     server.release_capacity(key, u32::MAX);
     assert_eq!(sent(&mut server), ["WINDOW 3 32768"]);
-    // The connection's window: everybody's error.
+    // The connection's window is full, so this is an error of the connection.
     let mut server = established(Role::Server, limits);
     let both =
         [headers(1, false, POST), headers(3, false, POST), piece(1, 16_000).repeat(4), piece(3, 16_000).repeat(3)];
@@ -227,7 +227,7 @@ fn who_does_not_read_the_answers_is_cut_off() {
     assert!(server.memory_bytes() <= server.limits.memory_bytes_max());
 }
 
-/// Everything at once that takes memory, on a connection whose owner lets nothing go and writes nothing.
+/// Uses everything that takes memory at once, on a connection whose owner releases and writes nothing.
 #[test]
 fn memory_is_what_is_stated() {
     let limits = Limits::default();

@@ -60,7 +60,7 @@ fn padding() {
         &["request 1 POST a/", "data 1 ", "end 1"],
         &[],
     );
-    // It counts against the windows, and is given back by itself.
+    // It counts against the windows, and is returned automatically.
     let padded = frame(kind::DATA, flag::PADDED, 1, &[&[200][..], b"x", &[0; 200]].concat());
     let mut server = established(Role::Server, Limits::default());
     let bytes = [headers(1, false, POST), padded.repeat(660)].concat();
@@ -91,7 +91,7 @@ fn sizes_of_frames() {
     bad(frame(kind::RST_STREAM, 0, 1, &[0; 5]));
     bad(frame(kind::GOAWAY, 0, 0, &[0; 7]));
     bad(frame(kind::PRIORITY, 0, 1, &[0; 4]));
-    // Refused by its head, before the rest comes.
+    // Refused by its head, before the rest arrives.
     bad(vec![0, 0x40, 1, kind::DATA, 0, 0, 0, 0, 1]);
     bad(vec![0, 0x40, 1, 0xee, 0, 0, 0, 0, 1]);
     let largest = vec![b'x'; FRAME_BYTES_MAX];
@@ -109,11 +109,11 @@ fn frames_on_streams_where_they_have_no_place() {
     bad(frame(kind::SETTINGS, 0, 1, &[]));
     bad(frame(kind::PING, 0, 1, &[0; 8]));
     bad(frame(kind::GOAWAY, 0, 1, &[0; 8]));
-    // Streams that never were.
+    // Streams that never existed.
     bad(data(1, false, b"x"));
     bad(rst(1, ErrorCode::CANCEL));
     bad(window_update(1, 1));
-    // A client's streams are odd, and count up.
+    // A client's stream ids are odd and ascending.
     bad(headers(2, true, GET));
     check(
         &[headers(5, true, GET), headers(3, true, GET)],
@@ -145,7 +145,7 @@ fn nothing_comes_between_a_block_and_its_continuation() {
 fn frames_behind_the_end_of_a_stream() {
     let open = headers(1, true, GET);
     let request = "request 1 GET a/ end";
-    // Half closed: errors of the stream.
+    // Half closed: these are errors of the stream.
     check(&[open.clone(), data(1, true, b"x")], &[request, "reset 1 h2_stream_closed"], &["RST 1 5"]);
     check(&[open.clone(), headers(1, true, GET)], &[request, "reset 1 h2_stream_closed"], &["RST 1 5"]);
     check(&[open.clone(), window_update(1, 1), frame(kind::PRIORITY, 0, 1, &[0; 5])], &[request], &[]);
@@ -155,7 +155,7 @@ fn frames_behind_the_end_of_a_stream() {
     check(&[open.clone(), reset.clone(), reset.clone(), window_update(1, 1)], &events, &[]);
     check(&[open.clone(), reset.clone(), data(1, true, b"")], &events, &["RST 1 5"]);
     check(&[open, reset, headers(1, true, GET)], &[request, "reset 1 8", "error h2_stream_closed"], &["GOAWAY 1 5"]);
-    // Reset by us: what follows may have been on its way.
+    // Reset by this side: what follows may have been on its way.
     let bad = headers(1, false, &[GET, &[("X", "y")]].concat());
     check(
         &[bad, data(1, false, b"x"), headers(1, true, &[("t", "u")]), window_update(1, 1), headers(3, true, GET)],
@@ -164,7 +164,7 @@ fn frames_behind_the_end_of_a_stream() {
     );
 }
 
-/// Whatever becomes of a block, it is decoded: a later one refers to a field that it put into the table.
+/// A block is decoded even if its message is refused, because a later block refers to a field that it put into the table.
 #[test]
 fn blocks_of_refused_streams_count_for_the_table() {
     let plant = b"\x40\x01k\x01v";
@@ -186,7 +186,7 @@ fn blocks_of_refused_streams_count_for_the_table() {
     check(&[planted(1, &bad)], &[], &["RST 1 1"]);
     // On a stream that this side has reset.
     check(&[headers(1, false, &bad), planted(1, &[])], &[], &["RST 1 1"]);
-    // Beyond the number of streams.
+    // Beyond the stream limit.
     let gone = [headers(1, true, GET), planted(3, GET), rst(1, ErrorCode::CANCEL)];
     check(&gone, &["request 1 GET a/ end", "reset 1 8"], &["RST 3 7"]);
     // On a stream that its client has ended.
@@ -230,7 +230,7 @@ fn windows_are_opened_by_something_and_not_too_far() {
     check(&[window_update(0, 0x7fff_0001)], &["error h2_window_update"], &["GOAWAY 0 3"]);
     check(&[open.clone(), window_update(1, 0)], &[request, "reset 1 h2_window_update"], &["RST 1 1"]);
     check(&[open.clone(), window_update(1, 0x7fff_0001)], &[request, "reset 1 h2_window_update"], &["RST 1 3"]);
-    // By settings, too.
+    // Also by settings.
     check(
         &[open, window_update(1, 0x7fff_0000), settings(&[(4, 65_536)])],
         &[request, "error h2_window_update"],
@@ -244,11 +244,11 @@ fn going_away() {
     assert_eq!(feed(&mut server, &headers(1, true, GET), 99), ["request 1 GET a/ end"]);
     server.drain();
     assert_eq!(sent(&mut server), ["GOAWAY 2147483647 0", "PING"]);
-    // On its way when the client heard.
+    // These were on their way when the client saw the announcement.
     let late = [headers(3, true, GET), frame(kind::PING, flag::ACK, 0, &super::super::connection::DRAIN_PING)].concat();
     assert_eq!(feed(&mut server, &late, 99), ["request 3 GET a/ end"]);
     assert_eq!(sent(&mut server), ["GOAWAY 3 0"]);
-    // Behind the last: ignored, but its block is decoded.
+    // After the last stream: ignored, but its block is decoded.
     assert!(feed(&mut server, &headers(5, true, GET), 99).is_empty());
     assert!(sent(&mut server).is_empty());
     assert!(!server.is_done());
@@ -258,7 +258,7 @@ fn going_away() {
         server.forget(key);
     }
     assert!(server.is_done());
-    // Never a larger last stream than the one that was named.
+    // GOAWAY never names a larger last stream than before.
     sent(&mut server);
     assert_eq!(feed(&mut server, &window_update(0, 0), 99), ["error h2_window_update"]);
     assert_eq!(sent(&mut server), ["GOAWAY 3 1"]);
@@ -291,7 +291,7 @@ fn what_has_not_come_whole_is_known_by_its_number() {
         connection.unfinished()
     };
     assert_eq!((first, take(&frame(kind::PING, 0, 0, &[0; 8]))), (None, None));
-    // Piece by piece it stays the same, to the end of the head.
+    // It stays the same from piece to piece, until the end of the head.
     let whole = block(POST);
     let (head, rest) = whole.split_at(5);
     let begun = frame(kind::HEADERS, 0, 1, head);
@@ -306,7 +306,7 @@ fn what_has_not_come_whole_is_known_by_its_number() {
         assert_eq!(take(piece), number);
     }
     assert_eq!(take(&frame(kind::CONTINUATION, 4, 1, rest)[7..]), None);
-    // DATA is handed on as it comes; what comes behind it is another frame.
+    // DATA is passed on as it arrives. What follows it is another frame.
     let (data, ping) = (data(1, false, b"abc"), frame(kind::PING, 0, 0, &[0; 8]));
     assert_eq!((take(&data[..10]), take(&data[10..])), (None, None));
     let next = take(&ping[..12]);

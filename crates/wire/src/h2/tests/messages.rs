@@ -1,9 +1,9 @@
-//! Messages: what is a request, a response, trailers (RFC 9113 section 8), and how it becomes a neutral head.
+//! Messages: what is a valid request, response or trailer section (RFC 9113 section 8), and which neutral head it becomes.
 
 use super::*;
 use crate::message::{Body, FieldId, Method, Version, find};
 
-/// A request of these fields, and whether it is taken.
+/// Checks whether a request with these fields is accepted.
 #[track_caller]
 fn check_request(fields: &[(&str, &str)], end: bool, expect: Result<&str, ()>) {
     match expect {
@@ -12,7 +12,7 @@ fn check_request(fields: &[(&str, &str)], end: bool, expect: Result<&str, ()>) {
     }
 }
 
-/// GET with more fields.
+/// Checks GET with more fields.
 #[track_caller]
 fn check_fields(more: &[(&str, &str)], expect: Result<&str, ()>) {
     let text = expect.map(|text| format!("GET a/{text} end")).unwrap_or_default();
@@ -110,7 +110,7 @@ fn connect() {
     bad(&[connect, protocol, authority]);
     bad(&[GET, &[protocol]].concat());
     bad(&[connect, (":protocol", "a b"), (":scheme", "https"), (":path", "/chat"), authority]);
-    // Only where it was announced.
+    // Only if it was announced.
     let make = || established(Role::Server, Limits { extended_connect: false, ..Limits::default() });
     check_with(make, &headers(1, false, &extended), &[], &["RST 1 1"]);
 }
@@ -168,7 +168,7 @@ fn lengths_are_what_they_say() {
         check_request(&[POST, &length(bad)].concat(), false, Err(()));
     }
     check_request(&[POST, &length("1"), &length("1")].concat(), false, Err(()));
-    // Too little, too much, by DATA or by trailers.
+    // Too little or too much, by DATA or by trailers.
     for (frames, seen) in [
         (vec![data(1, true, b"a")], vec![]),
         (vec![data(1, false, b"a"), data(1, true, b"")], vec!["data 1 a"]),
@@ -184,7 +184,7 @@ fn lengths_are_what_they_say() {
         let expect = [&[request.as_str()][..], &seen, &["reset 1 h2_content_length"]].concat();
         assert_eq!(events, expect);
         assert_eq!(sent(&mut connection), ["RST 1 1"]);
-        // Byte by byte some of it may have been handed on before the fault shows.
+        // Byte by byte, some of it may have been passed on before the error shows.
         let last = feed(&mut make(), &bytes, 1).pop();
         assert_eq!(last.as_deref(), Some("reset 1 h2_content_length"));
     }
@@ -281,7 +281,7 @@ fn heads_in_their_neutral_form() {
     assert_eq!(head.fields.len(), 3);
     assert_eq!(find(&head.fields, FieldId::Cookie).unwrap().value.get(&bytes), b"a=b; c=d; e=f");
 
-    // Crumbs that say nothing leave nothing, at the ends least of all.
+    // Empty crumbs leave nothing behind, especially not at the ends.
     let empty = ["", "", "a=b", "", "c=d", ""].map(|crumb| ("cookie", crumb));
     let (head, bytes) = take(&mut server, 9, true, &[GET, &empty].concat());
     assert_eq!(head.fields.len(), 1);

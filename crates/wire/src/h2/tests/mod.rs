@@ -1,4 +1,4 @@
-//! Tests of the connection: raw frames in, words out. What is shared is here; the rules are in the files below.
+//! Tests of the connection: raw frames in, words out. This file has the shared helpers; the files below test the rules.
 
 mod attacks;
 mod frames;
@@ -18,7 +18,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&head.bytes(), payload].concat()
 }
 
-/// A header block of literals, so that it means the same anywhere on any connection.
+/// A header block of literals, so that it means the same at any point of any connection.
 pub(super) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -47,7 +47,7 @@ pub(super) const POST: &[(&str, &str)] =
     &[(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 pub(super) const OK: &[(&str, &str)] = &[(":status", "200")];
 
-/// HEADERS with all of the block.
+/// HEADERS with the complete block.
 pub(super) fn headers(stream: u32, end: bool, fields: &[(&str, &str)]) -> Vec<u8> {
     let flags = flag::END_HEADERS | if end { flag::END_STREAM } else { 0 };
     frame(kind::HEADERS, flags, stream, &block(fields))
@@ -71,12 +71,12 @@ pub(super) fn settings(entries: &[(u16, u32)]) -> Vec<u8> {
     frame(kind::SETTINGS, 0, 0, &payload)
 }
 
-/// What the other side sends first, towards this role.
+/// The first frames that the other side sends to this role.
 pub(super) fn hello(role: Role) -> Vec<u8> {
     if role == Role::Server { [PREFACE.as_slice(), &settings(&[])].concat() } else { settings(&[]) }
 }
 
-/// A connection behind the first exchange, with nothing to write.
+/// A connection after the first exchange of settings, with nothing to write.
 pub(super) fn established(role: Role, limits: Limits) -> Connection {
     let mut connection = Connection::new(role, limits);
     connection.handle_bytes(0, &hello(role)).unwrap();
@@ -85,7 +85,7 @@ pub(super) fn established(role: Role, limits: Limits) -> Connection {
     connection
 }
 
-/// Hands in all bytes, in pieces of this size, and gives the events as words; an error is the last.
+/// Passes in all bytes in pieces of this size, and returns the events as words; an error comes last.
 pub(super) fn feed(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<String> {
     let mut words = Vec::new();
     let mut text = TextOfEvents::default();
@@ -113,7 +113,7 @@ pub(super) fn feed(connection: &mut Connection, bytes: &[u8], piece: usize) -> V
     words
 }
 
-/// Joins pieces of DATA, which may be cut anywhere.
+/// Joins pieces of DATA, which may be split anywhere.
 #[derive(Default)]
 struct TextOfEvents {
     data: Option<(u32, Vec<u8>)>,
@@ -184,7 +184,7 @@ fn word(connection: &mut Connection, event: &Event<'_>) -> String {
     }
 }
 
-/// What the output holds, as words; empties it.
+/// Returns the frames in the output as words, and empties it.
 pub(super) fn sent(connection: &mut Connection) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = connection.output();
@@ -214,8 +214,8 @@ pub(super) fn sent(connection: &mut Connection) -> Vec<String> {
     words
 }
 
-/// The bytes, behind the first exchange, lead to these events and to this output; in one piece, in pieces of a few bytes, and byte by byte.
-/// That something was refused is told besides, and compared where one of the events says so.
+/// After the first exchange of settings, the bytes lead to these events and to this output: in one piece, in pieces of a few bytes, and
+/// byte by byte. `Refused` events are compared only if one of the expected events is one.
 #[track_caller]
 pub(super) fn check_with(make: impl Fn() -> Connection, bytes: &[u8], events: &[&str], output: &[&str]) {
     for piece in [usize::MAX, 13, 1] {
@@ -230,13 +230,13 @@ pub(super) fn check_with(make: impl Fn() -> Connection, bytes: &[u8], events: &[
     }
 }
 
-/// Towards a server with the default limits.
+/// Sends to a server with the default limits.
 #[track_caller]
 pub(super) fn check(bytes: &[Vec<u8>], events: &[&str], output: &[&str]) {
     check_with(|| established(Role::Server, Limits::default()), &bytes.concat(), events, output);
 }
 
-/// Towards a client that sent so many requests without a body, on streams 1, 3, ...
+/// Sends to a client that has sent this many requests without a body, on streams 1, 3, ...
 #[track_caller]
 pub(super) fn check_client(requests: usize, bytes: &[Vec<u8>], events: &[&str], output: &[&str]) {
     let make = || {

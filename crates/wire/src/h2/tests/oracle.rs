@@ -1,6 +1,6 @@
-//! Against another implementation, the h2 crate, as client and as server, over a pipe in memory.
+//! Tests against another implementation, the h2 crate, as client and as server, over a pipe in memory.
 //!
-//! Each request carries random fields, a body and perhaps trailers; the server sends all of it back. What comes back must be what was sent.
+//! Each request carries random fields, a body and perhaps trailers. The server sends all of it back, and it must come back unchanged.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -38,7 +38,8 @@ impl Message {
     }
 }
 
-/// Some repeat, some do not, and each name stands once: the other side's map of fields keeps no order among names.
+/// Some fields repeat between requests and some do not. Each name occurs once, because the other side's map of fields keeps no order among
+/// names.
 fn random_fields(count: usize, random: &mut Random) -> Vec<(String, String)> {
     let names = ["x-tenant", "user-agent", "accept", "authorization", "x-request-id", "grpc-timeout", "content-type"];
     let mut fields: Vec<(String, String)> = (0..count)
@@ -73,7 +74,7 @@ fn neutral(fields: &[Field], bytes: &[u8]) -> Vec<(String, String)> {
     pairs
 }
 
-/// A stream of ours: what came, and how much of the answer went out.
+/// A stream of ours: what has arrived, and how much of the answer was sent.
 struct Exchange {
     key: StreamKey,
     message: Message,
@@ -83,7 +84,7 @@ struct Exchange {
     is_sent: bool,
 }
 
-/// Our side of a connection, with an owner that does all in one loop.
+/// Our side of a connection, with an owner that does everything in one loop.
 struct Ours {
     io: DuplexStream,
     connection: Connection,
@@ -152,7 +153,7 @@ impl Ours {
         self.exchanges.iter_mut().find(|exchange| exchange.key == key).unwrap()
     }
 
-    /// As server: everything that is whole goes back, as far as there is room.
+    /// As a server: sends back everything that is complete, as far as there is room.
     fn send_all(&mut self) {
         if self.connection.role == Role::Client {
             return;

@@ -71,7 +71,7 @@ fn data_waits_for_windows_and_is_woken_in_turn() {
     sent(&mut server);
     assert_eq!(feed(&mut server, &window_update(3, 4), 99), ["writable 3"]);
     assert_eq!(server.send_data(SECOND, b"abcdef", true), Ok(4));
-    // All streams at once, by a setting; one is below zero for a while.
+    // A setting opens all streams at once; one is negative for a while.
     assert_eq!(feed(&mut server, &settings(&[(4, 5)]), 99), ["settings"]);
     assert_eq!(server.send_data(SECOND, b"ef", true), Ok(0));
     assert_eq!(feed(&mut server, &settings(&[(4, 20)]), 99), ["settings", "writable 1", "writable 3"]);
@@ -92,7 +92,7 @@ fn the_connections_window_is_shared_in_turn() {
     assert_eq!(server.send_data(FIRST, &body, true), Ok(65_535));
     assert_eq!(server.send_data(SECOND, &body, true), Ok(0));
     server.consume_output(usize::MAX);
-    // All are woken; who gets nothing keeps its turn, and is the first the next time.
+    // Both are woken. The one that gets nothing keeps its turn, and is the first the next time.
     assert_eq!(feed(&mut server, &window_update(0, 10), 99), ["writable 3", "writable 1"]);
     assert_eq!(server.send_data(FIRST, &body, true), Ok(10));
     assert_eq!(server.send_data(SECOND, &body, true), Ok(0));
@@ -124,7 +124,7 @@ fn everything_waits_for_room_in_the_output() {
     while let Some(event) = server.handle_bytes(0, &[]).unwrap().event {
         events.push(event);
     }
-    // Who has sent something already comes last.
+    // The stream that has already sent something comes last.
     assert_eq!(events, [Event::Writable { stream: SECOND }, Event::Writable { stream: FIRST }]);
     server.send_response(SECOND, 200, true, |_| {}).unwrap();
     server.send_trailers(FIRST, |_| {}).unwrap();
@@ -185,7 +185,7 @@ fn a_quiet_connection_gives_memory_back_and_goes_on() {
     let mut server = server_with(&[open(1), open(3)], Limits::default());
     server.send_response(FIRST, 200, false, |_| {}).unwrap();
     server.send_data(FIRST, &[b'x'; 30_000], true).unwrap();
-    // What waits to be written, and a frame that is not whole, stay.
+    // Bytes that wait to be written, and an incomplete frame, are kept.
     let third = open(5);
     let (begun, rest) = third.split_at(300);
     assert!(feed(&mut server, begun, 99).is_empty());
@@ -217,7 +217,7 @@ fn an_owner_that_gives_up_says_so() {
     assert!(server.is_done() && server.handle_bytes(0, &hello(Role::Server)).is_err());
 }
 
-/// A client that has sent a request, with this window for each stream, and 100,000 bytes of the response, of which half were released.
+/// A client that has sent a request, with this window per stream, and has received 100,000 bytes of the response and released half of them.
 fn receiving(window: u32) -> (Connection, StreamKey) {
     let limits = Limits { stream_window_bytes: window, ..Limits::default() };
     let mut client = established(Role::Client, limits);
@@ -237,9 +237,9 @@ fn a_smaller_window_holds_once_it_is_acknowledged() {
     client.set_stream_window(16_384);
     client.set_stream_window(16_384);
     assert_eq!((sent(&mut client), client.stream_window()), (vec!["SETTINGS".to_owned()], 16_384));
-    // Sent before the other side heard of it.
+    // The other side sent this before it saw the change.
     assert_eq!(feed(&mut client, &data(1, false, &[b'.'; 10_000]), usize::MAX).len(), 1);
-    // What was released, and too little to be told before, is told now: the other side may send nothing until it hears of it.
+    // Released bytes that were too few to be returned before are returned now: the other side may send nothing until it gets them.
     feed(&mut client, &ack, usize::MAX);
     assert_eq!(sent(&mut client), ["WINDOW 1 50000"]);
     client.release_capacity(key, 50_000);
@@ -247,7 +247,7 @@ fn a_smaller_window_holds_once_it_is_acknowledged() {
     client.release_capacity(key, u32::MAX);
     assert_eq!(sent(&mut client), ["WINDOW 1 10000"]);
     feed(&mut client, &data(1, false, &[b'.'; 16_384]), usize::MAX);
-    // Full. An empty frame needs no window.
+    // The window is full, but an empty frame needs none.
     assert_eq!(feed(&mut client, &data(1, true, b""), usize::MAX), ["data 1 ", "end 1"]);
 
     let (mut client, _) = receiving(131_072);

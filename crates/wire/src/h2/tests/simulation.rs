@@ -1,7 +1,7 @@
-//! A client and a server, both ours, over two pipes: random bodies, windows, cuts, stalls and resets, from a seed that is printed.
+//! A client and a server, both ours, over two pipes, with random bodies, windows, splits, stalls and resets from a seed that is printed.
 //!
-//! Whoever could not send waits for `Writable` and does not try before: a wake-up that is missing is a deadlock here. Each byte of a body
-//! is known by its stream and its place. A window that is overrun ends a connection, which is a failure.
+//! A side that could not send waits for `Writable` and does not try before, so a missing wake-up is a deadlock here. The value of each byte
+//! of a body follows from its stream and position. Overrunning a window ends the connection, which is a failure.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,7 +32,7 @@ impl Random {
 /// One stream, as one side's owner sees it.
 struct Flow {
     key: StreamKey,
-    /// The head went out.
+    /// The head was sent.
     is_begun: bool,
     left: usize,
     sent: usize,
@@ -50,7 +50,7 @@ struct Side {
     name: &'static str,
     connection: Connection,
     flows: BTreeMap<u32, Flow>,
-    /// On its way to this side.
+    /// Bytes on their way to this side.
     pipe: VecDeque<u8>,
     completed: usize,
     resets: usize,
@@ -146,17 +146,19 @@ impl Side {
                     flow.waits = false;
                 }
                 Some(Event::RequestTooLarge { .. } | Event::Refused { .. }) => {
-                    panic!("no head is large, none is malformed")
+                    panic!("all heads are small and well formed")
                 }
             }
         }
     }
 
     fn flow(&mut self, key: StreamKey) -> &mut Flow {
-        self.flows.get_mut(&key.id).unwrap_or_else(|| panic!("{}: an event for {key:?}, which is unknown", self.name))
+        self.flows
+            .get_mut(&key.id)
+            .unwrap_or_else(|| panic!("{}: got an event for the unknown stream {key:?}", self.name))
     }
 
-    /// One thing that an owner does with one stream.
+    /// Does one thing that an owner does with one stream.
     fn act(&mut self, id: u32, bytes_max: usize, random: &mut Random) {
         let Some(flow) = self.flows.get_mut(&id) else { return };
         let release = flow.held.min(bytes_max as u32);
@@ -215,7 +217,7 @@ fn run(seed: u64) {
     let target = PseudoHeaders { method: b"POST", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     let (mut opened, mut cut) = (0, 0);
     let mut rounds = 0;
-    // First at random, then steadily, until all is done.
+    // First at random, then steadily until everything is done.
     while opened < requests || !client.flows.is_empty() || !server.flows.is_empty() {
         rounds += 1;
         assert!(rounds < 100_000, "stuck");
@@ -255,7 +257,7 @@ fn run(seed: u64) {
         server.receive(seed, usize::MAX, &mut random);
         client.receive(seed, usize::MAX, &mut random);
     }
-    // A stream that was refused for want of slots was reset, too.
+    // A stream that was refused for lack of slots was also reset.
     assert!(client.completed + client.resets + cut >= requests, "{} {} {cut}", client.completed, client.resets);
     if cut == 0 && client.resets == 0 {
         assert_eq!((client.completed, server.completed), (requests, requests));

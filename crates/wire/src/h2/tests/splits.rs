@@ -1,9 +1,9 @@
-//! Pieces do not matter: random frames, good and bad, mean the same in one piece and in any other.
+//! Pieces do not matter: random frames, good and bad, mean the same however they are split.
 
 use super::simulation::Random;
 use super::*;
 
-/// Frames from a menu that leads deep: mostly good ones, on few streams, with a fault now and then.
+/// Frames that reach deep into the state machine: mostly good ones, on a few streams, with an occasional fault.
 fn random_frame(random: &mut Random, next: &mut u32) -> Vec<u8> {
     let known = 1 + 2 * random.below(*next as usize / 2 + 1) as u32;
     let text = vec![b'x'; [0, 1, 7, 300][random.below(4)]];
@@ -56,7 +56,7 @@ fn however_the_input_is_cut() {
         let watch = |piece: usize| {
             let mut connection = established(Role::Server, Limits { streams_max: 5, ..Limits::default() });
             let mut events = feed(&mut connection, &bytes, piece);
-            // DATA beyond `content-length` is handed on as far as it came before that shows.
+            // DATA beyond `content-length` is passed on until the excess shows.
             let failed: Vec<String> = events.iter().filter(|word| word.ends_with("content_length")).cloned().collect();
             for id in failed.iter().filter_map(|word| word.split(' ').nth(1)) {
                 events.retain(|word| !word.starts_with(&format!("data {id} ")));
@@ -70,7 +70,7 @@ fn however_the_input_is_cut() {
     }
 }
 
-/// Buffers are used again: after a warm-up nothing grows, and nothing is given back either.
+/// Buffers are reused: after a warm-up nothing grows, and nothing is freed either.
 #[test]
 fn calls_that_repeat_allocate_nothing() {
     let mut server = established(Role::Server, Limits::default());
@@ -117,7 +117,7 @@ fn calls_that_repeat_allocate_nothing() {
             }
         }
         server.consume_output(usize::MAX);
-        // A table of 4 KiB has gone round several times by then.
+        // By then, a table of 4 KiB has been filled several times.
         if number >= 1_000 {
             let now = (client.memory_bytes(), server.memory_bytes(), arena.capacity());
             assert_eq!(*memory.get_or_insert(now), now, "request {number}");
