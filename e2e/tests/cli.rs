@@ -107,8 +107,8 @@ fn certificates_and_keys_that_are_wrong() {
     };
     says("{cert: tls/none.pem, key: tls/www.key}", "78", "tls/none.pem: No such file");
     says("{cert: tls/bad.pem, key: tls/www.key}", "78", "tls/bad.pem: not PEM");
-    says("{cert: tls/www.pem, key: tls/api.key}", "96", "tls/api.key: not the key of the certificate in");
-    says("{cert: tls/www.pem, key: tls/api.pem}", "96", "tls/api.pem: no private key in it");
+    says("{cert: tls/www.pem, key: tls/api.key}", "96", "tls/api.key: does not belong to the certificate in");
+    says("{cert: tls/www.pem, key: tls/api.pem}", "96", "tls/api.pem: contains no readable private key");
     says("{cert: tls/www.key, key: tls/www.pem}", "78", "swap `cert` and `key`");
     check(&["check", "-c", &config("{cert: tls/www.pem, key: tls/www.key}")], 0, &["good"]);
 }

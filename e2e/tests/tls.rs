@@ -314,13 +314,13 @@ fn a_bad_pair_leaves_the_old_one_and_says_why() {
     edge.pki.put("www.key", &std::fs::read_to_string(edge.pki.path("wild.key")).unwrap());
     let refused = edge.balancer.ask(&["reload"]);
     assert_eq!(refused.exit, Exit::Code(64), "{refused:?}");
-    assert!(refused.stderr.contains("www.key: not the key of the certificate in"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("www.key: does not belong to the certificate in"), "{}", refused.stderr);
     let mut tls = edge.connect("www.example.com").unwrap();
     assert_eq!((tls.shown(), tls.get("www.example.com", "/").unwrap().0), (old, 200));
     let check = run(&["check", "-c", &edge.balancer.file()]);
     assert_eq!(check.exit, Exit::Code(64));
-    assert!(check.stderr.contains("listener edge: ") && check.stderr.contains("not the key"), "{}", check.stderr);
-    for (text, why) in [("", "no certificate in it"), ("-----BEGIN CERTIFICATE-----\nAAAA\n", "not PEM")] {
+    assert!(check.stderr.contains("listener edge: ") && check.stderr.contains("does not belong"), "{}", check.stderr);
+    for (text, why) in [("", "contains no certificate"), ("-----BEGIN CERTIFICATE-----\nAAAA\n", "not PEM")] {
         edge.pki.put("wild.pem", text);
         let check = run(&["check", "-c", &edge.balancer.file()]);
         assert!(check.stderr.contains(why), "{text:?}: {}", check.stderr);

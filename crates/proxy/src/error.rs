@@ -1,4 +1,4 @@
-//! What went wrong with an exchange or a relay, and whose doing it was.
+//! Errors of an exchange or a relay, with the side that caused them.
 
 use std::io;
 
@@ -7,25 +7,25 @@ use telemetry::Reason;
 use crate::h2::{self, Cut};
 use crate::tls;
 
-/// One failure. Its place and reason decide the status, the log and whether the request may be sent again.
+/// One failure. Its side and reason decide the status, the log entry, and whether the request may be sent again.
 #[derive(Debug)]
 pub(crate) struct Error {
     pub(crate) reason: Reason,
     pub(crate) side: Side,
-    /// What the operating system said, where it did.
+    /// The error of the operating system, if there is one.
     pub(crate) source: Option<io::Error>,
-    /// In so many seconds the client may come again.
+    /// The number of seconds after which the client may try again.
     pub(crate) retry_after_s: Option<u64>,
 }
 
-/// Where it went wrong.
+/// Where the failure happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// At the client: its doing, its loss.
+    /// At the client, which caused it.
     Downstream,
-    /// At the endpoint: another one may do better.
+    /// At the endpoint. Another one may succeed.
     Upstream,
-    /// Here: a limit, a missing route, a drain.
+    /// In this process: a limit, a missing route, a drain.
     Internal,
 }
 
@@ -69,7 +69,7 @@ impl Error {
             Some(Cut::Gone) => Reason::UpstreamEof,
             Some(Cut::Silent) => Reason::UpstreamPingTimeout,
             Some(Cut::Reset(_) | Cut::Lost) => Reason::UpstreamReset,
-            // In TLS 1.3 an endpoint that wants a certificate of us says so only after the handshake.
+            // In TLS 1.3, an endpoint that requires a client certificate reports this only after the handshake.
             None => tls::reason(&source).unwrap_or(Reason::UpstreamReset),
         };
         Self::upstream(reason).because(source)

@@ -1,4 +1,4 @@
-//! What an endpoint of HTTP/1.1 gets, for the fuzz targets, which hold it against readers of other people. Nothing else uses it.
+//! Writes what an HTTP/1.1 endpoint gets, for the fuzz targets, which compare it with other implementations. Nothing else uses it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::exchange::transfer::Head;
 use crate::http::headers::{self, Client};
 use crate::policy::headers::RequestEdits;
 
-/// Appends the head that the endpoint gets, of a client at 192.0.2.1 that nobody trusts.
+/// Appends the head for the endpoint, of an untrusted client at 192.0.2.1.
 pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
     let client = Client {
         address: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4711)),
@@ -24,7 +24,7 @@ pub fn write_request(out: &mut Vec<u8>, head: &RequestHead, arena: &[u8]) {
     headers::write_request(Head::H1(out), head, arena, &client, "http", &RequestEdits::NONE);
 }
 
-/// Appends the fields of a trailer section, without its last line.
+/// Appends the fields of a trailer section, without the empty line that ends it.
 pub fn write_trailers(out: &mut Vec<u8>, fields: &[Field], arena: &[u8]) {
     headers::write_trailers(out, fields, arena);
 }

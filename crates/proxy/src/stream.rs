@@ -1,4 +1,4 @@
-//! A connection, in the clear or within TLS, or one stream of a connection of HTTP/2: what the stages read from and write to.
+//! A connection, in plain text or with TLS, or one stream of an HTTP/2 connection: what the stages read from and write to.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,18 +12,17 @@ use wire::h2::ErrorCode;
 use crate::h2::Handle;
 use crate::tls::Socket;
 
-/// A connection whose handshakes are done, or a stream of one.
+/// A connection whose handshakes are done, or one stream of it.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// In a box: a connection in the clear does not pay for the room that the state of TLS takes.
+    /// Boxed, so that a plain-text connection does not need the memory for the TLS state.
     Tls(Box<TlsStream<Socket>>),
-    /// Read and written as bytes, it is a tunnel. Messages have heads and trailers besides, which go through the handle.
+    /// Reading and writing bytes treats it as a tunnel. Messages also have heads and trailers, which go through the handle.
     H2(Handle),
 }
 
 impl Stream {
-    /// The TCP connection underneath, if it is this stream's alone. What is read from it or written to it is not what this stream carries,
-    /// unless it is plain.
+    /// The underlying TCP connection, if this stream has it to itself. Its bytes are those of this stream only if the stream is plain text.
     pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
             Self::Plain(stream) => Some(stream),
@@ -32,7 +31,7 @@ impl Stream {
         }
     }
 
-    /// The stream of HTTP/2, if it is one.
+    /// The HTTP/2 stream, if it is one.
     pub(crate) fn h2(&self) -> Option<&Handle> {
         match self {
             Self::H2(handle) => Some(handle),
@@ -40,19 +39,19 @@ impl Stream {
         }
     }
 
-    /// What was written may not have left: it has to be flushed.
+    /// Whether written bytes may still be in a buffer that must be flushed.
     pub(crate) fn is_buffering(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// So many bytes that were read are passed on. Where there are windows, the sender may send as many more.
+    /// Records that `count` bytes were passed on. If the protocol has windows, the sender may send as many more.
     pub(crate) fn release(&self, count: usize) {
         if let Self::H2(handle) = self {
             handle.release(count);
         }
     }
 
-    /// Closing it will look like the failure that it is.
+    /// Makes the close of the stream visible as a failure.
     pub(crate) fn reset_on_close(&self) {
         match self {
             Self::H2(handle) => handle.reset(ErrorCode::INTERNAL_ERROR),
@@ -60,7 +59,7 @@ impl Stream {
         }
     }
 
-    /// The TCP connection, where nothing stands between it and its reader.
+    /// The TCP connection, if the stream is nothing but that.
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Plain(stream) => Some(stream),
@@ -68,7 +67,8 @@ impl Stream {
         }
     }
 
-    /// Ready when a read may give something, the end of the stream included. It need not: of TLS not all that comes is for the reader.
+    /// Ready when a read may return something, including the end of the stream. It may still return nothing, because TLS also carries
+    /// records that are not for the reader.
     pub(crate) fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_read_ready(cx),
@@ -84,7 +84,7 @@ impl Stream {
                         (socket, session.process_new_packets())
                     }
                 };
-                // A read takes as much as there is room for; the rest waits here, and no event of the socket tells of it.
+                // A read takes as much as fits in its buffer. The rest waits here, and no socket event announces it.
                 let state = state.map_err(io::Error::other)?;
                 if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
                     return Poll::Ready(Ok(()));
@@ -109,7 +109,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            // What was taken is sealed, and has left only once it is flushed.
+            // The bytes are encrypted, but are sent only after a flush.
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::H2(handle) => handle.poll_send(cx, buf, false),
         }
@@ -134,7 +134,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            // What was taken leaves with the frames of other streams.
+            // The bytes are sent with the frames of other streams.
             Self::H2(_) => Poll::Ready(Ok(())),
         }
     }

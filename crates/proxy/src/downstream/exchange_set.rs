@@ -1,8 +1,8 @@
-//! The exchanges on the streams of a client's HTTP/2 connection, polled by the task of the connection.
+//! The exchanges on the streams of a client's HTTP/2 connection, polled by the connection's task.
 //!
-//! With one runtime task for each stream, every request would create, queue and free a task. Instead, each task slot has a future that serves
-//! one request after another and is neither created nor moved for any of them. Waking a slot sets its bit in a ready set, and wakes the
-//! connection's task once for all bits that are set. The task writes the output of all of them in the same turn.
+//! With one runtime task per stream, every request would create, queue and free a task. Instead, each task slot has a future that serves
+//! one request after another, and is neither created nor moved for a request. Waking a slot sets its bit in a ready set, and wakes the
+//! connection's task once for all set bits. The task writes the output of all exchanges in the same turn.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,20 +16,21 @@ use std::task::{Context, Poll, Wake, Waker};
 use net::cache::CacheLines;
 use net::memory;
 
-/// Task slots that keep their future for the next request. More streams than that at once are rare; their futures are created as they arrive.
+/// Task slots that keep their future for the next request. It is rare that more streams are open at once; their futures are created as the
+/// requests arrive.
 const KEPT_MAX: usize = 64;
 
 /// Task slots in one [`ReadySet`].
 const SLOTS_PER_SET: usize = 63;
 
-/// The bit that belongs to no slot: the task is running, and looks at the ready set again before it sleeps.
+/// The bit that belongs to no slot: the task is running, and checks the ready set again before it sleeps.
 const RUNNING: u64 = 1 << SLOTS_PER_SET;
 
 /// The exchanges in progress: as many as the connection has streams, at most twice its limit.
 pub(super) struct ExchangeSet<J, F, B> {
     slots: Vec<TaskSlot<J, F>>,
     active: usize,
-    /// One for each [`SLOTS_PER_SET`] slots.
+    /// One set for every [`SLOTS_PER_SET`] slots.
     ready_sets: Vec<Arc<ReadySet>>,
     /// For each ready set, the bits of its free slots.
     free: Vec<u64>,
@@ -105,8 +106,8 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         Self { slots, active: 0, ready_sets, free, task: Waker::noop().clone(), next_job, begin }
     }
 
-    /// Accepts a request. Its exchange begins with the next [`ExchangeSet::poll`], behind those that were accepted before it. `data`: the memory
-    /// that it works on, which is prefetched before it is polled.
+    /// Accepts a request. Its exchange begins at the next [`ExchangeSet::poll`], after those that were accepted earlier. `data` is the
+    /// memory that it works on, which is prefetched before the exchange is polled.
     pub(super) fn push(&mut self, job: J, data: CacheLines) {
         let index = self.free_slot();
         if let (Some(slot), Some(ready_set)) = (self.slots.get_mut(index), self.ready_sets.get(index / SLOTS_PER_SET)) {
@@ -117,7 +118,7 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         }
     }
 
-    /// The first free slot: slots are polled in their order.
+    /// The first free slot, because slots are polled in order.
     fn free_slot(&mut self) -> usize {
         if let Some((number, free)) = self.free.iter_mut().enumerate().find(|(_, free)| **free != 0) {
             let slot = free.trailing_zeros() as usize;
@@ -134,19 +135,20 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         index
     }
 
-    /// Polls the slots that are ready. Before the task sleeps it calls [`ExchangeSet::end_poll`].
+    /// Polls the ready slots. Before the task sleeps it must call [`ExchangeSet::end_poll`].
     pub(super) fn poll(&mut self, cx: &Context<'_>) {
         if !self.task.will_wake(cx.waker()) {
             self.move_to(cx.waker());
         }
         let Self { slots, ready_sets, free, next_job, begin, .. } = self;
         for ((number, ready_set), free) in ready_sets.iter().enumerate().zip(free) {
-            // A free slot is woken when something still had a waker of the exchange that was there.
+            // A free slot is woken if something still has a waker of its last exchange.
             let mut ready = ready_set.ready.swap(RUNNING, AcqRel) & !RUNNING & !*free;
             while ready != 0 {
                 let index = number * SLOTS_PER_SET + ready.trailing_zeros() as usize;
                 ready &= ready - 1;
-                // Hundreds of exchanges wait, and none is in the nearest cache when its turn comes: prefetch the next while this one runs.
+                // Hundreds of exchanges wait, and none is in the nearest cache when its turn comes, so prefetch the next one while this one
+                // runs.
                 if ready != 0
                     && let Some(next) = slots.get(number * SLOTS_PER_SET + ready.trailing_zeros() as usize)
                 {
@@ -174,7 +176,7 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         }
     }
 
-    /// From now on, waking a slot wakes the task. If a slot was woken in the meantime, the task is woken now.
+    /// Makes the waking of a slot wake the task from now on. If a slot was woken in the meantime, this wakes the task.
     pub(super) fn end_poll(&self, cx: &Context<'_>) {
         if self
             .ready_sets
@@ -185,20 +187,20 @@ impl<J, F: Future<Output = ()>, B: Fn(Rc<NextJob<J>>) -> F> ExchangeSet<J, F, B>
         }
     }
 
-    /// No exchange is in progress.
+    /// Whether no exchange is in progress.
     pub(super) fn is_empty(&self) -> bool {
         self.active == 0
     }
 
-    /// Frees the slots, if no exchange is in progress.
+    /// Frees the slots if no exchange is in progress.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() {
             (self.slots, self.ready_sets, self.free) = (Vec::new(), Vec::new(), Vec::new());
         }
     }
 
-    /// Another task polls the slots from now on, or the first task does: waking a slot wakes that task. All are polled once, so that they register
-    /// their new wakers.
+    /// Moves the slots to another task, or assigns the first one: waking a slot wakes that task from now on. All slots are polled once, so
+    /// that they register their new wakers.
     fn move_to(&mut self, task: &Waker) {
         self.task = task.clone();
         for ready_set in &mut self.ready_sets {
@@ -244,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What a test knows of an exchange: how often it was polled, its waker, and whether it may end.
+    /// What a test knows about an exchange: how often it was polled, its waker, and whether it may end.
     #[derive(Default)]
     struct Seen {
         polls: Cell<usize>,
@@ -260,7 +262,7 @@ mod tests {
         })
     }
 
-    /// What serves jobs, and counts in `made` how many of it there are.
+    /// Serves jobs, and counts in `made` how many of these futures exist.
     async fn serve(made: &Cell<usize>, next_job: Rc<NextJob<Rc<Seen>>>) {
         made.set(made.get() + 1);
         loop {
@@ -302,7 +304,7 @@ mod tests {
         exchanges.poll(&cx);
         assert_eq!(polls(&all), [0, 1, 0, 1, 0]);
 
-        // While the task runs it is not woken, but finds the bit before it sleeps.
+        // A running task is not woken, but finds the bit before it sleeps.
         wake(&all[0]);
         assert_eq!(task.wakes(), 0);
         exchanges.end_poll(&cx);
@@ -310,7 +312,7 @@ mod tests {
         exchanges.poll(&cx);
         assert_eq!(polls(&all), [1, 0, 0, 0, 0]);
 
-        // A stale waker does no harm, whether its slot is free or another exchange is in it.
+        // A stale waker does no harm, whether its slot is free or has another exchange.
         wake(&all[3]);
         exchanges.poll(&cx);
         assert_eq!((polls(&all), exchanges.active), (vec![0; 5], 4));
@@ -319,7 +321,7 @@ mod tests {
         wake(&all[3]);
         exchanges.poll(&cx);
         assert_eq!((next.polls.take(), exchanges.active), (1, 5));
-        assert_eq!(made.get(), 5, "the slot's own future served both");
+        assert_eq!(made.get(), 5, "the future of the slot served both");
     }
 
     #[test]
@@ -330,7 +332,7 @@ mod tests {
             loop {
                 let number = next_job.next().await;
                 order.borrow_mut().push(number);
-                // Every third stays.
+                // Every third one stays.
                 if number.is_multiple_of(3) {
                     std::future::pending::<()>().await;
                 }
@@ -363,7 +365,7 @@ mod tests {
                 seen.may_end.set(true);
                 wake(seen);
             }
-            // Once for each ready set, at most.
+            // At most once per ready set.
             assert!((1..=4).contains(&task.wakes()));
             exchanges.poll(&cx);
             assert_eq!(polls(&all), vec![2; 200]);

@@ -1,4 +1,5 @@
-//! Where downstream connections come in: accept, count, learn the client's address, hand over to the protocol.
+//! Downstream connections begin here: they are accepted and counted, their client's address is determined, and they are passed to their
+//! protocol.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -28,16 +29,16 @@ use crate::worker::connection_balance::AcceptedConnection;
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
 use crate::{downstream::session, http::headers, http::respond, tcp, tcp::passthrough, tls};
 
-/// The longest a PROXY protocol header may take: the proxy in front sends it at once.
+/// The time limit for a PROXY protocol header. The proxy in front sends it at once.
 const PROXY_PROTOCOL_TIMEOUT_MS: u64 = 5_000;
 
-/// After accept(2) failed for want of descriptors or memory: trying again at once would spin.
+/// The pause after accept(2) failed for lack of descriptors or memory. Trying again at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener on one worker. It stays the same through all snapshots that have the listener.
+/// A listener on one worker. It lives as long as snapshots contain the listener.
 pub(crate) struct ActiveListener {
     view: RefCell<Rc<ListenerView>>,
-    /// The listener left the configuration: connections finish what they do and end.
+    /// The listener was removed from the configuration. Its connections finish their current work and end.
     closed: Cell<bool>,
     stop: Notify,
 }
@@ -47,7 +48,7 @@ impl ActiveListener {
         Self { view: RefCell::new(view), closed: Cell::new(false), stop: Notify::new() }
     }
 
-    /// The listener as the newest snapshot has it.
+    /// The listener in the newest snapshot.
     pub(crate) fn view(&self) -> Rc<ListenerView> {
         self.view.borrow().clone()
     }
@@ -56,14 +57,14 @@ impl ActiveListener {
         *self.view.borrow_mut() = view;
     }
 
-    /// Ends accepting, once what the kernel has queued is accepted.
+    /// Stops accepting, after the connections in the kernel's queue are accepted.
     pub(crate) fn close(&self) {
         self.closed.set(true);
-        // All accept loops of this worker: there are several where it was handed more sockets than there are workers.
+        // Notify all accept loops of this worker. There are several if the process got more sockets than it has workers.
         self.stop.notify_waiters();
     }
 
-    /// Connections end after what they are doing: the listener is gone, or the whole worker drains.
+    /// Whether connections should end after their current work, because the listener was removed or the whole worker drains.
     pub(crate) fn is_ending(&self, worker: &Worker) -> bool {
         self.closed.get() || worker.is_draining()
     }
@@ -88,8 +89,8 @@ pub(crate) async fn accept(worker: Rc<Worker>, active: Rc<ActiveListener>, socke
             }
         }
     }
-    // The kernel has completed these; closing the socket now would reset them. Asked of the kernel itself: the runtime knows of a
-    // connection only once it has looked, which it need not have done since this one came.
+    // The kernel has completed these connections, and closing the socket now would reset them. Ask the kernel itself: the runtime may not
+    // have seen the newest ones yet.
     let Ok(socket) = socket.into_std() else { return };
     loop {
         match socket.accept().and_then(|(stream, address)| Ok((own(stream)?, address))) {
@@ -100,19 +101,19 @@ pub(crate) async fn accept(worker: Rc<Worker>, active: Rc<ActiveListener>, socke
     }
 }
 
-/// A connection that was accepted outside of this worker's runtime.
+/// Registers a connection that was accepted outside this worker's runtime.
 pub(crate) fn own(stream: std::net::TcpStream) -> io::Result<TcpStream> {
     stream.set_nonblocking(true)?;
     TcpStream::from_std(stream)
 }
 
-/// The client was gone before it was accepted: accept(2) says to treat these as EAGAIN.
+/// The client left before its connection was accepted: accept(2) says to treat these errors like EAGAIN.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// Serves a new connection on this worker, or hands it over to one that has fewer connections.
+/// Serves a new connection on this worker, or hands it over to a worker with fewer connections.
 fn balance(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: TcpStream, address: SocketAddr) {
     let target = worker.workers.pick_target(worker.index).filter(|_| !active.is_ending(worker));
     let Some(target) = target else { return serve_here(worker, active, stream, address) };
@@ -131,7 +132,7 @@ fn serve_here(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: TcpStrea
     begin(worker, active, stream, address);
 }
 
-/// Serves a connection that is counted as this worker's.
+/// Serves a connection that already counts as this worker's.
 pub(crate) fn begin(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: TcpStream, address: SocketAddr) {
     let view = active.view();
     view.counters.connections.inc();
@@ -141,7 +142,7 @@ pub(crate) fn begin(worker: &Rc<Worker>, active: &Rc<ActiveListener>, stream: Tc
         match permit {
             Some(_) if is_memory_full() => refuse(&view, stream, Reason::MemoryFull).await,
             Some(permit) => {
-                // It may last for days: it takes the listener as each snapshot has it, and holds none.
+                // The connection may last for days. It uses the listener of each new snapshot, and keeps none of them.
                 drop(view);
                 serve(&worker, &active, stream, address, &permit.connection).await;
             }
@@ -174,12 +175,12 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The process uses as much memory as it may: nothing new is taken.
+/// Whether the process uses all the memory that it may, so that nothing new is accepted.
 pub(crate) fn is_memory_full() -> bool {
     memory::pressure() == Pressure::Full
 }
 
-/// One connection too many: an HTTP client is told, in one write that never waits.
+/// Refuses one connection too many. An HTTP client gets a response, in one write that never waits.
 async fn refuse(view: &ListenerView, mut stream: TcpStream, reason: Reason) {
     let error = Error::internal(reason);
     view.count(error.reason);
@@ -224,7 +225,7 @@ async fn serve(
             };
             let (stream, input, secured) = secured;
             drop(view);
-            // In a box, as below: what it takes to begin a connection is not kept beside what it takes to serve it.
+            // Boxed, as below, so that the state of the handshake is not kept while the connection is served.
             Box::pin(session::serve(worker, active, stream, input, who, secured)).await;
         }
         Protocol::Tcp(_) => Box::pin(tcp::serve(worker, view, stream, input, who, connection)).await,
@@ -247,9 +248,9 @@ async fn tls_handshake(
     let timer = Timer::new(&worker.timers);
     timer.set(clock::now_ms().saturating_add(timeout_ms));
     let timeout = |_| Error::downstream(Reason::TlsHandshakeTimeout);
-    // What TLS would read first is looked at before: it would answer a request in the clear with an alert, which nobody can read.
+    // Check the bytes that TLS would read first. TLS would answer a plain-text request with an alert, which its client cannot read.
     if input.is_empty() && !timer.guard(session::first_bytes(&mut stream, &mut input)).await.map_err(timeout)? {
-        // A probe, or a browser that connects in advance: no handshake has failed.
+        // A probe, or a browser that connects in advance. This is not a failed handshake.
         return Err(Error::downstream(Reason::ClientEof));
     }
     if is_request(input.filled()) {
@@ -261,33 +262,33 @@ async fn tls_handshake(
     made.map_err(|error| Error::downstream(Reason::TlsHandshake).because(error))
 }
 
-/// A handshake begins with a record of type 22, a request with its method.
+/// A handshake begins with a record of type 22, and a request with its method.
 fn is_request(input: &[u8]) -> bool {
     input.first().is_some_and(u8::is_ascii_uppercase)
 }
 
-/// A client that speaks HTTP in the clear where TLS is spoken is told so.
+/// Tells a client that speaks plain HTTP on a TLS port about it.
 async fn refuse_plain_http(stream: TcpStream, timer: &Timer, error: &Error) {
     let Some(status) = respond::status(error) else { return };
     let own = respond::Own { status, word: Some("this port speaks HTTPS: write https://"), field: None };
     let mut out = Vec::new();
     respond::write(&mut out, &own, &closing());
-    // It is the first that is written to the connection, and never waits.
+    // Nothing was written to the connection before, so this never waits.
     let _ = stream.try_write(&out);
     session::linger(&mut Stream::Plain(stream), timer).await;
 }
 
-/// For a response behind which the connection is closed.
+/// The context of a response after which the connection is closed.
 fn closing() -> headers::ResponseContext {
     headers::ResponseContext { method: Method::Get, version: Version::Http11, keep_alive: false, web: None }
 }
 
-/// `::ffff:1.2.3.4`, which is how a socket for both families tells of an IPv4 client, is 1.2.3.4 to everybody else.
+/// Turns `::ffff:1.2.3.4`, the form in which a dual-stack socket reports an IPv4 client, into 1.2.3.4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Reads the PROXY protocol header with which the connection must begin; gives what came behind it.
+/// Reads the PROXY protocol header with which the connection must begin. Returns the bytes after it.
 async fn read_proxy_header(worker: &Worker, stream: &mut TcpStream, who: &mut OnBehalfOf) -> Result<Buffer, Error> {
     let timer = Timer::new(&worker.timers);
     timer.set(clock::now_ms() + PROXY_PROTOCOL_TIMEOUT_MS);

@@ -1,6 +1,6 @@
-//! Whether a client is still there while nobody reads from it: a request is not served for a client that has left.
+//! Detects that a client has left while nothing reads from it, so that no request is served for a client that is gone.
 //!
-//! Nothing here reads from the client's connection: what the client has sent stays there for whoever reads it next.
+//! Nothing here consumes bytes from the client's connection: they stay there for the next reader.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,12 +22,12 @@ pub(crate) struct Watched<'s> {
 }
 
 impl Watched<'_> {
-    /// Waits until the client has left: its connection was reset or lost, or its stream was, or a FIN came where that counts. What it sends
-    /// meanwhile changes nothing.
+    /// Waits until the client has left: its connection or its stream was reset or lost, or a FIN arrived and `leaves_by_fin` is set. Bytes
+    /// that it sends meanwhile do not matter.
     pub(crate) async fn gone(self) -> Error {
         match (self.stream.tcp(), self.stream.h2()) {
-            // Unread bytes would make any interest in reading ready at once. The runtime keeps the two events that matter in bits of their own:
-            // EPOLLERR, and EPOLLRDHUP, which an interest in PRIORITY includes. It never asks the kernel for EPOLLPRI itself.
+            // Unread bytes would make any interest in reading ready at once. The runtime tracks the two relevant events separately:
+            // EPOLLERR, and EPOLLRDHUP, which is part of an interest in PRIORITY. It never asks the kernel for EPOLLPRI itself.
             (Some(tcp), _) => {
                 let interest = if self.leaves_by_fin { Interest::ERROR | Interest::PRIORITY } else { Interest::ERROR };
                 match tcp.ready(interest).await {
@@ -43,7 +43,7 @@ impl Watched<'_> {
         }
     }
 
-    /// Waits until the task is woken, by whatever it has asked for before. Gives an error if the client has left by then.
+    /// Waits until the task is woken by anything that it registered for before. Returns an error if the client has left by then.
     pub(crate) async fn gone_before_wake(self) -> Option<Error> {
         let mut gone = pin!(self.gone());
         let mut was_asleep = false;
@@ -61,8 +61,8 @@ impl Watched<'_> {
 
 /// Watches a client while its exchange is polled.
 ///
-/// A client that is silent is watched by a peek, which costs no system call while nothing comes. Once the client has sent bytes that nobody
-/// reads, or a FIN, a peek tells nothing more: then [`ClientWatch::needs_gone`] asks for [`Watched::gone_before_wake`].
+/// A peek watches a silent client, and costs no system call while nothing arrives. Once the client has sent bytes that are not read, or a
+/// FIN, a peek shows nothing new. Then [`ClientWatch::needs_gone`] asks for [`Watched::gone_before_wake`].
 #[derive(Default)]
 pub(crate) struct ClientWatch {
     /// A peek has found something.
@@ -71,13 +71,14 @@ pub(crate) struct ClientWatch {
 }
 
 impl ClientWatch {
-    /// Costs no system call while the client is silent, and none once it has spoken. `is_unread`: nobody else reads from it now.
+    /// Checks the client. This costs no system call while the client is silent, and none after a peek has found something. `is_unread`:
+    /// nothing else reads from the client now.
     ///
     /// # Errors
     /// The client is gone.
     pub(crate) fn check(&mut self, cx: &mut Context<'_>, stream: &Stream, is_unread: bool) -> Result<(), Error> {
         let Some(tcp) = stream.tcp() else {
-            // The end of a stream is known without reading.
+            // The end of an HTTP/2 stream is known without reading.
             let gone = stream.h2().map_or(Poll::Pending, |handle| handle.poll_cut(cx));
             return if let Poll::Ready(error) = gone { Err(Error::client_io(error)) } else { Ok(()) };
         };
@@ -92,7 +93,7 @@ impl ClientWatch {
         Ok(())
     }
 
-    /// The client's departure is to be waited for besides.
+    /// Whether the task must also wait for the client's departure.
     pub(crate) fn needs_gone(&self) -> bool {
         self.needs_gone
     }
@@ -107,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that has sent what nobody reads, and the other end of its connection.
+    /// A client that has sent bytes that are not read, and the other end of its connection.
     async fn client() -> (Stream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -125,12 +126,12 @@ mod tests {
     async fn a_fin_behind_unread_bytes_counts_where_it_is_to_count() {
         let (client, mut far) = client().await;
         let mut strict = pin!(Watched { stream: &client, leaves_by_fin: true }.gone());
-        assert!(is_there(strict.as_mut()), "bytes are no end");
+        assert!(is_there(strict.as_mut()), "bytes do not mean that the client has left");
         far.write_all(b", and more of it").await.unwrap();
         far.shutdown().await.unwrap();
         assert_eq!(strict.await.reason, Reason::ClientEof);
         let mut lenient = pin!(Watched { stream: &client, leaves_by_fin: false }.gone());
-        assert!(is_there(lenient.as_mut()), "it waits for its response");
+        assert!(is_there(lenient.as_mut()), "the client still waits for its response");
         net::socket::reset_on_close(&far);
         drop(far);
         assert_eq!(lenient.await.reason, Reason::ClientReset);

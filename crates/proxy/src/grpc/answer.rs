@@ -1,7 +1,7 @@
-//! What the client of a call is told when its endpoint's answer cannot be had: a response of trailers alone.
+//! The response to a gRPC client when there is no usable response of an endpoint: trailers only.
 //!
-//! A client of gRPC that gets an HTTP status instead has to guess what it means, and which of its policies holds for it. So its failures
-//! are responses of status 200 with `grpc-status` and `grpc-message`, as an endpoint would send them ("Trailers-Only").
+//! A gRPC client that gets an HTTP status has to guess its meaning and which of its policies applies. So its failures are responses with
+//! status 200, `grpc-status` and `grpc-message`, as an endpoint would send them ("Trailers-Only").
 
 use telemetry::Reason;
 
@@ -9,7 +9,7 @@ use super::content::Call;
 use super::status::Status;
 use crate::http::respond;
 
-/// An answer that this hop makes.
+/// A response that this hop makes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
@@ -19,9 +19,9 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// For a failure, which has this HTTP status for other clients; `None`: they are told nothing.
+    /// For a failure. `http_status` is what other clients get; `None` if they get no response.
     pub(crate) fn failure(call: Call, reason: Reason, http_status: Option<u16>) -> Self {
-        // As in HTTP: a client hears of what it did itself.
+        // As in HTTP, a client gets the reason only if it caused it.
         let message = match respond::word(reason) {
             Some(word) => format!("{word}: {}", reason.meaning()),
             None => http_status.map_or("", respond::phrase).to_owned(),
@@ -29,25 +29,25 @@ impl Answer {
         Self { status: Status::of_failure(reason, http_status), call, message: encoded(&message) }
     }
 
-    /// For an endpoint that answered in HTTP.
+    /// For an endpoint whose response is plain HTTP.
     pub(crate) fn not_grpc(call: Call, http_status: u16) -> Self {
         let message = format!("{}: HTTP status {http_status}", Reason::UpstreamNotGrpc.name());
         Self { status: Status::of_http(http_status), call, message: encoded(&message) }
     }
 
-    /// The fields of its head, beside the status, which is 200.
+    /// The fields of its head, in addition to the status 200.
     pub(crate) fn head(&self) -> [(&'static [u8], &[u8]); 3] {
         let [status, message] = self.trailers();
         [(b"content-type", self.call.content_type()), status, message]
     }
 
-    /// The fields that end a response whose head has gone out.
+    /// The fields that end a response whose head was already sent.
     pub(crate) fn trailers(&self) -> [(&'static [u8], &[u8]); 2] {
         [(b"grpc-status", self.status.code()), (b"grpc-message", &self.message)]
     }
 }
 
-/// Percent-encoding of a message ("gRPC over HTTP2", section "Responses"): all but printable ASCII, and the `%`.
+/// Percent-encodes a message ("gRPC over HTTP2", section "Responses"): everything except printable ASCII, and the `%`.
 fn encoded(message: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     for byte in message.bytes() {

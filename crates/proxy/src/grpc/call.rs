@@ -1,4 +1,4 @@
-//! A call on its way through an exchange: what is known of it, and what is written for it.
+//! The state of a gRPC call in an exchange, and the fields that are written for it.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::timeout::{parse_timeout, write_timeout};
 use super::web::Translation;
 use crate::http::headers::Out;
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub(crate) struct Ongoing {
     pub(crate) call: Call,
     /// How long the client waits.
     pub(crate) timeout: Option<Duration>,
-    /// It is counted as one of this method; `None`: its route names no service.
+    /// The method under which it is counted; `None` if its route names no service.
     pub(crate) method: Option<Method>,
     /// How it has ended, as the client sees it.
     pub(crate) status: Option<Status>,
@@ -29,49 +29,49 @@ pub(crate) struct Ongoing {
 }
 
 impl Ongoing {
-    /// `None`: the request is no call.
+    /// `None` if the request is not a call.
     pub(crate) fn of(request: &RequestHead, buffer: &[u8]) -> Option<Self> {
         let call = Call::of(request, buffer)?;
         let timeout = find(&request.fields, buffer, b"grpc-timeout").and_then(parse_timeout);
         Some(Self { call, timeout, method: None, status: None, is_translated: false })
     }
 
-    /// It is known where it goes: over which route, and to endpoints that speak what.
+    /// Records the route of the call, and the protocol of its endpoints.
     pub(crate) fn route(&mut self, methods: Option<&Methods>, path: &[u8], protocol: ClusterProtocol) {
         self.method = methods.map(|methods| methods.find(path));
-        // An endpoint behind HTTP/1.1 can only speak gRPC-Web itself.
+        // An endpoint with HTTP/1.1 has to speak gRPC-Web itself.
         self.is_translated = self.call != Call::Grpc && protocol == ClusterProtocol::H2;
     }
 
-    /// What its request tells the endpoint. `left_ms`: until its deadline, if it has one.
+    /// What its request tells the endpoint. `left_ms` is the time until its deadline, if it has one.
     pub(crate) fn outgoing(&self, left_ms: Option<u64>) -> Outgoing {
         Outgoing { is_translated: self.is_translated, left_ms }
     }
 
-    /// What is done to its request's body.
+    /// The translation of its request's body.
     pub(crate) fn request_translation(&self) -> Option<Translation> {
         if self.is_translated { Translation::of_request(self.call) } else { None }
     }
 
-    /// What is done to its response's body.
+    /// The translation of its response's body.
     pub(crate) fn response_translation(&self) -> Option<Translation> {
         if self.is_translated { Translation::of_response(self.call) } else { None }
     }
 
-    /// Takes in the head of its response. False: it is not one of gRPC.
+    /// Records the head of its response. Returns false if it is not a gRPC response.
     pub(crate) fn take_head(&mut self, response: &ResponseHead, buffer: &[u8]) -> bool {
         self.status = find(&response.fields, buffer, b"grpc-status").map(Status::parse);
         let is_grpc = || response.status == 200 && Call::of_fields(&response.fields, buffer).is_some();
         self.status.is_some() || is_grpc()
     }
 
-    /// It ended in a way that speaks against its endpoint.
+    /// Whether it ended in a way that counts against its endpoint.
     pub(crate) fn is_endpoints_fault(&self) -> bool {
         self.status.is_some_and(Status::is_endpoints_fault)
     }
 
-    /// It has failed: what its client is told. `status` is what another client would be told; `endpoints` the
-    /// status that the endpoint gave.
+    /// Records its failure, and returns the response for its client. `status` is the one that another client would get; `endpoints` is the
+    /// status that the endpoint sent.
     pub(crate) fn fail(&mut self, reason: Reason, status: Option<u16>, endpoints: Option<u16>) -> Answer {
         let answer = match (reason, endpoints) {
             (Reason::UpstreamNotGrpc, Some(endpoints)) => Answer::not_grpc(self.call, endpoints),
@@ -82,7 +82,7 @@ impl Ongoing {
     }
 }
 
-/// What a request tells its endpoint beside what the client says.
+/// What a request tells its endpoint in addition to the client's fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     is_translated: bool,
@@ -90,13 +90,13 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// A field of the client's that does not go on as it came.
+    /// Whether a field of the client is replaced.
     pub(crate) fn replaces(&self, name: &[u8]) -> bool {
         (self.left_ms.is_some() && name.eq_ignore_ascii_case(b"grpc-timeout"))
             || (self.is_translated && name.eq_ignore_ascii_case(b"content-type"))
     }
 
-    /// Adds what takes its place.
+    /// Writes the replacements.
     pub(crate) fn write(&self, out: &mut impl Out, head: &RequestHead, buffer: &[u8]) {
         if let Some(left_ms) = self.left_ms {
             write_timeout(out.value(b"grpc-timeout"), left_ms);
@@ -108,7 +108,7 @@ impl Outgoing {
         Call::Grpc
             .write_content_type(content_type(&head.fields, buffer).unwrap_or_default(), out.value(b"content-type"));
         out.end(false);
-        // Browsers may not send it, and endpoints of gRPC refuse calls without it.
+        // Browsers may not send it, and gRPC endpoints refuse calls without it.
         let te = find_id(&head.fields, FieldId::Te).map_or(&[][..], |field| field.value.get(buffer));
         if !list(te).any(|coding| coding.eq_ignore_ascii_case(b"trailers")) {
             out.field(b"te", b"trailers", false);

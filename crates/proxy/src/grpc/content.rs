@@ -1,4 +1,4 @@
-//! Which requests are calls: their content type says so.
+//! Recognises calls by their content type.
 
 use wire::message::{Field, Method, RequestHead};
 
@@ -7,7 +7,7 @@ use wire::message::{Field, Method, RequestHead};
 pub(crate) enum Call {
     /// gRPC over HTTP/2.
     Grpc,
-    /// gRPC-Web: trailers stand in the body.
+    /// gRPC-Web: the trailers are in the body.
     Web {
         /// The body is in base64: `application/grpc-web-text`.
         is_text: bool,
@@ -19,18 +19,18 @@ const WEB: &[u8] = b"application/grpc-web";
 const WEB_TEXT: &[u8] = b"application/grpc-web-text";
 
 impl Call {
-    /// `None`: the request is no call.
+    /// `None` if the request is not a call.
     pub(crate) fn of(request: &RequestHead, buffer: &[u8]) -> Option<Self> {
-        // Calls are POSTs ("gRPC over HTTP2", section "Requests"): no other request pays for the search.
+        // Calls are POSTs ("gRPC over HTTP2", section "Requests"), so no other request pays for the search.
         (request.method == Method::Post).then(|| Self::of_fields(&request.fields, buffer)).flatten()
     }
 
-    /// By the fields of a head alone.
+    /// Decides by the fields of a head alone.
     pub(crate) fn of_fields(fields: &[Field], buffer: &[u8]) -> Option<Self> {
         Self::of_content_type(content_type(fields, buffer)?)
     }
 
-    /// The type, and then its end, a subtype (`+proto`) or a parameter.
+    /// The type must be followed by the end, a subtype (`+proto`) or a parameter.
     fn of_content_type(value: &[u8]) -> Option<Self> {
         let end = value.iter().position(|byte| matches!(byte, b'+' | b';' | b' ' | b'\t')).unwrap_or(value.len());
         let (name, _) = value.split_at_checked(end)?;
@@ -46,7 +46,7 @@ impl Call {
         }
     }
 
-    /// The content type of an answer that this hop makes.
+    /// The content type of a response that this hop makes.
     pub(crate) fn content_type(self) -> &'static [u8] {
         match self {
             Self::Grpc => GRPC,
@@ -55,7 +55,7 @@ impl Call {
         }
     }
 
-    /// Writes `value`, the content type of a message of one protocol, as that of `self`: what follows the type stays.
+    /// Writes `value`, the content type of a message in one protocol, as that of `self`. What follows the type stays.
     pub(crate) fn write_content_type(self, value: &[u8], out: &mut Vec<u8>) {
         let end = value.iter().position(|byte| matches!(byte, b'+' | b';' | b' ' | b'\t')).unwrap_or(value.len());
         out.extend_from_slice(match self {
@@ -72,7 +72,7 @@ pub(crate) fn content_type<'b>(fields: &[Field], buffer: &'b [u8]) -> Option<&'b
     find(fields, buffer, b"content-type")
 }
 
-/// The value of the first field of a name that is none of those with an id.
+/// The value of the first field with this name, which must not be a name with an id.
 pub(crate) fn find<'b>(fields: &[Field], buffer: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
     let is_it = |field: &&Field| field.name.len() == name.len() && field.name.get(buffer).eq_ignore_ascii_case(name);
     fields.iter().find(is_it).map(|field| field.value.get(buffer))

@@ -1,4 +1,4 @@
-//! Calls counted by method: which counters a call belongs to, on one worker.
+//! Counts calls by method: which counters a call belongs to, on one worker.
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use telemetry::{MethodCounters, OTHER_METHODS, Registry};
 
 use super::status::Status;
 
-/// Characters of a method that is counted apart; as in .proto files, where none is as long.
+/// The longest method name that is counted separately. Names in .proto files are shorter.
 const NAME_CHARS_MAX: usize = 64;
 
 /// The counters of the methods that are called over one route.
 pub(crate) struct Methods {
-    /// `/helloworld.Greeter/`: what the path of every call over the route begins with.
+    /// `/helloworld.Greeter/`: the beginning of the path of every call over the route.
     prefix: String,
     service: String,
-    /// The route is for one method.
+    /// The only method of the route, if it names one.
     only: Option<String>,
-    /// Those that have counters of their own, in the order of their first calls: `<= telemetry::METHODS_MAX`, as the registry sees to it.
+    /// Methods with their own counters, in the order of their first calls: `<= telemetry::METHODS_MAX`, which the registry ensures.
     known: RefCell<Vec<Known>>,
     other: OnceCell<Arc<MethodCounters>>,
 }
 
-/// A method that has counters of its own.
+/// A method with its own counters.
 struct Known {
     name: Box<[u8]>,
     counters: Arc<MethodCounters>,
@@ -32,11 +32,11 @@ struct Known {
 /// The method of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// Its place among those that have counters.
+    /// Its index among the methods with counters.
     Known(usize),
-    /// It may get some, when an endpoint has shown that it knows it.
+    /// It may get counters when an endpoint has shown that it knows the method.
     New(Box<[u8]>),
-    /// No generator makes such a name.
+    /// No code generator makes such a name.
     Other,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Source<'s> {
 }
 
 impl Methods {
-    /// For a route by gRPC.
+    /// For a route that matches gRPC.
     pub(crate) fn new(matcher: &GrpcMatcher) -> Self {
         Self {
             prefix: format!("/{}/", matcher.service),
@@ -59,7 +59,7 @@ impl Methods {
         }
     }
 
-    /// The method that a path names. Allocates for a method that has no counters yet.
+    /// The method that a path names. This allocates for a method without counters.
     pub(crate) fn find(&self, path: &[u8]) -> Method {
         let Some(name) = path.strip_prefix(self.prefix.as_bytes()) else { return Method::Other };
         if let Some(place) = self.known.borrow().iter().position(|known| *known.name == *name) {
@@ -73,7 +73,7 @@ impl Methods {
         }
     }
 
-    /// Counts a call that has ended. `by_endpoint`: it was the endpoint that said how.
+    /// Counts a call that has ended. `by_endpoint`: the endpoint sent the status.
     pub(crate) fn count(&self, source: &Source<'_>, method: &Method, status: Status, by_endpoint: bool, took_us: u64) {
         let count = |counters: &MethodCounters| {
             counters.codes.inc(status as u8);
@@ -86,7 +86,8 @@ impl Methods {
                     count(&known.counters);
                 }
             }
-            // An endpoint that does not know a method says so: else clients could make up names until there is no room for true ones.
+            // An endpoint reports a method that it does not know. Without this check, clients could invent names until there are no
+            // counters left for real ones.
             Method::New(name) if is_named(name) || (by_endpoint && status != Status::Unimplemented) => {
                 count(&self.learn(source, name));
             }
@@ -120,7 +121,7 @@ mod tests {
         GrpcMatcher { service: "a.B".into(), method: method.map(str::to_owned) }
     }
 
-    /// Calls over one route, each with its path, how it ended, and whether the endpoint said so: what is counted under which name.
+    /// For calls over one route, each with its path, its status, and whether the endpoint sent it: checks what is counted under which name.
     #[track_caller]
     fn check(only: Option<&str>, calls: &[(&str, Status, bool)], expect: &[(&str, u64)]) {
         let (registry, methods) = (Registry::default(), Methods::new(&matcher(only)));

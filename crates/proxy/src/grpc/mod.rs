@@ -1,9 +1,10 @@
-//! gRPC as far as a hop has to know it: which requests are calls, how they end, how long they may take, and gRPC-Web.
+//! The parts of gRPC that a hop has to know: which requests are calls, how they end, how long they may take, and gRPC-Web.
 //!
-//! Job: tell a call by its content type, turn failures into what its client understands, read and write `grpc-timeout`, and translate
-//! gRPC-Web. All of it is pure: bytes in, bytes out. Not its job: messages, which are relayed as bytes; HTTP/2; choosing a route.
+//! This module recognises a call by its content type, turns failures into responses that its client understands, reads and writes
+//! `grpc-timeout`, and translates gRPC-Web. All of it is pure: bytes in, bytes out. It does not handle messages, which are relayed as
+//! bytes, or HTTP/2, or the choice of a route.
 //!
-//! After "gRPC over HTTP2", "PROTOCOL-WEB" and "http-grpc-status-mapping" of <https://github.com/grpc/grpc/tree/master/doc>.
+//! Sources: "gRPC over HTTP2", "PROTOCOL-WEB" and "http-grpc-status-mapping" of <https://github.com/grpc/grpc/tree/master/doc>.
 
 mod answer;
 mod call;

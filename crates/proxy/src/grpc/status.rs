@@ -1,8 +1,8 @@
-//! How a call ends: the codes of gRPC, and what failures and statuses of HTTP mean among them.
+//! How a call ends: the gRPC codes, and the codes for failures and HTTP statuses.
 
 use telemetry::Reason;
 
-/// A code of gRPC ("statuscodes").
+/// A gRPC code ("statuscodes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
@@ -46,7 +46,7 @@ impl Status {
         Self::Unauthenticated,
     ];
 
-    /// The value of a `grpc-status`. A number that is no code is `Unknown`, as clients take it.
+    /// Parses the value of a `grpc-status`. An unknown number is `Unknown`, as for clients.
     pub(crate) fn parse(value: &[u8]) -> Self {
         let number = match value {
             [digit] => Some((b'0', *digit)),
@@ -59,7 +59,7 @@ impl Status {
         number.and_then(|number| Self::ALL.get(number)).copied().unwrap_or(Self::Unknown)
     }
 
-    /// What an answer of an endpoint means that is HTTP and no gRPC ("http-grpc-status-mapping").
+    /// The code for an endpoint's response that is HTTP and not gRPC ("http-grpc-status-mapping").
     pub(crate) fn of_http(status: u16) -> Self {
         match status {
             400 => Self::Internal,
@@ -71,37 +71,37 @@ impl Status {
         }
     }
 
-    /// What a failure means, beside the HTTP status that it has for other clients.
+    /// The code for a failure that has this HTTP status for other clients.
     ///
-    /// Where this hop knows more than the status says, it says more than the mapping for foreign statuses does.
+    /// If this hop knows more than the status says, the code is more precise than the mapping for foreign statuses.
     pub(crate) fn of_failure(reason: Reason, status: Option<u16>) -> Self {
         match (reason, status) {
-            // No connection was made: the call has not begun anywhere, and may be tried again.
+            // No connection was made, so the call has not begun anywhere and may be tried again.
             (Reason::ConnectTimeout, _) => Self::Unavailable,
-            // The client is gone, or does not read: nobody is there to be told.
+            // The client is gone or does not read, so nothing receives the code.
             (_, None) => Self::Cancelled,
-            // Somebody's time was over: the call's own, the route's, or that for silence.
+            // A time limit has passed: that of the call, of the route, or for silence.
             (_, Some(408 | 504)) => Self::DeadlineExceeded,
-            // A limit of ours: of size, or of rate.
+            // A limit of this hop, on size or rate.
             (_, Some(413 | 414 | 429 | 431)) => Self::ResourceExhausted,
-            // Nobody serves the method here.
+            // No route serves the method.
             (_, Some(404 | 501)) => Self::Unimplemented,
-            // A GRPCRoute's backend that is none (GRPCBackendRef of the Gateway API).
+            // A GRPCRoute whose backend does not exist (GRPCBackendRef of the Gateway API).
             (Reason::ClusterMissing, _) => Self::Unavailable,
-            // Another connection may carry the call; or, later, this one.
+            // Another connection may carry the call, or this one later.
             (_, Some(421 | 502 | 503)) => Self::Unavailable,
-            // The client's HTTP is wrong, or we are: neither is the application's fault.
+            // The client's HTTP is wrong, or this hop is: neither is the application's fault.
             _ => Self::Internal,
         }
     }
 
-    /// Whether it speaks against the endpoint that said it, as 5xx does in HTTP. Not UNIMPLEMENTED and the like, which clients can bring about
-    /// at will.
+    /// Whether it counts against the endpoint that sent it, as 5xx does in HTTP. UNIMPLEMENTED and similar codes do not, because clients
+    /// can cause them at will.
     pub(crate) fn is_endpoints_fault(self) -> bool {
         matches!(self, Self::Unknown | Self::Internal | Self::Unavailable | Self::DataLoss)
     }
 
-    /// As it stands in `grpc-status`.
+    /// The value of `grpc-status`.
     pub(crate) fn code(self) -> &'static [u8] {
         const CODES: [&[u8]; 17] = [
             b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"10", b"11", b"12", b"13", b"14", b"15", b"16",
@@ -169,7 +169,7 @@ mod tests {
         check(Reason::Misdirected, 421, Status::Unavailable);
         check(Reason::BadFraming, 400, Status::Internal);
         check(Reason::Internal, 500, Status::Internal);
-        // Whatever is refused for its rate.
+        // Anything that is refused for its rate.
         check(Reason::Draining, 429, Status::ResourceExhausted);
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use wire::h1;
 
-/// Digits of a value.
+/// The most digits of a value.
 const DIGITS_MAX: usize = 8;
 
-/// The greatest number of so many digits.
+/// The largest number with this many digits.
 const NUMBER_MAX: u64 = 99_999_999;
 
-/// The time in a `grpc-timeout`: one to eight digits and a unit. `None`: it is not one, and means nothing here.
+/// The time in a `grpc-timeout`: one to eight digits and a unit. `None` if the value is invalid, which means no timeout.
 pub(crate) fn parse_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
@@ -28,8 +28,8 @@ pub(crate) fn parse_timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// Writes what is left of a call's time as a `grpc-timeout`, in the finest unit that holds it; rounded down, so that the endpoint does not
-/// wait longer than the client. Never zero, which some endpoints take for no limit.
+/// Writes the rest of a call's time as a `grpc-timeout`, in the finest unit that can hold it. It is rounded down, so that the endpoint does
+/// not wait longer than the client. It is never zero, which some endpoints take for no limit.
 pub(crate) fn write_timeout(out: &mut Vec<u8>, left_ms: u64) {
     let seconds = left_ms / 1000;
     let (number, unit) = match left_ms {

@@ -1,35 +1,34 @@
 //! gRPC-Web ("PROTOCOL-WEB"): the bodies of calls from browsers, which see no trailers and, in the text form, no bytes.
 //!
-//! A request's body is that of gRPC, in base64 where the content type says `-text`. A response's body is that of gRPC and then the
-//! trailers in a frame of their own, all of it in base64 likewise. Both are translated as they come: what is kept of a body is never
-//! more than three bytes.
+//! A request's body is that of gRPC, in base64 if the content type says `-text`. A response's body is that of gRPC followed by a frame with
+//! the trailers, also in base64 for `-text`. Both are translated as they arrive, and never more than three bytes of a body are kept.
 
 use wire::message::Field;
 
 use super::content::Call;
 
-/// The flag of the frame that holds trailers: in gRPC the first byte of a message says whether it is compressed.
+/// The flag of the frame with the trailers. In gRPC, the first byte of a message says whether it is compressed.
 const TRAILERS: u8 = 0x80;
 
-/// Length of what goes before a message: a flag, and its length in four bytes.
+/// The length of a message's prefix: a flag, and the message's length in four bytes.
 const PREFIX_BYTES: usize = 5;
 
-/// What is done to a body on its way.
+/// How a body is translated.
 #[derive(Debug)]
 pub(crate) enum Translation {
-    /// To a request's, from text.
+    /// A request's body, from text.
     Decode(TextDecoder),
-    /// To a response's.
+    /// A response's body.
     Encode(ResponseEncoder),
 }
 
 impl Translation {
-    /// For the request of a call; `None`: its body is that of gRPC already.
+    /// For the request of a call; `None` if its body is that of gRPC already.
     pub(crate) fn of_request(call: Call) -> Option<Self> {
         (call == Call::Web { is_text: true }).then(|| Self::Decode(TextDecoder::default()))
     }
 
-    /// For the response to a call; `None`: the client takes it as it is.
+    /// For the response to a call; `None` if the client needs no translation.
     pub(crate) fn of_response(call: Call) -> Option<Self> {
         match call {
             Call::Grpc => None,
@@ -37,7 +36,7 @@ impl Translation {
         }
     }
 
-    /// Adds to `out` what becomes of a piece.
+    /// Adds the translation of a piece to `out`.
     pub(crate) fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), BadBase64> {
         match self {
             Self::Decode(decoder) => decoder.decode(piece, out),
@@ -48,7 +47,7 @@ impl Translation {
         }
     }
 
-    /// Adds what ends the body. True: the trailers are in it.
+    /// Adds the end of the body. Returns whether it contains the trailers.
     pub(crate) fn end<'f>(
         &mut self,
         trailers: impl Iterator<Item = (&'f [u8], &'f [u8])>,
@@ -64,13 +63,13 @@ impl Translation {
     }
 }
 
-/// A text that is not base64.
+/// The text is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBase64;
 
-/// Undoes the base64 (RFC 4648 section 4) of a request's body, piece by piece.
+/// Decodes the base64 (RFC 4648 section 4) of a request's body, piece by piece.
 ///
-/// Clients encode pieces of their own and send them one after the other: padding may stand behind any group of four.
+/// Clients encode pieces separately and send them one after the other, so padding may follow any group of four.
 #[derive(Debug, Default)]
 pub(crate) struct TextDecoder {
     group: [u8; 4],
@@ -79,7 +78,7 @@ pub(crate) struct TextDecoder {
 }
 
 impl TextDecoder {
-    /// Adds to `out` what `input` stands for, as far as it is complete.
+    /// Adds to `out` the bytes of `input` that are complete.
     pub(crate) fn decode(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), BadBase64> {
         out.reserve(input.len() / 4 * 3 + 3);
         for byte in input {
@@ -95,13 +94,13 @@ impl TextDecoder {
         Ok(())
     }
 
-    /// The text ends here.
+    /// Checks that the text may end here.
     pub(crate) fn finish(&self) -> Result<(), BadBase64> {
         if self.length == 0 { Ok(()) } else { Err(BadBase64) }
     }
 }
 
-/// Four characters: three bytes, or fewer where there is padding. Bits that no byte has must be zero (RFC 4648 section 3.5).
+/// Decodes four characters into three bytes, or fewer if there is padding. Unused bits must be zero (RFC 4648 section 3.5).
 fn decode_group(group: [u8; 4], out: &mut Vec<u8>) -> Result<(), BadBase64> {
     let [a, b, c, d] = group;
     let length = match (c, d) {
@@ -143,12 +142,12 @@ pub(crate) struct ResponseEncoder {
 }
 
 impl ResponseEncoder {
-    /// `is_text`: the client asked in base64 and is answered so.
+    /// `is_text`: the client uses base64.
     pub(crate) fn new(is_text: bool) -> Self {
         Self { text: is_text.then(TextEncoder::default) }
     }
 
-    /// Adds to `out` a piece of the body.
+    /// Adds a piece of the body to `out`.
     pub(crate) fn encode(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         match &mut self.text {
             None => out.extend_from_slice(piece),
@@ -156,7 +155,7 @@ impl ResponseEncoder {
         }
     }
 
-    /// Adds the trailers, which end the body: a block of lines like those of HTTP/1, with names in lower case.
+    /// Adds the trailers, which end the body: a block of lines as in HTTP/1, with names in lower case.
     pub(crate) fn finish<'f>(&mut self, trailers: impl Iterator<Item = (&'f [u8], &'f [u8])>, out: &mut Vec<u8>) {
         let mut frame = vec![TRAILERS, 0, 0, 0, 0];
         for (name, value) in trailers {
@@ -184,8 +183,8 @@ pub(crate) fn trailers<'f>(fields: &'f [Field], section: &'f [u8]) -> impl Itera
     fields.iter().map(|field| (field.name.get(section), field.value.get(section)))
 }
 
-/// Base64 of a stream of messages. Each message ends with its own padding, so that none waits for the next to fill its last group of
-/// four: a message in a stream may be the last for an hour.
+/// Base64 of a stream of messages. Each message ends with its own padding, so that it does not wait for the next one to fill its last group
+/// of four: the next message of a stream may come an hour later.
 #[derive(Debug, Default)]
 struct TextEncoder {
     group: [u8; 3],
@@ -244,18 +243,18 @@ fn encode_group([a, b, c]: [u8; 3], length: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Where messages end in a body of gRPC.
+/// Finds the ends of messages in a gRPC body.
 #[derive(Debug, Default)]
 struct Messages {
     prefix: [u8; PREFIX_BYTES],
-    /// Bytes of the prefix that came: `<= PREFIX_BYTES`.
+    /// Bytes of the prefix that have arrived: `<= PREFIX_BYTES`.
     prefix_length: usize,
-    /// Bytes of the message that are still to come, once the prefix is whole.
+    /// Bytes of the message that are still missing, once the prefix is complete.
     left: u64,
 }
 
 impl Messages {
-    /// How much of `piece`, which is not empty, goes on with the message that is under way, up to its end.
+    /// How many bytes of `piece`, which is not empty, belong to the current message.
     fn take(&mut self, piece: &[u8]) -> usize {
         if self.is_at_end() {
             self.prefix_length = 0;
@@ -291,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// What `pieces` decode to, as text.
+    /// The decoded text of `pieces`.
     fn decoded(pieces: &[&str]) -> Result<String, BadBase64> {
         let (mut decoder, mut out) = (TextDecoder::default(), Vec::new());
         for piece in pieces {
@@ -356,7 +355,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 256, rng_seed: proptest::test_runner::RngSeed::Fixed(0x57EE_17A6), failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// However messages are cut, what comes out in text is what comes out without, and each message is out with its last byte.
+        /// However messages are split, the decoded text is the same as the bytes without text form, and each message is complete with its
+        /// last byte.
         #[test]
         fn text_and_bytes_agree(texts in prop::collection::vec("[a-z]{0,20}", 0..6), cuts in prop::collection::vec(1usize..9, 1..80)) {
             let stream: Vec<u8> = texts.iter().flat_map(|text| message(text)).collect();

@@ -1,4 +1,4 @@
-//! What the task of a connection shares with the exchanges on its streams.
+//! The state that a connection's task shares with the exchanges on its streams.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,44 +10,45 @@ use wire::message::ResponseHead;
 
 use super::stream_state::{ReceivedHeads, StreamState};
 
-/// Informational responses that wait for their exchange to pass them on; one more cuts the stream off.
+/// Informational responses that wait for their exchange to pass them on. One more resets the stream.
 const HEADS_MAX: usize = 16;
 
-/// The payload of a PING that asks for a sign of life. What comes back is not looked at: anything is one.
+/// The payload of a PING that checks whether the other side is alive. The payload of the answer is ignored, because anything that arrives
+/// shows it.
 const PING: [u8; 8] = *b"liveness";
 
 /// Buffers for heads and trailers that are kept for other streams ([`ReceivedHeads`]).
 const FREE_HEADS_MAX: usize = 128;
 
-/// A connection. Each call borrows what it needs for its own duration: nothing is held while something else runs.
+/// A connection. Each call borrows its state only for its own duration, so nothing is borrowed while other code runs.
 pub(crate) struct SharedConnection {
     pub(crate) wire: RefCell<h2::Connection>,
-    /// By [`StreamKey::slot`].
+    /// Indexed by [`StreamKey::slot`].
     streams: RefCell<Vec<StreamState>>,
-    /// Buffers for the heads and trailers to come.
+    /// Free buffers for heads and trailers.
     free_heads: RefCell<FreeList<ReceivedHeads>>,
     /// The task that reads and writes the socket.
     task: RefCell<Option<Waker>>,
-    /// The task was woken and has not run since, or it is running: it will see what is in the output now.
+    /// The task was woken and has not run since, or it is running. Either way it will see what is in the output now.
     is_woken: Cell<bool>,
-    /// Exchanges that have a connection and wait for room in its output, to open their stream.
+    /// Exchanges that have this connection and wait for room in its output to open their stream.
     pub(crate) openers: RefCell<Vec<Waker>>,
-    /// Why nothing goes over it any more.
+    /// Why the connection no longer carries anything.
     over: Cell<Option<Cut>>,
-    /// Something of a message has come since the last PING.
+    /// A part of a message has arrived since the last PING.
     has_spoken: Cell<bool>,
-    /// It holds too much to be read on: its task is woken when some of that is passed on.
+    /// The connection holds too much to be read further. Its task is woken when some of that is passed on.
     is_paused: Cell<bool>,
 }
 
-/// Why a stream came to an early end.
+/// Why a stream ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     /// The other side reset it.
     Reset(ErrorCode),
-    /// The other side did not look at it, and said so: it may be sent again elsewhere, whatever it is.
+    /// The other side did not process it, and said so. Any request may then be sent again elsewhere.
     Refused,
-    /// This side reset it, because of what the other sent.
+    /// This side reset it, because of what the other side sent.
     Broken(h2::Reason),
     /// The other side closed the connection.
     Gone,
@@ -73,7 +74,7 @@ impl std::fmt::Display for Cut {
 impl std::error::Error for Cut {}
 
 impl Cut {
-    /// The cut that a failure to read or write was.
+    /// The cut that caused a failure to read or write.
     pub(crate) fn within(error: &std::io::Error) -> Option<Self> {
         error.get_ref().and_then(|source| source.downcast_ref::<Self>()).copied()
     }
@@ -88,15 +89,15 @@ impl Cut {
     }
 }
 
-/// What the task of a connection does that is different for the two sides.
+/// The parts of a connection's task that differ between the two sides.
 pub(crate) trait ConnectionHandler {
-    /// A request. Its head is in [`h2::Connection::take_request`] of `wire`, unless it is too large.
+    /// Handles a request. Its head is in [`h2::Connection::take_request`] of `wire`, unless it is too large.
     fn on_request(&mut self, wire: &mut h2::Connection, key: StreamKey, is_too_large: bool);
-    /// Something was refused that no exchange knows of.
+    /// Handles a refusal that no exchange knows of.
     fn on_refused(&mut self, reason: h2::Reason);
-    /// Polls the exchanges on the connection's streams. False: other tasks do that.
+    /// Polls the exchanges on the connection's streams. Returns false if other tasks do that.
     fn run(&mut self, cx: &Context<'_>) -> bool;
-    /// The poll ends: from now on, waking an exchange wakes the task.
+    /// Ends the poll: from now on, waking an exchange wakes the task.
     fn end_poll(&mut self, cx: &Context<'_>);
 }
 
@@ -115,7 +116,7 @@ impl SharedConnection {
         }
     }
 
-    /// The task is polled. It looks at the output before it sleeps.
+    /// Notes that the task is being polled. It looks at the output before it sleeps.
     pub(crate) fn begin_poll(&self, cx: &Context<'_>) {
         self.is_woken.set(true);
         let mut task = self.task.borrow_mut();
@@ -124,12 +125,12 @@ impl SharedConnection {
         }
     }
 
-    /// The poll ends: from now on [`SharedConnection::wake_task`] wakes the task.
+    /// Ends the poll: from now on, [`SharedConnection::wake_task`] wakes the task.
     pub(crate) fn end_poll(&self) {
         self.is_woken.set(false);
     }
 
-    /// Wakes the task: there is something to write, or the state of the connection has changed.
+    /// Wakes the task, because there is something to write or the state of the connection has changed.
     pub(crate) fn wake_task(&self) {
         if !self.is_woken.replace(true)
             && let Some(task) = self.task.borrow().as_ref()
@@ -138,8 +139,8 @@ impl SharedConnection {
         }
     }
 
-    /// Handles bytes that were read, and passes each event to its stream or to `handler`. With no bytes, it only resumes streams that can send
-    /// again. False: there was no event.
+    /// Handles bytes that were read, and passes each event to its stream or to `handler`. With no bytes, it only resumes streams that can
+    /// send again. Returns whether there was an event.
     ///
     /// # Errors
     /// The other side broke the protocol; GOAWAY is in the output.
@@ -176,7 +177,7 @@ impl SharedConnection {
         Ok(has_news)
     }
 
-    /// Begins a stream.
+    /// Sets up the state of a new stream.
     pub(crate) fn begin(&self, key: StreamKey, is_ended: bool, is_too_large: bool) {
         let mut streams = self.streams.borrow_mut();
         let slot = key.slot as usize;
@@ -243,7 +244,7 @@ impl SharedConnection {
         streams.get_mut(key.slot as usize).filter(|state| state.id == key.id && key.id != 0).map(with)
     }
 
-    /// An exchange drops its stream.
+    /// Drops a stream for its exchange.
     pub(crate) fn forget(&self, key: StreamKey) {
         if let Some(mut received) = self.with_stream(key, StreamState::clear).flatten()
             && received.clear()
@@ -260,7 +261,7 @@ impl SharedConnection {
         }
     }
 
-    /// All streams end here, and nothing more can be sent. What has come whole can still be read.
+    /// Ends all streams; nothing more can be sent. What has arrived completely can still be read.
     pub(crate) fn end(&self, cut: Cut) {
         if self.over.get().is_some() {
             return;
@@ -272,59 +273,59 @@ impl SharedConnection {
         self.wake_openers();
     }
 
-    /// Why nothing goes over it any more; `None`: it lives.
+    /// Why the connection no longer carries anything; `None` while it is alive.
     pub(crate) fn over(&self) -> Option<Cut> {
         self.over.get()
     }
 
-    /// Asks the other side for a sign of life.
+    /// Sends a PING.
     pub(crate) fn ping(&self) {
         self.has_spoken.set(false);
         self.wire.borrow_mut().ping(PING);
         self.wake_task();
     }
 
-    /// Something of a message has come since the last PING.
+    /// Whether a part of a message has arrived since the last PING.
     pub(crate) fn has_spoken(&self) -> bool {
         self.has_spoken.get()
     }
 
-    /// Whether it holds more DATA than this for its exchanges, and so is not to be read now. Until it is asked again, its task is woken whenever
-    /// some of the DATA is passed on.
+    /// Whether the connection holds more DATA than this for its exchanges, and should not be read now. Until the next call, its task is
+    /// woken whenever some of the DATA is passed on.
     pub(crate) fn pause(&self, held_bytes_max: usize) -> bool {
         self.is_paused.set(self.wire.borrow().data_held() > held_bytes_max);
         self.is_paused.get()
     }
 
-    /// What [`SharedConnection::pause`] said last.
+    /// The last result of [`SharedConnection::pause`].
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused.get()
     }
 
-    /// Takes no new streams, and ends when the last one has.
+    /// Accepts no new streams, and ends the connection after the last one.
     pub(crate) fn drain(&self) {
         self.wire.borrow_mut().drain();
         self.wake_task();
     }
 
-    /// Gives back what a connection without streams does not need.
+    /// Frees memory that a connection without streams does not need.
     pub(crate) fn shrink(&self) {
         self.wire.borrow_mut().shrink();
         *self.streams.borrow_mut() = Vec::new();
         *self.free_heads.borrow_mut() = FreeList::new();
     }
 
-    /// Streams that exchanges hold.
+    /// The number of streams that exchanges hold.
     pub(crate) fn held(&self) -> usize {
         self.wire.borrow().streams_held()
     }
 
-    /// Requests that it can take besides.
+    /// The number of further requests that it can take.
     pub(crate) fn room(&self) -> usize {
         if self.over.get().is_some() { 0 } else { self.wire.borrow().stream_room() }
     }
 
-    /// Ready when it may have room for a request, or is over.
+    /// Ready when there may be room for a request, or the connection is over.
     pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         if self.room() > 0 || self.over.get().is_some() {
             return Poll::Ready(());
@@ -341,7 +342,7 @@ impl SharedConnection {
     }
 }
 
-/// Both are the same connection.
+/// Whether both are the same connection.
 pub(crate) fn is_same(a: &Rc<SharedConnection>, b: &Rc<SharedConnection>) -> bool {
     Rc::ptr_eq(a, b)
 }

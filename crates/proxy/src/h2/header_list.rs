@@ -1,4 +1,5 @@
-//! A head or trailers to be sent, kept until the stream takes them. A request's head is kept until it is known that it need not be sent again.
+//! A head or trailers to send, kept until the stream takes them. A request's head is kept until it is certain that it need not be sent
+//! again.
 
 use wire::h1;
 use wire::h2::{HeadWriter, PseudoHeaders};
@@ -9,14 +10,15 @@ use crate::http::headers::Out;
 /// A header list (RFC 7541 section 1.3): pseudo-header fields and fields. It can be reused.
 #[derive(Default)]
 pub(crate) struct HeaderList {
-    /// Pseudo-header fields, and from `fields_at` on the fields one behind the other: of each a [`Prefix`], its name, its value. All in one
-    /// piece, for it lies until the request is answered, and hundreds do: see [`StreamState`](super::stream_state::StreamState).
+    /// The pseudo-header fields, and from `fields_at` on the other fields one after another, each as a [`Prefix`], its name and its value.
+    /// It is all in one piece because it is kept until the request is answered, and hundreds of requests wait: see
+    /// [`StreamState`](super::stream_state::StreamState).
     bytes: Vec<u8>,
     fields_at: usize,
-    /// The field that is being written: where it begins, and behind its name its value.
+    /// The field that is being written: its start, and the value after its name.
     begun: Span,
     count: u32,
-    /// Of a response; 0: a request, or trailers.
+    /// The status of a response; 0 for a request or trailers.
     pub(crate) status: u16,
     method: Span,
     scheme: Span,
@@ -25,7 +27,7 @@ pub(crate) struct HeaderList {
     protocol: Option<Span>,
 }
 
-/// What stands before a field.
+/// The prefix of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {
     name_bytes: usize,
@@ -56,7 +58,7 @@ impl HeaderList {
         self.protocol = None;
     }
 
-    /// Sets what a request is for, before its fields. `authority` writes it.
+    /// Sets the target of a request, before its fields. `authority` writes the authority.
     pub(crate) fn target(
         &mut self,
         method: &[u8],
@@ -75,7 +77,7 @@ impl HeaderList {
         self.fields_at = self.bytes.len();
     }
 
-    /// What a request is for.
+    /// The target of a request.
     pub(crate) fn to(&self) -> PseudoHeaders<'_> {
         let text = |span: Span| span.get(&self.bytes);
         PseudoHeaders {
@@ -94,7 +96,7 @@ impl HeaderList {
         }
     }
 
-    /// Name, value, and whether no table may hold it.
+    /// Name, value, and whether no table may hold the field.
     fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
         let mut rest = self.bytes.get(self.fields_at..).unwrap_or_default();
         std::iter::from_fn(move || {
@@ -107,7 +109,7 @@ impl HeaderList {
         })
     }
 
-    /// Gives a field that was written another value, which `value` writes.
+    /// Replaces the value of a field that was already written; `value` writes the new one.
     pub(crate) fn replace(&mut self, name: &[u8], value: impl FnOnce(&mut Vec<u8>)) {
         let mut at = self.fields_at;
         let found = self.fields().find_map(|(other, before, never_indexed)| {
@@ -131,12 +133,12 @@ impl HeaderList {
         Some(String::from_utf8_lossy(value).into_owned())
     }
 
-    /// No field is in it.
+    /// Whether it has no fields.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes of all names and values: a measure of what goes out, not what HPACK makes of it.
+    /// The bytes of all names and values: a measure of what is sent, before HPACK.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.count as usize * PREFIX_BYTES
     }
@@ -175,7 +177,7 @@ impl Out for HeaderList {
     }
 
     fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
-        // Room for all at once.
+        // Reserve everything at once.
         self.bytes.reserve(PREFIX_BYTES + name.len() + value.len());
         let prefix = Prefix { name_bytes: name.len(), value_bytes: value.len(), never_indexed };
         self.bytes.extend_from_slice(&prefix.bytes());
@@ -185,7 +187,7 @@ impl Out for HeaderList {
     }
 }
 
-/// The bytes of HTTP/1.1.
+/// HTTP/1.1 heads are bytes.
 impl Out for Vec<u8> {
     fn value(&mut self, name: &[u8]) -> &mut Vec<u8> {
         self.extend_from_slice(name);

@@ -1,18 +1,18 @@
-//! Whether the other side of a connection is still there: when to send a PING, and when to give up. Sending it is the caller's job.
+//! Decides when to send a PING to the other side of a connection, and when to give the connection up. The caller sends the PING.
 //!
-//! When a host disappears silently, TCP notices only when something is sent to it, and then after a quarter of an hour. So a side that has
-//! sent nothing for a while, though a request waits for it, gets a PING. Any bytes that arrive then count as an answer.
+//! When a host disappears silently, TCP notices only when something is sent to it, and then after a quarter of an hour. So if a request
+//! waits for a side that has sent nothing for a while, that side gets a PING. Any bytes that arrive then count as an answer.
 
 use model::Ping;
 
-/// Servers of gRPC count PINGs that come within five minutes of each other without a message of theirs in between, and close the connection
-/// at the third (`too_many_pings`). A little more than that.
+/// gRPC servers count PINGs that come within five minutes of each other without a message in between, and close the connection at the third
+/// (`too_many_pings`). This is a little longer.
 pub(crate) const ENDPOINT_REST_MS: u64 = 310_000;
 
 /// When the other side was last sent a PING.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    /// From one PING to the next, where nothing but answers to them comes, in milliseconds.
+    /// The time between two PINGs while nothing but answers to them arrives, in milliseconds.
     rest_ms: u64,
     /// When the last PING went out, in milliseconds.
     ping_sent_ms: Option<u64>,
@@ -23,11 +23,11 @@ pub(crate) struct Liveness {
 pub(crate) struct LastReceived {
     /// When the last bytes arrived, in milliseconds.
     pub(crate) at_ms: u64,
-    /// Something of a message was among them since the last PING.
+    /// A part of a message has arrived since the last PING.
     pub(crate) has_spoken: bool,
 }
 
-/// What to do about a silence.
+/// The next action for a silent connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PingAction {
     /// Send a PING.
@@ -41,12 +41,12 @@ impl Liveness {
         Self { rest_ms, ping_sent_ms: None }
     }
 
-    /// What is due next, and when, in milliseconds. `is_wanted`: a request waits for the other side, and a PING can be sent.
+    /// The next action, and when it is due, in milliseconds. `is_wanted`: a request waits for the other side, and a PING can be sent.
     pub(crate) fn due(&self, ping: Option<Ping>, last: LastReceived, is_wanted: bool) -> Option<(u64, PingAction)> {
         let ping = ping?;
         let silent_ms = last.at_ms.saturating_add(crate::millis(ping.after));
         match self.ping_sent_ms {
-            // Whether or not somebody still waits: the next one shall not.
+            // Even if no request waits any more: the next request must not get this connection.
             Some(ping_sent_ms) if last.at_ms < ping_sent_ms => {
                 Some((ping_sent_ms.saturating_add(crate::millis(ping.timeout)), PingAction::GiveUp))
             }
@@ -58,7 +58,7 @@ impl Liveness {
         }
     }
 
-    /// A PING goes out now.
+    /// Records that a PING is sent now.
     pub(crate) fn ping_sent(&mut self, now_ms: u64) {
         self.ping_sent_ms = Some(now_ms);
     }
@@ -86,13 +86,13 @@ mod tests {
         check(&liveness, at(25_000, true), (55_000, PingAction::Send));
         liveness.ping_sent(55_000);
         check(&liveness, at(25_000, false), (75_000, PingAction::GiveUp));
-        // It answers, and goes on in silence: let be for a good while.
+        // It answers and stays silent, so it gets no PING for a long time.
         check(&liveness, at(55_100, false), (355_000, PingAction::Send));
-        // It said nothing but answers, of which the last came late.
+        // It sent nothing but answers, and the last came late.
         check(&liveness, at(340_000, false), (370_000, PingAction::Send));
-        // It said something: all is as before.
+        // It sent part of a message, so everything starts over.
         check(&liveness, at(60_000, true), (90_000, PingAction::Send));
-        // At once where it may be asked as often as one likes.
+        // It is asked at once if PINGs are not limited.
         let mut liveness = Liveness::new(0);
         liveness.ping_sent(55_000);
         check(&liveness, at(55_000, false), (85_000, PingAction::Send));
@@ -103,7 +103,7 @@ mod tests {
         let mut liveness = Liveness::new(0);
         assert_eq!(liveness.due(Some(PING), at(0, true), false), None);
         assert_eq!(liveness.due(None, at(0, true), true), None);
-        // Who was asked owes an answer all the same.
+        // A side that got a PING must answer it in any case.
         liveness.ping_sent(30_000);
         assert_eq!(liveness.due(Some(PING), at(0, false), false), Some((50_000, PingAction::GiveUp)));
         assert_eq!(liveness.due(Some(PING), at(30_001, false), false), None);

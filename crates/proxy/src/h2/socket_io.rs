@@ -16,35 +16,36 @@ use crate::stream::Stream;
 /// Bytes read and written in one turn before other connections of the worker get theirs.
 const TURN_BYTES_MAX: usize = 256 * 1024;
 
-/// DATA that a client's connection may hold for its exchanges and still be read while memory is short: as much as one stream may hold.
+/// DATA that a client's connection may hold for its exchanges and still be read while memory is short. It is as much as one stream may
+/// hold.
 const HELD_BYTES_MAX: usize = super::STREAM_WINDOW_BYTES as usize;
 
-/// The same while memory is full. It is as much as a connection of HTTP/1 holds, and enough for an upload to go on, piece by piece.
+/// The same while memory is full. It is as much as an HTTP/1 connection holds, and enough for an upload to continue piece by piece.
 const HELD_BYTES_MAX_FULL: usize = SMALL_BYTES;
 
-/// How long a connection is not read for want of memory before it is looked at again, in milliseconds.
+/// How long a connection that is not read for lack of memory waits until the next check, in milliseconds.
 pub(crate) const PAUSE_MS: u64 = 100;
 
 /// Reads and writes for one connection.
 pub(crate) struct SocketIo {
     pub(crate) stream: Stream,
     pub(crate) connection: Rc<SharedConnection>,
-    /// Something was written that the stream may still hold.
+    /// The stream may still hold bytes that were written to it.
     is_unflushed: bool,
-    /// The last read filled its buffer: the next one gets a larger.
+    /// The last read filled its buffer, so the next one gets a larger buffer.
     is_bulk: bool,
-    /// It has more to do, behind others.
+    /// It has more to do, after other connections had their turn.
     wants_turn: bool,
-    /// Since when there is output that nobody takes, in milliseconds.
+    /// Since when nothing takes the output, in milliseconds.
     pub(crate) stalled_since_ms: Option<u64>,
-    /// When the last bytes came, or the connection, in milliseconds.
+    /// When the last bytes arrived, or the connection itself, in milliseconds.
     pub(crate) received_ms: u64,
 }
 
 /// DATA that a client's connection may hold and still be read.
 fn held_bytes_max(pressure: Pressure) -> usize {
     match pressure {
-        // Its window bounds it.
+        // The window is the limit.
         Pressure::Low => usize::MAX,
         Pressure::High => HELD_BYTES_MAX,
         Pressure::Full => HELD_BYTES_MAX_FULL,
@@ -54,7 +55,7 @@ fn held_bytes_max(pressure: Pressure) -> usize {
 /// How a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// Either side went away, and no stream is left.
+    /// Either side shut down, and no stream is left.
     Done,
     /// The other side closed it.
     Gone,
@@ -79,10 +80,10 @@ impl SocketIo {
         }
     }
 
-    /// Does what can be done. Pending: there is nothing to write, or no room for it, and nothing to read.
+    /// Does everything that is possible now. Pending: there is nothing to write or no room for it, and nothing to read.
     ///
-    /// Answers to what was read are written behind the exchanges that it woke, so that what they say goes out with them: where the owner runs
-    /// them itself, in the same turn; where other tasks do, in the next.
+    /// Answers to what was read are written after the exchanges that it woke have run, so that their output goes out in the same write. If
+    /// the owner runs them itself, that happens in this turn; if other tasks do, in the next.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -96,7 +97,7 @@ impl SocketIo {
         if std::mem::take(&mut self.wants_turn) {
             self.connection.wake_task();
         } else if polled.is_pending() {
-            debug_assert!(!self.connection.wire.borrow().has_news(), "a stream may go on, and is not told");
+            debug_assert!(!self.connection.wire.borrow().has_news(), "a stream can continue and was not resumed");
         }
         polled
     }
@@ -129,11 +130,12 @@ impl SocketIo {
             }
             let pressure = memory::pressure();
             if runs_exchanges && self.connection.pause(held_bytes_max(pressure)) {
-                // Its end would be read behind what is not read now, and all that it holds would be held for nobody.
+                // A FIN comes after the bytes that are not read now, so a read would not find it, and the DATA would be held for a client
+                // that has left.
                 if self.stream.tcp().is_some_and(net::socket::has_ended) {
                     return Poll::Ready(End::Gone);
                 }
-                // Nothing that it says meanwhile is heard, which is not its silence.
+                // Nothing is read meanwhile, so the other side must not count as silent.
                 self.received_ms = now_ms;
                 return Poll::Pending;
             }
@@ -160,13 +162,13 @@ impl SocketIo {
         }
     }
 
-    /// Whether nothing is read, because the connection holds much and memory is short. Then [`SocketIo::poll`] is to be called again after
-    /// [`PAUSE_MS`]: nothing else may tell that there is memory again.
+    /// Whether nothing is read, because the connection holds much and memory is short. The caller must call [`SocketIo::poll`] again after
+    /// [`PAUSE_MS`], because nothing else may signal that memory is available again.
     pub(crate) fn is_paused(&self) -> bool {
         self.connection.is_paused()
     }
 
-    /// Writes what there is. Gives how many bytes of it went out.
+    /// Writes the pending output. Returns how many bytes were written.
     fn poll_write(&mut self, cx: &mut Context<'_>, now_ms: u64) -> io::Result<usize> {
         let mut written = 0;
         loop {
@@ -206,16 +208,16 @@ impl SocketIo {
         Ok(written)
     }
 
-    /// No stream is left and none will come, and all was written.
+    /// Whether no stream is left, none will come, and everything was written.
     fn is_done(&self) -> bool {
         let wire = self.connection.wire.borrow();
         wire.is_done() && wire.output().is_empty() && !self.is_unflushed
     }
 
-    /// Writes the last words: GOAWAY.
+    /// Writes the last output, which ends with GOAWAY.
     ///
     /// # Errors
-    /// The other side does not take them.
+    /// The other side does not take it.
     pub(crate) fn poll_last_words(&mut self, cx: &mut Context<'_>, now_ms: u64) -> Poll<io::Result<()>> {
         self.poll_write(cx, now_ms)?;
         if self.stalled_since_ms.is_some() {

@@ -1,4 +1,4 @@
-//! The receive state of a stream: what has arrived and was not taken yet, and the wakers that wait.
+//! The receive state of a stream: what has arrived and was not taken yet, and the tasks that wait.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -13,46 +13,46 @@ const KEPT_BYTES_MAX: usize = 4096;
 
 /// What has arrived on one stream and was not taken by its exchange yet.
 ///
-/// All that every poll needs is in one cache line: of hundreds of streams that wait, none is in the nearer caches when its turn comes, and each
-/// line that is touched is a cache miss.
+/// Everything that each poll needs is in one cache line. With hundreds of waiting streams, none is in the nearer caches when its turn
+/// comes, so each line that is touched is a cache miss.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(super) struct StreamState {
-    /// 0: the entry is free.
+    /// 0 if the entry is free.
     pub(super) id: u32,
-    /// Nothing follows what is in `input`.
+    /// Nothing follows the bytes in `input`.
     pub(super) is_ended: bool,
-    /// Trailers came, and are in `received`.
+    /// Trailers have arrived, and are in `received`.
     pub(super) has_trailers: bool,
-    /// A response's head came, and is in `received`.
+    /// A response's head has arrived, and is in `received`.
     pub(super) has_head: bool,
-    /// The request's head is beyond the limits, and was not kept.
+    /// The request's head exceeds the limits, and was not kept.
     pub(super) is_too_large: bool,
     /// The waker of the exchange that waits for data.
     pub(super) reader: Option<Waker>,
     /// DATA: at most the stream's window.
     pub(super) input: Buffer,
     pub(super) cut: Option<Cut>,
-    /// Heads and trailers. `None`: nothing of the kind has come.
+    /// Heads and trailers. `None` if none have arrived.
     pub(super) received: Option<Box<ReceivedHeads>>,
     /// The waker of the exchange that waits to send.
     pub(super) writer: Option<Waker>,
 }
 
-/// Heads and trailers of one stream, with their buffers. They are in use from their arrival until the end of the exchange, which is a short time:
-/// few are in use at once, and the streams reuse them.
+/// Heads and trailers of one stream, with their buffers. They are in use from their arrival until the end of the exchange. That is a short
+/// time, so few are in use at once, and the streams reuse them.
 #[derive(Default)]
 pub(super) struct ReceivedHeads {
     pub(super) head: ResponseHead,
     pub(super) head_bytes: Vec<u8>,
     pub(super) trailers: Vec<Field>,
     pub(super) trailer_bytes: Vec<u8>,
-    /// Heads behind `head`: there is more than one only where informational responses come.
+    /// Heads after `head`. There is more than one only with informational responses.
     pub(super) heads: VecDeque<(ResponseHead, Vec<u8>)>,
 }
 
 impl ReceivedHeads {
-    /// Clears it for reuse. False: its buffers are too large to be kept.
+    /// Clears it for reuse. Returns false if its buffers are too large to be kept.
     pub(super) fn clear(&mut self) -> bool {
         if !self.heads.is_empty() {
             self.heads = VecDeque::new();

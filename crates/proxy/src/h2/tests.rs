@@ -1,4 +1,4 @@
-//! The names by which breaches of the protocol are counted.
+//! The names under which protocol violations are counted.
 
 use wire::h2::Reason;
 

@@ -1,8 +1,8 @@
-//! How large the windows of streams to endpoints are: what endpoints may send before their clients have taken any of it.
+//! The window sizes of streams to endpoints, which limit what endpoints may send before clients have taken any of it.
 //!
-//! An endpoint fills the window of a stream whose client does not read, and nothing but the window keeps it from that. So the windows are chosen
-//! when streams are opened, by how many there are, and not when memory is short: by then they are on their way. All windows of a worker together
-//! come to at most an eighth of the worker's share of `memory_max`, and the least window for each stream besides.
+//! An endpoint fills the window of a stream whose client does not read, and only the window prevents more. So the windows are chosen when
+//! streams are opened, by the number of streams, and not when memory is short: by then the bytes are on their way. All windows of a worker
+//! together have at most an eighth of the worker's share of `memory_max`, plus the smallest window for each stream.
 
 use std::cell::Cell;
 
@@ -10,16 +10,17 @@ use net::memory;
 
 use super::STREAM_WINDOW_BYTES;
 
-/// Windows of many streams: a small buffer.
+/// The window with many streams: a small buffer.
 const SMALL_WINDOW_BYTES: u32 = 16 * 1024;
 
-/// Windows of more streams than that. About as much as the rest of an exchange costs.
+/// The window with even more streams. It is about as much as the rest of an exchange costs.
 const LEAST_WINDOW_BYTES: u32 = 4 * 1024;
 
-/// The share of `memory_max` that windows of each of the two larger sizes may come to.
+/// Windows of each of the two larger sizes may use one part in this many of the worker's share of `memory_max`.
 const SHARE: u64 = 16;
 
-/// Windows grow again when there are fewer streams than this part of those that made them smaller: not back and forth with each stream.
+/// Windows grow again only when the number of streams falls below this part of the number that made them smaller, so that the size does not
+/// alternate with each stream.
 const GROW_PART: u64 = 4;
 
 thread_local! {
@@ -27,10 +28,10 @@ thread_local! {
     static OPEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Streams for which [`memory::note_promised`] is told at once, since all workers write to the same place.
+/// [`memory::note_promised`] is called once for this many streams, since all workers write to the same place.
 const TOLD_AT_ONCE: u64 = 16;
 
-/// Counts an open stream while it lasts. It is promised the least window: endpoints send many heads before the first DATA.
+/// Counts an open stream while it exists. The smallest window is promised for it, because endpoints send many heads before the first DATA.
 pub(super) struct Counted(());
 
 impl Counted {
@@ -48,14 +49,14 @@ impl Drop for Counted {
     }
 }
 
-/// The last stream of each [`TOLD_AT_ONCE`] has come, or goes.
+/// Called for each stream that begins or ends. It acts on every [`TOLD_AT_ONCE`]th.
 fn tell(sign: i64) {
     if OPEN.get().is_multiple_of(TOLD_AT_ONCE) {
         memory::note_promised(sign * (TOLD_AT_ONCE * u64::from(LEAST_WINDOW_BYTES)) as i64);
     }
 }
 
-/// The window for streams of a connection on which they have `now`, before one more is opened.
+/// The window for streams of a connection that now uses `now`, before one more is opened.
 pub(super) fn next_bytes(now: u32) -> u32 {
     let share = memory::bytes_max_of_worker().map_or(u64::MAX, |bytes| bytes / SHARE);
     next_of(now, OPEN.get() + 1, share)
@@ -87,7 +88,7 @@ mod tests {
         check(LARGE, 80, SMALL_WINDOW_BYTES);
         check(LARGE, 81, LEAST_WINDOW_BYTES);
         check(SMALL_WINDOW_BYTES, 81, LEAST_WINDOW_BYTES);
-        // Fewer again.
+        // Fewer streams again.
         check(LEAST_WINDOW_BYTES, 21, LEAST_WINDOW_BYTES);
         check(LEAST_WINDOW_BYTES, 20, SMALL_WINDOW_BYTES);
         check(SMALL_WINDOW_BYTES, 3, SMALL_WINDOW_BYTES);

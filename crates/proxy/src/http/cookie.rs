@@ -2,7 +2,7 @@
 
 use wire::message::{Field, FieldId};
 
-/// The values of the cookies of this name, in the order they came.
+/// The values of the cookies with this name, in the order received.
 pub(crate) fn values<'b>(fields: &[Field], buffer: &'b [u8], name: &[u8]) -> impl Iterator<Item = &'b [u8]> {
     let cookies = fields.iter().filter(|field| field.id == FieldId::Cookie);
     cookies

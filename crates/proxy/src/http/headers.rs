@@ -1,9 +1,9 @@
-//! Heads as they leave: hop-by-hop fields out, framing made anew, the client's address told.
+//! Writes heads for the next hop: it removes hop-by-hop fields, writes new framing, and adds the client's address.
 //!
-//! Nothing a client or an endpoint sends decides how the next hop frames a message, and nothing in `Connection` can take away what
-//! this hop sets (RFC 9110 section 7.6.1 lets it name any field; naming `x-forwarded-for` there is an old way to lose it).
+//! Nothing that a client or an endpoint sends decides how the next hop frames a message, and nothing in `Connection` can remove what this
+//! hop sets (RFC 9110 section 7.6.1 lets it name any field; naming `x-forwarded-for` there is an old way to lose that field).
 //!
-//! Half of its length is tests: requests, responses and trailers share their rules, and are held to them together.
+//! Half of the file's length is tests: requests, responses and trailers share their rules and are tested together.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,31 +20,31 @@ use crate::h2::HeaderList;
 use crate::policy::headers::{RequestEdits, ResponseEdits, drops, puts};
 use crate::tcp::upgrade::Upgrade;
 
-/// What is known of a client besides its request.
+/// What is known about a client besides its request.
 pub(crate) struct Client<'c> {
-    /// Of the connection, or as its PROXY protocol header says.
+    /// The address of the connection, or the one in its PROXY protocol header.
     pub(crate) address: SocketAddr,
-    /// Its IP address, written once for all requests of the connection.
+    /// Its IP address as text, formatted once for all requests of the connection.
     pub(crate) ip_text: &'c [u8],
     /// The address that the client connected to.
     pub(crate) local: SocketAddr,
-    /// `http` or `https`: how the client's request came.
+    /// `http` or `https`: the scheme of the client's request.
     pub(crate) scheme: &'static str,
     pub(crate) forwarded: ForwardedHeaders,
-    /// The connection comes from a proxy whose word is taken.
+    /// The connection comes from a trusted proxy.
     pub(crate) is_trusted: bool,
     pub(crate) trusted_proxies: &'c [IpNet],
-    /// The request is a call of gRPC.
+    /// Set if the request is a gRPC call.
     pub(crate) call: Option<Outgoing>,
 }
 
-/// Options that `Connection` may name without losing them: they are end-to-end, and taking them away would change who the request
-/// is from or for.
+/// Fields that `Connection` may name without removing them. They are end-to-end, and removing them would change who the request is from or
+/// for.
 const NOT_HOP_BY_HOP: [&[u8]; 4] = [b"authorization", b"cookie", b"set-cookie", b"cache-control"];
 
 type Named<'b> = SmallVec<[&'b [u8]; 4]>;
 
-/// The fields that `Connection` makes hop-by-hop, besides those that always are. `names_fields`: there are any.
+/// The fields that `Connection` makes hop-by-hop, in addition to those that always are. `names_fields`: there are any.
 fn named_in_connection<'b>(names_fields: bool, fields: &[Field], buffer: &'b [u8]) -> Named<'b> {
     if !names_fields {
         return Named::new();
@@ -64,22 +64,22 @@ fn is_named(named: &Named<'_>, name: &[u8]) -> bool {
     named.iter().any(|option| option.eq_ignore_ascii_case(name))
 }
 
-/// What a head is written to, field by field: the bytes of HTTP/1.1, or a list for HTTP/2.
+/// The output for a head, field by field: the bytes of HTTP/1.1, or a list for HTTP/2.
 pub(crate) trait Out {
-    /// Begins a field; its value goes into what this gives.
+    /// Begins a field. Its value is written to the returned buffer.
     fn value(&mut self, name: &[u8]) -> &mut Vec<u8>;
 
     /// Ends the field. `never_indexed`: no hop may keep it in a table (RFC 7541 section 6.2.3).
     fn end(&mut self, never_indexed: bool);
 
-    /// A whole field.
+    /// Writes a complete field.
     fn field(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
         self.value(name).extend_from_slice(value);
         self.end(never_indexed);
     }
 }
 
-/// Writes the head that an endpoint gets. `scheme`: how it is reached.
+/// Writes the head for an endpoint. `scheme` is the one used to reach it.
 pub(crate) fn write_request(
     out: Head<'_>,
     head: &RequestHead,
@@ -114,15 +114,15 @@ fn write_h1_request(
         out.extend_from_slice(b"connection: upgrade\r\n");
         h1::field(out, b"upgrade", upgrade.get(buffer));
         if head.version == Version::Http2 && upgrade.get(buffer).eq_ignore_ascii_case(b"websocket") {
-            // Extended CONNECT has none (RFC 8441 section 5), and HTTP/1.1 asks for one (RFC 6455 section 4.1). It proves that the endpoint speaks
-            // WebSocket and not that we do: the example of the standard is as good as any.
+            // Extended CONNECT has no key (RFC 8441 section 5), and HTTP/1.1 requires one (RFC 6455 section 4.1). It only proves that the
+            // endpoint speaks WebSocket, so the example of the standard is sufficient.
             h1::field(out, b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ==");
         }
     }
     out.extend_from_slice(b"\r\n");
 }
 
-/// RFC 9113 section 8.3.1, and RFC 8441 section 4 where the client asks for another protocol.
+/// RFC 9113 section 8.3.1, and RFC 8441 section 4 if the client asks for another protocol.
 fn write_h2_request(
     out: &mut HeaderList,
     head: &RequestHead,
@@ -141,7 +141,7 @@ fn write_h2_request(
     write_framing(out, head.body);
     let te = head.fields.iter().filter(|field| field.id == FieldId::Te).flat_map(|field| list(field.value.get(buffer)));
     if te.into_iter().any(|coding| coding.eq_ignore_ascii_case(b"trailers")) {
-        // The only value that it may have (RFC 9113 section 8.2.2). Endpoints of gRPC refuse calls without it.
+        // The only allowed value (RFC 9113 section 8.2.2). gRPC endpoints refuse calls without it.
         out.field(b"te", b"trailers", false);
     }
     write_forwarded(out, head, buffer, client);
@@ -156,7 +156,7 @@ fn write_authority(
 ) {
     let authority = edits.host.map_or(head.authority.get(buffer), str::as_bytes);
     if authority.is_empty() {
-        // HTTP/1.0 without Host: the endpoint must get one; the address that was asked is what we know.
+        // HTTP/1.0 without Host. The endpoint must get a host, and the best known one is the address that the client connected to.
         write_display(out, client.local);
     } else {
         out.extend_from_slice(authority);
@@ -172,15 +172,15 @@ fn write_request_fields(
     is_other_version: bool,
 ) {
     let (named, call) = (named_in_connection(head.names_fields, &head.fields, buffer), client.call);
-    // Extended CONNECT has no key (RFC 8441 section 5), and the one of HTTP/1.1 is made here.
+    // Extended CONNECT has no key (RFC 8441 section 5); for HTTP/1.1 one is made here.
     let drops_key = is_other_version && head.upgrade.is_some();
     for field in &head.fields {
         match field.id {
             FieldId::Other if call.is_some_and(|call| call.replaces(field.name.get(buffer))) => {}
             FieldId::Other if drops_key && field.name.get(buffer).eq_ignore_ascii_case(b"sec-websocket-key") => {}
-            // What is announced cannot come.
+            // The announced trailers cannot come.
             FieldId::Trailer if head.body == Body::None => {}
-            // A stranger says it.
+            // An untrusted client sent it.
             FieldId::Claim if !client.is_trusted => {}
             FieldId::Other | FieldId::Cookie | FieldId::Date | FieldId::Trailer | FieldId::Claim => {
                 let name = field.name.get(buffer);
@@ -204,7 +204,7 @@ fn write_request_fields(
     }
 }
 
-/// `content-length`, where there is one.
+/// Writes `content-length`, if there is one.
 fn write_framing(out: &mut impl Out, body: Body) {
     if let Body::Length(length) = body {
         h1::decimal(out.value(b"content-length"), length);
@@ -214,11 +214,11 @@ fn write_framing(out: &mut impl Out, body: Body) {
 
 fn write_display(out: &mut Vec<u8>, text: impl std::fmt::Display) {
     use std::io::Write;
-    // Writing to a Vec does not fail.
+    // Writing to a Vec cannot fail.
     let _ = write!(out, "{text}");
 }
 
-/// `X-Forwarded-*` and `Forwarded` (RFC 7239): extended when they come from a trusted proxy, else made anew.
+/// Writes `X-Forwarded-*` or `Forwarded` (RFC 7239): extends the values of a trusted proxy, or else starts new ones.
 fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client: &Client<'_>) {
     let (ip, scheme) = (client.address.ip(), client.scheme);
     let (x_forwarded, rfc7239) = match client.forwarded {
@@ -253,7 +253,7 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
                 IpAddr::V6(ip) => write_display(out, format_args!("for=\"[{ip}]\";proto={scheme}")),
             }
             if !authority.is_empty() {
-                // Quoted: a port's colon is not part of a token. A host holds neither quotes nor backslashes.
+                // Quoted, because the colon of a port is not allowed in a token. A host contains neither quotes nor backslashes.
                 out.extend_from_slice(b";host=\"");
                 out.extend_from_slice(authority);
                 out.push(b'"');
@@ -261,7 +261,7 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
         });
     }
     let mut keep = |name: &[u8], id, own: &[u8]| {
-        // The first hop knows best, if the way from it is trusted.
+        // The first hop knows best, if the path from it is trusted.
         let value = received(id).next().unwrap_or(own);
         if !value.is_empty() {
             out.field(name, value, false);
@@ -282,7 +282,7 @@ fn write_forwarded(out: &mut impl Out, head: &RequestHead, buffer: &[u8], client
     }
 }
 
-/// The client's address as the trusted proxies tell it: going back from us, the first that is not one of them.
+/// The client's address according to the trusted proxies: going back from this hop, the first address that is not one of them.
 pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> IpAddr {
     let direct = client.address.ip();
     if !client.is_trusted {
@@ -305,27 +305,27 @@ pub(crate) fn client_ip(head: &RequestHead, buffer: &[u8], client: &Client<'_>) 
     nearest
 }
 
-/// What the next head downstream is for.
+/// The properties of the client and request that affect the next response head.
 pub(crate) struct ResponseContext {
     pub(crate) method: Method,
     pub(crate) version: Version,
     /// The connection stays open after this response.
     pub(crate) keep_alive: bool,
-    /// The response is one of gRPC, and this client speaks gRPC-Web.
+    /// The response is gRPC, and this client speaks gRPC-Web.
     pub(crate) web: Option<Call>,
 }
 
-/// How a response body is framed on its way to the client.
+/// How a response body is framed for the client.
 pub(crate) fn response_framing(head: &ResponseHead, version: Version) -> Body {
     match (head.body, version) {
-        // Not every client that speaks 1.0 knows chunks; for it the connection ends with the body.
+        // Not every HTTP/1.0 client knows chunks, so for it the connection ends with the body.
         (Body::Chunked | Body::UntilClose, Version::Http10) => Body::UntilClose,
         (Body::UntilClose, Version::Http11 | Version::Http2) => Body::Chunked,
         (body, _) => body,
     }
 }
 
-/// Writes the head that a client gets.
+/// Writes the head for a client.
 pub(crate) fn write_response(
     out: Head<'_>,
     head: &ResponseHead,
@@ -380,7 +380,7 @@ fn write_h2_response(
     }
 }
 
-/// There is no body, but fields say what it would be (RFC 9110 section 8.6).
+/// Whether there is no body, but fields describe the body that there would be (RFC 9110 section 8.6).
 fn describes_body(head: &ResponseHead, to: &ResponseContext) -> bool {
     to.method == Method::Head || head.status == 304
 }
@@ -398,7 +398,7 @@ fn described_framing(head: &ResponseHead, to: &ResponseContext) -> Body {
     }
 }
 
-/// Writes an interim response (1xx), or the 101 that opens the tunnel that was asked for. Over HTTP/2 an endpoint opens it by another status (RFC
+/// Writes an interim response (1xx), or the 101 that opens the requested tunnel. Over HTTP/2, an endpoint opens it with another status (RFC
 /// 8441 section 5).
 pub(crate) fn write_interim(
     out: &mut Vec<u8>,
@@ -412,7 +412,7 @@ pub(crate) fn write_interim(
         Some(_) => h1::status_line(out, Version::Http11, 101, b"Switching Protocols"),
         None => h1::status_line(out, Version::Http11, head.status, head.reason.get(buffer)),
     }
-    // An endpoint of HTTP/2 may answer a key that it was not sent: a proxy in front of HTTP/1.1 makes one up (HAProxy does).
+    // An HTTP/2 endpoint may answer a key that it was not sent: a proxy in front of an HTTP/1.1 server makes one up (HAProxy does).
     let has_accept = opened.is_some_and(|upgrade| upgrade.accept().is_some());
     write_response_fields(out, head, buffer, None, edits, has_accept);
     if let Some(upgrade) = opened {
@@ -425,15 +425,15 @@ pub(crate) fn write_interim(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes an interim response to a stream of HTTP/2; or the 200 that opens a tunnel there, in place of a 101 (RFC 8441 section 5).
+/// Writes an interim response to an HTTP/2 stream, or the 200 that opens a tunnel there instead of a 101 (RFC 8441 section 5).
 pub(crate) fn write_h2_interim(out: &mut HeaderList, head: &ResponseHead, buffer: &[u8], edits: &ResponseEdits<'_>) {
     out.clear();
     out.status = if head.status == 101 { 200 } else { head.status };
-    // The key that it answers is ours (RFC 8441 section 5).
+    // It answers our own key (RFC 8441 section 5).
     write_response_fields(out, head, buffer, None, edits, head.status == 101);
 }
 
-/// `Date`, where the endpoint has sent none (RFC 9110 section 6.6.1) and the route says nothing of it.
+/// Writes `Date` if the endpoint has sent none (RFC 9110 section 6.6.1) and the route does not change it.
 fn write_date(out: &mut impl Out, head: &ResponseHead, edits: &ResponseEdits<'_>) {
     let is_there = find(&head.fields, FieldId::Date).is_some();
     let is_edited =
@@ -482,7 +482,7 @@ fn write_response_fields(
     }
 }
 
-/// Writes a trailer section without the fields that must not stand in one.
+/// Writes a trailer section without the fields that are not allowed in one.
 pub(crate) fn write_trailers(out: &mut impl Out, fields: &[Field], section: &[u8]) {
     for field in fields {
         let name = field.name.get(section);
@@ -492,7 +492,7 @@ pub(crate) fn write_trailers(out: &mut impl Out, fields: &[Field], section: &[u8
     }
 }
 
-/// Writes a `Trailer` field without the names that [`write_trailers`] drops: the receiver would wait for them in vain.
+/// Writes a `Trailer` field without the names that [`write_trailers`] drops. Otherwise the receiver would wait for them in vain.
 fn write_announced(out: &mut impl Out, field: &Field, buffer: &[u8]) {
     let value = field.value.get(buffer);
     let is_kept = |name: &&[u8]| may_be_trailer(FieldId::of(name), name);
@@ -505,8 +505,8 @@ fn write_announced(out: &mut impl Out, field: &Field, buffer: &[u8]) {
     }
 }
 
-/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1). Fields that frame, route or authenticate may not: a hop that merges
-/// trailers into headers would believe them.
+/// Whether a field is allowed in a trailer section (RFC 9110 section 6.5.1). Fields for framing, routing or authentication are not: a hop
+/// that merges trailers into headers would act on them.
 fn may_be_trailer(id: FieldId, name: &[u8]) -> bool {
     const FORBIDDEN: [&[u8]; 6] =
         [b"authorization", b"set-cookie", b"content-encoding", b"content-type", b"content-range", b"cache-control"];
@@ -628,7 +628,7 @@ mod tests {
         check(true, "", "10.0.0.9");
     }
 
-    /// Without the line of `Date`, which must be there.
+    /// Removes the `Date` line, which must be present.
     fn undated(out: Vec<u8>) -> String {
         let text = String::from_utf8(out).unwrap();
         let (before, behind) = text.split_once("\r\ndate: ").unwrap();
@@ -793,7 +793,7 @@ mod tests {
         check_request(lines, false, OFF, expect);
         let named = format!("{lines}Connection: trailer\r\n");
         check_request(&named, false, OFF, &expect.replace("Trailer: X-Sum\r\n", ""));
-        // Trailers of these names are dropped.
+        // Trailers with these names are dropped.
         let some = lines.replace("X-Sum", "authorization,X-Sum ,Content-Length, X-Real-IP,X-More");
         check_request(&some, false, OFF, &expect.replace("X-Sum", "X-Sum, X-More"));
         let none = lines.replace("X-Sum", "authorization");

@@ -1,11 +1,11 @@
-//! HTTP messages, apart from their bodies: heads as they arrive, heads as they leave, and the responses that Steelyard makes itself.
+//! HTTP messages without their bodies: heads that arrive, heads that are sent, and the responses that Steelyard makes itself.
 //!
 //! | what | file |
 //! |---|---|
-//! | heads as they arrive over HTTP/1 | `receive` |
-//! | heads as they leave, over either version | `headers` |
+//! | heads that arrive over HTTP/1 | `receive` |
+//! | heads that are sent, over either version | `headers` |
 //! | cookies of a request | `cookie` |
-//! | responses of our own: which status, which words | `respond` |
+//! | our own responses: their status and text | `respond` |
 
 pub(crate) mod cookie;
 pub(crate) mod headers;

@@ -1,4 +1,4 @@
-//! What a client is told when no endpoint's answer can be had: the one function that turns reasons into statuses.
+//! The responses for failed requests: the one function that maps reasons to statuses.
 
 use net::clock;
 use telemetry::{Reason, ReasonGroup};
@@ -10,8 +10,8 @@ use crate::exchange::transfer::Head;
 use crate::grpc::Answer;
 use crate::http::headers::{self, Out};
 
-/// The status for a reason; `None`: the connection is closed without one, since there is nobody to tell or nothing was asked.
-#[expect(clippy::too_many_lines, reason = "one table, which the compiler holds to the list of reasons")]
+/// The status for a reason. `None` closes the connection without one, because the client is gone or has asked nothing.
+#[expect(clippy::too_many_lines, reason = "one table, which the compiler checks against the list of reasons")]
 pub(crate) fn status(error: &Error) -> Option<u16> {
     Some(match error.reason {
         Reason::BadRequestLine
@@ -21,7 +21,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::AmbiguousPath
         | Reason::PlainHttp => 400,
         Reason::BadVersion => 505,
-        // RFC 9220 section 3, which says it for HTTP/3, of a protocol that is not supported.
+        // RFC 9220 section 3 says this for a protocol that is not supported over HTTP/3.
         Reason::MethodNotSupported | Reason::UpstreamNoTunnel => 501,
         Reason::HeaderTooLarge | Reason::TooManyHeaders => 431,
         Reason::UriTooLong => 414,
@@ -30,9 +30,9 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         Reason::HeaderTimeout | Reason::BodyTimeout | Reason::BodyTooSlow => 408,
         Reason::ExpectationFailed => 417,
         Reason::NoRoute => 404,
-        // RFC 9110 section 15.5.20: the client may try again over a connection of its own.
+        // RFC 9110 section 15.5.20: the client may try again over another connection.
         Reason::Misdirected => 421,
-        // Nobody to ask now; later there may be.
+        // No endpoint can be asked now, but that may change.
         Reason::ConnectionsFull
         | Reason::MemoryFull
         | Reason::NoEndpoint
@@ -40,7 +40,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::PendingTimeout
         | Reason::NoLocalResources
         | Reason::Draining => 503,
-        // RFC 9110 section 15.6.3: the endpoint, or the way to it, gave no valid answer.
+        // RFC 9110 section 15.6.3: the endpoint, or the path to it, gave no valid response.
         Reason::ConnectRefused
         | Reason::ConnectFailed
         | Reason::UpstreamTls
@@ -59,7 +59,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::UpstreamRefused
         | Reason::UpstreamPingTimeout
         | Reason::RetryBudget => 502,
-        // RFC 9110 section 15.6.5: no answer in time.
+        // RFC 9110 section 15.6.5: no response in time.
         Reason::ConnectTimeout | Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => 504,
         Reason::ClientReset
         | Reason::ClientEof
@@ -71,7 +71,7 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::ProxyProtocolTimeout
         | Reason::TlsHandshake
         | Reason::TlsHandshakeTimeout
-        // Whoever breaks the protocol is told in its words: RST_STREAM or GOAWAY.
+        // A violation of the protocol is answered in the protocol: RST_STREAM or GOAWAY.
         | Reason::NotHttp
         | Reason::H2Preface
         | Reason::H2FrameSize
@@ -102,12 +102,12 @@ pub(crate) fn status(error: &Error) -> Option<u16> {
         | Reason::MirrorTooLarge
         | Reason::MirrorFull
         | Reason::MirrorFailed => return None,
-        // Nothing that time mends (HTTPBackendRef of the Gateway API says 500, too).
+        // Time does not fix these (HTTPBackendRef of the Gateway API says 500, too).
         Reason::ClusterMissing | Reason::Internal => 500,
     })
 }
 
-/// The standard's phrase for a status that this program makes itself.
+/// The standard's phrase for a status that Steelyard sends itself.
 pub(crate) fn phrase(status: u16) -> &'static str {
     match status {
         301 => "Moved Permanently",
@@ -134,15 +134,16 @@ pub(crate) fn phrase(status: u16) -> &'static str {
     }
 }
 
-/// What a client is told of a reason: what it did itself, or asked for. What went wrong behind this hop is for the access log and the metrics.
+/// The reason in a response body, if the client caused it or asked for it. Failures behind this hop are only for the access log and the
+/// metrics.
 pub(crate) fn word(reason: Reason) -> Option<&'static str> {
     matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing).then_some(reason.name())
 }
 
-/// A response that is made here: the status, and a word as one line of text that names no endpoint and no cluster.
+/// A response that Steelyard makes itself: the status, and one line of text that names no endpoint and no cluster.
 pub(crate) struct Own<'o> {
     pub(crate) status: u16,
-    /// The reason, or what it is, where the client is told.
+    /// The reason or an explanation, if the client gets one.
     pub(crate) word: Option<&'static str>,
     /// A field that belongs to this status: its name and value.
     pub(crate) field: Option<(&'static str, &'o [u8])>,
@@ -155,7 +156,7 @@ impl Own<'_> {
     }
 }
 
-/// Writes a whole response; of HTTP/2 its head, and gives its body.
+/// Writes a complete response. For HTTP/2 it writes the head, and returns the body.
 pub(crate) fn write_own(out: Head<'_>, own: &Own<'_>, to: &headers::ResponseContext) -> Option<String> {
     let out = match out {
         Head::H1(out) => {
@@ -176,7 +177,7 @@ pub(crate) fn write_own(out: Head<'_>, own: &Own<'_>, to: &headers::ResponseCont
     (to.method != Method::Head).then_some(body)
 }
 
-/// Writes the response to a call, whose trailers are in its head.
+/// Writes the response to a gRPC call, with the trailers in its head.
 pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_alive: bool) {
     match out {
         Head::H1(out) => {
@@ -199,7 +200,7 @@ pub(crate) fn write_call(out: Head<'_>, answer: &Answer, version: Version, keep_
     }
 }
 
-/// Writes a whole response in the bytes of HTTP/1.
+/// Writes a complete HTTP/1 response.
 pub(crate) fn write(out: &mut Vec<u8>, own: &Own<'_>, to: &headers::ResponseContext) {
     let Own { status, field, .. } = own;
     let body = own.body();
@@ -239,7 +240,7 @@ mod tests {
             write(&mut out, &own, &to);
             let date = clock::http_date();
             let text = String::from_utf8(out).unwrap();
-            // A second may have passed.
+            // A second may have passed since.
             let at = text.find("\r\ndate: ").unwrap() + 2;
             let undated = format!("{}{}", &text[..at], &text[at + "date: \r\n".len() + date.len()..]);
             assert_eq!(undated, expect);

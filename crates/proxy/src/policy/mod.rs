@@ -1,7 +1,7 @@
-//! What a route does with a request besides choosing a cluster for it.
+//! What a route does with a request besides choosing a cluster.
 //!
-//! The stages of `exchange` call these in their order: rate limit, redirect or split, rewrite and changed headers, mirror, retry; and on the
-//! way back changed headers and the sticky cookie. Nothing here but a mirror does any I/O.
+//! The stages of `exchange` call these in order: rate limit, redirect or split, rewrite and header changes, mirror, retry; and for the
+//! response, header changes and the sticky cookie. Only the mirror does I/O.
 
 pub(crate) mod headers;
 pub(crate) mod mirror;
@@ -24,24 +24,24 @@ use crate::http::headers::Client;
 use crate::upstream::cluster::Cluster;
 use crate::worker::ListenerView;
 
-/// Of the splits of all workers; each begins elsewhere all the same. Any number will do.
+/// The seed for the splits of all workers, which still start at different points. Any number will do.
 const SEED: u64 = 0x243f_6a88_85a3_08d3;
 
-/// A share of a mirror is as fine as this.
+/// The resolution of a mirror's share.
 const SHARE_PARTS: f64 = 1_000_000.0;
 
-/// A request as policies look at it.
+/// The parts of a request that policies read.
 pub(crate) struct RequestView<'a> {
     pub(crate) head: &'a RequestHead,
-    /// What the head was read from.
+    /// The bytes that the head was read from.
     pub(crate) buffer: &'a [u8],
-    /// Path and query as routes see them: the path in its normal form.
+    /// Path and query as routes see them, with the path in its normal form.
     pub(crate) target: &'a [u8],
     pub(crate) paths: PathRules,
     pub(crate) client: &'a Client<'a>,
 }
 
-/// Path and query as they go on where nothing rewrites them: as `received`, or as the routes saw them.
+/// Path and query for the endpoint if nothing rewrites them: as received, or in the form that the routes saw.
 pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [u8]) -> &'t [u8] {
     match paths.forward {
         ForwardPath::Received => received,
@@ -49,23 +49,23 @@ pub(crate) fn passed_on<'t>(paths: &PathRules, received: &'t [u8], normal: &'t [
     }
 }
 
-/// Where a request goes.
+/// The destination of a request.
 pub(crate) enum Destination {
-    /// To an endpoint of this cluster.
+    /// An endpoint of this cluster.
     Cluster(Rc<Cluster>),
-    /// Back to the client, with this status and `Location`.
+    /// The client, with this status and `Location`.
     Redirect(u16, Vec<u8>),
 }
 
-/// What one worker keeps for a route that deals its requests out.
+/// One worker's state for a route with a split or a mirror.
 pub(crate) struct TrafficSplit {
     split: RefCell<Split>,
-    /// Of each mirror: to copy, or not to.
+    /// Decides for each mirror whether to copy a request.
     mirrors: Vec<RefCell<Split>>,
 }
 
 impl TrafficSplit {
-    /// `None` for a route that has one cluster and no mirror: most of them.
+    /// `None` for a route with one cluster and no mirror, which is most of them.
     pub(crate) fn new(route: &Route, worker: usize) -> Option<Box<Self>> {
         let clusters = match &route.to {
             RouteAction::Clusters(clusters) => clusters.as_slice(),
@@ -87,16 +87,16 @@ impl TrafficSplit {
         clusters.get(self.split.borrow_mut().pick()?).copied()
     }
 
-    /// Whether this request goes to the mirror of this number, too.
+    /// Whether this request is also sent to the mirror with this number.
     fn is_mirrored(&self, mirror: usize) -> bool {
         self.mirrors.get(mirror).is_some_and(|split| split.borrow_mut().pick() == Some(0))
     }
 }
 
-/// Where a request goes that has taken the route of this number.
+/// The destination of a request on the route with this number.
 ///
 /// # Errors
-/// [`Reason::RateLimited`]; [`Reason::NoEndpoint`] where no cluster of the route has any weight.
+/// [`Reason::RateLimited`]; [`Reason::NoEndpoint`] if no cluster of the route has any weight.
 pub(crate) fn destination(
     listener: &ListenerView,
     number: usize,
@@ -123,7 +123,7 @@ pub(crate) fn destination(
     cluster.map(Destination::Cluster).ok_or(Error::internal(Reason::NoEndpoint))
 }
 
-/// How the client's request came to the first hop that is trusted.
+/// The scheme of the client's request at the first trusted hop.
 pub(crate) fn scheme(asked: &RequestView<'_>) -> Scheme {
     let told = find(&asked.head.fields, FieldId::XForwardedProto).filter(|_| asked.client.is_trusted);
     let name = told.map_or(asked.client.scheme.as_bytes(), |field| field.value.get(asked.buffer));
@@ -137,7 +137,7 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// What `look` sees of a request of these lines, each with its end, from `10.0.0.9` to port 8080.
+    /// Calls `look` with a request that has these lines, each with its line end, from `10.0.0.9` to port 8080.
     pub(crate) fn asked<T>(lines: &str, is_trusted: bool, look: impl FnOnce(&RequestView<'_>) -> T) -> T {
         let text = format!("{lines}\r\n");
         let mut head = RequestHead::default();

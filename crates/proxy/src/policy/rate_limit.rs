@@ -1,4 +1,4 @@
-//! Rate limits of routes: who a client is, and what it is told that has asked too much.
+//! Rate limits of routes: how a client is identified, and what the response to a client over its limit says.
 //!
 //! `RateLimit` fields are not sent: their form has changed with nearly every draft (draft-ietf-httpapi-ratelimit-headers), while every
 //! client knows `Retry-After`.
@@ -19,7 +19,7 @@ use crate::http::headers;
 #[derive(Default)]
 pub(crate) struct Clients {
     table: RateTable,
-    /// Made anew by each process, so that no client can choose whom it shares a place with.
+    /// Each process makes a new one, so that no client can choose which other client it shares an entry with.
     hasher: RandomState,
 }
 
@@ -34,7 +34,7 @@ impl Clients {
 pub(crate) struct Limiter {
     rate: Rate,
     by: RateKey,
-    /// Of the route and its limit: what a client has used is remembered through a reload that changes neither.
+    /// Identifies the route and its limit. The usage of clients survives a reload that changes neither.
     id: u64,
     clients: Arc<Clients>,
 }
@@ -53,7 +53,7 @@ impl Limiter {
     /// Counts a request of a client, or refuses it.
     ///
     /// # Errors
-    /// [`Reason::RateLimited`], with the time after which the client may come again.
+    /// [`Reason::RateLimited`], with the time after which the client may try again.
     pub(crate) fn admit(&self, asked: &RequestView<'_>, now_us: u64) -> Result<(), Error> {
         let key = match self.header(asked) {
             Some(value) => self.clients.hasher.hash_one((self.id, value)),
@@ -73,10 +73,10 @@ impl Limiter {
     }
 }
 
-/// What a client cannot change about its address: of IPv6 it has the last 64 bits to itself (RFC 7421).
+/// The part of an address that a client cannot change: a client controls the last 64 bits of its IPv6 address (RFC 7421).
 fn network(ip: IpAddr) -> u64 {
     match ip.to_canonical() {
-        // Beside all networks of IPv6 in use, which begin with 2 or 3 or are local.
+        // These numbers are different from all IPv6 networks in use, which begin with 2 or 3 or are local.
         IpAddr::V4(ip) => u64::from(ip.to_bits()),
         IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
     }
@@ -94,7 +94,7 @@ mod tests {
         Limiter::new(&limit, "web", route, clients)
     }
 
-    /// How many of three requests are granted.
+    /// The number of three requests that are accepted.
     fn granted(limiter: &Limiter, fields: &str, is_trusted: bool) -> usize {
         let lines = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}");
         (0..3).filter(|_| testing::asked(&lines, is_trusted, |asked| limiter.admit(asked, 1)).is_ok()).count()
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(granted(&by_ip, "", false), 2);
         assert_eq!(granted(&by_ip, "X-Forwarded-For: 1.1.1.1\r\n", false), 0);
         assert_eq!(granted(&by_ip, "X-Forwarded-For: 1.1.1.1\r\n", true), 2);
-        // One client has all addresses of its network.
+        // One client controls all addresses of its network.
         assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8::1\r\n", true), 2);
         assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8::2\r\n", true), 0);
         assert_eq!(granted(&by_ip, "X-Forwarded-For: 2001:db8:0:1::1\r\n", true), 2);

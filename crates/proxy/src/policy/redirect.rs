@@ -1,4 +1,4 @@
-//! Where a client is sent instead.
+//! The target of a redirect.
 
 use std::io::Write;
 
@@ -6,8 +6,8 @@ use model::{PathMatcher, Redirect};
 
 use super::{RequestView, passed_on, rewrite, scheme};
 
-/// The `Location` of a redirect (RFC 9110 section 10.2.2). Always a whole URL: a path alone that begins with `//` would be read as a host,
-/// and the client chooses its path.
+/// The `Location` of a redirect (RFC 9110 section 10.2.2). It is always a complete URL: the client chooses its path, and a path that begins
+/// with `//` would be read as a host.
 pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &RequestView<'_>) -> Vec<u8> {
     let RequestView { head, buffer, client, .. } = asked;
     let scheme_to = redirect.scheme.unwrap_or_else(|| scheme(asked));
@@ -20,7 +20,7 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Reque
     match &redirect.host {
         Some(host) => out.extend_from_slice(host.as_bytes()),
         None if host.is_empty() => {
-            // HTTP/1.0 without Host: the address that was asked is what we know. Writing to a Vec does not fail.
+            // HTTP/1.0 without Host: the best known host is the address that the client connected to. Writing to a Vec cannot fail.
             let address = client.local;
             let _ = if address.is_ipv6() { write!(out, "[{}]", address.ip()) } else { write!(out, "{}", address.ip()) };
         }
@@ -29,7 +29,7 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Reque
     let listener_port = Some(client.local.port());
     let port_to = match (redirect.port, redirect.scheme, &redirect.host) {
         (Some(port), ..) => Some(port),
-        // The scheme's own.
+        // The default port of the scheme.
         (None, Some(_), _) => None,
         (None, None, Some(_)) => listener_port,
         (None, None, None) if authority.is_empty() => listener_port,
@@ -51,7 +51,7 @@ pub(crate) fn location(redirect: &Redirect, matched: &PathMatcher, asked: &Reque
     out
 }
 
-/// Host, and the port with its colon where there is one.
+/// The host, and the port with its colon if there is one.
 fn split_port(authority: &[u8]) -> (&[u8], &[u8]) {
     let behind_address = memchr::memrchr(b']', authority).map_or(0, |at| at + 1);
     let rest = authority.get(behind_address..).unwrap_or_default();
@@ -95,7 +95,7 @@ mod tests {
             "Host: a\r\n",
             "https://shop.example.com/?y=1",
         );
-        // The scheme's own port, and the listener's where the host alone changes.
+        // The default port of the scheme, and the listener's port if only the host changes.
         check(&Redirect { scheme: Some(Scheme::Https), ..KEPT }, get, "Host: [::1]:80\r\n", "https://[::1]/old/x?y=1");
         check(&Redirect { host: host("b.test"), ..KEPT }, get, "Host: a\r\n", "http://b.test:8080/old/x?y=1");
         check(&Redirect { port: Some(81), ..KEPT }, get, "Host: [::1]\r\n", "http://[::1]:81/old/x?y=1");

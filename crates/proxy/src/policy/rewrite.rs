@@ -1,4 +1,4 @@
-//! Another path in the place of the client's.
+//! Replaces the client's path.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use wire::path;
 
 use super::RequestView;
 
-/// Path and query after the rewrite; `None`: they are not rewritten. `matched` is what the route matched. What is left of the client's path
+/// Path and query after the rewrite; `None` if they are not rewritten. `matched` is what the route matched. The rest of the client's path
 /// stays in the normal form in which it was matched.
 pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked: &RequestView<'_>) -> Option<Vec<u8>> {
     rewritten(rewrite?, matched, asked.target, asked.paths.merge_slashes)
@@ -15,7 +15,7 @@ pub(crate) fn target(rewrite: Option<&PathRewrite>, matched: &PathMatcher, asked
 
 fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_slashes: bool) -> Option<Vec<u8>> {
     if target == b"*" {
-        // OPTIONS asks about the whole server: that is no path.
+        // OPTIONS for `*` asks about the whole server, so there is no path.
         return None;
     }
     let (path, query) = target.split_at(memchr::memchr(b'?', target).unwrap_or(target.len()));
@@ -35,7 +35,7 @@ fn rewritten(rewrite: &PathRewrite, matched: &PathMatcher, target: &[u8], merge_
     Some(out)
 }
 
-/// What is left of a path behind the prefix that matched: nothing, or something that begins with `/`.
+/// The rest of a path after the matched prefix: empty, or something that begins with `/`.
 fn behind<'p>(matched: &PathMatcher, path: &'p [u8], merge_slashes: bool) -> &'p [u8] {
     let PathMatcher::Prefix(prefix) = matched else { return path };
     let prefix = path::normalize(prefix.as_bytes(), merge_slashes).map_or(Cow::Borrowed(prefix.as_bytes()), Cow::Owned);
@@ -73,7 +73,7 @@ mod tests {
         check("/", "/v2", "/cart?id=/foo", "/v2/cart?id=/foo");
         check("/foo", "/xyz", "/foo?a=b", "/xyz?a=b");
         check("/foo", "/", "/foo?", "/?");
-        // The prefix is known in whatever form it was written.
+        // The prefix is found in any spelling.
         check("/%66oo/./", "/xyz", "/foo/bar", "/xyz/bar");
     }
 

@@ -1,7 +1,7 @@
-//! Clients that come back to the endpoint that served them first, by a cookie.
+//! A cookie that sends clients back to the endpoint that served them first.
 //!
-//! The cookie names the endpoint by a keyed hash of its address. Nothing is remembered: the hash of each endpoint is made with the
-//! snapshot, and what a client sends is looked up among them. A value that is none of them, whoever made it up, means nothing.
+//! The cookie names the endpoint by a keyed hash of its address. Nothing is stored per client: the hashes of all endpoints are computed
+//! with the snapshot, and a client's value is looked up among them. Any other value is ignored.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,26 +12,26 @@ use wire::message::RequestHead;
 
 use crate::http::cookie;
 
-/// Hexadecimal digits of a value: 64 bits, more than enough to tell the endpoints of a cluster apart.
+/// Hexadecimal digits of a value: 64 bits, more than enough to distinguish the endpoints of a cluster.
 const VALUE_DIGITS: usize = 16;
 
-/// The cookie of one cluster, under one snapshot.
+/// The cookie of one cluster, for one snapshot.
 pub(crate) struct StickyCookie {
     name: String,
-    /// What stands behind the value in `Set-Cookie`.
+    /// The text after the value in `Set-Cookie`.
     attributes: String,
-    /// By the place of the endpoint.
+    /// Indexed by endpoint.
     values: Vec<String>,
     places: HashMap<String, usize>,
 }
 
 impl StickyCookie {
-    /// `endpoints` in the order of the cluster's state.
+    /// `endpoints` are in the order of the cluster's state.
     pub(crate) fn new(sticky: &Sticky, cluster: &str, endpoints: impl Iterator<Item = SocketAddr>) -> Self {
         let secret = sticky.secret.as_deref().unwrap_or_default();
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let values: Vec<String> = endpoints.map(|address| value(&key, cluster, address)).collect();
-        // For scripts of the page it has no meaning, and another site's forms need not carry it (RFC 6265bis section 5.6.7).
+        // Scripts of the page do not need it, and neither do forms of other sites (RFC 6265bis section 5.6.7).
         let mut attributes = "; Path=/; HttpOnly; SameSite=Lax".to_owned();
         if let Some(ttl) = sticky.ttl {
             attributes += &format!("; Max-Age={}", ttl.as_secs());
@@ -40,20 +40,20 @@ impl StickyCookie {
         Self { name: sticky.cookie.clone(), attributes, values, places }
     }
 
-    /// The place of the endpoint that the client was served by before, if it is still one of the cluster.
+    /// The index of the endpoint that served the client before, if the cluster still has it.
     pub(crate) fn endpoint(&self, head: &RequestHead, buffer: &[u8]) -> Option<usize> {
         let mut values = cookie::values(&head.fields, buffer, self.name.as_bytes());
         values.find_map(|value| self.places.get(std::str::from_utf8(value).ok()?).copied())
     }
 
-    /// The value of `Set-Cookie` for a client that the endpoint at this place has served.
+    /// The value of `Set-Cookie` for a client that the endpoint with this index has served.
     pub(crate) fn set(&self, place: usize, is_https: bool) -> Option<Vec<u8>> {
         let secure = if is_https { "; Secure" } else { "" };
         Some(format!("{}={}{}{secure}", self.name, self.values.get(place)?, self.attributes).into_bytes())
     }
 }
 
-/// With the name of the cluster: an address that serves two of them has a value for each.
+/// Includes the name of the cluster, so that an address in two clusters has a value for each.
 fn value(key: &hmac::Key, cluster: &str, address: SocketAddr) -> String {
     let tag = hmac::sign(key, format!("{cluster}\n{address}").as_bytes());
     let mut digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_value_is_the_same_from_every_process() {
-        // Changing one of these loses every client's endpoint during an upgrade.
+        // A change of one of these loses every client's endpoint during an upgrade.
         let first = text(cookie(None, Some(3600), &[80, 81]).set(0, false));
         assert_eq!(first, text(cookie(None, Some(3600), &[81, 80]).set(1, false)));
         assert!(

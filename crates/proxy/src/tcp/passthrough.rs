@@ -1,4 +1,5 @@
-//! One downstream connection of a listener that passes TLS through: read the name that the client asks for, choose, relay. Nothing is opened.
+//! One downstream connection of a TLS passthrough listener: read the name that the client asks for, choose a cluster, relay. Nothing is
+//! decrypted.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -18,10 +19,10 @@ use crate::upstream::cluster::Cluster;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
 
-/// A first message longer than this is refused. Those of browsers with post-quantum key shares are below 2 KiB.
+/// A longer first message is refused. Those of browsers with post-quantum key shares are below 2 KiB.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
 
-/// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
+/// Serves one connection to its end. `input` holds the bytes after a PROXY protocol header.
 pub(crate) async fn serve(
     worker: &Worker,
     listener: Rc<ListenerView>,
@@ -53,7 +54,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Reads until the client's first message is whole, which stays in `input`; gives the name in it, in lower case.
+/// Reads until the client's first message is complete, which stays in `input`. Returns the name in it, in lower case.
 async fn hello(stream: &mut TcpStream, input: &mut Buffer) -> Result<Option<String>, Error> {
     let mut acceptor = Acceptor::default();
     let mut fed = 0;
@@ -87,7 +88,7 @@ fn not_tls(error: std::io::Error) -> Error {
     Error::downstream(Reason::TlsHandshake).because(error)
 }
 
-/// The first route that has the name itself, else the first whose wildcard is the longest, else the first that takes every name.
+/// The first route with the exact name, or else the first with the longest matching wildcard, or else the first that accepts every name.
 fn choose(policy: &PassthroughListener, listener: &ListenerView, sni: Option<&str>) -> Option<Rc<Cluster>> {
     let rank = |matcher: &HostMatcher| {
         let rank = match matcher {

@@ -1,8 +1,8 @@
-//! Bytes both ways until both sides have said all: TCP connections, and tunnels after 101.
+//! Relays bytes in both directions until both sides have ended: TCP connections, and tunnels after 101.
 //!
-//! A direction that is idle holds no buffer. One whose read fills its buffer has shown itself to be bulk: from then on the kernel moves
-//! it, socket to pipe to socket (splice(2)), until it falls quiet again. What that gains, and why not from the first byte:
-//! docs/design/2026-11-21-relay.md.
+//! An idle direction holds no buffer. A direction is treated as bulk after a read that fills its buffer: from then on the kernel moves its
+//! bytes, from socket to pipe to socket (splice(2)), until it becomes quiet again. docs/design/2026-11-21-relay.md has the gain, and the
+//! reason for not doing so from the first byte.
 
 use std::io;
 use std::pin::Pin;
@@ -22,13 +22,13 @@ use crate::stream::Stream;
 /// Bytes that one poll moves in one direction before other connections of the worker get their turn.
 const TURN_BYTES_MAX: u64 = 1024 * 1024;
 
-/// One end of a relay, with what was read from it before the relay began.
+/// One end of a relay, with the bytes that were read from it before the relay began.
 pub(crate) struct End<'s> {
     pub(crate) stream: &'s mut Stream,
     pub(crate) input: Buffer,
 }
 
-/// What a relay moved.
+/// How much a relay has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Bytes from the client to the endpoint.
@@ -37,12 +37,11 @@ pub(crate) struct Moved {
     pub(crate) downstream: u64,
 }
 
-/// Relays until both sides have ended. The end of one side is passed on to the other, which may go on (half-close).
+/// Relays until both sides have ended. The end of one side is passed on to the other, which may continue (half-close).
 ///
 /// # Errors
-/// [`Reason::TunnelIdle`] after `idle_timeout_ms` without a byte in either direction; [`Reason::ClientReset`] and
-/// [`Reason::UpstreamReset`] when a connection fails. `moved` is right in any case. `client_ended` is called once the client has ended its
-/// side.
+/// [`Reason::TunnelIdle`] after `idle_timeout_ms` without a byte in either direction; [`Reason::ClientReset`] and [`Reason::UpstreamReset`]
+/// when a connection fails. `moved` is correct in any case. `client_ended` is called once the client has ended its side.
 pub(crate) async fn run(
     downstream: End<'_>,
     upstream: End<'_>,
@@ -94,30 +93,30 @@ enum Failure {
 /// One direction.
 struct Direction {
     input: Buffer,
-    /// There for as long as the direction is bulk.
+    /// Present while the direction is bulk.
     pipe: Option<Pipe>,
     moved: u64,
     state: State,
     mode: Mode,
-    /// Both sides are in the clear.
+    /// Both sides are plain text.
     can_splice: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The reader has ended, and the writer is to be told.
+    /// The reader has ended, and the writer must be ended.
     Ending,
     Ended,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Reads fit a small buffer: messages.
+    /// Reads fit in a small buffer: messages.
     Interactive,
-    /// The last read filled its buffer: the kernel moves the bytes (splice).
+    /// The last read filled its buffer, so the kernel moves the bytes (splice).
     Bulk,
-    /// As bulk, but this process can have no pipe, or one side is within TLS: moved through large buffers.
+    /// Bulk as well, but this process can get no pipe or one side uses TLS, so the bytes go through large buffers.
     BulkWithoutPipe,
 }
 
@@ -153,7 +152,7 @@ impl Direction {
         }
     }
 
-    /// Passes on all that was read.
+    /// Passes on everything that was read.
     fn poll_write(&mut self, cx: &mut Context<'_>, writer: &mut Stream) -> Poll<io::Result<()>> {
         while !self.input.is_empty() {
             let count = ready!(Pin::new(&mut *writer).poll_write(cx, self.input.filled()))?;
@@ -164,7 +163,8 @@ impl Direction {
             self.moved += count as u64;
         }
         if let (Some(pipe), Some(socket)) = (&mut self.pipe, writer.plain()) {
-            // The kernel moves bytes from socket to socket: there is a pipe only where neither is read or written otherwise.
+            // There is a pipe only if neither socket is read or written in another way, because the kernel moves bytes from socket to
+            // socket.
             while !pipe.is_empty() {
                 self.moved += ready!(pipe.poll_drain(cx, socket))? as u64;
             }
@@ -180,7 +180,7 @@ impl Direction {
             return self.poll_splice(cx, reader);
         }
         if self.input.capacity() == 0 {
-            // Asked first, so that a direction that waits holds no buffer.
+            // Check first, so that a waiting direction holds no buffer.
             ready!(reader.poll_read_ready(cx))?;
             let is_large = self.mode != Mode::Interactive && memory::pressure() == Pressure::Low;
             self.input = Buffer::of_bytes(if is_large { LARGE_BYTES } else { buffer::piece_bytes() });
@@ -203,11 +203,12 @@ impl Direction {
         }
     }
 
-    /// From socket to pipe. What is in the pipe goes out by `poll_write`.
+    /// Moves bytes from the socket into the pipe. `poll_write` moves them out of it.
     fn poll_splice(&mut self, cx: &mut Context<'_>, reader: &Stream) -> Poll<io::Result<usize>> {
         self.input = Buffer::none();
         if self.pipe.is_none() {
-            self.pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a stream")).ok();
+            self.pipe =
+                Pipe::new().inspect_err(|error| tracing::debug!(%error, "cannot create a pipe for a stream")).ok();
         }
         let (Some(pipe), Some(socket)) = (&mut self.pipe, reader.plain()) else {
             self.mode = Mode::BulkWithoutPipe;
@@ -220,7 +221,7 @@ impl Direction {
             return Poll::Pending;
         };
         if count <= SMALL_BYTES {
-            // The pipe is given back once it is empty: a stream that only talks now holds no descriptors for it.
+            // Give the pipe back once it is empty, so that a stream with only small messages uses no descriptors for it.
             self.mode = Mode::Interactive;
         }
         Poll::Ready(Ok(count))
@@ -241,12 +242,12 @@ mod tests {
         (client, listener.accept().await.unwrap().0)
     }
 
-    /// Bytes that differ wherever one looks, so that none can be lost, doubled or moved unseen.
+    /// Bytes that differ everywhere, so that a lost, repeated or moved byte is noticed.
     fn text(length: u32) -> Vec<u8> {
         (0..length).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
     }
 
-    /// Sends `up` and `down` through a relay at the same time, in pieces of `piece`; both must arrive, and be counted.
+    /// Sends `up` and `down` through a relay at the same time, in pieces of `piece`. Both must arrive and be counted.
     async fn check(up: &[u8], down: &[u8], piece: usize) {
         let ((mut client, from), (to, mut endpoint)) = (pair().await, pair().await);
         let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(moved, Moved { upstream: up.len() as u64, downstream: down.len() as u64 });
     }
 
-    /// Says all of `words`, ends its side, and hears the other to its end.
+    /// Sends all of `words`, ends its side, and reads the other side to its end.
     async fn talk(stream: &mut TcpStream, words: &[u8], piece: usize) -> Vec<u8> {
         let (mut reader, mut writer) = stream.split();
         let say = async {

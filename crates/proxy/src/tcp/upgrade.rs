@@ -1,20 +1,22 @@
-//! What a client asks to switch to, kept until the endpoint has answered; and how the answer is told to a client of the other version.
+//! A client's request to switch protocols, kept until the endpoint has answered, and the translation of the answer for a client with the
+//! other HTTP version.
 
 use aws_lc_rs::digest;
 use wire::message::{FieldId, Method, RequestHead, ResponseHead, Version, list};
 
 use crate::grpc;
 
-/// A protocol that a client asks for in place of HTTP.
+/// A protocol that a client requests instead of HTTP.
 pub(crate) struct Upgrade {
     protocol: Box<[u8]>,
-    /// The value of `Sec-WebSocket-Accept`, where the client speaks HTTP/1.1 and the endpoint HTTP/2, which has none.
+    /// The value of `Sec-WebSocket-Accept`, if the client speaks HTTP/1.1 and the endpoint HTTP/2, which has no such field.
     accept: Option<Box<[u8]>>,
 }
 
 impl Upgrade {
-    /// `None`: nothing is asked for that this endpoint could be asked for. `Upgrade` belongs to a connection of HTTP/1.1; of what it can ask for
-    /// only WebSocket has a form in HTTP/2 (RFC 8441), and anything else is left out, for it is optional (RFC 9110 section 7.8).
+    /// `None` if the client requests nothing that this endpoint can be asked for. `Upgrade` belongs to an HTTP/1.1 connection. Of the
+    /// protocols that it can name, only WebSocket has a form in HTTP/2 (RFC 8441). Others are omitted, because an upgrade is optional (RFC
+    /// 9110 section 7.8).
     pub(crate) fn of(head: &RequestHead, buffer: &[u8], is_to_h2: bool) -> Option<Box<Self>> {
         let protocol = head.upgrade?.get(buffer);
         let accept =
@@ -30,7 +32,7 @@ impl Upgrade {
         self.accept.as_deref()
     }
 
-    /// Whether a 101 switches to what was asked for and to nothing else. One that names no protocol is no valid 101 (RFC 9110 section 15.2.2).
+    /// Whether a 101 switches to exactly the requested protocol. A 101 that names no protocol is invalid (RFC 9110 section 15.2.2).
     pub(crate) fn is_agreed(&self, head: &ResponseHead, buffer: &[u8]) -> bool {
         let fields = head.fields.iter().filter(|field| field.id == FieldId::Upgrade);
         let mut named = fields.flat_map(|field| list(field.value.get(buffer))).peekable();
@@ -38,12 +40,12 @@ impl Upgrade {
     }
 }
 
-/// Without its version: an endpoint may name one where the client named none.
+/// The name without its version: an endpoint may name a version even if the client did not.
 fn name(protocol: &[u8]) -> &[u8] {
     protocol.split(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// The answer to the key of a whole handshake of WebSocket (RFC 6455 section 4.2.2); `None`: it is none.
+/// The answer to the key of a complete WebSocket handshake (RFC 6455 section 4.2.2); `None` if the request is not one.
 fn accept(head: &RequestHead, buffer: &[u8], protocol: &[u8]) -> Option<Box<[u8]>> {
     const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     if head.method != Method::Get || !protocol.eq_ignore_ascii_case(b"websocket") {

@@ -1,4 +1,4 @@
-//! The side of the client: which certificate it is shown, whether it must show one, and for which names the connection then serves.
+//! TLS with the client: which certificate it gets, whether it must show one, and for which names the connection then serves requests.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,28 +17,28 @@ use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
 use crate::stream::Stream;
 
-/// What a listener shows and asks for.
+/// The certificates that a listener shows and requires.
 pub(crate) struct ServerKeys {
     settings: ListenerTls,
     contents: Contents,
     certificates: Arc<Certificates>,
-    /// For names that need no certificate of the client; `None`: all need one.
+    /// For names that require no client certificate; `None` if all require one.
     open: Option<Arc<ServerConfig>>,
-    /// For those that do.
+    /// For names that require one.
     mutual: Option<Mutual>,
 }
 
 struct Mutual {
-    /// Empty: all.
+    /// Empty means all.
     hosts: Vec<HostMatcher>,
     config: Arc<ServerConfig>,
 }
 
 impl ServerKeys {
-    /// Reads the files; gives `old` again if they and the settings are as they were.
+    /// Reads the files. Returns `old` if they and the settings are unchanged.
     ///
     /// # Errors
-    /// What is wrong with each.
+    /// Everything that is wrong with any of them.
     pub(super) fn load(
         settings: &ListenerTls,
         old: Option<&Arc<Self>>,
@@ -68,8 +68,8 @@ impl ServerKeys {
             };
             let mut config = builder.with_cert_resolver(certificates.clone());
             config.alpn_protocols = vec![H2.to_vec(), H1.to_vec()];
-            // A session is resumed by a ticket, which costs no memory here, and only under the settings that it was made under: one that was made
-            // without a certificate of the client is worth nothing where one is asked for.
+            // Sessions are resumed by tickets, which cost no memory here. A ticket is valid only under the settings that it was made with:
+            // one that was made without a client certificate is useless where one is required.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
             Ok::<_, Fault>(Arc::new(config))
@@ -90,14 +90,14 @@ impl ServerKeys {
             (open, mutual) => {
                 errors.extend(open.err());
                 errors.extend(mutual.err());
-                // Where the same file is read for both, it is wrong for both.
+                // If the same file is used for both, its error occurs twice.
                 errors.dedup();
                 Err(errors)
             }
         }
     }
 
-    /// Whether clients that come for this name must show a certificate. One that names none must where all must.
+    /// Whether clients that ask for this name must show a certificate. A client that asks for no name must do so if all must.
     fn is_mutual(&self, host: Option<&str>) -> bool {
         self.mutual.as_ref().is_some_and(|mutual| {
             mutual.hosts.is_empty() || host.is_some_and(|host| mutual.hosts.iter().any(|matcher| matcher.matches(host)))
@@ -109,7 +109,7 @@ impl ServerKeys {
     }
 }
 
-/// For whom a connection was made.
+/// What a connection was made for.
 pub(crate) struct Secured {
     keys: Arc<ServerKeys>,
     /// The name that the client asked for, in lower case.
@@ -119,18 +119,18 @@ pub(crate) struct Secured {
 }
 
 impl Secured {
-    /// HTTP/2 was agreed upon.
+    /// Whether HTTP/2 was negotiated.
     pub(crate) fn is_h2(&self) -> bool {
         self.is_h2
     }
 
-    /// Whether a request for this host may come over the connection (RFC 9110 section 7.4): it was made for that very name, or what was
-    /// shown and asked for holds for it too. `host` is in lower case and has no port.
+    /// Whether a request for this host may use the connection (RFC 9110 section 7.4): the connection was made for exactly this name, or the
+    /// certificate shown and the one required are valid for it, too. `host` is in lower case and has no port.
     pub(crate) fn serves(&self, host: &str) -> bool {
         if self.sni.as_deref() == Some(host) {
             return true;
         }
-        // A client that named nobody got the first certificate, and has decided to believe it.
+        // A client that asked for no name got the first certificate, and has decided to trust it.
         let is_shown = self.sni.as_deref().is_none_or(|sni| self.keys.certificates.same(sni, host));
         is_shown && self.keys.is_mutual(Some(host)) == self.is_mutual
     }
@@ -139,12 +139,13 @@ impl Secured {
 /// Does the handshake.
 ///
 /// # Errors
-/// The client broke it off, or offers nothing that is spoken here, or shows no certificate that is believed. It has been told by an alert.
+/// The client aborted it, supports nothing in common with this side, or shows no trusted certificate. It has received an alert.
 pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<(Stream, Rc<Secured>)> {
     let started = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
     let sni = started.client_hello().server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
     let is_mutual = keys.is_mutual(sni.as_deref());
-    let config = keys.config(is_mutual).ok_or_else(|| io::Error::other("no configuration for the name"))?.clone();
+    let config =
+        keys.config(is_mutual).ok_or_else(|| io::Error::other("no TLS configuration for this server name"))?.clone();
     let stream = started.into_stream(config).await?;
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
     Ok((Stream::Tls(Box::new(stream.into())), Rc::new(Secured { keys, sni, is_mutual, is_h2 })))
@@ -155,7 +156,7 @@ pub(crate) async fn accept(keys: Arc<ServerKeys>, socket: Socket) -> io::Result<
 struct Certificates {
     all: Vec<Arc<CertifiedKey>>,
     exact: HashMap<String, Vec<usize>>,
-    /// `*.example.com` as `example.com`; it holds for one label (RFC 9525 section 6.3).
+    /// Holds `*.example.com` as `example.com`. A wildcard stands for one label (RFC 9525 section 6.3).
     wildcard: HashMap<String, Vec<usize>>,
 }
 
@@ -176,14 +177,14 @@ impl Certificates {
         self.all.push(Arc::new(certified));
     }
 
-    /// Those that carry a name, in the order of the file; none: the first of all is shown.
+    /// The certificates for a name, in the order of the file. If there are none, the client gets the first of all.
     fn of(&self, name: &str) -> &[usize] {
         let exact = self.exact.get(name);
         let wildcard = || name.split_once('.').and_then(|(_, domain)| self.wildcard.get(domain));
         exact.or_else(wildcard).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether what is shown for `sni` carries `host` too.
+    /// Whether the certificate for `sni` is also valid for `host`.
     fn same(&self, sni: &str, host: &str) -> bool {
         let shown = self.of(sni);
         !shown.is_empty() && shown.first() == self.of(host).first()
@@ -194,11 +195,11 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name().map(str::to_ascii_lowercase);
         let fitting = name.as_deref().map(|name| self.of(name)).unwrap_or_default();
-        // Of several for one name (ECDSA and RSA), the first that the client can check.
+        // Of several certificates for one name (ECDSA and RSA), use the first that the client can verify.
         let can_check = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
         let mut candidates = fitting.iter().filter_map(|index| self.all.get(*index)).chain(&self.all);
-        // A client that can check none is shown the first all the same. Then the handshake fails where it looks for what both sides know, and the
-        // client is told handshake_failure (RFC 8446 section 4.1.1) and not access_denied.
+        // A client that can verify none also gets the first one. Then the handshake fails when the two sides look for a common algorithm,
+        // and the client gets handshake_failure (RFC 8446 section 4.1.1) instead of access_denied.
         candidates.clone().find(can_check).or_else(|| candidates.next()).cloned()
     }
 }

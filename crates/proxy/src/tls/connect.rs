@@ -1,4 +1,4 @@
-//! The side of the endpoint: whom we believe, and what we show.
+//! TLS with the endpoint: which certificates are trusted, and which one is shown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,18 +16,18 @@ use tokio_rustls::{TlsConnector, TlsStream};
 use super::files::{self, Contents, Fault};
 use super::{H1, H2, Provider, Socket, versions};
 
-/// What a cluster believes and shows.
+/// The certificates that a cluster trusts and shows.
 pub struct ClientKeys {
     settings: ClusterTls,
     protocol: ClusterProtocol,
     contents: Contents,
-    /// The name that every endpoint must carry; `None`: each its own.
+    /// The name that every endpoint's certificate must have; `None` means that each endpoint has its own.
     name: Option<ServerName<'static>>,
     connector: TlsConnector,
 }
 
 impl ClientKeys {
-    /// Reads the files; gives `old` again if they and the settings are as they were.
+    /// Reads the files. Returns `old` if they and the settings are unchanged.
     ///
     /// # Errors
     /// What is wrong.
@@ -71,21 +71,22 @@ impl ClientKeys {
         })
     }
 
-    /// Does the handshake with an endpoint, whose name is `host` where it was found by one. The protocol of the cluster is spoken then.
+    /// Does the handshake with an endpoint. `host` is the name by which the endpoint was resolved, if there is one. Afterwards the
+    /// connection speaks the cluster's protocol.
     ///
     /// # Errors
-    /// The endpoint broke it off, or its certificate is not believed, or it does not speak the protocol.
+    /// The endpoint aborted it, its certificate is not trusted, or it does not support the protocol.
     pub async fn secure(
         &self,
         tcp: TcpStream,
         address: SocketAddr,
         host: Option<&str>,
     ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
-        // A probe tells of it in words alone.
+        // A health check only needs the text of the error.
         self.connect(tcp, address, host).await.map_err(|error| io::Error::new(error.kind(), super::told(&error)))
     }
 
-    /// The same, for a connection of a worker.
+    /// The same for a worker's connection.
     pub(crate) async fn connect(
         &self,
         tcp: TcpStream,
@@ -99,7 +100,7 @@ impl ClientKeys {
         let name = self.name.clone().unwrap_or_else(own);
         let socket = Socket::new(tcp, net::buffer::Buffer::none());
         let stream = self.connector.connect(name, socket).await?;
-        // Many endpoints of HTTP/1.1 know nothing of ALPN; HTTP/2 needs it (RFC 9113 section 3.2).
+        // Many HTTP/1.1 endpoints do not support ALPN; HTTP/2 requires it (RFC 9113 section 3.2).
         let agreed = stream.get_ref().1.alpn_protocol();
         if self.protocol == ClusterProtocol::H2 && agreed != Some(alpn(self.protocol)) {
             return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
@@ -125,7 +126,8 @@ fn roots_of_the_host() -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// Accepts any certificate, but checks signatures: an operator who turns verification off still talks to the holder of the key.
+/// Accepts any certificate, but verifies signatures, so that the other side at least holds the certificate's key when the operator turns
+/// verification off.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Provider);
 

@@ -11,15 +11,16 @@ use rustls::sign::CertifiedKey;
 
 use super::Provider;
 
-/// A file larger than this is no certificate. Bundles of public roots are a quarter of a MiB.
+/// A larger file is not accepted as a certificate. Bundles of public roots have a quarter of a MiB.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// The files that something was made of, as they were.
+/// The contents of the files that something was made from.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Contents(Vec<Vec<u8>>);
 
 impl Contents {
-    /// One more text. One that the snapshot holds is not copied: the snapshot's settings tell whether it is the same.
+    /// Adds a text and returns it. A text in the snapshot is not copied, because a comparison of the snapshot's settings shows whether it
+    /// has changed.
     ///
     /// # Errors
     /// Its file cannot be read, or is too large.
@@ -30,7 +31,7 @@ impl Contents {
         }
     }
 
-    /// Reads one more file.
+    /// Reads another file.
     ///
     /// # Errors
     /// It cannot be read, or is too large.
@@ -47,10 +48,10 @@ impl Contents {
     }
 }
 
-/// A certificate with its key, found to belong together.
+/// A certificate with its key, which are checked to belong together.
 ///
 /// # Errors
-/// Either cannot be read or is not one, or they do not belong together.
+/// Either one cannot be read or is invalid, or they do not belong together.
 pub(super) fn certified(
     pair: &Certificate,
     contents: &mut Contents,
@@ -59,23 +60,23 @@ pub(super) fn certified(
     let chain = match certificates(&pair.cert, contents) {
         Ok(chain) => chain,
         Err(_) if are_swapped(pair, contents)? => {
-            let fault = Fault::of(&pair.cert, "a private key, and no certificate");
+            let fault = Fault::of(&pair.cert, "contains a private key instead of a certificate");
             return Err(fault.hint(format!("the certificate is in {}: swap `cert` and `key`", pair.key)));
         }
         Err(fault) => return Err(fault),
     };
     let key = PrivateKeyDer::from_pem_slice(contents.pem(&pair.key)?).map_err(|error| {
-        let fault = Fault::of(&pair.key, &format!("no private key in it that can be read ({error})"));
-        fault.hint("PEM with PKCS#8, PKCS#1 or SEC1 is needed, without a password".to_owned())
+        let fault = Fault::of(&pair.key, &format!("contains no readable private key ({error})"));
+        fault.hint("use PEM with PKCS#8, PKCS#1 or SEC1, without a password".to_owned())
     })?;
     let key = provider
         .key_provider
         .load_private_key(key)
-        .map_err(|error| Fault::of(&pair.key, &format!("a private key that is not supported: {error}")))?;
+        .map_err(|error| Fault::of(&pair.key, &format!("the private key is not supported: {error}")))?;
     let mut certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-        Err(_) => return Err(Fault::of(&pair.key, &format!("not the key of the certificate in {}", pair.cert))),
+        Err(_) => return Err(Fault::of(&pair.key, &format!("does not belong to the certificate in {}", pair.cert))),
     }
     if let Some(path) = &pair.ocsp {
         certified.ocsp = Some(contents.read(path)?.to_vec());
@@ -83,17 +84,17 @@ pub(super) fn certified(
     Ok(certified)
 }
 
-/// Those in a file, in its order.
+/// The certificates of a file, in order.
 pub(super) fn certificates(pem: &Pem, contents: &mut Contents) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents.pem(pem)?).collect();
     match found {
-        Ok(found) if found.is_empty() => Err(Fault::of(pem, "no certificate in it").hint("PEM is needed".to_owned())),
+        Ok(found) if found.is_empty() => Err(Fault::of(pem, "contains no certificate").hint("use PEM".to_owned())),
         Ok(found) => Ok(found),
         Err(error) => Err(Fault::of(pem, &format!("not PEM: {error}"))),
     }
 }
 
-/// Whether the file of the certificate holds a key alone, and that of the key a certificate alone.
+/// Whether the certificate's file contains only a key, and the key's file only a certificate.
 fn are_swapped(pair: &Certificate, contents: &mut Contents) -> Result<bool, Fault> {
     let has_certificate = |text: &[u8]| CertificateDer::pem_slice_iter(text).next().is_some_and(|found| found.is_ok());
     let has_key = |text: &[u8]| PrivateKeyDer::from_pem_slice(text).is_ok();
@@ -108,11 +109,11 @@ fn are_swapped(pair: &Certificate, contents: &mut Contents) -> Result<bool, Faul
 /// What is wrong with certificates and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The file that it is in, where it is in one.
+    /// The file that contains the error, if there is one.
     pub file: Option<PathBuf>,
     /// What is wrong, with the name of the file.
     pub message: String,
-    /// What would be right, where that is known.
+    /// What would be right, if that is known.
     pub hint: Option<String>,
 }
 
@@ -132,11 +133,13 @@ impl From<String> for Fault {
     }
 }
 
-/// Those who may sign.
+/// The trusted roots.
 pub(super) fn roots(pem: &Pem, contents: &mut Contents) -> Result<Arc<RootCertStore>, Fault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem, contents)? {
-        roots.add(certificate).map_err(|error| Fault::of(pem, &format!("a certificate that cannot sign: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| Fault::of(pem, &format!("a certificate cannot be used as a trusted root: {error}")))?;
     }
     Ok(Arc::new(roots))
 }

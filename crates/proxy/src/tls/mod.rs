@@ -1,8 +1,8 @@
-//! TLS on both sides: keys and certificates as they lie in files, and the handshakes with them.
+//! TLS on both sides: reading keys and certificates, and the handshakes.
 //!
-//! Files are read on the control thread, before anything of a snapshot is put to use; workers only share what was made of them. What a
-//! listener or a cluster uses is made anew only where its files or its settings have changed, so that a reload ends neither sessions that
-//! can be resumed nor connections in a pool.
+//! The control thread reads the files before any part of a snapshot takes effect, and the workers only share the results. The keys of a
+//! listener or a cluster are made anew only if its files or its settings have changed, so that a reload ends neither resumable sessions nor
+//! pooled connections.
 
 mod accept;
 mod connect;
@@ -29,10 +29,10 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads all files that a snapshot names. What `previous` has of the same files and settings is kept.
+    /// Reads all files that a snapshot names. Results of `previous` with the same files and settings are kept.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them, each with who names it: "listener web", "cluster app".
+    /// Everything that is wrong with any of them, each with its user, such as "listener web" or "cluster app".
     pub fn load(snapshot: &Snapshot, previous: Option<&Self>) -> Result<Self, Vec<(String, Fault)>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut keys = Self::default();
@@ -67,7 +67,7 @@ impl Keys {
     }
 }
 
-/// Why TLS with an endpoint failed; `None`: it was the connection underneath that failed.
+/// Why TLS with an endpoint failed; `None` if the underlying connection failed.
 pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
     use rustls::CertificateError as Bad;
     Some(match error.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -84,19 +84,19 @@ pub(crate) fn reason(error: &std::io::Error) -> Option<Reason> {
     })
 }
 
-/// What an operator is told of such a failure. rustls says most in words: which name the certificate is for, when it expired.
+/// The text of such a failure for an operator. The texts of rustls mostly suffice: which name the certificate is for, when it expired.
 pub(crate) fn told(error: &std::io::Error) -> String {
-    const OF_A_CA: &str = "the endpoint's own certificate is one of a CA (basicConstraints says CA:TRUE); give it one \
-                           that says CA:FALSE";
+    const OF_A_CA: &str = "the endpoint uses a CA certificate as its own (basicConstraints says CA:TRUE); give it a \
+                           certificate with CA:FALSE";
     let text = error.to_string();
-    // `openssl req -x509` makes one of these unless it is told otherwise, and other clients take it.
+    // `openssl req -x509` makes such a certificate by default, and other clients accept it.
     match text.contains("CaUsedAsEndEntity") {
         true => OF_A_CA.to_owned(),
         false => text,
     }
 }
 
-/// The versions of TLS from `min` on.
+/// The supported TLS versions from `min` on.
 fn versions(min: model::TlsVersion) -> &'static [&'static rustls::SupportedProtocolVersion] {
     static NEW: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
     match min {
@@ -105,9 +105,9 @@ fn versions(min: model::TlsVersion) -> &'static [&'static rustls::SupportedProto
     }
 }
 
-/// What all configurations are made with: nothing of the process is global.
+/// The provider for all configurations. Nothing is global in the process.
 type Provider = Arc<CryptoProvider>;
 
-/// What is spoken within TLS (RFC 7301).
+/// The protocols within TLS (RFC 7301).
 const H1: &[u8] = b"http/1.1";
 const H2: &[u8] = b"h2";

@@ -1,4 +1,4 @@
-//! What lies under TLS: a TCP connection, of which the first bytes may have been read already.
+//! The transport under TLS: a TCP connection whose first bytes may have been read already.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use net::buffer::Buffer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A TCP connection that gives again what came behind a PROXY protocol header.
+/// A TCP connection that first returns the bytes that were already read.
 pub(crate) struct Socket {
     pub(crate) tcp: TcpStream,
     early: Buffer,
@@ -16,7 +16,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn new(tcp: TcpStream, early: Buffer) -> Self {
-        // One with room and nothing in it would be kept for as long as the connection lasts.
+        // An empty buffer with storage would be kept for as long as the connection lasts.
         let early = if early.is_empty() { Buffer::none() } else { early };
         Self { tcp, early }
     }

@@ -1,5 +1,5 @@
-//! A new snapshot on a worker: what is as it was stays, and costs nothing. A cluster of thousands of endpoints must not be made anew because one
-//! endpoint of another has changed.
+//! Applies a new snapshot on a worker. Unchanged parts stay and cost nothing: a cluster of thousands of endpoints must not be rebuilt
+//! because an endpoint of another cluster has changed.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -58,14 +58,14 @@ impl Worker {
             }
         }
         drop(active_listeners);
-        // Idle connections of listeners that are gone are to end. All others sleep on: waking ten thousand of them for each change of an
-        // endpoint took a worker some 20 ms, and they would only look at what they have no use for yet.
+        // Only idle connections of removed listeners have to end. All others stay asleep: waking ten thousand of them for each change of an
+        // endpoint took a worker some 20 ms, and they had no use for the change yet.
         if has_closed {
             self.timers.interrupt();
         }
     }
 
-    /// The listener of this name, under this snapshot.
+    /// The listener with this name in this snapshot.
     #[cfg(test)]
     pub(crate) fn view_of(self: &Rc<Self>, compiled: &Compiled, name: &str) -> Rc<ListenerView> {
         self.apply(compiled);
@@ -84,7 +84,7 @@ impl Worker {
         })
     }
 
-    /// This worker's view of a cluster; pools of endpoints that stay are kept.
+    /// This worker's view of a cluster. Pools of endpoints that stay are kept.
     fn cluster(&self, plan: &Arc<ClusterPlan>, old: Option<&Rc<Cluster>>) -> Rc<Cluster> {
         let old = old.filter(|old| {
             old.plan.policy.send_proxy_protocol == plan.policy.send_proxy_protocol
@@ -113,7 +113,8 @@ impl Worker {
     }
 }
 
-/// Connections to endpoints that left the configuration; an old request may still hold the endpoint, and would give one back.
+/// Closes connections to endpoints that were removed from the configuration. An old request may still hold the endpoint, and would return
+/// its connection to the pool.
 fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
     let stay: HashSet<*const Cluster> = new.iter().map(Rc::as_ptr).collect();
     let gone: Vec<&Rc<Cluster>> = old.iter().filter(|cluster| !stay.contains(&Rc::as_ptr(cluster))).collect();
@@ -122,7 +123,7 @@ fn close_unused_pools(old: &[Rc<Cluster>], new: &[Rc<Cluster>]) {
     }
     let were: HashSet<*const Cluster> = old.iter().map(Rc::as_ptr).collect();
     let made = new.iter().filter(|cluster| !were.contains(&Rc::as_ptr(cluster)));
-    // Those of clusters that stay are theirs alone.
+    // Clusters that stay have their endpoints to themselves.
     let kept: HashSet<_> = made.flat_map(|cluster| &cluster.endpoints).map(|endpoint| endpoint.pool.id()).collect();
     for endpoint in gone.iter().flat_map(|cluster| &cluster.endpoints) {
         if !kept.contains(&endpoint.pool.id()) {

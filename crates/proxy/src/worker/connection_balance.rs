@@ -2,10 +2,10 @@
 //!
 //! The kernel spreads connections over the listening sockets by a hash (SO_REUSEPORT). The hash is even for many connections, but not for
 //! few: of two long-lived connections to two workers, both land on the same worker half of the time. So a worker that has clearly more
-//! connections than another hands over the connection that it has just accepted, before it reads the first byte. From then on the connection and
-//! all its streams stay on that worker. A TCP connection that its client has ended no longer counts. Otherwise a client that opens one
-//! connection after the other would have every second one handed over, which costs the wake-up of another thread.
-//! Figures: docs/design/2026-11-21-http2-in-the-proxy.md.
+//! connections than another hands over the connection that it has just accepted, before it reads the first byte. From then on the
+//! connection and all its streams stay on that worker. A TCP connection that its client has ended no longer counts. Otherwise a client that
+//! opens one connection after the other would have every second one handed over, which costs waking another thread.
+//! docs/design/2026-11-21-http2-in-the-proxy.md has the figures.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,14 +14,14 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::worker::Command;
 
-/// All workers, as each of them sees the others.
+/// All workers, as they see each other.
 pub(crate) struct Workers {
     commands: Vec<UnboundedSender<Command>>,
     /// Open downstream connections, by worker.
     open: Vec<AtomicUsize>,
 }
 
-/// A connection that was accepted by one worker for another.
+/// A connection that one worker accepted for another.
 pub(crate) struct AcceptedConnection {
     pub(crate) listener: String,
     pub(crate) stream: TcpStream,
@@ -34,7 +34,7 @@ impl Workers {
         Self { commands, open }
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub(crate) fn count(&self) -> usize {
         self.open.len()
     }
@@ -54,25 +54,25 @@ impl Workers {
     /// Hands a connection over to another worker.
     ///
     /// # Errors
-    /// The other worker drains and takes no more connections. The connection is returned.
+    /// The other worker drains and accepts no more connections. Returns the connection.
     pub(crate) fn hand_over(&self, to: usize, accepted: AcceptedConnection) -> Result<(), AcceptedConnection> {
         let Some(commands) = self.commands.get(to) else { return Err(accepted) };
         self.opened(to);
         commands.send(Command::Adopt(accepted)).map_err(|refused| {
             self.closed(to);
-            let Command::Adopt(accepted) = refused.0 else { unreachable!("what was sent comes back") };
+            let Command::Adopt(accepted) = refused.0 else { unreachable!("the channel returns what was sent") };
             accepted
         })
     }
 
-    /// One more is open on a worker.
+    /// Counts a new connection of a worker.
     pub(crate) fn opened(&self, worker: usize) {
         if let Some(open) = self.open.get(worker) {
             open.fetch_add(1, Relaxed);
         }
     }
 
-    /// One less.
+    /// Counts the end of a connection of a worker.
     pub(crate) fn closed(&self, worker: usize) {
         if let Some(open) = self.open.get(worker) {
             open.fetch_sub(1, Relaxed);
@@ -108,7 +108,7 @@ mod tests {
         check(1000, 874, true);
     }
 
-    /// Connections come to workers as `at` says: how many each has in the end.
+    /// How many connections each worker has in the end, if connections arrive at workers as `at` says.
     fn shares(workers: usize, connections: usize, at: impl Fn(usize) -> usize) -> Vec<usize> {
         let channels: Vec<_> = (0..workers).map(|_| unbounded_channel()).collect();
         let all = Workers::new(channels.iter().map(|(commands, _)| commands.clone()).collect());
@@ -127,13 +127,13 @@ mod tests {
         all.opened(0);
         let last = worker.connection();
         assert_eq!(all.pick_target(0), Some(1));
-        // Its client has ended it and begins the next, and the endpoint has not heard of that yet.
+        // Its client has ended it and begins the next one, and the endpoint does not know that yet.
         last.ends();
         assert_eq!(all.pick_target(0), None);
         all.opened(0);
         let next = worker.connection();
         drop(last);
-        assert_eq!(all.pick_target(0), Some(1), "it is counted off once");
+        assert_eq!(all.pick_target(0), Some(1), "it is subtracted only once");
         drop(next);
         assert_eq!(all.open[0].load(Relaxed), 0);
     }

@@ -1,10 +1,10 @@
-//! Whether the workers make progress. Each counts a beat whenever its housekeeping runs, which it does several times a second as long as the
-//! worker's event loop turns. A worker that spins or blocks counts none.
+//! Whether the workers make progress. Each worker counts a beat whenever its housekeeping runs, which is several times a second while its
+//! event loop runs. A worker that spins or blocks counts none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The count of a worker that has drained and ended. It does not stand still.
+/// The count of a worker that has drained and ended. Such a worker does not count as hanging.
 const ENDED: u64 = u64::MAX;
 
 /// The beats of all workers.
@@ -16,14 +16,14 @@ impl Heartbeats {
         Self((0..workers).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// This worker is alive.
+    /// Records that this worker is alive.
     pub(crate) fn beat(&self, worker: usize) {
         if let Some(beats) = self.0.get(worker) {
             beats.fetch_add(1, Relaxed);
         }
     }
 
-    /// This worker has ended as it should.
+    /// Records that this worker has ended normally.
     pub(crate) fn end(&self, worker: usize) {
         if let Some(beats) = self.0.get(worker) {
             beats.store(ENDED, Relaxed);
@@ -35,7 +35,7 @@ impl Heartbeats {
     }
 }
 
-/// Tells which workers have made progress since it was asked last.
+/// Reports which workers have made progress since the last call.
 pub struct Progress {
     heartbeats: Heartbeats,
     seen: Vec<u64>,
@@ -47,7 +47,7 @@ impl Progress {
         Self { heartbeats, seen }
     }
 
-    /// The workers that have made none since the last call. To be asked at most twice a second, since a worker beats ten times.
+    /// The workers that have made no progress since the last call. Call it at most twice a second, since a worker beats ten times a second.
     pub fn standing_still(&mut self) -> Vec<usize> {
         let now = self.heartbeats.read();
         let seen = std::mem::replace(&mut self.seen, now);

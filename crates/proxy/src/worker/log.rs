@@ -1,4 +1,4 @@
-//! What is counted and logged of an exchange or a TCP connection that has ended.
+//! Counts and logs an exchange or a TCP connection that has ended.
 
 use std::net::SocketAddr;
 
@@ -38,7 +38,7 @@ fn line<'r>(
 }
 
 impl Worker {
-    /// Counts an exchange that has ended, and logs it where a log is kept.
+    /// Counts an exchange that has ended, and logs it if there is a log.
     pub(crate) fn log_http(&self, listener: &ListenerView, client: SocketAddr, exchange: &Exchange) {
         let (record, call) = (&exchange.record, exchange.call());
         let Request { head, bytes, .. } = &exchange.request;
@@ -55,7 +55,7 @@ impl Worker {
             }),
         };
         if let Some((_, counters)) = route {
-            // Else nobody was there any more to be answered.
+            // Otherwise the client was gone before it got a response.
             if let Some(status) = record.status {
                 counters.responses.inc(status);
             }
@@ -67,7 +67,7 @@ impl Worker {
         if let (Some(upstream_us), Some(endpoint)) = (record.upstream_us, &record.endpoint) {
             endpoint.counters.upstream.record(upstream_us);
         }
-        // A response that ended without a status was taken for one of an unknown status.
+        // A response that ended without a status counts as one with an unknown status.
         let ended = |call: &Ongoing| call.status.unwrap_or(Status::Unknown);
         if let (Some(call), Some(route), Some(begun_us)) = (call, record.route, record.begun_us()) {
             let took_us = clock::now_us().saturating_sub(begun_us);
@@ -101,7 +101,7 @@ impl Worker {
         self.with_logger(|logger| logger.push(&line));
     }
 
-    /// Logs a TCP connection that has ended, where a log is kept.
+    /// Logs a TCP connection that has ended, if there is a log.
     pub(crate) fn log_tcp(&self, listener: &str, cluster: &str, client: SocketAddr, record: &AccessRecord) {
         if self.logs_requests() {
             let line = line(record, client, listener, cluster, None, [record.bytes_in, record.bytes_out]);

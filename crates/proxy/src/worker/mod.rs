@@ -1,4 +1,4 @@
-//! A worker of the proxy plane: its view of the snapshot, its connections, and the orders it takes.
+//! A worker of the proxy plane: its view of the snapshot, its connections, and its commands.
 
 mod apply;
 pub(crate) mod connection_balance;
@@ -32,31 +32,31 @@ use crate::worker::connection_balance::{AcceptedConnection, Workers};
 use crate::worker::heartbeat::Heartbeats;
 use crate::worker::snapshot::{Compiled, ListenerPlan};
 
-/// Between two looks at idle upstream connections and the access log.
+/// Time between two checks of idle upstream connections and of the access log.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// How long connections get to end once they are cut.
+/// How long connections may take to end once they are cut.
 const CUT_MS: u64 = 500;
 
-/// An order from the control thread.
+/// A command from the control thread.
 pub(crate) enum Command {
-    /// Use this snapshot; listen on these sockets from now on. Done when the answer is sent.
+    /// Use this snapshot and listen on these additional sockets. The answer confirms it.
     Apply { compiled: Arc<Compiled>, sockets: Vec<(String, std::net::TcpListener)>, done: oneshot::Sender<()> },
     /// Serve a connection that another worker has accepted and handed over.
     Adopt(AcceptedConnection),
     /// Write the access log here from now on.
     Log(Option<Logger>),
-    /// Take no new connections, let the old ones finish until then (in milliseconds), and end.
+    /// Accept no new connections, let the old ones finish until the deadline (in milliseconds), and end.
     Drain { deadline_ms: u64 },
-    /// Say that it has come, and block until the sender of this is gone: a worker that hangs.
+    /// Confirm receipt, and block until the other end of the channel is dropped: this simulates a worker that hangs.
     #[cfg(test)]
     Hang(std::sync::mpsc::SyncSender<()>, std::sync::mpsc::Receiver<()>),
 }
 
-/// What lives on one worker.
+/// The state of one worker.
 pub(crate) struct Worker {
     pub(crate) index: usize,
-    /// All of them, this one included.
+    /// All workers, including this one.
     pub(crate) workers: Arc<Workers>,
     pub(crate) timers: Timers,
     registry: Arc<Registry>,
@@ -66,7 +66,7 @@ pub(crate) struct Worker {
     pub(crate) mirrors: InFlight,
     logger: RefCell<Option<Logger>>,
     draining: Cell<bool>,
-    /// The drain has taken too long: whatever is left ends now.
+    /// The drain has taken too long, so everything that is left ends now.
     cut: Cell<bool>,
     connections: Cell<usize>,
     last_connection_gone: Notify,
@@ -81,23 +81,23 @@ pub(crate) struct ListenerView {
     routes: Rc<RouteViews>,
 }
 
-/// What one worker keeps for each route of a listener, by its number. The same as long as the routes are.
+/// One worker's state for each route of a listener, by the route's number. It is kept as long as the routes stay the same.
 struct RouteViews {
-    /// Made on the first request: of ten thousand routes most are never taken.
+    /// Created at the first request: of ten thousand routes, most are never used.
     counters: Vec<OnceCell<Arc<RouteCounters>>>,
-    /// Of routes by gRPC.
+    /// Only for routes that match gRPC.
     methods: Vec<Option<Box<Methods>>>,
-    /// Of those that have something to deal.
+    /// Only for routes with a split or a mirror.
     splits: Vec<Option<Box<TrafficSplit>>>,
 }
 
 impl ListenerView {
-    /// What deals out the requests of the route at this place; `None`: there is nothing to deal.
+    /// The split and mirrors of the route with this number; `None` if it has neither.
     pub(crate) fn split(&self, route: usize) -> Option<&TrafficSplit> {
         self.routes.splits.get(route)?.as_deref()
     }
 
-    /// Counts something refused, failed or closed.
+    /// Counts a refusal, a failure or a closed connection.
     pub(crate) fn count(&self, reason: Reason) {
         self.counters.reasons.inc(reason);
     }
@@ -106,7 +106,7 @@ impl ListenerView {
         self.plan.routes().get(route).map(|route| route.name.as_str())
     }
 
-    /// The methods that are called over a route by gRPC.
+    /// The methods that are called over a gRPC route.
     pub(crate) fn methods(&self, route: usize) -> Option<&Methods> {
         self.routes.methods.get(route)?.as_deref()
     }
@@ -133,16 +133,16 @@ impl ListenerView {
     }
 }
 
-/// Counts a downstream connection until it is dropped: for the end of a drain, and for the balance of connections between workers.
+/// Counts a downstream connection until it is dropped, for the end of a drain and for the balance of connections between workers.
 pub(crate) struct ConnectionGuard {
     worker: Rc<Worker>,
-    /// It is counted among [`Workers`].
+    /// It counts in [`Workers`].
     is_shared: Cell<bool>,
 }
 
 impl ConnectionGuard {
-    /// The client has ended its side, so the connection no longer counts in the balance between workers. A client that opens one connection
-    /// after the other begins the next while this one is still being closed at the endpoint.
+    /// Call this when the client has ended its side: the connection no longer counts in the balance between workers. A client that opens
+    /// one connection after the other begins the next while this one is still being closed at the endpoint.
     pub(crate) fn ends(&self) {
         if self.is_shared.replace(false) {
             self.worker.workers.closed(self.worker.index);
@@ -180,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Counts a connection of this worker, which is already counted among [`Workers`].
+    /// Counts a connection of this worker that already counts in [`Workers`].
     pub(crate) fn connection(self: &Rc<Self>) -> ConnectionGuard {
         self.connections.set(self.connections.get() + 1);
         ConnectionGuard { worker: self.clone(), is_shared: Cell::new(true) }
@@ -222,9 +222,9 @@ impl Worker {
         }) {
             Ok((active, stream)) => listener::begin(self, &active, stream, accepted.address),
             Err(error) => {
-                // The listener has just left the configuration, or there are no descriptors.
+                // The listener was just removed from the configuration, or there are no descriptors.
                 self.workers.closed(self.index);
-                tracing::debug!(listener = accepted.listener, %error, "a connection that was handed on is dropped");
+                tracing::debug!(listener = accepted.listener, %error, "dropping a connection that another worker handed over");
             }
         }
     }
@@ -260,14 +260,14 @@ impl Worker {
                 tracing::warn!(
                     worker = self.index,
                     left = self.connections.get(),
-                    "drain timeout: cutting what is left"
+                    "the drain timeout has passed: closing the remaining connections"
                 );
                 return self.cut_all(&timer).await;
             }
         }
     }
 
-    /// Ends every connection as a failure, so that what is incomplete is reset, counted and logged.
+    /// Ends every connection as a failure, so that incomplete work is reset, counted and logged.
     async fn cut_all(&self, timer: &Timer) {
         self.cut.set(true);
         self.timers.elapse_all();
@@ -299,7 +299,7 @@ pub(crate) async fn run(
             Command::Apply { compiled, sockets, done } => {
                 worker.apply(&compiled);
                 worker.listen(sockets);
-                // Nobody may be waiting any more; the order is carried out all the same.
+                // The sender may no longer wait for the answer. The command is carried out in any case.
                 let _ = done.send(());
             }
             Command::Adopt(accepted) => worker.adopt(accepted),
@@ -314,7 +314,7 @@ pub(crate) async fn run(
             }
             Command::Drain { deadline_ms } => {
                 worker.draining.set(true);
-                // Connections that other workers hand over from now on go back to them; those that they have handed over are served here.
+                // Connections that other workers hand over from now on are returned to them. Those already handed over are served here.
                 commands.close();
                 while let Ok(command) = commands.try_recv() {
                     if let Command::Adopt(accepted) = command {
@@ -323,7 +323,7 @@ pub(crate) async fn run(
                 }
                 worker.close_all();
                 worker.timers.interrupt();
-                // Lets the accept loops empty the kernel's queues before connections are counted.
+                // Let the accept loops empty the kernel's queues before connections are counted.
                 tokio::task::yield_now().await;
                 worker.drained(deadline_ms).await;
                 worker.with_logger(Logger::flush);
@@ -343,7 +343,7 @@ impl ListenerPlan {
     }
 }
 
-/// Where a listener of the snapshot is bound.
+/// The address of each listener in the snapshot.
 pub(crate) fn binds(compiled: &Compiled) -> impl Iterator<Item = (&str, SocketAddr)> {
     compiled.listeners.iter().map(|plan| (plan.policy.name.as_str(), plan.policy.bind))
 }

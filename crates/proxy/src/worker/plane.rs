@@ -1,4 +1,4 @@
-//! The control thread's handle on the proxy plane: start workers, give them snapshots, drain them.
+//! The control thread's handle on the proxy plane: it starts workers, gives them snapshots, and drains them.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,18 +18,18 @@ use crate::worker::heartbeat::{Heartbeats, Progress};
 use crate::worker::snapshot::Compiled;
 use crate::worker::{self, Command};
 
-/// How often, and how long apart, an address in use is looked at again.
+/// How often an address in use is checked again, and the time in between.
 const LOOKS: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The proxy plane. Dropping it leaves the workers running until the process ends; [`Plane::drain`] ends them.
+/// The proxy plane. If it is dropped, the workers run until the process ends; [`Plane::drain`] ends them.
 pub struct Plane {
     workers: Vec<Handle>,
     heartbeats: Heartbeats,
     registry: Arc<Registry>,
-    /// Every listening socket, once more: what a new binary is handed.
+    /// A second descriptor of every listening socket, to pass to a new process.
     sockets: HashMap<SocketAddr, Vec<TcpListener>>,
-    /// The listeners that the workers have sockets for, by name and address.
+    /// The listeners for which the workers have sockets, by name and address.
     served: HashSet<(String, SocketAddr)>,
 }
 
@@ -38,12 +38,12 @@ struct Handle {
     thread: JoinHandle<()>,
 }
 
-/// Looks again for a while where somebody listens: it may be a worker of ours, about to close what the last snapshot had here.
+/// Checks an address in use several times, because one of our own workers may be about to close the socket of the last snapshot.
 async fn until_unused(address: SocketAddr) -> io::Result<()> {
     for _ in 0..LOOKS {
         match net::socket::check_unused(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(LOOK_EVERY).await,
-            // What else is wrong, `listen` says, which knows of hosts without IPv6.
+            // `listen` reports all other errors, because it handles hosts without IPv6.
             _ => return Ok(()),
         }
     }
@@ -57,7 +57,7 @@ pub struct BindError {
     pub listener: String,
     /// Its address.
     pub address: SocketAddr,
-    /// What the operating system said.
+    /// The error of the operating system.
     pub error: io::Error,
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Plane {
-    /// Starts so many workers, each on a CPU of its own where there are enough.
+    /// Starts this many workers, each on its own CPU if there are enough.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -83,7 +83,7 @@ impl Plane {
         let all = Arc::new(Workers::new(senders.clone()));
         let heartbeats = Heartbeats::new(workers);
         let start = |(index, (commands, receiver))| {
-            // With more workers than CPUs, which to pin where is the scheduler's business.
+            // With more workers than CPUs, the scheduler places them.
             let cpu = cpus.get(index).copied().filter(|_| workers <= cpus.len());
             let (registry, all, heartbeats) = (registry.clone(), all.clone(), heartbeats.clone());
             let main = move || worker::run(index, all, registry, heartbeats, receiver);
@@ -94,11 +94,11 @@ impl Plane {
         Ok(Self { workers, heartbeats, registry, sockets: HashMap::new(), served: HashSet::new() })
     }
 
-    /// Lets all workers use a snapshot. New listeners take sockets from `inherited` where it has them; all are opened before anything
-    /// changes, and closed again if one cannot be.
+    /// Applies a snapshot to all workers. New listeners take sockets from `inherited` if it has them. All sockets are opened before
+    /// anything changes, and closed again if one cannot be opened.
     ///
     /// # Errors
-    /// Every listener that cannot be opened. Nothing has changed.
+    /// Every listener that cannot be opened. Nothing has changed then.
     pub async fn apply(&mut self, compiled: Arc<Compiled>, inherited: &mut Inherited) -> Result<(), Vec<BindError>> {
         let wanted: HashSet<SocketAddr> = worker::binds(&compiled).map(|(_, address)| address).collect();
         let mut opened: HashMap<SocketAddr, Vec<TcpListener>> = HashMap::new();
@@ -138,38 +138,38 @@ impl Plane {
         Ok(())
     }
 
-    /// One socket for each worker, or those that were handed to us.
+    /// One socket per worker, or the sockets that were passed to this process.
     async fn open(&self, address: SocketAddr, inherited: &mut Inherited) -> io::Result<Vec<TcpListener>> {
         let handed = inherited.take(address);
         if !handed.is_empty() {
-            // Whoever opened them may not have asked for what their connections are to inherit.
+            // The process that opened them may not have set the options that their connections inherit.
             handed.iter().for_each(net::socket::tune);
             return Ok(handed);
         }
         until_unused(address).await?;
         let first = net::socket::listen(address)?;
-        // All on the port that the first got, should the operator have asked for any.
+        // All use the port that the first got, in case the operator asked for any port.
         let address = SocketAddr::new(address.ip(), first.local_addr()?.port());
         let rest = (1..self.workers.len()).map(|_| net::socket::listen(address));
         std::iter::once(Ok(first)).chain(rest).collect()
     }
 
-    /// The sockets of an address that this worker accepts on: one of its own, or several where there are more than workers, so that none is
-    /// left unattended. Where there are fewer, as those are that a service manager passes on, some workers have none: a socket in several
-    /// epolls wakes all of them for each connection. The one that accepts it may hand it over ([`crate::worker::connection_balance`]).
+    /// The sockets of an address on which this worker accepts: one, or several if there are more sockets than workers, so that each socket
+    /// is served. If there are fewer, as with those from a service manager, some workers have none: a socket in several epolls wakes all of
+    /// them for each connection. The worker that accepts a connection may hand it over ([`crate::worker::connection_balance`]).
     fn share(&self, address: SocketAddr, worker: usize) -> impl Iterator<Item = TcpListener> {
         let sockets = self.sockets.get(&address).map(Vec::as_slice).unwrap_or_default();
         let workers = self.workers.len();
-        // From the port on, so that not all that have one socket have it on the same worker.
+        // Starts at the port's number, so that addresses with one socket each do not all use the same worker.
         let first = usize::from(address.port());
         let mine = sockets.iter().enumerate().filter(move |(index, _)| (first + index) % workers == worker);
         mine.filter_map(|(_, socket)| socket.try_clone().ok())
     }
 
-    /// Lets each worker write the access log through a logger of its own, or not at all.
+    /// Makes each worker write the access log through its own logger, or not at all.
     pub fn log_to(&self, mut logger: impl FnMut() -> Option<Logger>) {
         for handle in &self.workers {
-            // Fails only for a worker that has ended.
+            // This fails only for a worker that has ended.
             let _ = handle.commands.send(Command::Log(logger()));
         }
     }
@@ -179,22 +179,22 @@ impl Plane {
         self.sockets.values().flatten()
     }
 
-    /// Where the plane listens; the port is the one that the system chose where the operator asked for port 0.
+    /// The configured and the actual address of each listener. The ports differ if the operator asked for port 0.
     pub fn addresses(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
         self.sockets.iter().filter_map(|(asked, sockets)| Some((*asked, sockets.first()?.local_addr().ok()?)))
     }
 
-    /// Whether the workers make progress from now on. It may be asked on any thread, and longer than the plane lives.
+    /// Reports the progress of the workers from now on. It can be used on any thread, and after the plane was dropped.
     pub fn progress(&self) -> Progress {
         Progress::new(self.heartbeats.clone())
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Takes no new connections and waits, blocking, until the old ones have finished or `timeout` is over.
+    /// Accepts no new connections, and blocks until the old ones have finished or `timeout` has passed.
     pub fn drain(self, timeout: Duration) {
         let deadline_ms = clock::now_ms().saturating_add(crate::millis(timeout));
         // First, so that the kernel queues nothing on sockets that only this handle holds.
@@ -203,8 +203,9 @@ impl Plane {
             let _ = handle.commands.send(Command::Drain { deadline_ms });
         }
         for handle in self.workers {
-            // Fails only where a worker has panicked, in a build for development: in a release build a panic ends the process (`panic = "abort"`),
-            // because the connections that the kernel gives to this worker's sockets would wait for nobody. The service manager starts it anew.
+            // This fails only if a worker has panicked in a development build. In a release build a panic ends the process (`panic =
+            // "abort"`), because connections that the kernel gives to this worker's sockets would never be served. The service manager then
+            // restarts it.
             let _ = handle.thread.join();
         }
     }
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
     use crate::worker::snapshot::{ClusterPlan, ListenerPlan, fixture};
 
-    /// Connections to listeners of each kind, opened and then silent.
+    /// Idle connections to listeners of each kind.
     struct Idle(Vec<(TcpStream, Option<TcpStream>)>);
 
     /// A first message of TLS.
@@ -243,7 +244,7 @@ mod tests {
             for (name, first) in [("db", b"x".to_vec()), ("tls", hello())] {
                 let mut client = connect(name);
                 client.write_all(&first).unwrap();
-                // The relay runs: what the client sent has arrived.
+                // The relay runs: the client's bytes have arrived.
                 let (mut far, _) = endpoint.accept().unwrap();
                 far.read_exact(&mut vec![0; first.len()]).unwrap();
                 opened.push((client, Some(far)));
@@ -273,7 +274,7 @@ mod tests {
                 let address = SocketAddr::from(([127, 0, 0, 1], port));
                 plane.sockets.insert(address, (0..count).map(|_| listen()).collect());
                 let shares: Vec<usize> = (0..3).map(|worker| plane.share(address, worker).count()).collect();
-                // Those that a service manager passed on, too: in the epolls of several workers it would wake all of them.
+                // This includes sockets from a service manager: in the epolls of several workers, a connection would wake all of them.
                 assert_eq!(shares.iter().sum::<usize>(), count, "{shares:?}");
                 assert!(shares.iter().all(|share| share.abs_diff(count / 3) <= 1), "{shares:?}");
             }
@@ -299,7 +300,7 @@ mod tests {
         beats_twice(0);
         beats_twice(1);
         assert!(progress.standing_still().is_empty());
-        // Workers that have ended are not missed.
+        // Workers that have ended do not count as hanging.
         plane.drain(Duration::ZERO);
         progress.standing_still();
         assert!(progress.standing_still().is_empty());
@@ -311,7 +312,7 @@ mod tests {
         let port = endpoint.local_addr().unwrap().port();
         let mut listeners: Vec<Listener> =
             vec![fixture::http("web", 0), fixture::tcp("db", 0), fixture::passthrough("tls", 0)];
-        // Any port, and yet told apart.
+        // Any port, but distinguishable addresses.
         for (listener, host) in listeners.iter_mut().zip(2..) {
             listener.bind = ([127, 0, 0, host], 0).into();
         }
@@ -330,7 +331,7 @@ mod tests {
             let addresses = listeners.iter().map(|listener| (listener.name.clone(), bound[&listener.bind])).collect();
             opened.push(Idle::open(&addresses, &endpoint));
         }
-        // Those of all generations are open still, and carry bytes.
+        // The connections of all generations are still open and carry bytes.
         for (client, far) in opened.iter_mut().flat_map(|idle| &mut idle.0[..1]) {
             client.write_all(b"y").unwrap();
             far.as_mut().unwrap().read_exact(&mut [0]).unwrap();
