@@ -9,8 +9,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
 fn flows_spread_evenly_over_slots() {
-    // One client's ports, and many clients' same port: the two shapes that real traffic has. 100 flows a slot on average, so a fair hash
-    // stays within five deviations of 10.
+    // Ports of one client, and the same port of many clients: the two patterns of real traffic. With 100 flows per slot on average, a fair
+    // hash stays within five standard deviations of 10.
     let slots = 101;
     let by_port = |n: u32| [0, 0, 0xffff_0000, 0x0a0a_0a0a, 0, 0, 0xffff_0000, 0x1414_1414, n, 6];
     let by_client = |n: u32| [0, 0, 0xffff_0000, n, 0, 0, 0xffff_0000, 0x1414_1414, 0x5000_8000, 6];
@@ -24,7 +24,7 @@ fn flows_spread_evenly_over_slots() {
     assert!(found.iter().all(|count| (50..=150).contains(count)), "{found:?}");
 }
 
-/// Other Steelyards, and later versions, must find the same slot: who changes the hash breaks every flow that changes hands.
+/// Other Steelyards, and later versions, must find the same slot. A change of the hash breaks every flow that moves between them.
 #[test]
 fn the_hash_is_what_it_was() {
     let key = [0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), 1, 2, 3, 4, 5, 6, 6];
@@ -76,7 +76,7 @@ fn a_bucket_fills_with_time() {
 proptest! {
     #![proptest_config(seeded(2000))]
 
-    /// Whenever they come: never more than the burst and what has come in since.
+    /// At any times: never more than the burst plus the tokens that have arrived since.
     #[test]
     fn no_more_than_the_rate(per_s in 0u32..1000, burst in 1u32..100, gaps_us in prop::collection::vec(0u64..100_000, 1..200)) {
         let start = SECOND_NS;
@@ -91,7 +91,7 @@ proptest! {
         }
     }
 
-    /// Any bucket, any clock, any limit: no overflow shows.
+    /// For any bucket, clock and limit, no overflow is visible.
     #[test]
     fn no_overflow(bucket: (u64, u64), now_ns: u64, per_s: u32, burst: u32) {
         let full = u64::from(burst) * 1000;

@@ -1,4 +1,4 @@
-//! What `core.c` exports, behind safe functions.
+//! Safe functions for the exports of `core.c`.
 
 /// `struct packet` of `packet.h`.
 #[repr(C)]
@@ -40,7 +40,7 @@ pub enum Walk {
     Longer,
 }
 
-/// `struct lb_vip`, as far as time goes by it.
+/// `struct lb_vip`, as far as it concerns time.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vip {
@@ -104,31 +104,31 @@ fn walk_of(result: i32) -> Walk {
     }
 }
 
-/// Of the first bytes of a packet of `wire_len`.
+/// Walks the first bytes of a packet of `wire_len`.
 pub fn walk(linear: &[u8], wire_len: usize, full: bool) -> (Walk, Packet) {
-    // SAFETY: no argument, no state.
+    // SAFETY: it has no arguments and no state.
     assert_eq!(unsafe { c::core_packet_size() } as usize, size_of::<Packet>());
     let mut packet = Packet::default();
-    // SAFETY: the slice is valid for its length, and the packet is one of C's size.
+    // SAFETY: the slice is valid for its length, and the packet has the size of C's.
     let result = unsafe {
         c::core_walk(linear.as_ptr(), linear.len() as u32, wire_len as u32, i32::from(full), &raw mut packet)
     };
     (walk_of(result), packet)
 }
 
-/// Of what an ICMP error quotes from `start` on.
+/// Walks what an ICMP error quotes from `start` on.
 pub fn walk_quoted(linear: &[u8], start: usize, ipv6: bool) -> (Walk, Packet) {
     assert!(start <= linear.len());
     let mut packet = Packet::default();
-    // SAFETY: the slice is valid for its length, `start` lies in it, and the packet is one of C's size.
+    // SAFETY: the slice is valid for its length, `start` is within it, and the packet has the size of C's.
     let result = unsafe {
         c::core_walk_quoted(linear.as_ptr(), linear.len() as u32, start as u32, i32::from(ipv6), &raw mut packet)
     };
     (walk_of(result), packet)
 }
 
-/// Of both addresses: source, then destination.
+/// The difference of both addresses: source, then destination.
 pub fn csum_diff_addresses(from: &[u32; 8], to: &[u32; 8]) -> u32 {
-    // SAFETY: both are eight words, which is what is read.
+    // SAFETY: both have eight words, which is what C reads.
     unsafe { c::core_csum_diff_addresses(from.as_ptr(), to.as_ptr()) }
 }

@@ -1,7 +1,7 @@
-//! The pure cores of the data plane, compiled for this host: the walk over headers, checksum differences, the life of a flow, the arithmetic
-//! of choice. Each is held against a plainer way to say the same.
+//! The pure cores of the data plane, compiled for this host: the walk over headers, checksum differences, the life of a flow, and the
+//! arithmetic of the choice. Each is compared with a plainer implementation.
 #![cfg(kernel_plane)]
-#![allow(unsafe_code, reason = "C is called; each block says why it may be")]
+#![allow(unsafe_code, reason = "the tests call C; each block says why that is sound")]
 
 mod choice;
 mod core;
@@ -9,7 +9,7 @@ mod sums;
 mod time;
 mod walk;
 
-/// Random, but the same each time; a failure says what it was given.
+/// Random, but the same each time. A failure prints its input.
 fn seeded(cases: u32) -> proptest::test_runner::Config {
     proptest::test_runner::Config {
         cases,

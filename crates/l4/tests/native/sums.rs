@@ -13,7 +13,7 @@ fn words(bytes: &[u8]) -> [u32; 8] {
 proptest! {
     #![proptest_config(seeded(2000))]
 
-    /// An IPv4 header whose addresses change and whose TTL goes down keeps a right sum.
+    /// An IPv4 header keeps a valid checksum when its addresses change and its TTL decreases.
     #[test]
     fn ipv4_headers(header in prop::array::uniform20(any::<u8>()), new in prop::array::uniform8(any::<u8>())) {
         let mut header = header;
@@ -37,7 +37,7 @@ proptest! {
         prop_assert_eq!(internet(&header), 0);
     }
 
-    /// A segment's sum follows its addresses and ports, in whatever order the differences come.
+    /// A segment's checksum follows its addresses and ports, whatever the order of the differences.
     #[test]
     fn segments(
         ports in prop::array::uniform4(1u16..), payload in prop::collection::vec(any::<u8>(), 0..64),
@@ -54,7 +54,7 @@ proptest! {
         let at = 14 + 40 + 16;
         let check = u16::from_ne_bytes([before[at], before[at + 1]]);
         let addresses = csum_diff_addresses(&words(&from), &words(&to));
-        // As the flow holds it: in the byte order of memory.
+        // As the flow stores it: in the byte order of memory.
         let be = |port: u16| u16::from_ne_bytes(port.to_be_bytes());
         let ports = csum_diff_ports(be(ports[0]), be(ports[2]), be(ports[1]), be(ports[3]));
         let found = csum_apply(csum_apply(check, addresses), ports);

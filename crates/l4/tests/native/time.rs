@@ -1,4 +1,4 @@
-//! The states of a flow, and how long each may be silent.
+//! The states of a flow, and how long a flow may be silent in each.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn what_a_segment_adds() {
     check(ACK, SEEN_SYN, SEEN_SYN, SEEN_ACK);
     check(FIN | ACK, SEEN_ACK, SEEN_ACK, SEEN_ACK | SEEN_FIN);
     check(FIN | ACK, SEEN_ACK, SEEN_FIN, SEEN_ACK | SEEN_FIN | CLOSING | FIN_LAST);
-    // Sent again by who sent it first; its ACK; the other side's again.
+    // The first sender's FIN again; its ACK; the other side's FIN again.
     check(FIN | ACK, SEEN_FIN, SEEN_FIN | FIN_LAST, SEEN_ACK | SEEN_FIN | CLOSING);
     check(ACK, SEEN_FIN, SEEN_FIN | FIN_LAST, SEEN_ACK | CLOSING | ENDED);
     check(FIN | ACK, SEEN_FIN | FIN_LAST, SEEN_FIN, SEEN_ACK | SEEN_FIN | CLOSING);
@@ -41,7 +41,7 @@ fn what_a_segment_adds() {
 #[test]
 fn what_begins_a_connection() {
     for flags in 0..=255u8 {
-        // Congestion notification sets two more bits in a SYN (RFC 3168), which must not keep it out.
+        // Congestion notification sets two more bits in a SYN (RFC 3168), which must still open a connection.
         assert_eq!(tcp_begins(flags) != 0, flags & (SYN | ACK | RST | FIN) == SYN, "{flags:#x}");
     }
 }
@@ -81,7 +81,7 @@ fn silence_is_measured_on_a_clock_that_turns_over() {
     check(101, 100, 0, true);
     check(120, 100, 20, false);
     check(121, 100, 20, true);
-    check(100, 101, 0, false); // touched by another CPU a moment later
+    check(100, 101, 0, false); // another CPU touched it a moment later
     check(5, u32::MAX - 5, 10, true);
     check(5, u32::MAX - 3, 10, false);
 }
@@ -89,7 +89,7 @@ fn silence_is_measured_on_a_clock_that_turns_over() {
 proptest! {
     #![proptest_config(seeded(2000))]
 
-    /// Whatever two sides send: bits only come, and the end is said when both have said it, or one has broken off.
+    /// Whatever the two sides send: bits are only added, and the end is reported when both have ended, or one has aborted.
     #[test]
     fn any_two_sides(segments in prop::collection::vec((any::<bool>(), 0u8..32), 0..20)) {
         let mut state = [0u32; 2];
@@ -105,7 +105,7 @@ proptest! {
         }
     }
 
-    /// Pressure never makes a flow live longer, and what is established lives as long under it.
+    /// Pressure never extends the life of a flow, and established flows live as long under it.
     #[test]
     fn pressure_only_shortens(
         times in prop::array::uniform3(0u32..10_000), mine in 0u32..512, twin in 0u32..512, dsr in 0i32..2,

@@ -1,4 +1,4 @@
-//! The walk over headers, against `testkit::packet`, which was written from the RFCs and knows nothing of it.
+//! The walk over headers, compared with `testkit::packet`, which was written from the RFCs and independently of it.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What both say of a packet that both can read.
+/// Compares what both say about a packet that both can read.
 #[track_caller]
 fn agree(frame: &[u8], found: &core::Packet) {
     let read = Packet::read(frame).unwrap().packet;
@@ -38,7 +38,7 @@ fn agree(frame: &[u8], found: &core::Packet) {
     }
 }
 
-/// Whole, it is understood; cut anywhere within its headers, it is not; and the quick walk says the same where it says anything.
+/// A complete packet is understood; a packet that is cut anywhere within its headers is not. The quick walk agrees where it has a result.
 #[track_caller]
 fn check(packet: &Packet) {
     let frame = packet.build();
@@ -47,11 +47,11 @@ fn check(packet: &Packet) {
     agree(&frame, &found);
     let headers = frame.len() - packet.payload.len();
     for length in 0..frame.len() {
-        // As much of it is at hand, though the wire carried all.
+        // Only this much of it is available, but the wire carried all of it.
         let (result, _) = walk(&frame[..length], frame.len(), true);
         let is_whole = length >= headers.min(usize::from(found.l4) + 20);
         assert_eq!(result, if is_whole { Walk::Ok } else { Walk::Short }, "{packet}: {length} of {headers} at hand");
-        // No more was on the wire.
+        // The wire carried no more than this.
         let (result, _) = walk(&frame[..length], length, true);
         assert!(matches!(result, Walk::Short | Walk::Malformed), "{packet}: cut to {length}, {result:?}");
     }
@@ -146,7 +146,7 @@ proptest! {
         check(&packet);
     }
 
-    /// Any bytes: the walk ends, within them, and when it is content every header lies before the end.
+    /// For any bytes, the walk ends within them, and if it succeeds, every header lies before the end.
     #[test]
     fn any_bytes(
         mut packet in any_packet().prop_map(|packet| packet.build()), noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
@@ -156,7 +156,7 @@ proptest! {
             let at = at.index(packet.len());
             packet[at] = value;
         }
-        // A box of exactly these bytes: a read beyond is outside the allocation.
+        // A box of exactly these bytes: a read beyond them is outside the allocation.
         let linear: Box<[u8]> = packet[..packet.len() - hidden.min(packet.len())].into();
         for full in [false, true] {
             let (result, found) = walk(&linear, packet.len(), full);

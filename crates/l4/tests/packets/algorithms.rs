@@ -90,7 +90,11 @@ fn maglev_spreads_flows_and_source_hash_clients() {
                 let client = format!("10.10.10.{n}:{port}");
                 plane.send(CLIENT, &Packet::udp(&client, "20.20.20.1:53"));
                 let endpoint = plane.flow(&client, "20.20.20.1:53", UDP).unwrap().endpoint;
-                assert_eq!(*by_client.entry(n).or_insert(endpoint), endpoint, "another port, another endpoint");
+                assert_eq!(
+                    *by_client.entry(n).or_insert(endpoint),
+                    endpoint,
+                    "another port of the client led to another endpoint"
+                );
             }
         }
         let mut endpoints: Vec<u32> = by_client.into_values().collect();
@@ -195,7 +199,7 @@ fn a_client_comes_back_to_its_endpoint() {
         let moved = open(plane, "10.10.10.2:7");
         assert_ne!(moved, 1);
         plane.set_state(1, state::ACTIVE);
-        assert_eq!(open(plane, "10.10.10.2:8"), moved, "it stays where it went");
+        assert_eq!(open(plane, "10.10.10.2:8"), moved, "the client stays with the endpoint that it moved to");
         // Affinity ends.
         for (key, mut value) in plane.entries("lb_affinity") {
             value[4..8].copy_from_slice(&0u32.to_ne_bytes());

@@ -1,10 +1,10 @@
-//! What the verifier has to walk through, so that a compiler or a kernel that finds more ways still finds few enough.
+//! How much the verifier has to process, so that a compiler or a kernel that finds more paths still stays below the limit.
 
 use std::io::Write;
 
 use super::plane::with_plane;
 
-/// The kernel refuses a program above a million; the same source has been seen to grow by half from one compiler to the next.
+/// The kernel refuses a program above a million. The same source grew by half from one compiler to the next.
 const INSTRUCTIONS_MAX: u32 = 50_000;
 
 #[test]
@@ -15,7 +15,7 @@ fn each_program_is_far_below_the_verifiers_limit() {
             let info = plane.program_info(name);
             let found = info.lines().find_map(|line| line.strip_prefix("verified_insns:")?.trim().parse().ok());
             let found: u32 = found.unwrap_or_else(|| panic!("{name}: {info}"));
-            // Straight to standard error, so that it is seen in a run that passes.
+            // Directly to standard error, so that it appears in a run that passes.
             _ = writeln!(std::io::stderr(), "{name}: the verifier processed {found} instructions ({version})");
             assert!((1..=INSTRUCTIONS_MAX).contains(&found), "{name}: {found}");
         }

@@ -64,7 +64,7 @@ fn a_connection_from_syn_to_fin() {
         back(plane, &from_endpoint(FIN | ACK));
         let said = SEEN_SYN | SEEN_ACK | SEEN_FIN | CLOSING;
         states(plane, said | COUNTED, said | FIN_LAST);
-        assert_eq!(plane.active(0), 1, "what was said last may not have arrived");
+        assert_eq!(plane.active(0), 1, "the last segment may not have arrived");
         back(plane, &from_endpoint(FIN | ACK));
         states(plane, said | COUNTED, said | FIN_LAST);
         there(plane, &from_client(ACK));

@@ -1,4 +1,4 @@
-//! The way out: TTL, MTU, VLAN tags, the kind of interface, routes that move.
+//! Forwarding: TTL, MTU, VLAN tags, the kind of interface, routes that change.
 
 use testkit::packet::{ACK, IcmpError, PSH, Packet, RST, SYN};
 
@@ -19,7 +19,7 @@ const NO_ROUTE: u32 = 12;
 const TOO_BIG: u32 = 14;
 const NO_SUCH_PORT: u32 = 17;
 
-/// With a flow from the client to the first endpoint.
+/// Opens a flow from the client to the first endpoint.
 fn open(plane: &mut Plane, proto: u8) {
     plane.add(&Vip::new(0, proto, VIP, &[ENDPOINT_AT]));
     let first = if proto == TCP { Packet::tcp(CLIENT_AT, VIP).flags(SYN) } else { Packet::udp(CLIENT_AT, VIP) };
@@ -58,7 +58,7 @@ fn a_port_that_no_vip_has_is_answered_where_routes_would_send_it_back() {
             (Packet::tcp(&client, &other).flags(SYN).seq(9), Packet::udp(&client, &other).payload(b"question"))
         };
         let families = [("10.10.10.1", "20.20.20.1", 28 + 12), ("[fd00:10::1]", "[fd00:20::1]", 48 + 12)];
-        // The host's stack knows better: here it has no route for them.
+        // The host's stack knows better: here it has no route to the client.
         for (client, vip, _) in families {
             let (syn, datagram) = closed(client, vip);
             plane.send(CLIENT, &syn).untouched(&syn.build());
@@ -70,12 +70,12 @@ fn a_port_that_no_vip_has_is_answered_where_routes_would_send_it_back() {
             let (syn, datagram) = closed(client, vip);
             plane.send(CLIENT, &syn).answered(&syn.reply().flags(RST | ACK).seq(0).ack(10).window(0));
             plane.send(CLIENT, &syn.clone().flags(RST)).dropped();
-            // A datagram as short as this is quoted with zeros behind it.
+            // Such a short datagram is quoted with zeros after it.
             let from = datagram.destination.to_string();
             let mut error = Packet::error(&from, IcmpError::PortUnreachable, &datagram);
             error.payload.resize(quoted, 0);
             plane.send(CLIENT, &datagram).answered(&error.macs(datagram.destination_mac, datagram.source_mac));
-            // By another interface they leave, and are no loop.
+            // They leave by another interface, and do not loop.
             plane.send(ENDPOINT[0], &syn).untouched(&syn.build());
         }
         assert_eq!(plane.drops(), [((1024, NO_SUCH_PORT), 6)].into());
@@ -92,12 +92,12 @@ fn what_is_too_big_is_answered_with_the_mtu() {
         let fits = Packet::tcp(CLIENT_AT, VIP).dont_fragment().payload_bytes(1460);
         plane.send(CLIENT, &fits).forwarded(&fits.clone().to(ENDPOINT_AT).ttl(63));
         let big = fits.payload_bytes(1461);
-        // From the address that it was sent to, about the packet as it was sent.
+        // The error comes from the address that the packet was sent to, and quotes the packet as it was sent.
         let error = Packet::error("20.20.20.1", IcmpError::TooBig(1500), &big).quote(40);
         let error = error.macs(big.destination_mac, big.source_mac);
         plane.send(CLIENT, &big).answered(&error);
         plane.assert_drops(&[TOO_BIG]);
-        // And the endpoint is told the same of the way to the client.
+        // The endpoint gets the same error about the path to the client.
         let big = Packet::tcp(ENDPOINT_AT, CLIENT_AT).dont_fragment().payload_bytes(1461);
         let error = Packet::error("10.10.10.1", IcmpError::TooBig(1500), &big).quote(40);
         plane.send(ENDPOINT[0], &big).answered(&error.macs(big.destination_mac, big.source_mac));
@@ -128,7 +128,7 @@ fn what_is_too_big_and_may_be_cut_is_left_to_the_stack() {
         let big = Packet::udp(CLIENT_AT, VIP).payload_bytes(2000);
         let sent = plane.send(CLIENT, &big);
         assert_eq!(sent.action, Action::Next);
-        // The TTL is the stack's to take down.
+        // The stack decrements the TTL.
         assert_eq!(Packet::read(&sent.frame).unwrap().right(), big.to(ENDPOINT_AT));
         plane.assert_drops(&[]);
     });
@@ -146,12 +146,12 @@ fn what_the_stack_would_not_take_is_answered_with_the_mtu_too() {
         let cut_by_the_stack = || assert_eq!(plane.send(ENDPOINT[0], &big).action, Action::Next);
         let (strict, loose) = (2, 4);
         cut_by_the_stack();
-        // There is no route to the vip at all.
+        // There is no route to the vip.
         for filter in [strict, loose] {
             plane.set_interface(ENDPOINT[0], filter);
             told(&big);
         }
-        // There is one, by another interface.
+        // There is one, through another interface.
         run("ip route add default via 10.10.10.253");
         cut_by_the_stack();
         plane.set_interface(ENDPOINT[0], strict);
@@ -161,7 +161,7 @@ fn what_the_stack_would_not_take_is_answered_with_the_mtu_too() {
         cut_by_the_stack();
         plane.set_address("20.20.20.1", ECHO | HOST);
         told(&big);
-        // Of a datagram in fragments the first is answered; the others have nothing to be known by.
+        // Of a fragmented datagram, the first fragment is answered; the others cannot be identified.
         let pieces = Packet::udp(ENDPOINT_AT, CLIENT_AT).payload_bytes(6000).id(5).fragments(3000);
         assert_eq!(plane.send_bytes(ENDPOINT[0], &pieces[0]).action, Action::Redirect);
         plane.send_bytes(ENDPOINT[0], &pieces[1]).dropped();
@@ -186,7 +186,7 @@ fn frames_of_a_vlan_are_left_to_its_own_interface() {
         open(plane, TCP);
         let mut bare = Packet::tcp(CLIENT_AT, VIP).payload(b"tagged");
         for _ in 0..2 {
-            // A tag of VLAN 0 says a priority, which stays on its link.
+            // A tag of VLAN 0 only has a priority, which applies to its link.
             let tagged = bare.clone().vlan(0);
             let expect = Packet { vlans: Vec::new(), ..tagged.clone() };
             plane.send(CLIENT, &tagged).forwarded(&expect.to(ENDPOINT_AT).ttl(63));
@@ -196,7 +196,7 @@ fn frames_of_a_vlan_are_left_to_its_own_interface() {
             }
             bare = bare.vlan(0);
         }
-        // A third is more than we know: not ours.
+        // Three tags are more than the programs support: not ours.
         let three = bare.vlan(0);
         plane.send(CLIENT, &three.clone()).untouched(&three.build());
         plane.assert_drops(&[]);
@@ -207,7 +207,7 @@ fn frames_of_a_vlan_are_left_to_its_own_interface() {
 fn frames_for_another_host_are_left_alone() {
     with_plane("frames_for_another_host_are_left_alone", |plane| {
         open(plane, TCP);
-        // Flooded by a switch, to everybody, to a group.
+        // Frames that a switch floods: to another host, to all, to a group.
         for mac in [[2, 0, 0, 0, 0, 9], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
             let packets = [
                 Packet::tcp(CLIENT_AT, VIP).payload(b"of a flow"),
@@ -233,7 +233,7 @@ fn a_packet_is_handed_directly_to_the_other_end_of_a_veth_and_nobody_behind_it()
             let flow = plane.flow(from, vip, TCP).unwrap();
             assert_eq!((flow.ifindex, flow.action), (ifindex(interface), action), "{from} {vip}");
         };
-        // The last two are behind the second endpoint's interface: one has another link-layer address, the other's is not known.
+        // The last two are behind the second endpoint's interface: one has another link-layer address, and that of the other is unknown.
         let endpoints = ["31.31.31.1:1", "32.32.32.1:2", "33.33.33.1:3", "32.32.32.2:4", "32.32.32.3:5"];
         plane.add(&Vip::new(0, TCP, VIP, &endpoints));
         let ways = [
@@ -302,7 +302,7 @@ fn a_host_that_does_not_forward_has_no_route() {
     });
 }
 
-/// A command in the namespace of this thread.
+/// Runs a command in the namespace of this thread.
 #[track_caller]
 fn run(line: &str) {
     let words: Vec<&str> = line.split(' ').collect();

@@ -32,7 +32,7 @@ fn a_ping_to_a_vip_is_answered() {
     });
 }
 
-/// Addressed to the interface again, after [`Packet::reply`].
+/// The packet addressed to the interface again, after [`Packet::reply`].
 fn there(packet: &Packet) -> Packet {
     packet.clone().macs([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
 }
@@ -44,13 +44,13 @@ fn a_ping_in_pieces_is_answered_piece_by_piece() {
         plane.add(&Vip::new(1, TCP, VIP6, &[ENDPOINT6]));
         for (from, to) in [("10.10.10.1", "20.20.20.1"), ("fd00:10::1", "fd00:20::1")] {
             let ping = Packet::ping(from, to, 7, 1).id(5).payload_bytes(3000);
-            // The checksum of the answer is that of the whole: its fragments are those of the answer as one packet.
+            // The checksum of the answer covers the whole: its fragments are those of the answer as one packet.
             for (piece, expect) in ping.fragments(1500).iter().zip(ping.reply().fragments(1500)) {
                 let sent = plane.send_bytes(CLIENT, piece);
                 assert_eq!(sent.action, Action::Redirect);
                 assert_eq!(sent.frame, expect, "{}", Packet::describe(&sent.frame));
             }
-            // Of a ping whose first fragment was not seen, and of something else.
+            // A fragment of a ping whose first fragment was not seen, and one of another protocol.
             plane.send_bytes(CLIENT, &ping.clone().id(6).fragments(1500)[1]).dropped();
             let answer = there(&ping.reply().from(from).to(to)).id(7);
             plane.send_bytes(CLIENT, &answer.fragments(1500)[0]).dropped();
@@ -68,7 +68,7 @@ fn what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address() {
         plane.set_address("fd00:20::1", HOST);
         let untouched = |frame: &[u8]| plane.send_bytes(CLIENT, frame).untouched(frame);
         for (vip, client, router) in [(VIP, CLIENT_AT, "192.0.2.1"), (VIP6, CLIENT6, "fd00:99::1")] {
-            // Of the host's own connections: a port of its own towards the client's.
+            // A packet of the host's own connections: from the client's port to one of its own.
             let (own, host) = if vip == VIP {
                 (Packet::tcp("20.20.20.1:50000", "10.10.10.1:443"), "20.20.20.1")
             } else {
@@ -79,20 +79,20 @@ fn what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address() {
             }
             let far = there(&Packet::ping(router, host, 7, 1).reply().from(router).to(host)).id(9).payload_bytes(3000);
             far.fragments(1500).iter().for_each(|piece| untouched(piece));
-            // A segment of no flow: a vip at this port or not, the host's stack answers it.
+            // A segment without a flow: the host's stack answers it, whether or not a vip has this port.
             for flags in [ACK, SYN | ACK, RST, FIN | ACK] {
-                // With a hash, an ACK may be of a flow that is to be taken up.
+                // With a hash, an ACK may belong to a flow of another Steelyard.
                 if vip == VIP || flags & (SYN | ACK | RST) != ACK {
                     untouched(&Packet::tcp(client, vip).flags(flags).build());
                 }
                 untouched(&there(&own.reply()).flags(flags).build());
             }
         }
-        // A range of ports may hold those that the host's own connections go out from.
+        // A range of ports may contain the source ports of the host's own connections.
         let datagram = Packet::udp("192.0.2.1:53", "20.20.20.1:2020").id(3).payload_bytes(3000);
         datagram.fragments(1500).iter().for_each(|piece| untouched(piece));
         assert_eq!((plane.drops(), plane.flow_count()), ([].into(), 0));
-        // And its flows are its flows.
+        // The vip's flows still work.
         let syn = Packet::tcp(CLIENT_AT, VIP).flags(SYN);
         plane.send(CLIENT, &syn).forwarded(&syn.clone().to(ENDPOINT_AT).ttl(63));
         let error = Packet::error("192.0.2.1", IcmpError::TooBig(1280), &Packet::tcp(VIP, CLIENT_AT));
@@ -104,7 +104,7 @@ fn what_belongs_to_no_flow_is_the_hosts_where_it_has_the_address() {
 #[test]
 fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
     with_plane("a_connection_of_this_host_is_not_taken_up_by_a_hash", |plane| {
-        // The host's own address on the client's link is a vip's, too, of all ports.
+        // The host's own address on the client's link is also a vip with all ports.
         let vip = Vip {
             algorithm: algorithm::MAGLEV,
             ports: (1, 65535),
@@ -117,7 +117,7 @@ fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
         let (here, there) = (ours.local_addr().unwrap().to_string(), listener.local_addr().unwrap().to_string());
         let segment = Packet::tcp(&there, &here).flags(ACK);
         plane.send(CLIENT, &segment).untouched(&segment.build());
-        // One that the host does not know was another Steelyard's.
+        // A connection that the host does not know was another Steelyard's.
         let segment = Packet::tcp(CLIENT_AT, &there).flags(ACK);
         plane
             .send(CLIENT, &segment)
@@ -125,7 +125,7 @@ fn a_connection_of_this_host_is_not_taken_up_by_a_hash() {
     });
 }
 
-/// An error about what went to the endpoint reaches the client, and says what the client sent; and the other way round.
+/// An error about a packet to the endpoint reaches the client and quotes what the client sent; and the other way round.
 #[track_caller]
 fn errors_are_translated(plane: &Plane, client: &str, vip: &str, endpoint: &str, udp: bool) {
     let packet = |from: &str, to: &str| {
@@ -146,14 +146,14 @@ fn errors_are_translated(plane: &Plane, client: &str, vip: &str, endpoint: &str,
         [IcmpError::TooBig(1280), IcmpError::PortUnreachable, IcmpError::HostUnreachable, IcmpError::TimeExceeded]
     {
         for quote in [if vip.starts_with('[') { 48 } else { 28 }, 60, 400, 2000] {
-            // From a router on the way, and from the endpoint, whom the client knows as the vip.
+            // From a router on the way, and from the endpoint, which the client knows as the vip.
             let error = Packet::error(router, kind, &seen_by_endpoint).quote(quote);
             let expect = Packet::error(router, kind, &seen_by_client).quote(quote).ttl(63);
             plane.send(ENDPOINT[0], &error).forwarded(&expect);
             let error = Packet::error(&address(endpoint), kind, &seen_by_endpoint).quote(quote);
             let expect = Packet::error(&address(vip), kind, &seen_by_client).quote(quote).ttl(63);
             plane.send(ENDPOINT[0], &error).forwarded(&expect);
-            // About an answer: the client or a router before it complains to the vip.
+            // About an answer: the client or a router before it sends the error to the vip.
             let error = Packet::error(hop, kind, &answer_of_vip).quote(quote);
             let expect = Packet::error(hop, kind, &answer_of_endpoint).quote(quote).ttl(63);
             plane.send(CLIENT, &error).forwarded(&expect);
@@ -196,18 +196,18 @@ fn errors_about_nothing_that_is_known() {
         plane.add(&Vip::new(0, TCP, VIP, &[ENDPOINT_AT]));
         let about = |from: &str, to: &str| Packet::error("192.0.2.1", IcmpError::TooBig(1280), &Packet::tcp(from, to));
         plane.send(CLIENT, &about(VIP, CLIENT_AT)).dropped();
-        // To somebody else: the host's stack may know.
+        // For another address: the host's stack may know the connection.
         let foreign = about(CLIENT_AT, ENDPOINT_AT);
         plane.send(ENDPOINT[0], &foreign).untouched(&foreign.build());
         assert_eq!(plane.drops(), [((1024, ICMP_UNMATCHED), 1)].into());
 
-        // A tag of priority belongs to its link.
+        // A priority tag applies to its link.
         plane.send(CLIENT, &Packet::tcp(CLIENT_AT, VIP).flags(SYN));
         let tagged = about(VIP, CLIENT_AT).vlan(0);
         let expect = about(ENDPOINT_AT, CLIENT_AT).ttl(63);
         plane.send(CLIENT, &tagged).forwarded(&expect);
 
-        // Cut anywhere, it is never half-translated; nor when its own TTL ends.
+        // Cut anywhere, it is never translated by half; nor when its own TTL ends.
         for quote in 0..28 {
             plane.send(CLIENT, &about(VIP, CLIENT_AT).quote(quote)).dropped();
         }

@@ -1,4 +1,4 @@
-//! Keys and values of the maps as bytes, written and read here by hand from `abi.h` again, so that a fault in the crate's own layouts
+//! Keys and values of the maps as bytes. They are written by hand from `abi.h` a second time, so that an error in the crate's own layouts
 //! cannot hide.
 
 use std::net::{IpAddr, SocketAddr};

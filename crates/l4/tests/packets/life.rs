@@ -239,7 +239,7 @@ fn a_full_table_that_nobody_collects_is_swept_by_the_packet_that_finds_it() {
         assert!(!opens(200));
         assert_eq!(plane.flow_count(), full);
         plane.collected(now_s.wrapping_sub(60));
-        assert!(!opens(200), "the one that sweeps is sent again by its client");
+        assert!(!opens(200), "the client must send the packet that swept again");
         assert!(opens(200));
         // Established flows are still there.
         assert_eq!(plane.flow_count(), 4);

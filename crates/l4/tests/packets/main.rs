@@ -1,5 +1,5 @@
-//! Packets through the loaded programs, one behaviour a test: packet in, tables, verdict, packet out with its checksums computed anew by
-//! `testkit::packet`, and what was counted.
+//! Packets through the loaded programs, one behaviour per test: a packet in, the tables, the verdict, the packet out with checksums that
+//! `testkit::packet` computes anew, and the counters.
 #![cfg(kernel_plane)]
 
 mod algorithms;

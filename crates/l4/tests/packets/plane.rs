@@ -1,5 +1,5 @@
-//! The programs, loaded, in a network of their own: a client's interface and three endpoints', with routes and nothing behind them. Packets go
-//! through BPF_PROG_TEST_RUN: the kernel says what the program returned and what the packet was then, and sends nothing.
+//! The loaded programs, in their own network: interfaces of a client and three endpoints, with routes and nothing behind them. Packets go
+//! through BPF_PROG_TEST_RUN: the kernel returns the program's result and the packet after it, and sends nothing.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -43,19 +43,19 @@ const NETWORK: &str = "link add client0 address 02:00:00:00:00:02 type veth peer
     neigh add 32.32.32.2 lladdr 02:00:00:00:00:04 dev ep1
     neigh add fd00:32::1 lladdr 02:00:00:00:00:03 dev ep1";
 
-/// The link-layer address of the other end of the second endpoint's veth. Of its neighbours, 32.32.32.1 and fd00:32::1 have it.
+/// The link-layer address of the other end of the second endpoint's veth. Its neighbours 32.32.32.1 and fd00:32::1 have it.
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
 /// `LB_GC_KEYS_MAX`.
 const GC_KEYS_MAX: usize = 256;
 
-/// Entries of `lb_flows` where a test does not say.
+/// Entries of `lb_flows` in a test that does not choose a size.
 const FLOWS_MAX: u32 = 4096;
 
-/// What the kernel is told.
+/// The program's result for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// TCX_NEXT: to whoever comes next.
+    /// TCX_NEXT: the next program or the stack continues.
     Next,
     /// TC_ACT_SHOT.
     Drop,
@@ -63,7 +63,7 @@ pub enum Action {
     Redirect,
 }
 
-/// What came of a packet.
+/// The outcome of a packet.
 #[derive(Debug)]
 pub struct Sent {
     pub action: Action,
@@ -71,7 +71,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// It was redirected, and is this now; link-layer addresses apart, which TEST_RUN leaves as they were.
+    /// Checks that it was redirected and now equals `expect`, apart from link-layer addresses, which TEST_RUN does not change.
     #[track_caller]
     pub fn forwarded(self, expect: &Packet) {
         assert_eq!(self.action, Action::Redirect, "{}", Packet::describe(&self.frame));
@@ -81,7 +81,7 @@ impl Sent {
         assert_eq!(found, expect, "\n found {found}\nexpect {expect}");
     }
 
-    /// It was sent back where it came from, and is this now.
+    /// Checks that it was sent back to where it came from, and now equals `expect`.
     #[track_caller]
     pub fn answered(self, expect: &Packet) {
         assert_eq!(self.action, Action::Redirect, "{}", Packet::describe(&self.frame));
@@ -89,7 +89,7 @@ impl Sent {
         assert_eq!(&found, expect, "\n found {found}\nexpect {expect}");
     }
 
-    /// It goes on as it came.
+    /// Checks that it goes on unchanged.
     #[track_caller]
     pub fn untouched(self, packet: &[u8]) {
         assert_eq!((self.action, &*self.frame), (Action::Next, packet), "{}", Packet::describe(&self.frame));
@@ -101,30 +101,30 @@ impl Sent {
     }
 }
 
-/// A vip to be.
+/// The description of a vip.
 #[derive(Clone)]
 pub struct Vip {
     pub index: u32,
     pub address: IpAddr,
-    /// First and last.
+    /// The first and the last port.
     pub ports: (u16, u16),
     pub proto: u8,
     pub mode: u8,
     pub algorithm: u8,
     pub flags: u8,
     pub affinity_s: u32,
-    /// Of silence: after the first packet, established, after the end.
+    /// The permitted silence: after the first packet, established, after the end.
     pub times_s: [u32; 3],
-    /// In a second, at once.
+    /// Per second, and at once.
     pub rate: (u32, u32),
-    /// With weights.
+    /// With their weights.
     pub endpoints: Vec<(SocketAddr, u32)>,
     /// full_nat: source addresses and ports.
     pub pool: (Vec<IpAddr>, u16, u16),
 }
 
 impl Vip {
-    /// At an address with a port; round robin, nat.
+    /// At an address with a port; round robin and nat.
     #[track_caller]
     pub fn new(index: u32, proto: u8, at: &str, endpoints: &[&str]) -> Self {
         let at: SocketAddr = at.parse().unwrap();
@@ -153,7 +153,8 @@ pub struct Plane {
     interfaces: BTreeMap<&'static str, u32>,
 }
 
-/// Runs a test against a plane of its own. As root only: elsewhere it says so, and as root the run fails if it was skipped.
+/// Runs a test against its own plane. This needs root: without it the test prints that it was skipped; a run as root fails if the test was
+/// skipped.
 pub fn with_plane(name: &str, test: impl FnOnce(&mut Plane) + Send) {
     with_plane_of(name, FLOWS_MAX, test);
 }
@@ -171,7 +172,7 @@ pub fn with_plane_of(name: &str, flows_max: u32, test: impl FnOnce(&mut Plane) +
         let interfaces = std::iter::once(CLIENT).chain(ENDPOINT).map(|name| (name, ifindex(name))).collect();
         let mut plane = Plane { object: load(flows_max), endpoint_next: 0, interfaces };
         for name in plane.interfaces.keys() {
-            // The second endpoint's veth is one whose other end is in another namespace.
+            // The other end of the second endpoint's veth is in another namespace.
             let flags = u32::from(*name == ENDPOINT[1]);
             plane.set_interface(name, flags);
         }
@@ -193,7 +194,7 @@ fn load(flows_max: u32) -> Object {
     open.load().unwrap()
 }
 
-/// Of an interface in the namespace that this thread is in.
+/// The index of an interface in this thread's namespace.
 pub fn ifindex(name: &str) -> u32 {
     let output = std::process::Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
@@ -221,7 +222,7 @@ impl Plane {
         self.map(map).delete(key).unwrap_or_else(|error| panic!("{map}: {error}"));
     }
 
-    /// What the kernel says of a program beside its name, one a line.
+    /// What the kernel reports about a program besides its name, one item per line.
     pub fn program_info(&self, name: &str) -> String {
         let fd = self.program(name).as_fd().as_raw_fd();
         std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).unwrap()
@@ -233,7 +234,7 @@ impl Plane {
         map.keys().filter_map(|key| Some((key.clone(), map.lookup(&key, MapFlags::ANY).ok()??))).collect()
     }
 
-    /// Adds a vip with its endpoints; gives the index of the first of them.
+    /// Adds a vip with its endpoints, and returns the index of the first of them.
     pub fn add(&mut self, vip: &Vip) -> u32 {
         let first = self.endpoint_next;
         self.endpoint_next += vip.endpoints.len() as u32;
@@ -272,7 +273,7 @@ impl Plane {
         self.put("lb_interfaces", &self.interfaces[name].to_ne_bytes(), &value);
     }
 
-    /// Writes the flags of a vip's address anew.
+    /// Replaces the flags of a vip's address.
     pub fn set_address(&self, address: &str, flags: u32) {
         let key = Writer::default().address(address.parse().unwrap()).0;
         let mut value = self.look("lb_addresses", &key).unwrap();
@@ -280,7 +281,7 @@ impl Plane {
         self.put("lb_addresses", &key, &value);
     }
 
-    /// Writes a vip's properties anew.
+    /// Replaces a vip's properties.
     pub fn set_vip(&self, vip: &Vip, slots: u32) {
         let [syn_s, idle_s, closing_s] = vip.times_s;
         let value = Writer::default().u32(slots).u32(vip.affinity_s).u32(syn_s).u32(idle_s).u32(closing_s);
@@ -310,14 +311,14 @@ impl Plane {
         self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
     }
 
-    /// The only address of its vip's pool that an endpoint is spoken to from, counted from 1.
+    /// The only address of its vip's pool from which an endpoint is contacted, counted from 1.
     pub fn set_source(&self, endpoint: u32, source: u8) {
         let mut value = self.look("lb_endpoints", &endpoint.to_ne_bytes()).unwrap();
         value[27] = source;
         self.put("lb_endpoints", &endpoint.to_ne_bytes(), &value);
     }
 
-    /// What comes of a packet that arrives on an interface.
+    /// The outcome of a packet that arrives on an interface.
     pub fn send(&self, interface: &str, packet: &Packet) -> Sent {
         self.send_bytes(interface, &packet.build())
     }
@@ -332,7 +333,7 @@ impl Plane {
         self.run("lb_in", interface, &packet.build(), gso_size)
     }
 
-    /// struct __sk_buff: `ifindex` and `gso_size` are what the kernel takes from it.
+    /// struct __sk_buff, of which the kernel uses `ifindex` and `gso_size`.
     pub fn context(&self, interface: &str, gso_size: u32) -> [u8; 192] {
         let mut context = [0u8; 192];
         context[40..44].copy_from_slice(&self.interfaces[interface].to_ne_bytes());
@@ -372,7 +373,7 @@ impl Plane {
         self.entries("lb_flows").len()
     }
 
-    /// Makes every flow look as if it had been silent for so long.
+    /// Makes every flow look as if it had been silent for this long.
     pub fn age(&self, seconds: u32) {
         for (key, mut value) in self.entries("lb_flows") {
             let touched = layout::u32_at(&value, layout::TOUCHED_AT).wrapping_sub(seconds);
@@ -381,15 +382,16 @@ impl Plane {
         }
     }
 
-    /// One collection over all entries: how many there were, flows that expired, and that had been closed. Ends all that are idle.
+    /// One collection over all entries: returns the number of entries, of expired flows, and of flows that were closed. Ends all idle
+    /// connections.
     pub fn collect(&self) -> (u32, u32, u32) {
         self.collect_ending(GC_KEYS_MAX as u32)
     }
 
-    /// The same, ending so many idle connections at most.
+    /// The same, but ends at most this many idle connections.
     pub fn collect_ending(&self, ends_max: u32) -> (u32, u32, u32) {
         let entries = self.entries("lb_flows");
-        assert!(entries.len() <= GC_KEYS_MAX, "more than one run takes");
+        assert!(entries.len() <= GC_KEYS_MAX, "more entries than one run handles");
         for (index, (key, _)) in (0u32..).zip(&entries) {
             self.put("lb_gc_keys", &index.to_ne_bytes(), key);
         }
@@ -405,30 +407,30 @@ impl Plane {
         (entries.len() as u32, expired, closed)
     }
 
-    /// Whether the table is so full that what is not established goes sooner.
+    /// Sets whether the table is so full that flows that are not established expire sooner.
     pub fn press(&self, pressure: bool) {
         let shared = Writer::default().u32(0).u32(u32::from(pressure)).u32(0).u32(0);
         self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
     }
 
-    /// When user space has collected last, by the clock that stamps flows.
+    /// Sets when user space collected last, by the clock that stamps flows.
     pub fn collected(&self, at_s: u32) {
         let shared = Writer::default().u32(0).u32(0).u32(at_s).u32(0);
         self.put("lb_shared", &0u32.to_ne_bytes(), &shared.0);
     }
 
-    /// The clock that stamps flows, as the packets sent last have seen it.
+    /// The clock that stamps flows, as the last packets saw it.
     pub fn now_s(&self) -> u32 {
         let touched = |(_, value): (Vec<u8>, Vec<u8>)| layout::u32_at(&value, layout::TOUCHED_AT);
         self.entries("lb_flows").into_iter().map(touched).max().expect("a flow")
     }
 
-    /// Flows that count as active with an endpoint.
+    /// The number of flows that count as active for an endpoint.
     pub fn active(&self, endpoint: u32) -> u32 {
         layout::u32_at(&self.look("lb_active", &endpoint.to_ne_bytes()).unwrap(), 0)
     }
 
-    /// What was not forwarded: how often for each vip and reason. The vip 1024 is none.
+    /// How often packets were not forwarded, by vip and reason. Vip 1024 stands for none.
     pub fn drops(&self) -> BTreeMap<(u32, u32), u64> {
         let map = self.map("lb_drops");
         let mut found = BTreeMap::new();
@@ -444,7 +446,7 @@ impl Plane {
         found
     }
 
-    /// Exactly these reasons were counted, once each, for vip 0.
+    /// Checks that exactly these reasons were counted, once each, for vip 0.
     #[track_caller]
     pub fn assert_drops(&self, expect: &[u32]) {
         let mut counted = BTreeMap::new();
@@ -454,7 +456,7 @@ impl Plane {
         assert_eq!(self.drops(), counted);
     }
 
-    /// Of an endpoint: packets to it and from it, bytes to it and from it, flows.
+    /// The counters of an endpoint: packets to it and from it, bytes to it and from it, flows.
     pub fn counters(&self, endpoint: u32) -> [u64; 5] {
         let values = self.map("lb_counters").lookup_percpu(&endpoint.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         std::array::from_fn(|field| sum(&values, field * 8))

@@ -15,7 +15,7 @@ const ENDPOINT6: &str = "[fd00:31::1]:5001";
 const MALFORMED: u32 = 1;
 const UNKNOWN_FRAGMENT: u32 = 13;
 
-/// TCP and UDP over both families, all vip 0 by its number in the drops.
+/// TCP or UDP over both families. All have the vip number 0 in the drops.
 fn both(plane: &mut Plane, proto: u8) {
     plane.add(&Vip::new(0, proto, VIP, &[ENDPOINT_AT]));
     plane.add(&Vip::new(1, proto, VIP6, &[ENDPOINT6]));
@@ -45,10 +45,10 @@ fn options_and_extension_headers_are_stepped_over() {
         );
         check(six.clone().extension(DESTINATION_OPTIONS, &[1; 254]));
         check((0..6).fold(six.clone(), |packet, _| packet.extension(DESTINATION_OPTIONS, &[1, 4])));
-        // An atomic fragment is whole in itself (RFC 6946).
+        // An atomic fragment is complete by itself (RFC 6946).
         check(six.clone().fragment(0, false).id(9));
 
-        // One header too many; too long a header; a routing header that is not done with its way.
+        // One header too many; a header that is too long; a routing header with segments left.
         let seven = (0..7).fold(six.clone(), |packet, _| packet.extension(DESTINATION_OPTIONS, &[1, 4]));
         plane.send(CLIENT, &seven).dropped();
         plane.send(CLIENT, &six.clone().extension(DESTINATION_OPTIONS, &[1; 262 + 8])).dropped();
@@ -58,7 +58,7 @@ fn options_and_extension_headers_are_stepped_over() {
     });
 }
 
-/// A packet cut anywhere, each length of it: forwarded never, and the tables are as before.
+/// A packet that is cut anywhere is never forwarded, and the tables stay as they were.
 #[test]
 fn what_is_cut_anywhere_is_never_forwarded() {
     with_plane("what_is_cut_anywhere_is_never_forwarded", |plane| {
@@ -76,7 +76,7 @@ fn what_is_cut_anywhere_is_never_forwarded() {
         ];
         for packet in packets {
             let whole = packet.build();
-            // TEST_RUN takes no frame that ends within its IP header; the native tests do.
+            // TEST_RUN accepts no frame that ends within its IP header; the native tests cover that.
             let shortest = if packet.source.is_ipv4() { 34 } else { 54 };
             for length in shortest..whole.len() {
                 let sent = plane.send_bytes(CLIENT, &whole[..length]);
@@ -126,7 +126,7 @@ fn fragments_follow_their_first() {
                 assert_eq!(Packet::describe(&sent.frame), Packet::describe(&expect));
                 assert_eq!(sent.frame, expect);
             }
-            // And the answer, whose first makes the way for the others again.
+            // And the answer, whose first fragment again prepares the path for the others.
             let whole = Packet::udp(endpoint, client).payload_bytes(3000).id(78);
             let translated = whole.clone().from(vip).ttl(63);
             for (piece, expect) in whole.fragments(1400).iter().zip(translated.fragments(1400)) {
@@ -146,12 +146,12 @@ fn a_fragment_before_its_first_is_dropped_and_counted() {
             plane.send_bytes(CLIENT, &pieces[1]).dropped();
             assert_eq!(plane.send_bytes(CLIENT, &pieces[0]).action, Action::Redirect);
             assert_eq!(plane.send_bytes(CLIENT, &pieces[2]).action, Action::Redirect);
-            // Of another datagram.
+            // A fragment of another datagram.
             let other = Packet::udp(client, vip).payload_bytes(3000).id(78).fragments(1400);
             plane.send_bytes(CLIENT, &other[1]).dropped();
         }
         assert_eq!(plane.drops(), [((1024, UNKNOWN_FRAGMENT), 4)].into());
-        // Somebody else's are not ours to judge.
+        // Fragments for other addresses are not ours.
         let foreign = Packet::udp(CLIENT_AT, "20.20.20.9:1").payload_bytes(3000).fragments(1400);
         for piece in &foreign {
             plane.send_bytes(CLIENT, piece).untouched(piece);
