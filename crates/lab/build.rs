@@ -1,4 +1,4 @@
-//! Lists the files of `lab/scenarios` and `lab/contenders`, so that adding one is adding one file.
+//! Lists the files of `lab/scenarios` and `lab/contenders`, so that a new file is enough to add one.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ fn main() -> io::Result<()> {
     let mut code = String::new();
     for (list, folder) in [("SCENARIOS", "scenarios"), ("CONTENDERS", "contenders")] {
         let folder = lab.join(folder);
-        // Of the folder itself: a new file in it makes the list anew.
+        // Watches the folder itself, so that a new file in it rebuilds the list.
         println!("cargo::rerun-if-changed={}", folder.display());
         let mut files: Vec<_> =
             fs::read_dir(&folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>()?;

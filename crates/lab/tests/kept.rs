@@ -1,11 +1,11 @@
-//! Runs that are kept in `lab/runs`, and what documents say of them.
+//! Runs that are kept in `lab/runs`, and what documents say about them.
 //!
-//! Job: their tables still follow from their rounds, nothing in them is the host's own, and a document that shows a run's table shows it as
-//! the run gives it. When a change of the report makes this fail, `steelyard lab report lab/runs/NAME --keep lab/runs/NAME` writes a run
-//! anew, `--table --into FILE` updates its table in a document, and the first line of a chart is the command that draws it.
+//! Their tables must still follow from their rounds, they must contain nothing of the host's own, and a document that shows a run's table
+//! must show it as the run gives it. When a change of the report makes this fail, `steelyard lab report lab/runs/NAME --keep lab/runs/NAME`
+//! writes a run again, `--table --into FILE` updates its table in a document, and the first line of a chart is the command that draws it.
 //!
-//! A figure of speed stands in a document only between the marks of a kept run, where the first of these tests computes it again, or in [`ALLOWED`]
-//! with the reason why no run can have it. Design notes and kept runs are dated records, and are not read.
+//! A figure of speed may stand in a document only between the marks of a kept run, where the first of these tests computes it again, or in
+//! [`ALLOWED`] with the reason why no run can have it. Design notes and kept runs are dated records, and are not checked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn kept_runs_say_nothing_of_their_host() {
     }
 }
 
-/// What is wrong with the tables of runs that `document` shows: the run is not kept, or it gives another table.
+/// The tables of runs in `document` that are wrong: the run is not kept, or it gives another table.
 fn wrong_tables(document: &str) -> Vec<String> {
     let shown = document.lines().filter_map(|line| line.strip_prefix("<!-- end of ")?.strip_suffix(" -->"));
     let is_wrong = |mark: &&str| {
@@ -80,7 +80,7 @@ fn documents_show_tables_as_their_runs_give_them() {
     }
 }
 
-/// Name and text of what a user reads.
+/// Name and text of the documents for users.
 fn documents() -> Vec<(String, String)> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
@@ -112,7 +112,7 @@ fn charts_are_those_of_their_runs() {
     assert!(charts > 0, "no chart");
 }
 
-/// Units that only a measurement of speed has. Limits and timeouts are in ms, s and bytes.
+/// Units that only a measurement of speed has. Limits and timeouts use ms, s and bytes.
 const UNITS: [&str; 25] = [
     "µs",
     "us",
@@ -144,7 +144,7 @@ const UNITS: [&str; 25] = [
 /// Page, a part of the line, and why no kept run has the figure.
 const ALLOWED: &[(&str, &str, &str)] = &[];
 
-/// Lines, from 1, with a figure of speed that does not stand between the marks of a run.
+/// Lines, counted from 1, with a figure of speed that is not between the marks of a run.
 fn unmarked_figures(document: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut within: Option<&str> = None;
@@ -162,7 +162,7 @@ fn unmarked_figures(document: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// A number with one of [`UNITS`] behind it.
+/// Whether a line has a number followed by one of [`UNITS`].
 fn has_figure(line: &str) -> bool {
     let is_end = |rest: &str| rest.chars().next().is_none_or(|next| !next.is_alphanumeric());
     line.match_indices(|c: char| c.is_ascii_digit()).any(|(at, _)| {

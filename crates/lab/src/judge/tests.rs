@@ -1,9 +1,10 @@
-//! Each verdict, at its bound.
+//! Each verdict, at its limit.
 
 use super::*;
 use crate::record::{Cpu, Distribution, Errors, LoadSpec, NetCounters, OriginKind, OriginSpec, Pacing, Rate, Variant};
 
-/// A closed loop of 100 connections, 1,000/s at 100 ms, for 10 s; CPUs 0: load and origins, 1: balancer; nobody is at his limit.
+/// A closed loop of 100 connections, 1,000/s at 100 ms, for 10 s. CPU 0 has the load and the origins, CPU 1 the balancer. Nothing is at its
+/// limit.
 fn calm() -> Measurement {
     Measurement {
         window_s: 10.0,
@@ -108,7 +109,7 @@ fn nobody_at_the_limit() {
 fn connections_that_were_not_in_use() {
     let idle = |m: &mut Measurement| m.service = Some(latency(94_000.0));
     check(Mode::Closed, Layer::Http, idle, Verdict::Invalid, "6.0 % of the connections > 5.0 % (Little's law)");
-    // An open loop has no such law: its connections may idle.
+    // Little's law does not apply to an open loop: its connections may be idle.
     check(open(), Layer::Http, idle, Verdict::BelowCapacity, "");
 }
 
@@ -117,7 +118,7 @@ fn the_balancer_at_its_limit() {
     let full = |m: &mut Measurement| m.cpu.busy_by_cpu = vec![0.5, 0.96];
     check(Mode::Closed, Layer::Http, full, Verdict::LbSaturated, "balancer 96 % of its CPUs >= 95 %");
     check(Mode::Closed, Layer::Kernel, full, Verdict::LbSaturated, "balancer 96 %");
-    // Its CPU was full of somebody else's work: there is no balancer.
+    // Its CPU was full with other work: there is no balancer.
     check(Mode::Closed, Layer::Direct, full, Verdict::ConcurrencyLimited, "");
     let on_shared_cpus = |balancer_s: f64| {
         move |m: &mut Measurement| {
@@ -126,7 +127,7 @@ fn the_balancer_at_its_limit() {
             m.cpu.busy_by_cpu = vec![0.85, 0.85];
         }
     };
-    // Two CPUs to run on, but one worker: its own account counts, against one CPU.
+    // It may use two CPUs, but has one worker: its own CPU time counts, against one CPU.
     check(Mode::Closed, Layer::Http, on_shared_cpus(9.6), Verdict::LbSaturated, "balancer 96 %");
     check(Mode::Closed, Layer::Http, on_shared_cpus(8.0), Verdict::ConcurrencyLimited, "balancer 80 %");
     check(Mode::Closed, Layer::Kernel, on_shared_cpus(9.6), Verdict::ConcurrencyLimited, "");
@@ -165,7 +166,7 @@ fn the_load_at_its_limit() {
         Verdict::BackendSaturated,
         "load (40 %) and origins (50 %) share 97 %",
     );
-    // The balancer full as well: then its figure is still no capacity.
+    // The balancer is full as well: its figure is still not a capacity.
     let both = |m: &mut Measurement| {
         own(m);
         m.cpu.busy_by_cpu = vec![0.95, 0.99];
@@ -187,7 +188,7 @@ fn a_load_that_was_late() {
         m.cpu.busy_by_cpu = vec![0.5, 0.99];
     };
     check(open(), Layer::Http, held, Verdict::LbSaturated, "balancer 99 %");
-    // Late is late, whoever else is full.
+    // A late load stays late, even if something else is full as well.
     let both = |m: &mut Measurement| {
         held(m);
         m.lateness_p99_us = Some(1e6);
@@ -199,7 +200,7 @@ fn a_load_that_was_late() {
 fn the_origins_at_their_limit() {
     let full = |m: &mut Measurement| m.cpu.origin_s = 9.2;
     check(Mode::Closed, Layer::Http, full, Verdict::BackendSaturated, "origins 92 % of their CPUs > 90 %");
-    // 1,000/s of a ceiling of 1,100/s: at the limit when they work, not when they wait.
+    // 1,000/s of a ceiling of 1,100/s: at the limit if they work, but not if they wait.
     let awake = |m: &mut Measurement| m.cpu.origin_s = 6.0;
     check(Mode::Closed, Layer::Http, awake, Verdict::BackendSaturated, "1000/s >= 80 % of the 1100/s");
     check(Mode::Closed, Layer::Http, |_| {}, Verdict::ConcurrencyLimited, "");
@@ -228,7 +229,7 @@ fn figures_that_mean_nothing() {
     );
     check(|m| m.errors = Errors { status: 11, ..Errors::default() }, "11 errors in 10011 = 0.1 % > 0.1 %");
     check(|m| m.cpu.steal_s = 0.3, "1.5 % of CPU time stolen");
-    // 9 of the 10 s are those of load, origins and balancer.
+    // 9 of the 10 s belong to load, origins and balancer.
     check(|m| m.cpu.busy_s = 11.2, "10 % of CPU time used by strangers > 5.0 %");
     check(|m| m.cpu.throttled = 1, "quota 1 times");
     check(|m| m.net = NetCounters { listen_drops: 2, ..NetCounters::default() }, "2 drops at listening sockets");
@@ -241,7 +242,7 @@ fn a_cap_that_everybody_meets() {
     for cell in run.cells.iter_mut().filter(|cell| cell.case == "saturate") {
         let measurement = cell.measurement.as_mut().unwrap();
         measurement.received_bytes = 2_000_000_000 + u64::from(cell.order) * 1000;
-        // Nobody at his limit; CPU as different as the sample made it.
+        // Nothing is at its limit; the CPU differs as the sample made it.
         measurement.cpu.busy_by_cpu.iter_mut().for_each(|busy| *busy = busy.min(0.5));
         measurement.cpu.origin_s = 5.0;
         measurement.cpu.client_s = 5.0;
@@ -253,7 +254,7 @@ fn a_cap_that_everybody_meets() {
     };
     judge_run(&mut run);
     assert_eq!(verdicts(&run), [Verdict::CapBound].into());
-    // One CPU per byte for all: then they may all be at the same limit of their own.
+    // One CPU per byte for all: then each may be at its own, equal limit.
     for cell in &mut run.cells {
         cell.measurement.as_mut().unwrap().cpu.busy_s = 10.0;
     }

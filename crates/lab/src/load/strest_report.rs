@@ -1,28 +1,28 @@
-//! The report that strest-grpc prints at its end, for scripts that read it.
+//! The final report of strest-grpc, for scripts that read it.
 //!
-//! Job: its names, in milliseconds, for what a load met. Two of its figures are not repeated: its `p999` was the maximum, and is the 99.9th
-//! percentile here; its jitter is of replies within a stream, which is not measured here, and is left out. Two are added: the rate that was
-//! reached, and latencies from when calls were due.
+//! It uses strest-grpc's names, in milliseconds, for the figures of a load. Two figures differ: its `p999` was the maximum, and is the
+//! 99.9th percentile here; its jitter, of replies within a stream, is not measured here and is omitted. Two figures are added: the rate
+//! that was reached, and latencies from the time when calls were due.
 
 use serde::Serialize;
 
 use super::report::LoadReport;
 use crate::record::Distribution;
 
-/// What strest-grpc calls a final report.
+/// The fields that strest-grpc calls a final report.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct StrestReport {
     /// Calls that succeeded.
     good: u64,
-    /// And that did not.
+    /// Calls that failed.
     bad: u64,
-    /// That came.
+    /// Bytes received.
     bytes: u64,
-    /// From when calls were sent.
+    /// From the time when calls were sent.
     latency: Option<Milliseconds>,
-    /// From when they were due; of an open loop.
+    /// From the time when they were due; only for an open loop.
     response: Option<Milliseconds>,
-    /// Calls a second that succeeded.
+    /// Successful calls per second.
     achieved_rps: f64,
 }
 

@@ -1,31 +1,31 @@
-//! The answers of the HTTP origin, laid out once at the start.
+//! The answers of the HTTP origin, prepared once at the start.
 
-/// A body longer than this is sent in blocks of this size instead of being kept whole.
+/// A longer body is sent in blocks of this size instead of being kept as a whole.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// What follows the head's last field.
+/// The `connection` field, which follows the other fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connection {
-    /// HTTP/1.1 keeps alive without a word.
+    /// HTTP/1.1 keeps the connection without the field.
     Keep,
-    /// HTTP/1.0 has to be told (RFC 9112 section 9.3).
+    /// HTTP/1.0 needs the field (RFC 9112 section 9.3).
     Keep10,
     Close,
 }
 
 /// One status, its fields and its body.
 pub(super) struct Answer {
-    /// Status line and fields, each with its CRLF, without `connection` and without the empty line.
+    /// Status line and fields, each with its CRLF, without `connection` and the empty line.
     fields: Vec<u8>,
-    /// Head and body of the commonest form: kept alive, nothing to add. Empty when the body is too long to be kept whole.
+    /// Head and body in the most common form: kept alive, with no additional fields. Empty if the body is too long to be kept.
     whole: Vec<u8>,
-    /// The body, or its first block, of which all further ones are copies.
+    /// The body, or its first block, of which all others are copies.
     block: Vec<u8>,
     body_bytes: u64,
 }
 
 impl Answer {
-    /// `200 OK` with a body of `body_bytes`: `name`, a line feed, then dots up to a last line feed; all of it again every 64 KiB.
+    /// `200 OK` with a body of `body_bytes`: `name`, a line feed, then dots up to a last line feed; repeated every 64 KiB.
     pub(super) fn ok(name: Option<&str>, body_bytes: u64) -> Self {
         let mut block = name.map(|name| format!("{name}\n").into_bytes()).unwrap_or_default();
         block.resize(body_bytes.min(BLOCK_BYTES) as usize, b'.');
@@ -35,7 +35,7 @@ impl Answer {
         Self::new("200 OK", name, block, body_bytes)
     }
 
-    /// A status with one line of text as its body.
+    /// A status with one line of text as the body.
     pub(super) fn text(status: &str, name: Option<&str>, text: &str) -> Self {
         let body = format!("{text}\n").into_bytes();
         let body_bytes = body.len() as u64;
@@ -58,7 +58,7 @@ impl Answer {
         answer
     }
 
-    /// Appends head and body to `out`; gives how many bytes of the body the caller has still to send, from [`Answer::block`]s.
+    /// Appends head and body to `out`. Returns how many bytes of the body the caller still has to send, from [`Answer::block`]s.
     pub(super) fn put(&self, out: &mut Vec<u8>, connection: Connection, received: Option<u64>) -> u64 {
         if connection == Connection::Keep && received.is_none() && !self.whole.is_empty() {
             out.extend_from_slice(&self.whole);
@@ -72,7 +72,7 @@ impl Answer {
         0
     }
 
-    /// Appends the head alone: the answer to HEAD, and the start of any other. `received` is the count for `x-received-bytes`.
+    /// Appends only the head: the answer to HEAD, and the start of any other. `received` is the count for `x-received-bytes`.
     pub(super) fn put_head(&self, out: &mut Vec<u8>, connection: Connection, received: Option<u64>) {
         out.extend_from_slice(&self.fields);
         if let Some(received) = received {
@@ -82,7 +82,7 @@ impl Answer {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The next piece of a body of which `left` bytes are to be sent.
+    /// The next piece of a body of which `left` bytes remain.
     pub(super) fn block(&self, left: u64) -> &[u8] {
         let count = left.min(self.block.len() as u64) as usize;
         &self.block[..count]

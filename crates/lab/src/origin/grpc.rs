@@ -1,4 +1,4 @@
-//! The HTTP/2 origin: answers `strest.Responder` as strest-grpc's server does, health checks, and plain requests.
+//! The HTTP/2 origin. It answers `strest.Responder` like strest-grpc's server, health checks, and plain requests.
 
 use std::future::Future;
 use std::io;
@@ -22,17 +22,17 @@ use crate::percentiles::Percentiles;
 use crate::stats::Rng;
 use crate::strest::{self, Deframer, ResponseReply, ResponseSpec, StreamingResponseSpec};
 
-/// Where health is asked for (grpc.health.v1).
+/// The path of health checks (grpc.health.v1).
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
-/// Streams on one connection at once.
+/// Concurrent streams on one connection.
 const STREAMS_MAX: u32 = 4_096;
 
-/// Flow-control windows: so large that it is never this side that slows a transfer down.
+/// Flow-control windows that are large enough that this side never slows a transfer down.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// gRPC statuses that are given here.
+/// The gRPC statuses that this origin sends.
 const OK: u16 = 0;
 const UNKNOWN: u16 = 2;
 const INVALID_ARGUMENT: u16 = 3;
@@ -46,18 +46,18 @@ pub struct GrpcOrigin {
 
 struct Service {
     name: Option<HeaderValue>,
-    /// Of plain answers.
+    /// The body of plain answers.
     body: Bytes,
-    /// On top of what each call asks for, in strest's manner.
+    /// Added to what each call asks for, in strest's way.
     latency: Option<Percentiles>,
     manner: Manner,
     counts: Arc<Counts>,
-    /// Calls so far, for the seeds of their draws.
+    /// Calls so far, which give the seeds of their draws.
     calls: AtomicU64,
 }
 
 impl GrpcOrigin {
-    /// Binds the addresses; serves nothing yet.
+    /// Binds the addresses, and serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
@@ -85,16 +85,16 @@ impl GrpcOrigin {
         self.acceptors.addresses()
     }
 
-    /// Serves, on this thread and as many more as were asked for, until `end` is ready.
+    /// Serves on this thread and on the other requested threads until `end` is ready.
     ///
     /// # Errors
-    /// Those of `end`, and a runtime that cannot start.
+    /// Those of `end`, or the runtime cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let service = self.service.clone();
         self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
     }
 
-    /// Requests whose head has been read, those for health not counted.
+    /// Requests whose head has been read, without health checks.
     pub fn requests(&self) -> u64 {
         self.service.counts.requests.load(Ordering::Relaxed)
     }
@@ -107,7 +107,7 @@ impl GrpcOrigin {
 
 async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
     service.counts.connections.fetch_add(1, Ordering::Relaxed);
-    // Refused only by a socket that is dead already; the handshake finds that out.
+    // This only fails for a dead socket, and the handshake will find that out.
     let _ = stream.set_nodelay(true);
     let mut builder = h2::server::Builder::new();
     builder.max_concurrent_streams(STREAMS_MAX);
@@ -117,12 +117,12 @@ async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
         let (service, alarms) = (service.clone(), alarms.clone());
         let rng = Rng::new(service.calls.fetch_add(1, Ordering::Relaxed));
         let call = Call { service, alarms, rng, respond };
-        // A client that breaks off is its own affair: this side has nobody to tell.
+        // If the client aborts, there is nothing left to do.
         tokio::spawn(async move { call.answer(request).await.is_ok() });
     }
 }
 
-/// One request, and the way back.
+/// One request, and where its answer goes.
 struct Call {
     service: Arc<Service>,
     alarms: Alarms,
@@ -135,7 +135,7 @@ impl Call {
         let (head, body) = request.into_parts();
         let path = head.uri.path();
         if path == HEALTH {
-            // The message that says SERVING: field 1, an enumeration, is 1.
+            // The message for SERVING: field 1, an enumeration, is 1.
             return self.reply(Bytes::from_static(&[0, 0, 0, 0, 2, 0x08, 0x01]));
         }
         self.service.counts.requests.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Call {
         let mut messages = Deframer::default();
         let spec = match next_message::<ResponseSpec>(&mut body, &mut messages).await? {
             Ok(Some(spec)) => spec,
-            Ok(None) | Err(_) => return self.refuse(INVALID_ARGUMENT, "no message of type strest.ResponseSpec"),
+            Ok(None) | Err(_) => return self.refuse(INVALID_ARGUMENT, "not a strest.ResponseSpec message"),
         };
         self.hold(milliseconds(spec.latency)).await;
         if self.rng.unit() < f64::from(spec.error_rate) {
@@ -180,7 +180,7 @@ impl Call {
         self.reply(strest::framed(&reply))
     }
 
-    /// As many replies to each specification as it asks for. A count of 0 ends the call, as does the end of the specifications.
+    /// Sends as many replies to each specification as it asks for. A count of 0 ends the call, and so does the end of the specifications.
     async fn streaming(mut self, mut body: RecvStream) -> Result<(), h2::Error> {
         let mut messages = Deframer::default();
         let mut sending = self.respond.send_response(self.head(), false)?;
@@ -197,7 +197,7 @@ impl Call {
             for _ in 0..spec.count {
                 let wait = latency.draw(&mut self.rng);
                 self.hold(wait).await;
-                // The map of lengths is one of plain numbers that is read as the one of ms is.
+                // The map of lengths has plain numbers that are read like the one with milliseconds.
                 let body = filling(length.draw(&mut self.rng).as_millis() as i64);
                 let reply = ResponseReply { body, last_frame_sent, current_frame_sent: now_ns() };
                 last_frame_sent = reply.current_frame_sent;
@@ -207,7 +207,7 @@ impl Call {
         sending.send_trailers(trailers(status))
     }
 
-    /// Waits for as long as the call asks, the origin adds, and its manner has it.
+    /// Waits for the time that the call asks for plus the origin's own delay.
     async fn hold(&mut self, asked: Duration) {
         let added = self.service.latency.as_ref().map(|latency| latency.draw(&mut self.rng)).unwrap_or_default();
         self.service.manner.hold(asked + added, &mut self.rng, &self.alarms).await;
@@ -228,7 +228,7 @@ impl Call {
         sending.send_trailers(trailers(OK))
     }
 
-    /// A head that is its own trailers.
+    /// A head that is also the trailers.
     fn refuse(&mut self, status: u16, why: &'static str) -> Result<(), h2::Error> {
         let mut head = self.head();
         head.headers_mut().extend(trailers(status));
@@ -241,7 +241,7 @@ fn trailers(status: u16) -> HeaderMap {
     HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), HeaderValue::from(status))])
 }
 
-/// The next message of a request's body: `None` when it has ended.
+/// The next message of a request's body; `None` at its end.
 async fn next_message<M: Message + Default>(
     body: &mut RecvStream,
     messages: &mut Deframer,
@@ -266,7 +266,7 @@ async fn drain(mut body: RecvStream) -> Result<(), h2::Error> {
     Ok(())
 }
 
-/// Sends when the other side has room for it: `h2` would keep any number of messages in memory.
+/// Sends when the other side has room, because `h2` would keep any number of messages in memory.
 async fn send_in_time(sending: &mut h2::SendStream<Bytes>, message: Bytes) -> Result<(), h2::Error> {
     sending.reserve_capacity(message.len());
     while sending.capacity() < message.len().min(STREAM_WINDOW_BYTES as usize) {
@@ -283,7 +283,7 @@ fn milliseconds(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or_default())
 }
 
-/// So many dots, within what a message may be.
+/// A text of this many dots, limited to the size of a message.
 fn filling(length: i64) -> String {
     let length = usize::try_from(length).unwrap_or_default();
     ".".repeat(length.min(strest::MESSAGE_BYTES_MAX))

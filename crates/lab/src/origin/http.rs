@@ -1,6 +1,6 @@
-//! The HTTP/1.1 origin: one read and one write for a request on a connection that is kept alive.
+//! The HTTP/1.1 origin: one read and one write per request on a connection that is kept alive.
 //!
-//! Pipelined requests that came in one read are answered in one write. A broken request gets 400 and the end of its connection.
+//! Pipelined requests that arrive in one read are answered in one write. A malformed request gets 400 and closes its connection.
 
 use std::future::Future;
 use std::io;
@@ -22,11 +22,11 @@ use crate::buffer::ReadBuffer;
 use crate::framing::{BodyReader, Framing};
 use crate::stats::Rng;
 
-/// Answers are written once that many bytes wait, even if more pipelined requests are at hand.
+/// Answers are written once this many bytes wait, even if more pipelined requests have arrived.
 const OUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Before a connection with unread bytes closes, they are read for so long, and so many of them: a reset (which is what the kernel makes
-/// of a close with unread bytes) could overtake the answer.
+/// Before a connection with unread bytes closes, they are read for this long, up to this many bytes. The kernel turns a close with unread
+/// bytes into a reset, which could overtake the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -48,15 +48,15 @@ struct Service {
 }
 
 impl HttpOrigin {
-    /// One without any manner but a delay.
+    /// An origin with no manner other than a delay.
     ///
     /// # Errors
-    /// As [`HttpOrigin::with_manner`].
+    /// Those of [`HttpOrigin::with_manner`].
     pub fn bind(args: &HttpOriginArgs) -> io::Result<Self> {
         Self::with_manner(args, &MannerArgs::default())
     }
 
-    /// Binds the addresses; serves nothing yet.
+    /// Binds the addresses, and serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
@@ -84,16 +84,16 @@ impl HttpOrigin {
         self.acceptors.addresses()
     }
 
-    /// Serves, on this thread and as many more as were asked for, until `end` is ready.
+    /// Serves on this thread and on the other requested threads until `end` is ready.
     ///
     /// # Errors
-    /// Those of `end`, and a runtime that cannot start.
+    /// Those of `end`, or the runtime cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let service = self.service.clone();
         self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
     }
 
-    /// Requests whose head has been read, those of `/healthz` not counted.
+    /// Requests whose head has been read, without those of `/healthz`.
     pub fn requests(&self) -> u64 {
         self.service.counts.requests.load(Ordering::Relaxed)
     }
@@ -106,11 +106,11 @@ impl HttpOrigin {
 
 async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
     let number = service.counts.connections.fetch_add(1, Ordering::Relaxed);
-    // Refused only by a socket that is dead already; the first read finds that out.
+    // This only fails for a dead socket, and the first read will find that out.
     let _ = stream.set_nodelay(true);
     let rng = Rng::new(number);
     let mut session = Session { stream, input: ReadBuffer::new(), out: Vec::new(), service, alarms, rng };
-    // A client that breaks off is its own affair: this side has nobody to tell.
+    // If the client aborts, there is nothing left to do.
     let _ = session.run().await;
 }
 
@@ -118,11 +118,11 @@ async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
 struct Session {
     stream: TcpStream,
     input: ReadBuffer,
-    /// Answers that have not been written yet.
+    /// Answers that are not written yet.
     out: Vec<u8>,
     service: Arc<Service>,
     alarms: Alarms,
-    /// Of the delays.
+    /// For the delays.
     rng: Rng,
 }
 
@@ -153,7 +153,7 @@ impl Session {
         }
     }
 
-    /// Answers one request, its body included; whether the connection goes on.
+    /// Answers one request, including its body. Returns whether the connection stays open.
     async fn answer(&mut self, head: &Head) -> io::Result<bool> {
         let connection = match (head.keep_alive && !self.service.close, head.is_http_10) {
             (false, _) => Connection::Close,
@@ -207,7 +207,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the request's body back as it comes, framed as it came.
+    /// Sends the request's body back as it arrives, with the same framing.
     async fn echo(&mut self, head: &Head, connection: Connection) -> io::Result<()> {
         let length = match head.framing {
             Framing::Length(length) => format!("content-length: {length}\r\n"),
@@ -247,7 +247,7 @@ impl Session {
         self.flush().await?;
         self.stream.shutdown().await?;
         let mut rest = (&mut self.stream).take(LINGER_BYTES_MAX);
-        // Out of time is as good an end as any: the answer has had its chance.
+        // It does not matter if the time runs out: the client had time to read the answer.
         let _ = tokio::time::timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How an origin behaves beside what it answers: slowly, not at all for a while, or at the expense of a CPU.
+//! How an origin behaves apart from its answers: slowly, not at all for a while, or with use of CPU time.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -15,11 +15,11 @@ use crate::units;
 /// The arguments that all origins share.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MannerArgs {
-    /// Time before each answer, by percentile, as in 50=5ms,99=10ms; a straight line between them
+    /// Time before each answer, by percentile, as in 50=5ms,99=10ms, with a straight line between them
     #[arg(long, value_name = "P=TIME,...", value_parser = Percentiles::exact)]
     pub delay_percentiles: Option<Percentiles>,
 
-    /// Once, answer nothing for so long: what a load makes of it tells closed loops from open ones
+    /// Answer nothing for this long, once. How a load handles that distinguishes closed loops from open ones
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub stall: Option<Duration>,
 
@@ -27,20 +27,20 @@ pub struct MannerArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "stall")]
     pub stall_after: Option<Duration>,
 
-    /// Burn so much CPU for each answer: an origin that saturates on purpose
+    /// CPU time to use for each answer, for an origin that saturates on purpose
     #[arg(long, value_name = "TIME", value_parser = units::duration, hide = true)]
     pub work: Option<Duration>,
 
-    /// Where to tell as JSON, over HTTP, what was served so far; nowhere without it
+    /// Address at which to report as JSON, over HTTP, what was served so far; not reported by default
     #[arg(long, value_name = "ADDR", value_parser = units::listen_address)]
     pub stats: Option<SocketAddr>,
 }
 
-/// The manner, at work.
+/// The manner in use.
 #[derive(Debug, Default)]
 pub(super) struct Manner {
     delay: Delay,
-    /// From the first request, and how long.
+    /// When it begins, counted from the first request, and how long it lasts.
     stall: Option<(Duration, Duration)>,
     work: Duration,
     first_request: OnceLock<Instant>,
@@ -55,7 +55,7 @@ enum Delay {
 }
 
 impl Manner {
-    /// `delay` is for those who give one duration; percentiles go before it.
+    /// `delay` is a single duration; percentiles take precedence over it.
     pub(super) fn new(delay: Option<Duration>, args: &MannerArgs) -> Self {
         let delay = match (&args.delay_percentiles, delay) {
             (Some(percentiles), _) => Delay::Drawn(percentiles.clone()),
@@ -70,8 +70,8 @@ impl Manner {
         }
     }
 
-    /// Until when an answer to a request that came now, and that asks for a wait of `asked` itself, has to wait; `None` for not at all.
-    /// Burns what there is to burn.
+    /// The time until which the answer to a request that arrives now must wait, if the request itself asks for a wait of `asked`; `None`
+    /// for no wait. Uses the CPU time that each answer costs.
     pub(super) fn wait(&self, asked: Duration, rng: &mut Rng) -> Option<Instant> {
         burn(self.work);
         let delay = asked
@@ -93,7 +93,7 @@ impl Manner {
         stalled.or(Some(answer)).filter(|&until| until > now)
     }
 
-    /// Waits as [`Manner::wait`] says.
+    /// Waits until the time that [`Manner::wait`] returns.
     pub(super) async fn hold(&self, asked: Duration, rng: &mut Rng, alarms: &Alarms) {
         if let Some(until) = self.wait(asked, rng) {
             alarms.sleep_until(until).await;

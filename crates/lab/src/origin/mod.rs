@@ -1,7 +1,8 @@
-//! Origins: what stands behind a balancer under test.
+//! Origins: the servers behind a balancer under test.
 //!
-//! Job: `steelyard origin http|grpc|tcp|stream`, cheap enough that a benchmark measures the balancer and not the origin. Non-job: to be a web server,
-//! or to defend itself. It is for test networks: it bounds what a connection may cost, not how long a quiet one may stay.
+//! `steelyard origin http|grpc|tcp|stream` must be cheap enough that a benchmark measures the balancer and not the origin. It is not a web
+//! server, and does not defend itself. It is for test networks: it limits what a connection may cost, but not how long a quiet one may
+//! stay.
 
 mod answer;
 mod grpc;
@@ -34,30 +35,30 @@ use crate::percentiles::Percentiles;
 use crate::{host, units};
 use stats::Counts;
 
-/// Connections that an origin holds at once; further ones are closed as they come.
+/// Connections that an origin holds at once. Further ones are closed when they arrive.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// Which origin.
+/// The kind of origin.
 #[derive(Debug, Subcommand)]
 pub enum OriginCommand {
-    /// An HTTP/1.1 origin. /healthz answers 200, /echo sends a request's body back, anything else gets the body; uploads are counted
+    /// An HTTP/1.1 origin. /healthz answers 200, /echo sends the request's body back, and any other path gets the body; uploads are counted
     Http(HttpOriginCommand),
-    /// An HTTP/2 origin, clear text: strest.Responder, health checks, and plain requests
+    /// An HTTP/2 origin in plain text: strest.Responder, health checks, and plain requests
     Grpc(GrpcOriginArgs),
-    /// A TCP origin: echoes, unless told otherwise
+    /// A TCP origin, which echoes by default
     Tcp(TcpOriginCommand),
-    /// A TCP origin that sends, as fast as it goes, or messages with time stamps at a pace
+    /// A TCP origin that sends as fast as possible, or sends messages with time stamps at a pace
     Stream(StreamOriginArgs),
 }
 
 /// `origin http`.
 #[derive(Clone, Debug, Args)]
 pub struct HttpOriginCommand {
-    /// What is answered.
+    /// The content of the answers.
     #[command(flatten)]
     pub args: HttpOriginArgs,
 
-    /// And how.
+    /// The manner of the answers.
     #[command(flatten)]
     pub manner: MannerArgs,
 }
@@ -65,15 +66,15 @@ pub struct HttpOriginCommand {
 /// `origin tcp`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpOriginCommand {
-    /// What is answered.
+    /// The content of the answers.
     #[command(flatten)]
     pub args: TcpOriginArgs,
 
-    /// Echo what comes first, up to 4 KiB, then close: the other side of load tcp-crr --wait-for-close
+    /// Echo the first bytes, up to 4 KiB, and then close: the other side of load tcp-crr --wait-for-close
     #[arg(long, conflicts_with_all = ["send", "sink"])]
     pub once: bool,
 
-    /// And how.
+    /// The manner of the answers.
     #[command(flatten)]
     pub manner: MannerArgs,
 }
@@ -81,7 +82,7 @@ pub struct TcpOriginCommand {
 /// The arguments of `origin http`.
 #[derive(Clone, Debug, Args)]
 pub struct HttpOriginArgs {
-    /// Address to listen on; repeatable; port 0 takes a free one
+    /// Address to listen on; repeatable; port 0 chooses a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
     pub listen: Vec<SocketAddr>,
 
@@ -89,19 +90,19 @@ pub struct HttpOriginArgs {
     #[arg(long, value_name = "BYTES", default_value = "18", value_parser = units::size)]
     pub body: u64,
 
-    /// Time between a request and its answer, as in 200ms; a timer, no CPU is burnt; /healthz and /echo do not wait
+    /// Time between a request and its answer, as in 200ms. It is a timer and uses no CPU; /healthz and /echo do not wait
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub delay: Option<std::time::Duration>,
 
-    /// Sent as the header x-origin, and at the start of the body as far as the size allows
+    /// Name to send as the header x-origin, and at the start of the body if it fits
     #[arg(long, value_name = "TEXT", value_parser = header_value)]
     pub name: Option<String>,
 
-    /// Close the connection after each answer, and say so in it
+    /// Close the connection after each answer, and announce that in the answer
     #[arg(long)]
     pub close: bool,
 
-    /// Threads, each with a runtime of its own
+    /// Number of threads, each with its own runtime
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 }
@@ -109,19 +110,19 @@ pub struct HttpOriginArgs {
 /// The arguments of `origin tcp`.
 #[derive(Clone, Debug, Args)]
 pub struct TcpOriginArgs {
-    /// Address to listen on; repeatable; port 0 takes a free one
+    /// Address to listen on; repeatable; port 0 chooses a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
     pub listen: Vec<SocketAddr>,
 
-    /// Send that many bytes on each connection, as in 1GiB, then close
+    /// Send this many bytes on each connection, as in 1GiB, and then close
     #[arg(long, value_name = "BYTES", value_parser = units::size, conflicts_with = "sink")]
     pub send: Option<u64>,
 
-    /// Read everything and answer nothing; close when the other side has
+    /// Read everything and answer nothing; close when the other side closes
     #[arg(long)]
     pub sink: bool,
 
-    /// Threads, each with a runtime of its own
+    /// Number of threads, each with its own runtime
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 }
@@ -129,7 +130,7 @@ pub struct TcpOriginArgs {
 /// The arguments of `origin grpc`.
 #[derive(Clone, Debug, Args)]
 pub struct GrpcOriginArgs {
-    /// Address to listen on; repeatable; port 0 takes a free one
+    /// Address to listen on; repeatable; port 0 chooses a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
     pub listen: Vec<SocketAddr>,
 
@@ -137,7 +138,7 @@ pub struct GrpcOriginArgs {
     #[arg(long, value_name = "BYTES", default_value = "18", value_parser = body_size)]
     pub body: u64,
 
-    /// Time between a request and its answer, as in 10ms, on top of what a call asks for
+    /// Time between a request and its answer, as in 10ms, added to what a call asks for
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub delay: Option<std::time::Duration>,
 
@@ -145,15 +146,15 @@ pub struct GrpcOriginArgs {
     #[arg(long, alias = "latencyPercentiles", value_name = "P=MS,...", value_parser = Percentiles::strest)]
     pub latency_percentiles: Option<Percentiles>,
 
-    /// Sent as the header x-origin
+    /// Name to send as the header x-origin
     #[arg(long, value_name = "TEXT", value_parser = header_value)]
     pub name: Option<String>,
 
-    /// Threads, each with a runtime of its own
+    /// Number of threads, each with its own runtime
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// And how.
+    /// The manner of the answers.
     #[command(flatten)]
     pub manner: MannerArgs,
 }
@@ -161,32 +162,32 @@ pub struct GrpcOriginArgs {
 /// The arguments of `origin stream`.
 #[derive(Clone, Debug, Args)]
 pub struct StreamOriginArgs {
-    /// Address to listen on; repeatable; port 0 takes a free one
+    /// Address to listen on; repeatable; port 0 chooses a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001", value_parser = units::listen_address)]
     pub listen: Vec<SocketAddr>,
 
-    /// Bytes of each write
+    /// Bytes per write
     #[arg(long, value_name = "BYTES", default_value = "100kB", value_parser = block_size)]
     pub block: u64,
 
-    /// Messages a second on each connection, instead of as much as it takes
+    /// Messages per second on each connection, instead of as much as it takes
     #[arg(long, value_name = "PER_SECOND", value_parser = message_rate)]
     pub rate: Option<f64>,
 
-    /// Bytes of each message, its time stamps included
+    /// Bytes per message, including its time stamps
     #[arg(long, value_name = "BYTES", default_value = "25kB", value_parser = block_size, requires = "rate")]
     pub message: u64,
 
-    /// Threads, each with a runtime of its own
+    /// Number of threads, each with its own runtime
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// And how.
+    /// The manner of the answers.
     #[command(flatten)]
     pub manner: MannerArgs,
 }
 
-/// Runs an origin until SIGINT or SIGTERM. Says on standard error where it listens, and at the end what it served.
+/// Runs an origin until SIGINT or SIGTERM. It prints its addresses to standard error, and at the end what it has served.
 ///
 /// # Errors
 /// An address that cannot be bound; the message names it.
@@ -240,30 +241,30 @@ async fn ended() -> io::Result<()> {
 
 fn header_value(text: &str) -> Result<String, String> {
     let visible = !text.is_empty() && text.len() <= 256 && text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
-    visible.then(|| text.to_owned()).ok_or_else(|| "1 to 256 visible ASCII characters, please".to_owned())
+    visible.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 256 visible ASCII characters".to_owned())
 }
 
 fn body_size(text: &str) -> Result<u64, String> {
     let size = units::size(text)?;
-    if size <= 4 << 20 { Ok(size) } else { Err("at most 4MiB, please".to_owned()) }
+    if size <= 4 << 20 { Ok(size) } else { Err("must be at most 4MiB".to_owned()) }
 }
 
 fn block_size(text: &str) -> Result<u64, String> {
     let size = units::size(text)?;
     let range = HEADER_BYTES as u64..=u64::from(MESSAGE_BYTES_MAX);
-    if range.contains(&size) { Ok(size) } else { Err("between 24 and 64MiB, please".to_owned()) }
+    if range.contains(&size) { Ok(size) } else { Err("must be between 24 and 64MiB".to_owned()) }
 }
 
 fn message_rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    if (0.001..=100_000.0).contains(&rate) { Ok(rate) } else { Err("between 0.001 and 100,000, please".to_owned()) }
+    if (0.001..=100_000.0).contains(&rate) { Ok(rate) } else { Err("must be between 0.001 and 100,000".to_owned()) }
 }
 
 /// Listening sockets, and the threads that accept from them.
 struct Acceptors {
     listeners: Vec<TcpListener>,
     threads: u16,
-    /// Where what was served is told, and that.
+    /// Where to report the counts, and the counts.
     told: Option<(TcpListener, Arc<Counts>)>,
 }
 
@@ -276,7 +277,7 @@ impl Acceptors {
         Ok(Self { listeners: listen.iter().map(bind).collect::<io::Result<_>>()?, threads, told: None })
     }
 
-    /// Binds the address for the counts as well, if there is one, and says which it is.
+    /// Also binds the address for the counts, if there is one, and prints it.
     fn telling(mut self, address: Option<SocketAddr>, counts: &Arc<Counts>) -> io::Result<Self> {
         if let Some(address) = address {
             let listener = host::listen(address)
@@ -291,10 +292,10 @@ impl Acceptors {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Hands each connection to `serve` until `end` is ready.
+    /// Passes each connection to `serve` until `end` is ready.
     ///
-    /// All threads accept from the same sockets, so that an idle thread takes the next connection. With a socket per thread
-    /// (SO_REUSEPORT) the kernel's hash would leave 64 connections visibly uneven, and a second origin on the same port unnoticed.
+    /// All threads accept from the same sockets, so that an idle thread takes the next connection. With a socket per thread (SO_REUSEPORT),
+    /// the kernel's hash would distribute 64 connections visibly unevenly, and a second origin on the same port would go unnoticed.
     fn run_until<S, F>(&self, serve: S, end: impl Future<Output = io::Result<()>>) -> io::Result<()>
     where
         S: Fn(TcpStream, Alarms) -> F + Clone + Send + 'static,
@@ -309,7 +310,7 @@ impl Acceptors {
             threads.push(std::thread::spawn(move || -> io::Result<()> {
                 host::runtime()?.block_on(async {
                     accept_from(listeners, &serve, &slots)?;
-                    // An error means that the sender is gone: the end, as well.
+                    // An error means that the sender is gone, which is also the end.
                     let _ = ended.changed().await;
                     Ok(())
                 })

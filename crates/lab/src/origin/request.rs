@@ -1,16 +1,16 @@
-//! A request as the origin sees it: only what decides the answer. Nothing is allocated.
+//! A request as the origin sees it: only the parts that decide the answer. Nothing is allocated.
 
 use std::io;
 
 use crate::framing::{Framing, content_length, has_token, invalid};
 
-/// Header fields of a request; more are an error.
+/// The most header fields of a request; more are an error.
 const HEADERS_MAX: usize = 100;
 
 /// One request head.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Bytes of the head, its empty line included.
+    /// Length of the head, including its empty line.
     pub length: usize,
     pub requested: RequestedPath,
     pub is_head: bool,
@@ -54,12 +54,12 @@ impl Head {
         for header in request.headers.iter() {
             if header.name.eq_ignore_ascii_case("content-length") {
                 if std::mem::replace(&mut has_length, true) {
-                    return Err(invalid("content-length twice"));
+                    return Err(invalid("repeated content-length"));
                 }
                 head.framing = Framing::Length(content_length(header.value)?);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 if !header.value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(invalid("a transfer-encoding other than chunked"));
+                    return Err(invalid("the transfer-encoding is not chunked"));
                 }
                 head.framing = Framing::Chunked;
             } else if header.name.eq_ignore_ascii_case("connection") {
@@ -72,16 +72,16 @@ impl Head {
                 head.expects_continue = has_token(header.value, "100-continue");
             }
         }
-        // Both is how smuggling starts; from a balancer in front it would be a fault worth seeing.
+        // Smuggling starts with both fields, and a balancer that sends both has a fault worth noticing.
         if has_length && head.framing == Framing::Chunked {
-            return Err(invalid("content-length beside transfer-encoding"));
+            return Err(invalid("both content-length and transfer-encoding"));
         }
         Ok(Some(head))
     }
 }
 
 fn requested(target: &str) -> RequestedPath {
-    // The absolute form (RFC 9112 section 3.2.2) must be understood by an origin.
+    // An origin must understand the absolute form (RFC 9112 section 3.2.2).
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,

@@ -1,4 +1,4 @@
-//! What an origin served so far, told to whoever asks at its own address: the lab asks when a window opens and when it closes.
+//! What an origin has served so far, reported at its own address. The lab reads it when a window opens and when it closes.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,26 +13,26 @@ use tokio::net::TcpStream;
 use crate::host;
 use crate::message::monotonic_ns;
 
-/// How long somebody who asks may take.
+/// How long one reader may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Of a question; its end is not waited for beyond that.
+/// The limit of a request for the counts. It is not read beyond that.
 const QUESTION_BYTES_MAX: usize = 4 * 1024;
 
-/// What an origin served since it began.
+/// What an origin has served since it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginStats {
-    /// Of this form, as JSON.
+    /// The version of this JSON form.
     pub version: u32,
-    /// By CLOCK_MONOTONIC, when the rest was read.
+    /// The CLOCK_MONOTONIC time when the rest was read.
     pub monotonic_ns: u64,
     /// Connections accepted.
     pub connections: u64,
-    /// Requests whose head has been read (those of health checks not counted), or messages sent; 0 where there are only bytes.
+    /// Requests whose head has been read (without health checks), or messages sent; 0 if there are only bytes.
     pub requests: u64,
-    /// Bytes of streams received; of HTTP and gRPC nothing is counted.
+    /// Bytes of streams received. Nothing is counted for HTTP and gRPC.
     pub received_bytes: u64,
-    /// Bytes of streams sent, likewise.
+    /// Bytes of streams sent; nothing for HTTP and gRPC.
     pub sent_bytes: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn tell(listener: TcpListener, counts: Arc<Counts>) -> io::Resu
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Who asks and goes away has had enough; one after the other is soon enough for all.
+                // A reader that goes away needs no answer. Serving one reader at a time is fast enough.
                 let _ = tokio::time::timeout(PATIENCE, answer(stream, &counts)).await;
             }
             Err(_) => tokio::time::sleep(host::ACCEPT_PAUSE).await,

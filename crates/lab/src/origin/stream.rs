@@ -1,4 +1,4 @@
-//! The stream origin: sends as fast as it goes, or messages with time stamps at a pace.
+//! The stream origin: sends as fast as possible, or sends messages with time stamps at a pace.
 
 use std::future::Future;
 use std::io;
@@ -26,14 +26,14 @@ pub struct StreamOrigin {
 struct Service {
     /// Bytes of one write, or of one message.
     block_bytes: usize,
-    /// Between two messages; `None` for bytes without a pace.
+    /// The time between two messages; `None` for bytes without a pace.
     interval: Option<Duration>,
     manner: Manner,
     counts: Arc<Counts>,
 }
 
 impl StreamOrigin {
-    /// Binds the addresses; serves nothing yet.
+    /// Binds the addresses, and serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
@@ -60,10 +60,10 @@ impl StreamOrigin {
         self.acceptors.addresses()
     }
 
-    /// Serves, on this thread and as many more as were asked for, until `end` is ready.
+    /// Serves on this thread and on the other requested threads until `end` is ready.
     ///
     /// # Errors
-    /// Those of `end`, and a runtime that cannot start.
+    /// Those of `end`, or the runtime cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let service = self.service.clone();
         self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
@@ -77,7 +77,7 @@ impl StreamOrigin {
 
 async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
     let number = service.counts.connections.fetch_add(1, Ordering::Relaxed);
-    // Refused only by a socket that is dead already; the first write finds that out.
+    // This only fails for a dead socket, and the first write will find that out.
     let _ = stream.set_nodelay(true);
     let (mut from, mut to) = stream.into_split();
     let sending = async {
@@ -86,7 +86,7 @@ async fn serve(stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
             Some(interval) => at_a_pace(&mut to, &service, &alarms, number, interval).await,
         }
     };
-    // Until the other side has had enough: it closes, and there is nobody left to tell.
+    // Runs until the other side closes, and then there is nothing left to do.
     let gone = async {
         let mut block = [0; 4 * 1024];
         while from.read(&mut block).await? > 0 {}
@@ -109,13 +109,13 @@ async fn saturate<W: AsyncWriteExt + Unpin>(
     loop {
         service.manner.hold(Duration::ZERO, &mut rng, alarms).await;
         send(to, &block, service).await?;
-        // Every stream gets its turn after each block: tokio would let one go on 128 times.
+        // Every stream gets its turn after each block; tokio would let one continue 128 times.
         tokio::task::yield_now().await;
     }
 }
 
-/// Each connection keeps a schedule of its own from its start on, a part of the interval later than its neighbour's: a hundred of them do
-/// not send at the same instant. A message that could not be sent in time is sent late, and those behind it keep their times.
+/// Each connection has its own schedule from its start on, shifted by a part of the interval from its neighbour's, so that a hundred of
+/// them do not send at the same instant. A message that cannot be sent in time is sent late, and those after it keep their times.
 async fn at_a_pace<W: AsyncWriteExt + Unpin>(
     to: &mut W,
     service: &Service,

@@ -1,4 +1,4 @@
-//! The TCP origin: echoes, sends, or swallows.
+//! The TCP origin: echoes, sends, or discards.
 
 use std::future::Future;
 use std::io;
@@ -16,10 +16,10 @@ use super::{Acceptors, TcpOriginArgs, TcpOriginCommand};
 use crate::alarm::Alarms;
 use crate::stats::Rng;
 
-/// Bytes moved by one read or write at most.
+/// The most bytes of one read or write.
 const BLOCK_BYTES: usize = 128 * 1024;
 
-/// Of a connection that gets one answer: so many bytes of it. A larger block for each connection would cost more than all the rest.
+/// The buffer of a connection that gets one answer. A larger one per connection would cost more than all the rest.
 const ONCE_BYTES: usize = 4 * 1024;
 
 /// A TCP origin with its addresses bound.
@@ -43,16 +43,16 @@ enum Mode {
 }
 
 impl TcpOrigin {
-    /// One that answers at once.
+    /// An origin that answers at once.
     ///
     /// # Errors
-    /// As [`TcpOrigin::with_manner`].
+    /// Those of [`TcpOrigin::with_manner`].
     pub fn bind(args: &TcpOriginArgs) -> io::Result<Self> {
         let (args, manner) = (args.clone(), MannerArgs::default());
         Self::with_manner(&TcpOriginCommand { args, once: false, manner })
     }
 
-    /// Binds the addresses; serves nothing yet.
+    /// Binds the addresses, and serves nothing yet.
     ///
     /// # Errors
     /// An address that cannot be bound; the message names it.
@@ -79,10 +79,10 @@ impl TcpOrigin {
         self.acceptors.addresses()
     }
 
-    /// Serves, on this thread and as many more as were asked for, until `end` is ready.
+    /// Serves on this thread and on the other requested threads until `end` is ready.
     ///
     /// # Errors
-    /// Those of `end`, and a runtime that cannot start.
+    /// Those of `end`, or the runtime cannot start.
     pub fn run_until(&self, end: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let service = self.service.clone();
         self.acceptors.run_until(move |stream, alarms| serve(stream, alarms, service.clone()), end)
@@ -107,7 +107,7 @@ impl TcpOrigin {
 async fn serve(mut stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
     let counts = &service.counts;
     let number = counts.connections.fetch_add(1, Ordering::Relaxed);
-    // Refused only by a socket that is dead already; the first read finds that out.
+    // This only fails for a dead socket, and the first read will find that out.
     let _ = stream.set_nodelay(true);
     let outcome = match service.mode {
         Mode::Echo => echo(&mut stream, &service, &alarms, number, (BLOCK_BYTES, usize::MAX)).await,
@@ -116,12 +116,12 @@ async fn serve(mut stream: TcpStream, alarms: Alarms, service: Arc<Service>) {
         Mode::Sink => sink(&mut stream, counts).await,
     };
     if outcome.is_ok() {
-        // The other side may be gone by now, and owes us nothing.
+        // The other side may be gone by now, which does no harm.
         let _ = stream.shutdown().await;
     }
 }
 
-/// Sends back what comes, of each of `reads` reads.
+/// Sends back what arrives in each of `reads` reads.
 async fn echo(
     stream: &mut TcpStream,
     service: &Service,
@@ -151,10 +151,10 @@ async fn send(stream: &mut TcpStream, bytes: u64, counts: &Counts) -> io::Result
         let count = stream.write(&block[..left.min(BLOCK_BYTES as u64) as usize]).await?;
         left -= count as u64;
         counts.sent.fetch_add(count as u64, Ordering::Relaxed);
-        // Every stream gets its turn after each block: tokio would let one go on 128 times.
+        // Every stream gets its turn after each block; tokio would let one continue 128 times.
         tokio::task::yield_now().await;
     }
-    // Closing with unread bytes would be a reset, which may overtake the last of what was sent.
+    // A close with unread bytes would be a reset, which may overtake the last bytes sent.
     stream.shutdown().await?;
     sink(stream, counts).await
 }

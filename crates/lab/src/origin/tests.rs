@@ -1,4 +1,4 @@
-//! The origins over real sockets, and [`Running`], with which the tests of the load start one.
+//! The origins over real sockets, and [`Running`], which starts one for the tests of the load.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use clap::Parser;
 
 use super::*;
 
-/// More than any test needs; reaching it is a failure.
+/// More than any test needs. Reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Parser)]
@@ -19,7 +19,7 @@ struct Cli {
     command: OriginCommand,
 }
 
-/// An origin on a thread of its own; stopped when dropped.
+/// An origin on its own thread, stopped when dropped.
 pub(crate) struct Running {
     pub address: SocketAddr,
     pub http: Option<Arc<HttpOrigin>>,
@@ -90,7 +90,7 @@ fn exchange(address: SocketAddr, input: &[u8]) -> Vec<u8> {
     output
 }
 
-/// `expect` is the whole output, with `$OK` for the head of a 200 up to and without the empty line.
+/// `expect` is the whole output, with `$OK` for the head of a 200 up to the empty line.
 #[track_caller]
 fn check(line: &str, input: &str, expect: &str) {
     let origin = Running::start(line);
@@ -240,7 +240,7 @@ fn tcp_modes() {
 
 #[test]
 fn a_delayed_answer_waits_without_holding_up_others() {
-    // Waits far longer than the test may take.
+    // It waits much longer than the test may take.
     let origin = Running::start("http --delay 1h");
     let mut waiting = TcpStream::connect(origin.address).unwrap();
     waiting.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! What was measured: one instance under one case in one round.
+//! The measurement of one instance under one case in one round.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Judgement;
 
-/// One instance, under one case, in one round. A cell that the host spoiled is measured again: then several have the same round, of which the
+/// One instance, under one case, in one round. A cell that the host disturbed is measured again: then several have the same round, and the
 /// last sound one counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
@@ -16,7 +16,7 @@ pub struct Cell {
     pub instance: String,
     /// From 0.
     pub round: u32,
-    /// 0, or 1 for the second measurement of the same instance in the same round: the two differ by noise alone.
+    /// 0, or 1 for the second measurement of the same instance in the same round: the two differ only by noise.
     pub twin: u8,
     /// Place in the run, from 0.
     pub order: u32,
@@ -28,7 +28,7 @@ pub struct Cell {
     pub measurement: Option<Measurement>,
     /// Why there is no measurement.
     pub failure: Option<Failure>,
-    /// What is to be thought of the measurement; absent until it has been judged.
+    /// The assessment of the measurement; absent until it has been judged.
     #[serde(default)]
     pub judgement: Option<Judgement>,
 }
@@ -38,18 +38,18 @@ pub struct Cell {
 pub struct Failure {
     /// One sentence.
     pub why: String,
-    /// The last lines that the contender, or the load, said.
+    /// The last lines of output of the contender or the load.
     pub log: Vec<String>,
 }
 
-/// What happened within the window: after ramp and warm-up, before the trim at the end.
+/// Everything within the window: after ramp and warm-up, before the trim at the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// Length of the window in seconds.
     pub window_s: f64,
     /// Connections of the load.
     pub connections: u32,
-    /// Streams on each of them; 1 where the protocol has none.
+    /// Streams on each connection; 1 if the protocol has none.
     pub streams: u32,
     /// The offered rate in operations a second; absent for a closed loop.
     pub rate: Option<f64>,
@@ -61,16 +61,16 @@ pub struct Measurement {
     pub ok: u64,
     /// `ok / window_s`.
     pub ok_per_s: f64,
-    /// What went wrong, apart.
+    /// Errors by kind.
     pub errors: Errors,
-    /// Answers by status; empty where the protocol has none.
+    /// Answers by status; empty if the protocol has none.
     #[serde(default)]
     pub statuses: BTreeMap<u16, u64>,
     /// Bytes that the load received.
     pub received_bytes: u64,
     /// Bytes that the load sent.
     pub sent_bytes: u64,
-    /// Bytes that the origin wrote within the same window, as it counted them itself; streams only.
+    /// Bytes that the origin wrote within the same window, by its own count; only for streams.
     #[serde(default)]
     pub origin_sent_bytes: Option<u64>,
     /// Latency from the actual send.
@@ -86,24 +86,24 @@ pub struct Measurement {
     /// One way from writing to reading a message, by time stamps of one clock; paced streams only.
     #[serde(default)]
     pub delivery: Option<Distribution>,
-    /// What one more connection met beside the load, at a hundredth of its rate; absent where the load itself is one connection, or has no
-    /// operations.
+    /// What one more connection measured at the same time, at a hundredth of the load's rate; absent if the load itself is one connection,
+    /// or has no operations.
     #[serde(default)]
     pub probe: Option<Probe>,
     /// Open loop: how late the load sent, against its schedule, at p99, in µs.
     pub lateness_p99_us: Option<f64>,
-    /// Share of the window for which the load's busiest thread was on a CPU, 0 to 1; absent where the load does not tell.
+    /// Share of the window for which the load's busiest thread was on a CPU, 0 to 1; absent if the load does not report it.
     #[serde(default)]
     pub generator_busiest_thread: Option<f64>,
-    /// CPU time within the window, by who used it.
+    /// CPU time within the window, by component.
     pub cpu: Cpu,
     /// Memory.
     pub memory: Memory,
-    /// What the kernel counted.
+    /// The kernel's counters.
     pub net: NetCounters,
-    /// Connections that the origins accepted within the window. With keep-alive on both sides it is about none.
+    /// Connections that the origins accepted within the window. With keep-alive on both sides there are almost none.
     pub origin_connections: Option<u64>,
-    /// Who served how much.
+    /// How much each origin served.
     #[serde(default)]
     pub shares: Vec<OriginShare>,
     /// Load average of one minute, over the number of CPUs, before the cell.
@@ -117,7 +117,8 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Latency as a user of the case sees it: from the scheduled send where there is a schedule, one way for messages, else from the send.
+    /// Latency as a user of the case sees it: from the scheduled send if there is a schedule, one way for messages, otherwise from the
+    /// send.
     #[must_use]
     pub fn latency(&self) -> Option<&Distribution> {
         self.response.as_ref().or(self.delivery.as_ref()).or(self.service.as_ref())
@@ -131,36 +132,36 @@ impl Measurement {
     }
 }
 
-/// One connection of a process of its own, beside the load: latency that no queue of the load's own making is part of.
+/// One connection of a separate process, at the same time as the load. Its latency does not include the load's own queues.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// The offered rate in operations a second.
     pub rate: f64,
-    /// Operations that succeeded. They are not part of the measurement's `ok`, but of what the CPU time was spent on.
+    /// Operations that succeeded. They do not count in the measurement's `ok`, but the CPU time includes their cost.
     pub ok: u64,
     /// Latency from the scheduled send.
     pub response: Distribution,
 }
 
-/// What went wrong, each kind apart.
+/// Errors by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
     /// Connections that could not be made.
     pub connect: u64,
-    /// Connections that broke, and answers that were none.
+    /// Connections that broke, and answers that were invalid.
     pub request: u64,
     /// No answer in time.
     pub timeout: u64,
-    /// Answers of another length than the first one (ab's `length`).
+    /// Answers with a length different from the first one's (ab's `length`).
     pub length: u64,
     /// Answers with a status of failure; gRPC: a status that is not 0.
     pub status: u64,
-    /// Open loop: due, and not sent, for want of a free connection.
+    /// Open loop: due, and not sent because no connection was free.
     pub unsent: u64,
 }
 
 impl Errors {
-    /// All of them. Unsent ones are not among them: they were never begun.
+    /// All of them. Unsent operations do not count, because they were never begun.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.connect + self.request + self.timeout + self.length + self.status
@@ -170,9 +171,9 @@ impl Errors {
 /// A distribution of times, all in µs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Values in it. Of an empty one all else is 0.
+    /// The number of values. If it is 0, everything else is 0.
     pub count: u64,
-    /// Least.
+    /// The minimum.
     pub min_us: f64,
     /// Mean.
     pub mean_us: f64,
@@ -180,40 +181,40 @@ pub struct Distribution {
     pub stdev_us: f64,
     /// Percentiles as pairs of per cent and µs, ascending: 50, 66, 75, 80, 90, 95, 98, 99, 99.9, 99.99.
     pub percentiles: Vec<(f64, f64)>,
-    /// Greatest.
+    /// The maximum.
     pub max_us: f64,
-    /// The whole of it: HdrHistogram's V2 encoding, deflated, in base64; values in the unit of `histogram_unit_ns`.
+    /// The complete distribution: HdrHistogram's V2 encoding, deflated, in base64; values in the unit of `histogram_unit_ns`.
     #[serde(default)]
     pub histogram: Option<String>,
-    /// Nanoseconds of one unit of the histogram's values.
+    /// Nanoseconds per unit of the histogram's values.
     #[serde(default)]
     pub histogram_unit_ns: Option<u64>,
 }
 
 impl Distribution {
-    /// The time that `percent` of the values do not exceed, in µs, if it is one of the percentiles that are kept.
+    /// The time that `percent` of the values do not exceed, in µs, if it is one of the stored percentiles.
     #[must_use]
     pub fn percentile_us(&self, percent: f64) -> Option<f64> {
         self.percentiles.iter().find(|(known, _)| (known - percent).abs() < 1e-9).map(|&(_, us)| us)
     }
 }
 
-/// CPU time within the window, in seconds, by who used it.
+/// CPU time within the window, in seconds, by component.
 ///
-/// A kernel without CONFIG_IRQ_TIME_ACCOUNTING charges soft interrupts to whoever was running ([`Environment`](super::Environment) says
-/// which it is): then `softirq_s` is a count of ticks and is part of the others as well, and only `busy_s` can be trusted to a few per cent
-/// for a balancer in the kernel.
+/// A kernel without CONFIG_IRQ_TIME_ACCOUNTING charges soft interrupts to the process that was running ([`Environment`](super::Environment)
+/// says which kind it is). Then `softirq_s` is a count of ticks and is included in the other figures as well, and for a balancer in the
+/// kernel only `busy_s` is accurate to a few per cent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Of the balancer's processes; all of the chain.
+    /// Of the balancer's processes; for a chain, all of them.
     pub balancer_s: f64,
     /// Of the load.
     pub client_s: f64,
     /// Of the origins.
     pub origin_s: f64,
-    /// Of all CPUs together, whoever used it: user, nice, system, irq, softirq.
+    /// Of all CPUs together, for any purpose: user, nice, system, irq, softirq.
     pub busy_s: f64,
-    /// Of `busy_s`, in soft interrupts, as far as the kernel knows.
+    /// The part of `busy_s` in soft interrupts, as far as the kernel knows.
     pub softirq_s: f64,
     /// Of all CPUs together.
     pub idle_s: f64,
@@ -228,25 +229,25 @@ pub struct Cpu {
     pub client_cpus: Vec<u32>,
     /// CPUs that the origins may use.
     pub origin_cpus: Vec<u32>,
-    /// Times that a quota held a component back; there is no quota, so it must be 0.
+    /// How often a quota throttled a component. There is no quota, so it must be 0.
     pub throttled: u64,
 }
 
 impl Cpu {
-    /// What was used by none of the three: the kernel on nobody's account, and strangers. Never below 0.
+    /// CPU time that none of the three used: the kernel's own, and other processes'. Never below 0.
     #[must_use]
     pub fn other_s(&self) -> f64 {
         (self.busy_s - self.balancer_s - self.client_s - self.origin_s).max(0.0)
     }
 
-    /// Share of the window for which the busiest of `cpus` was busy, 0 to 1; 0 when none is known.
+    /// Share of the window for which the busiest of `cpus` was busy, 0 to 1; 0 if none is known.
     #[must_use]
     pub fn busiest(&self, cpus: &[u32]) -> f64 {
         let busy = cpus.iter().filter_map(|&cpu| self.busy_by_cpu.get(cpu as usize));
         busy.copied().fold(0.0, f64::max)
     }
 
-    /// Mean share of the window for which `cpus` were busy, 0 to 1; 0 when none is known.
+    /// Mean share of the window for which `cpus` were busy, 0 to 1; 0 if none is known.
     #[must_use]
     pub fn mean_busy(&self, cpus: &[u32]) -> f64 {
         let busy: Vec<f64> = cpus.iter().filter_map(|&cpu| self.busy_by_cpu.get(cpu as usize).copied()).collect();
@@ -259,9 +260,9 @@ impl Cpu {
 pub struct Memory {
     /// Resident memory of the balancer's processes at the end of the window; 0 for a balancer without a process.
     pub balancer_rss: u64,
-    /// The same before the first load it ever had.
+    /// The same before its first load.
     pub balancer_rss_idle: u64,
-    /// The most that the balancer's cgroup ever held, caches and kernel memory included; absent where cgroups do not tell.
+    /// The peak of the balancer's cgroup, including caches and kernel memory; absent if cgroups do not report it.
     pub balancer_peak: Option<u64>,
     /// Resident memory of the origins at the end of the window.
     pub origin_rss: u64,
@@ -269,18 +270,18 @@ pub struct Memory {
     pub client_rss: u64,
 }
 
-/// What the kernel counted within the window, over all namespaces of the cell.
+/// The kernel's counters within the window, over all namespaces of the cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounters {
-    /// TCP segments sent again.
+    /// TCP segments retransmitted.
     pub retransmitted: u64,
-    /// SYNs sent again, of them.
+    /// The SYNs among them.
     pub syn_retransmitted: u64,
-    /// Connections dropped because a queue of a listening socket was full, and other drops at a listening socket.
+    /// Connections dropped because a listening socket's queue was full, and other drops at a listening socket.
     pub listen_drops: u64,
     /// Connections opened by clients.
     pub active_opens: u64,
-    /// Connections tracked by the kernel in the balancer's namespace at the end.
+    /// Connections that the kernel tracks in the balancer's namespace at the end.
     pub conntrack: u64,
     /// Local ports of the load's connections in TIME_WAIT at the end.
     pub time_wait: u64,
@@ -294,7 +295,7 @@ pub struct NetCounters {
 pub struct OriginShare {
     /// Its name.
     pub name: String,
-    /// Operations that it answered since the cell began, if the load can tell.
+    /// Operations that it answered since the cell began, if the load knows.
     pub operations: Option<u64>,
     /// Connections that it accepted within the window.
     pub connections: u64,
@@ -309,7 +310,7 @@ pub struct Second {
     pub ok: u64,
     /// Operations that failed in it.
     pub errors: u64,
-    /// Median latency in it, in µs; absent when nothing ended in it.
+    /// Median latency in it, in µs; absent if nothing ended in it.
     pub p50_us: Option<f64>,
     /// p99 in it, in µs.
     pub p99_us: Option<f64>,
@@ -317,7 +318,7 @@ pub struct Second {
     pub measured: bool,
 }
 
-/// CPU use between two looks, in CPUs (1.0 is one CPU, fully).
+/// CPU use between two readings, in CPUs (1.0 is one full CPU).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The end of the interval, from the start of the load.
@@ -328,6 +329,6 @@ pub struct Sample {
     pub client: f64,
     /// The origins.
     pub origin: f64,
-    /// All CPUs together, whoever used them.
+    /// All CPUs together, for any purpose.
     pub busy: f64,
 }

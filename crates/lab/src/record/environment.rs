@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The host, as it was when the run began.
+/// The host when the run began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// `model name` of `/proc/cpuinfo`.
@@ -13,7 +13,7 @@ pub struct Environment {
     pub threads_per_core: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// The hypervisor, if there is one and it says so.
+    /// The hypervisor, if there is one and it identifies itself.
     pub hypervisor: Option<String>,
     /// `uname -r`.
     pub kernel: String,
@@ -21,21 +21,21 @@ pub struct Environment {
     pub os: String,
     /// Whether the host has counters of cycles and instructions.
     pub has_pmu: bool,
-    /// Whether the kernel measures the time of interrupts (CONFIG_IRQ_TIME_ACCOUNTING); absent when it does not tell.
+    /// Whether the kernel measures the time of interrupts (CONFIG_IRQ_TIME_ACCOUNTING); absent if unknown.
     pub irq_time_accounting: Option<bool>,
-    /// Ticks a second of the kernel (CONFIG_HZ); absent when it does not tell.
+    /// The kernel's ticks per second (CONFIG_HZ); absent if unknown.
     pub hz: Option<u32>,
-    /// The governor of the first CPU's frequency, where there is one.
+    /// The frequency governor of the first CPU, if there is one.
     pub governor: Option<String>,
-    /// Vulnerabilities of the CPU and what is done about each, as the kernel has it.
+    /// Vulnerabilities of the CPU and their mitigations, as the kernel reports them.
     pub mitigations: Vec<Setting>,
-    /// Which cgroups are there.
+    /// The available cgroups.
     pub cgroups: Cgroups,
-    /// Limits that matter.
+    /// Relevant limits.
     pub limits: Limits,
-    /// `sysctl` settings that matter, as they were in the namespaces of the run.
+    /// Relevant `sysctl` settings, as they were in the namespaces of the run.
     pub sysctls: Vec<Setting>,
-    /// Offloads of the links, as they were left.
+    /// Offloads of the links, which were not changed.
     pub offloads: Vec<Setting>,
     /// Load average of one minute when the run began.
     pub load_average: f64,
@@ -45,7 +45,7 @@ pub struct Environment {
     pub is_root: bool,
     /// Programs of the lab itself and tools it used.
     pub binaries: Vec<Binary>,
-    /// Which CPUs were given to whom, in words.
+    /// Which CPUs each component got, in words.
     pub placement: String,
 }
 
@@ -58,7 +58,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// Which cgroups the lab counted with.
+/// The cgroups that the lab used for counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cgroups {
@@ -68,7 +68,7 @@ pub enum Cgroups {
     V2,
     /// CPU from version 2, memory from version 1.
     Hybrid,
-    /// None that may be used: processes were counted one by one.
+    /// None that can be used: processes were counted one by one.
     #[default]
     None,
 }
@@ -78,18 +78,18 @@ pub enum Cgroups {
 pub struct Limits {
     /// Open files.
     pub open_files: u64,
-    /// Connections that may wait for their accept (`net.core.somaxconn`).
+    /// Connections that may wait to be accepted (`net.core.somaxconn`).
     pub somaxconn: u64,
 }
 
 /// A program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binary {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Where it is.
     pub path: String,
-    /// Its own account of its version.
+    /// The version that it reports.
     pub version: String,
     /// SHA-256 in hex.
     pub sha256: String,

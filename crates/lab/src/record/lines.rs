@@ -1,20 +1,20 @@
-//! JSON with a line for each field of a run and for each entry of its lists: a file that `diff`, `grep` and version control can work with,
-//! at the price of a few bytes.
+//! JSON with a line for each field of a run and for each entry of its lists: a file that works with `diff`, `grep` and version control, at
+//! the cost of a few bytes.
 
 use std::io::{self, Write};
 
 use serde_json::ser::Formatter;
 
-/// Of a run's fields.
+/// The depth of a run's fields.
 const FIELDS: u32 = 1;
 
-/// Of what lists among them hold.
+/// The depth of the entries of lists in these fields.
 const ENTRIES: u32 = 2;
 
 /// Compact within a line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// Objects and lists that are open.
+    /// The number of open objects and lists.
     depth: u32,
 }
 

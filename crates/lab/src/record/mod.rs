@@ -1,13 +1,13 @@
-//! What a run leaves behind: `run.json`.
+//! The result of a run: `run.json`.
 //!
-//! Job: the types of the file, its version, and how it is read and written whole or not at all. A [`Run`] holds every round of every cell
-//! as it was measured, and beside it what was made of them: judgements, statistics, conclusions. Everything in a report is computed from
-//! here, so that anybody can compute it again.
+//! This module has the types of the file and its version, and reads and writes it completely or not at all. A [`Run`] holds every round of
+//! every cell as it was measured, and also what was computed from them: judgements, statistics, conclusions. Everything in a report is
+//! computed from these data, so anyone can compute it again.
 //!
-//! Non-job: judging ([`Judgement`] says what a verdict is, not when it is given) and rendering.
+//! It does not judge ([`Judgement`] says what a verdict is, not when it is given) or render.
 //!
 //! Words: a *case* is one workload of a scenario. An *instance* is a contender with a variant of its configuration, a number of workers and
-//! a length of chain. A *cell* is one instance under one case in one round: the smallest thing that is measured.
+//! a chain length. A *cell* is one instance under one case in one round: the smallest unit of measurement.
 
 mod cell;
 mod environment;
@@ -31,10 +31,10 @@ pub use plan::{
 };
 pub use result::{Conclusion, Judgement, Ratio, Statistic, Verdict};
 
-/// The version of the file's form. It changes when a field goes or changes its meaning; a new optional field does not change it.
+/// The version of the file's form. It changes when a field is removed or changes its meaning; a new optional field does not change it.
 pub const SCHEMA: u32 = 1;
 
-/// Bytes of a `run.json` at most: more is not one of ours.
+/// The largest `run.json`. A larger file is not from this program.
 const FILE_BYTES_MAX: u64 = 512 << 20;
 
 /// One run of one scenario.
@@ -42,43 +42,43 @@ const FILE_BYTES_MAX: u64 = 512 << 20;
 pub struct Run {
     /// [`SCHEMA`] when it was written.
     pub schema: u32,
-    /// Which program wrote it, with its version.
+    /// The program that wrote it, with its version.
     pub program: String,
-    /// When it began, in UTC, as RFC 3339 has it.
+    /// When it began, in UTC, in RFC 3339 form.
     pub started: String,
-    /// When it ended; absent while it goes on, and in what a killed lab left behind.
+    /// When it ended; absent during the run, and in what a killed lab left behind.
     pub ended: Option<String>,
-    /// Why it is not whole, if it is not: an interruption, a full disk. Whatever was measured before is here and good.
+    /// Why it is incomplete, if it is: an interruption, a full disk. Everything measured before is here and valid.
     pub partial: Option<String>,
-    /// The command that would do it again, with the same shuffles.
+    /// The command that repeats it, with the same shuffles.
     pub reproduce: String,
     /// Whether it was run with `--quick`: fewer cases, shorter windows.
     pub quick: bool,
-    /// Of all shuffles.
+    /// The seed of all shuffles.
     pub seed: u64,
     /// Rounds that were planned.
     pub rounds: u32,
     /// The host, and what ran on it.
     pub environment: Environment,
-    /// What was to be measured.
+    /// What was planned to be measured.
     pub scenario: Scenario,
-    /// Who took part, with the configuration that each was given.
+    /// The contenders, with the configuration that each got.
     pub contenders: Vec<Contender>,
-    /// Who or what did not take part, and why.
+    /// What did not take part, and why.
     pub gaps: Vec<Gap>,
     /// Ceilings of the instrument itself, by case.
     pub calibrations: Vec<Calibration>,
     /// Every round of every cell, in the order in which they were measured.
     pub cells: Vec<Cell>,
-    /// What a reader must know who looks at these figures, in sentences.
+    /// Sentences that a reader of these figures must know.
     pub notes: Vec<String>,
-    /// Whether it was made small enough to be kept, and the host's own paths and names were taken out: see [`crate::keep`].
+    /// Whether it was reduced to be kept, without the host's own paths and names: see [`crate::keep`].
     #[serde(default)]
     pub kept: bool,
-    /// Computed from `cells`; empty until it has been, and in a run that is [`kept`](Self::kept).
+    /// Computed from `cells`; empty before that, and in a run that is [`kept`](Self::kept).
     #[serde(default)]
     pub statistics: Vec<Statistic>,
-    /// Computed from `statistics` and `cells`; empty until it has been.
+    /// Computed from `statistics` and `cells`; empty before that.
     #[serde(default)]
     pub conclusions: Vec<Conclusion>,
 }
@@ -87,7 +87,7 @@ impl Run {
     /// Reads `path`.
     ///
     /// # Errors
-    /// What the host says; a file of another schema; text that is none of ours, with line and column.
+    /// The error of the host; a file of another schema; text that is not a run, with line and column.
     pub fn read(path: &Path) -> io::Result<Self> {
         let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let bytes = fs::metadata(path).map_err(at)?.len();
@@ -102,13 +102,13 @@ impl Run {
     /// Reads the text of a `run.json`.
     ///
     /// # Errors
-    /// As [`Run::read`].
+    /// Those of [`Run::read`].
     pub fn parse(text: &str) -> io::Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
         }
-        // The version first: of another one, every further complaint would mislead.
+        // Check the version first: with another version, any further error would mislead.
         let version: Version = serde_json::from_str(text).map_err(|error| invalid(format!("not a run: {error}")))?;
         if version.schema != SCHEMA {
             return Err(invalid(format!("schema {}; this program reads schema {SCHEMA}", version.schema)));
@@ -116,15 +116,15 @@ impl Run {
         serde_json::from_str(text).map_err(|error| invalid(format!("not a run: {error}")))
     }
 
-    /// Writes `path` whole or not at all: a reader, or a lab that is killed at this moment, finds the old file or the new one.
+    /// Writes `path` completely or not at all: a reader, or a lab that is killed at this moment, finds the old file or the new one.
     ///
     /// # Errors
-    /// What the host says. The old file is then as it was.
+    /// The error of the host. The old file is then unchanged.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let beside = path.with_extension("json.new");
         let outcome = self.write_synced(&beside).and_then(|()| fs::rename(&beside, path));
         if outcome.is_err() {
-            // Half a file is of no use, and on a full disk its room is wanted.
+            // Half a file is useless, and a full disk needs its space.
             let _ = fs::remove_file(&beside);
         }
         outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
@@ -138,7 +138,7 @@ impl Run {
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     }
 
-    /// The same without what makes it large: histograms, series and samples. Every figure of the tables can still be computed, since each
+    /// The same without the large parts: histograms, series and samples. Every figure of the tables can still be computed, since each
     /// cell's percentiles stay.
     #[must_use]
     pub fn without_bulk(mut self) -> Self {
@@ -152,19 +152,19 @@ impl Run {
         self
     }
 
-    /// The case of that name.
+    /// The case with this name.
     #[must_use]
     pub fn case(&self, name: &str) -> Option<&Case> {
         self.scenario.cases.iter().find(|case| case.name == name)
     }
 
-    /// The instance of that id.
+    /// The instance with this id.
     #[must_use]
     pub fn instance(&self, id: &str) -> Option<&Instance> {
         self.scenario.instances.iter().find(|instance| instance.id == id)
     }
 
-    /// The rounds of one cell, in order. `twin` is 0 but for the second measurement of a round that tells the noise floor.
+    /// The rounds of one cell, in order. `twin` is 0 except for the second measurement in a round, which shows the noise floor.
     pub fn rounds_of<'a>(&'a self, case: &'a str, instance: &'a str, twin: u8) -> impl Iterator<Item = &'a Cell> {
         self.cells.iter().filter(move |cell| cell.case == case && cell.instance == instance && cell.twin == twin)
     }

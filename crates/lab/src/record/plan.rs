@@ -1,33 +1,33 @@
-//! What was to be measured, and with whom.
+//! The plan of a run: the workloads and the contenders.
 
 use serde::{Deserialize, Serialize};
 
-/// A scenario, as it was run: cases and contenders that `--quick`, `--contenders` or the host took away are not here.
+/// A scenario, as it was run, without the cases and contenders that `--quick`, `--contenders` or the host removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// As in `lab run NAME`.
+    /// The name in `lab run NAME`.
     pub name: String,
-    /// Which table the report ends in.
+    /// The kind of tables in the report.
     pub table: Table,
-    /// Of the published report that is done again, a name and where it stood; absent for a scenario of one's own.
+    /// The name and source of the published report that is repeated; absent for other scenarios.
     pub report: Option<String>,
     /// One line.
     pub title: String,
-    /// The same in Chinese, as the published reports have it; absent for a scenario of one's own.
+    /// The same in Chinese, as in the published reports; absent for other scenarios.
     pub title_zh: Option<String>,
-    /// What the scenario answers.
+    /// The question that the scenario answers.
     pub question: String,
-    /// What stands where, drawn in characters.
+    /// A drawing of the topology in characters.
     pub topology: String,
-    /// Whether everything ran on the loopback of one namespace, for want of root: no steering, no kernel contenders.
+    /// Whether everything ran on the loopback of one namespace, because the lab was not root: no steering, no kernel contenders.
     pub loopback: bool,
-    /// The instance that ratios are taken to.
+    /// The reference instance for ratios.
     pub reference: String,
     /// Instances that were measured twice in each round, for the noise floor.
     pub twins: Vec<String>,
     /// Workloads.
     pub cases: Vec<Case>,
-    /// Who took part.
+    /// The instances that took part.
     pub instances: Vec<Instance>,
     /// MTU of all links; 0 on loopback.
     pub mtu: u32,
@@ -35,11 +35,11 @@ pub struct Scenario {
     pub endpoints: u32,
 }
 
-/// Which table a report ends in; each is that of one published report, but the last.
+/// The kind of tables of a report. Each but the last is that of one published report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Table {
-    /// By type of balancer: CPU, memory, requests a second, ab's times.
+    /// By type of balancer: CPU, memory, requests per second, ab's times.
     L4l7Ab,
     /// Percentiles, direct and through the gateway.
     GrpcGateway,
@@ -49,7 +49,7 @@ pub enum Table {
     TcpDownstream,
     /// By number of CPUs.
     CpuScaling,
-    /// None in particular: cases by instances.
+    /// No particular one: cases by instances.
     Generic,
 }
 
@@ -60,24 +60,24 @@ pub struct Case {
     pub name: String,
     /// One line.
     pub title: String,
-    /// Instances, by id, that it is put on.
+    /// The ids of the instances that run it.
     pub instances: Vec<String>,
-    /// What answers.
+    /// The origin.
     pub origin: OriginSpec,
-    /// What asks.
+    /// The load.
     pub load: LoadSpec,
-    /// Of the table's row or column that this case fills, a label as the published report has it (`1000 Concurrency`, `wrk(RPS)`).
+    /// The label of the row or column that this case fills, as in the published report (`1000 Concurrency`, `wrk(RPS)`).
     pub label: Option<String>,
 }
 
-/// What answers.
+/// An origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OriginSpec {
     /// Protocol and manner.
     pub kind: OriginKind,
-    /// Arguments of `steelyard origin`, as they were given, but for the address.
+    /// Arguments of `steelyard origin` as given, without the address.
     pub arguments: Vec<String>,
-    /// Origins of the scenario's endpoints that take part in the case.
+    /// The number of the scenario's origins that take part in the case.
     pub count: u32,
 }
 
@@ -95,7 +95,7 @@ pub enum OriginKind {
     Stream,
 }
 
-/// What asks.
+/// A load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadSpec {
     /// Protocol and manner.
@@ -104,9 +104,9 @@ pub struct LoadSpec {
     pub mode: Mode,
     /// Connections.
     pub connections: u32,
-    /// Streams on each; 1 where the protocol has none.
+    /// Streams on each connection; 1 if the protocol has none.
     pub streams: u32,
-    /// Further arguments of `steelyard load`, as they were given.
+    /// Further arguments of `steelyard load`, as given.
     pub arguments: Vec<String>,
     /// Time over which connections are made, in ms.
     pub ramp_ms: u64,
@@ -114,7 +114,7 @@ pub struct LoadSpec {
     pub warm_up_ms: u64,
     /// The window, in ms.
     pub measure_ms: u64,
-    /// Load after the window, in ms: its end is ragged.
+    /// Load after the window, in ms, because connections do not all end at once.
     pub trim_ms: u64,
 }
 
@@ -124,26 +124,26 @@ pub struct LoadSpec {
 pub enum LoadKind {
     /// HTTP/1.1, connections kept.
     Http,
-    /// HTTP/1.0 with keep-alive, as ab does it.
+    /// HTTP/1.0 with keep-alive, like ab.
     Http10,
-    /// HTTP/1.1, a connection for each request.
+    /// HTTP/1.1 with a connection per request.
     HttpClose,
     /// HTTP/2, clear text.
     H2c,
     /// gRPC, unary.
     Grpc,
-    /// A byte there, a byte back.
+    /// One byte in each direction.
     TcpRr,
-    /// Connect, a byte there, a byte back, close.
+    /// Connect, one byte in each direction, close.
     TcpCrr,
-    /// Bulk towards the load, as fast as it goes.
+    /// Bulk towards the load, as fast as possible.
     Stream,
     /// Messages towards the load, at a pace.
     StreamPaced,
 }
 
 impl LoadKind {
-    /// What a contender must understand to take part.
+    /// The protocol that a contender must support to take part.
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
@@ -154,7 +154,7 @@ impl LoadKind {
     }
 }
 
-/// Protocols that a contender can understand. One that moves packets or bytes carries all of them.
+/// Protocols that a contender can support. A contender that moves packets or bytes carries all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -170,18 +170,18 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// When the answer is there, the next request.
+    /// The next request is sent when the answer has arrived.
     Closed,
-    /// By a schedule, whatever comes back.
+    /// By a schedule, independent of the answers.
     Open {
-        /// Operations a second, or how they follow from other cells.
+        /// Operations per second, or how they follow from other cells.
         rate: Rate,
         /// How they are spread.
         pacing: Pacing,
     },
-    /// Capacity: the greatest rate that keeps to an objective.
+    /// Capacity: the highest rate that meets an objective.
     Search {
-        /// Latency at p99 from the scheduled send, in µs, that must hold.
+        /// The limit for the latency at p99 from the scheduled send, in µs.
         objective_p99_us: u64,
     },
 }
@@ -192,11 +192,11 @@ pub enum Mode {
 pub enum Rate {
     /// Operations a second.
     Fixed(f64),
-    /// A share of what the slowest instance of another case reached: equal for all, and within everybody's reach.
+    /// A share of what the slowest instance of another case reached: equal for all, and possible for each.
     OfSlowest {
         /// 0 to 1.
         share: f64,
-        /// The other case, which is measured before.
+        /// The other case, which is measured first.
         case: String,
     },
 }
@@ -207,7 +207,7 @@ pub enum Rate {
 pub enum Pacing {
     /// Evenly.
     Uniform,
-    /// All at once, at the start of each second, as strest-grpc has it.
+    /// All at once, at the start of each second, like strest-grpc.
     Burst1hz,
 }
 
@@ -218,17 +218,17 @@ pub struct Instance {
     pub id: String,
     /// [`Contender::name`].
     pub contender: String,
-    /// Which of its configurations.
+    /// Which of its configurations it uses.
     pub variant: Variant,
-    /// How many of it stand one behind the other; 0 for direct.
+    /// How many of it form a chain; 0 for direct.
     pub hops: u32,
     /// Workers of each, which is also how many CPUs it may use.
     pub workers: u32,
-    /// Where it listens, as the load sees it.
+    /// The address on which the load reaches it.
     pub address: String,
     /// How it was started: commands, each in one line.
     pub commands: Vec<String>,
-    /// The text of the configuration that it ran with; empty for a contender without one.
+    /// The text of its configuration; empty for a contender without one.
     pub configuration: String,
 }
 
@@ -236,30 +236,30 @@ pub struct Instance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// What its own makers recommend for such a comparison.
+    /// The configuration that its makers recommend for such a comparison.
     Tuned,
-    /// What one gets who sets nothing.
+    /// The configuration if nothing is set.
     Default,
 }
 
 /// A contender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contender {
-    /// As in `--contenders NAME`.
+    /// The name in `--contenders NAME`.
     pub name: String,
-    /// As in the tables.
+    /// The name in tables.
     pub title: String,
-    /// Where it works.
+    /// The layer at which it works.
     pub layer: Layer,
-    /// Its own account of its version; empty for what has none.
+    /// The version that it reports; empty if there is none.
     pub version: String,
-    /// The program; empty for what has none.
+    /// The program; empty if there is none.
     pub program: String,
-    /// SHA-256 of the program, in hex; empty for what has none.
+    /// SHA-256 of the program, in hex; empty if there is none.
     pub sha256: String,
 }
 
-/// Where a contender works.
+/// The layer at which a contender works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layer {
@@ -277,23 +277,23 @@ pub enum Layer {
     H2,
 }
 
-/// Who or what did not take part.
+/// Something that did not take part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// A contender's name, an instance's id, or a case's name.
     pub what: String,
-    /// Why, and how to get it where there is a way.
+    /// Why, and how to get it if that is possible.
     pub why: String,
 }
 
-/// Ceilings of the instrument for a case, measured without any balancer before the first round.
+/// Ceilings of the instrument for a case, measured without a balancer before the first round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// [`Case::name`].
     pub case: String,
-    /// What the load can make, against an origin that has a CPU of its own and no delay; operations a second.
+    /// The load's maximum, against an origin that has its own CPU and no delay; operations per second.
     pub generator_ceiling_per_s: Option<f64>,
-    /// What the origins can serve with the placement of the run, `direct`; operations a second.
+    /// The origins' maximum with the placement of the run, `direct`; operations per second.
     pub origin_ceiling_per_s: Option<f64>,
     /// Latency at p50 of one connection alone, without a balancer, in µs.
     pub unloaded_p50_us: Option<f64>,

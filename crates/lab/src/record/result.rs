@@ -1,17 +1,17 @@
-//! What is made of the measurements.
+//! The results computed from the measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// What is to be thought of a cell.
+/// The assessment of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// In one word.
+    /// The verdict.
     pub verdict: Verdict,
     /// The inequalities that led to it, each with its figures: `balancer's CPU 97 % busy >= 95 %`.
     pub reasons: Vec<String>,
 }
 
-/// What held the figure of a cell down.
+/// What limited the figure of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -21,11 +21,11 @@ pub enum Verdict {
     GeneratorSaturated,
     /// The origins could not serve more: the figure is a lower bound.
     BackendSaturated,
-    /// Nobody: there were no more requests in flight.
+    /// Nothing: there were no more requests in flight.
     ConcurrencyLimited,
-    /// Nobody: the offered rate was below everybody's capacity.
+    /// Nothing: the offered rate was below the capacity of all.
     BelowCapacity,
-    /// Something outside of all contenders, which capped several of them alike.
+    /// Something outside the contenders, which capped several of them alike.
     CapBound,
     /// The figure means nothing.
     Invalid,
@@ -38,21 +38,21 @@ pub struct Statistic {
     pub case: String,
     /// [`Instance::id`](super::Instance::id).
     pub instance: String,
-    /// What it is a figure of: `ok_per_s`, `balancer_us_per_op`, `p99_us`.
+    /// The name of the figure: `ok_per_s`, `balancer_us_per_op`, `p99_us`.
     pub metric: String,
     /// Rounds that it was computed from.
     pub rounds: u32,
     /// Median of the rounds.
     pub median: f64,
-    /// Least of the rounds.
+    /// The minimum of the rounds.
     pub least: f64,
-    /// Greatest of the rounds.
+    /// The maximum of the rounds.
     pub greatest: f64,
     /// Interval in which the median lies with 95 % confidence; absent for too few rounds.
     pub interval: Option<(f64, f64)>,
     /// Against the scenario's reference, round by round.
     pub ratio: Option<Ratio>,
-    /// Spearman's rank correlation with the number of the round; beyond 0.5 either way the host drifted.
+    /// Spearman's rank correlation with the number of the round. Beyond 0.5 in either direction, the host drifted.
     pub drift: Option<f64>,
 }
 
@@ -69,14 +69,14 @@ pub struct Ratio {
     pub is_different: bool,
 }
 
-/// A sentence that the figures bear out.
+/// A sentence that the figures support.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conclusion {
     /// The sentence.
     pub text: String,
     /// The inequality that triggered it, with its figures.
     pub because: String,
-    /// Whether it is one of the few that a reader must have read who reads nothing else.
+    /// Whether it is one of the few that a reader must read first.
     #[serde(default)]
     pub leads: bool,
 }

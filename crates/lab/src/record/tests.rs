@@ -1,4 +1,4 @@
-//! What is written is what is read, and what is none of ours is refused. Non-job: what the figures mean.
+//! A written run is read back unchanged, and anything else is refused. The meaning of the figures is tested elsewhere.
 
 use super::*;
 

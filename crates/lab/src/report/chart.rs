@@ -1,7 +1,8 @@
-//! One case of a run as a picture and as a row: what an operation costs each balancer.
+//! One case of a run as a chart and as a table row: the cost of an operation for each balancer.
 //!
-//! Job: for documents, the chart that `--chart` writes and the table that `--table=costs` prints. Both show the same instances: each contender
-//! alone, as its makers advise, with the fewest workers that the run gave it. Non-job: the report, which shows everything (`plots`, `tables`).
+//! Documents use the chart that `--chart` writes and the table that `--table=costs` prints. Both show the same instances: each contender
+//! alone, with the configuration that its makers recommend and the fewest workers in the run. The full report is elsewhere (`plots`,
+//! `tables`).
 
 use crate::record::{Instance, LoadKind, Mode, Variant};
 use crate::stats::{Estimate, estimate};
@@ -11,7 +12,7 @@ use super::plot::{self, Bar};
 use super::table::Table;
 use super::{environment, number, plots};
 
-/// A whole file of SVG; None if the run has no such case, or no valid round of it.
+/// A complete SVG file; None if the run has no such case, or no valid round of it.
 pub(super) fn chart(figures: Figures<'_>, name: &str, case: &str) -> Option<String> {
     let case = figures.run.case(case)?;
     let (metric, unit) = match case.load.kind {
@@ -38,12 +39,12 @@ pub(super) fn chart(figures: Figures<'_>, name: &str, case: &str) -> Option<Stri
     )
 }
 
-/// A row for each closed loop with operations, a column for each balancer.
+/// A row for each closed loop with operations, and a column for each balancer.
 pub(super) fn costs(figures: Figures<'_>) -> Table {
     let shown = shown(figures);
     let titles = shown.iter().map(|instance| contender(figures, instance));
     let mut table = Table::new("", ["µs of CPU per operation".to_owned()].into_iter().chain(titles));
-    // What an operation costs depends on how busy the balancer is, so only cases that drive it as hard as they can share a table.
+    // The cost of an operation depends on how busy the balancer is, so only cases that load it as much as they can may share a table.
     for case in figures.run.scenario.cases.iter().filter(|case| matches!(case.load.mode, Mode::Closed)) {
         let cells = shown
             .iter()

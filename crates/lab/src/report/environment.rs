@@ -1,4 +1,4 @@
-//! What stood around the figures: the host, the limits of what it can tell, who took part, what did not.
+//! The context of the figures: the host, the limits of what it can show, what took part and what did not.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::number;
 use super::table::Table;
 use super::tables::title;
 
-/// The host, a line each.
+/// The host, one property per line.
 pub(crate) fn host(run: &Run) -> Table {
     let env = &run.environment;
     let mut table = Table::new("", ["what", "value"]).words_from(0);
@@ -57,7 +57,7 @@ pub(crate) fn host(run: &Run) -> Table {
     table
 }
 
-/// The workloads, a line each.
+/// The workloads, one per line.
 pub(crate) fn cases(run: &Run) -> Table {
     let head = ["case", "published as", "what", "origins", "load", "connections", "window"];
     let mut table = Table::new("", head).words_from(0);
@@ -99,7 +99,7 @@ fn paced(pacing: Pacing) -> &'static str {
     }
 }
 
-/// Programs with their versions and sums.
+/// Programs with their versions and checksums.
 pub(crate) fn programs(run: &Run) -> Table {
     let mut table = Table::new("", ["name", "version", "program", "SHA-256"]).words_from(0);
     for contender in &run.contenders {
@@ -133,7 +133,7 @@ pub(crate) fn calibrations(run: &Run) -> Table {
     table
 }
 
-/// The noise floor: what the same contender differs from itself.
+/// The noise floor: how much the same contender differs from itself.
 pub(crate) fn noise(figures: Figures<'_>) -> Table {
     let mut table = Table::new("", ["case", "rate", "LB CPU", "p50", "p99"]);
     for case in &figures.run.scenario.cases {
@@ -184,7 +184,7 @@ pub(crate) fn noise_sentence(figures: Figures<'_>) -> String {
     }
 }
 
-/// What the figures cannot tell, by what is known of the host and the run.
+/// What the figures cannot show, from what is known of the host and the run.
 pub(crate) fn cautions(run: &Run) -> Vec<String> {
     let env = &run.environment;
     let mut cautions = Vec::new();
@@ -255,7 +255,7 @@ pub(crate) fn cautions(run: &Run) -> Vec<String> {
     cautions
 }
 
-/// Who or what is missing, and why: one sentence for all of the same reason.
+/// What is missing, and why: one sentence for everything with the same reason.
 pub(crate) fn absences(run: &Run) -> Vec<(String, &str)> {
     let mut absences: Vec<(String, &str)> = Vec::new();
     for gap in &run.gaps {
@@ -267,7 +267,7 @@ pub(crate) fn absences(run: &Run) -> Vec<(String, &str)> {
     absences
 }
 
-/// Instances of balancers that shared their CPUs, where it was not everybody's lot as on loopback.
+/// Instances of balancers that shared their CPUs, unless all did, as on loopback.
 fn contended(run: &Run) -> Vec<&str> {
     let shared = |instance: &&Instance| {
         let measured = run.cells.iter().filter(|cell| cell.instance == instance.id);
@@ -279,14 +279,14 @@ fn contended(run: &Run) -> Vec<&str> {
     if run.scenario.loopback { Vec::new() } else { instances.map(|instance| instance.id.as_str()).collect() }
 }
 
-/// Attempts that were followed by another one of the same cell.
+/// Cells that were measured again.
 fn repeated(run: &Run) -> usize {
     let key = |cell: &Cell| (cell.case.clone(), cell.instance.clone(), cell.round, cell.twin);
     let cells: BTreeSet<_> = run.cells.iter().map(key).collect();
     run.cells.len() - cells.len()
 }
 
-/// How many cells are in no figure, and for what reasons in how many, the commonest first.
+/// How many cells are in no figure, and how many for each reason, the most frequent first.
 fn invalid_cells(run: &Run) -> (usize, String) {
     let mut reasons: Vec<(String, usize)> = Vec::new();
     let mut count = 0;
@@ -310,7 +310,7 @@ fn invalid_cells(run: &Run) -> (usize, String) {
     (count, reasons.join(", "))
 }
 
-/// A reason without its figures, which are others in each cell.
+/// A reason without its figures, which differ between cells.
 fn kind_of(reason: &str) -> String {
     const KINDS: [(&str, &str); 7] = [
         ("stolen", "CPU time stolen by the hypervisor"),
@@ -347,7 +347,7 @@ fn why_excluded(cell: &Cell) -> Option<String> {
     Some(format!("invalid: {}", judgement.reasons.join("; ")))
 }
 
-/// What the kernel counted, summed over the rounds of a cell: what explains a rate that nobody's CPU does.
+/// The kernel's counters, summed over the rounds of a cell. They can explain a rate that CPU use does not.
 pub(crate) fn network(figures: Figures<'_>) -> Table {
     let head = [
         "case",

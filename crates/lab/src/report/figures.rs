@@ -1,7 +1,7 @@
-//! The figures that a report speaks of, and where their rounds come from.
+//! The figures of a report, and where their rounds come from.
 //!
-//! Job: the list of metrics ([`METRICS`]), and the rounds of one metric of one cell ([`Figures`]). Rounds whose cell was judged invalid are
-//! left out everywhere; the appendix names them.
+//! It has the list of metrics ([`METRICS`]), and the rounds of one metric of one cell ([`Figures`]). Rounds whose cell was judged invalid
+//! are left out everywhere; the appendix names them.
 
 use crate::judge::is_box_apart;
 use crate::record::{Cell, Instance, Layer, LoadKind, Measurement, Run, Verdict};
@@ -9,9 +9,9 @@ use crate::stats::{Estimate, estimate, noise_floor, paired_ratio};
 
 /// One figure of a cell.
 pub(crate) struct Metric {
-    /// As in [`Statistic::metric`](crate::record::Statistic::metric); never changed, since files hold it.
+    /// The name in [`Statistic::metric`](crate::record::Statistic::metric). It never changes, since files contain it.
     pub name: &'static str,
-    /// In a table's head.
+    /// The title in a table's head.
     pub title: &'static str,
     of: fn(&Round<'_>) -> Option<f64>,
 }
@@ -76,7 +76,7 @@ impl Round<'_> {
         matches!(self.kind, LoadKind::Stream | LoadKind::StreamPaced)
     }
 
-    /// The probe's operations took their part of the CPU time as well.
+    /// The probe's operations also used CPU time.
     fn per_op(&self, seconds: f64) -> Option<f64> {
         let operations = self.m.ok + self.m.probe.as_ref().map_or(0, |probe| probe.ok);
         (self.m.ok > 0 && self.counts_ops()).then(|| seconds * 1e6 / operations as f64)
@@ -94,7 +94,7 @@ impl Round<'_> {
         (self.counts_bytes() && self.m.window_s > 0.0).then(|| bits / 1e9 / self.m.window_s)
     }
 
-    /// Seconds of CPU a second, over gigabits a second: the window cancels.
+    /// Seconds of CPU per second, over gigabits per second: the window cancels.
     fn per_gigabit(&self, seconds: f64) -> Option<f64> {
         let gigabits = self.m.received_bytes as f64 * 8.0 / 1e9;
         (self.counts_bytes() && gigabits > 0.0).then(|| seconds / gigabits)
@@ -115,9 +115,9 @@ impl Round<'_> {
 
 /// CPU time of the balancer within the window, in seconds.
 ///
-/// Where it has CPUs of its own, their whole busy time: that holds the soft interrupts of a proxy's packets, and all of a kernel balancer,
-/// whoever the kernel charges them to. Else what its processes were charged with, which for a kernel balancer is nothing that could be
-/// told. None for no balancer.
+/// If it has its own CPUs, this is their whole busy time. That includes the soft interrupts of a proxy's packets, and everything of a
+/// kernel balancer, whatever the kernel charges them to. Otherwise it is what the kernel charged to its processes, which says nothing for a
+/// kernel balancer. None without a balancer.
 pub(crate) fn lb_seconds(measurement: &Measurement, layer: Layer) -> Option<f64> {
     let cpu = &measurement.cpu;
     match layer {
@@ -149,7 +149,7 @@ impl<'a> Figures<'a> {
         Self { run }
     }
 
-    /// The cell's measurement in each round; None where there is none, or where it was judged invalid.
+    /// The cell's measurement in each round; None if there is none, or if it was judged invalid.
     pub(crate) fn measurements(self, case: &str, instance: &str, twin: u8) -> Vec<Option<&'a Measurement>> {
         let mut rounds = vec![None; self.run.rounds as usize];
         let of_cell = |cell: &&Cell| cell.case == case && cell.instance == instance && cell.twin == twin;
@@ -161,7 +161,7 @@ impl<'a> Figures<'a> {
         rounds
     }
 
-    /// One value a round.
+    /// One value per round.
     pub(crate) fn rounds(self, case: &str, instance: &str, twin: u8, metric: &Metric) -> Vec<Option<f64>> {
         let of = |m: &Measurement| self.value(case, instance, m, metric);
         self.measurements(case, instance, twin).into_iter().map(|round| round.and_then(of)).collect()
@@ -202,8 +202,8 @@ impl<'a> Figures<'a> {
         estimate(&both.collect::<Vec<_>>())
     }
 
-    /// The smallest difference of this metric that counts in this case, as a share. From the twins of the case; from those of all cases
-    /// where it has none; [`NOISE_MIN`](crate::stats::NOISE_MIN) where there are none at all.
+    /// The smallest difference of this metric that counts in this case, as a share. It comes from the twins of the case, or from those of
+    /// all cases if the case has none, or is [`NOISE_MIN`](crate::stats::NOISE_MIN) if there are no twins at all.
     pub(crate) fn noise(self, case: &str, name: &str) -> f64 {
         let own = self.same_over_same(case, name);
         if !own.is_empty() {
@@ -213,7 +213,7 @@ impl<'a> Figures<'a> {
         noise_floor(&cases.flat_map(|case| self.same_over_same(&case.name, name)).collect::<Vec<_>>())
     }
 
-    /// Second measurement over first, of each twin of the case.
+    /// Second measurement over first, for each twin of the case.
     pub(crate) fn same_over_same(self, case: &str, name: &str) -> Vec<Estimate> {
         let Some(metric) = metric(name) else { return Vec::new() };
         let of_twin = |instance: &String| {
@@ -230,14 +230,14 @@ impl<'a> Figures<'a> {
         self.run.scenario.instances.iter().filter(listed).collect()
     }
 
-    /// All cells of one instance under one case, twins left out, in the order of their rounds.
+    /// All cells of one instance under one case, without twins, in the order of their rounds.
     pub(crate) fn cells(self, case: &str, instance: &str) -> Vec<&'a Cell> {
         let of_cell = |cell: &&Cell| cell.case == case && cell.instance == instance && cell.twin == 0;
         self.run.cells.iter().filter(of_cell).collect()
     }
 
-    /// What most of the sound rounds were judged to be, with the reasons of the first of these; the graver of two that are equally frequent.
-    /// Invalid only where no round is sound: the figures beside it are those of the sound ones.
+    /// The most frequent verdict of the sound rounds, with the reasons of the first of these; of two equally frequent verdicts, the more
+    /// serious. It is Invalid only if no round is sound, because the figures beside it are those of the sound ones.
     pub(crate) fn verdict(self, case: &str, instance: &str) -> Option<(Verdict, &'a [String])> {
         let cells = self.cells(case, instance);
         let mut judged: Vec<_> = cells.into_iter().filter_map(|cell| cell.judgement.as_ref()).collect();
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::record::{Cpu, Distribution, Memory, Probe};
 
-    /// 1,000 operations and 1 GB in 2 s; CPU 1 is the balancer's, half busy.
+    /// 1,000 operations and 1 GB in 2 s. CPU 1 is the balancer's, and half busy.
     fn measurement() -> Measurement {
         Measurement {
             window_s: 2.0,
@@ -296,7 +296,7 @@ mod tests {
         let shared = |m: &mut Measurement| m.cpu.client_cpus = vec![0, 1];
         check(RPS, Layer::Http, LoadKind::Http, same, Some(500.0));
         check(RPS, Layer::Tcp, LoadKind::Stream, same, None);
-        // The busy time of its own CPU, 1 s; on shared CPUs its own account, 0.25 s.
+        // The busy time of its own CPU, 1 s; on shared CPUs its processes' time, 0.25 s.
         check(LB_US, Layer::Http, LoadKind::Http, same, Some(1000.0));
         check(LB_US, Layer::Kernel, LoadKind::Http, same, Some(1000.0));
         check(LB_US, Layer::Http, LoadKind::Http, shared, Some(250.0));

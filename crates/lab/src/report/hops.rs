@@ -1,8 +1,8 @@
-//! What one more hop adds: balancers that stand one behind the other, a different number of times.
+//! What one more hop adds: chains of the same balancer with different lengths.
 //!
-//! Job: the slope of a figure over the length of the chain, round by round ([`slopes`]), as a table and as sentences. What load and origins
-//! cost is in every length alike and cancels, and so does what a kernel charges to the wrong account; and the longer the chain, the less
-//! does noise weigh. Non-job: what the first hop costs against none at all, which is a ratio like any other.
+//! It computes the slope of a figure over the length of the chain, round by round ([`slopes`]), as a table and as sentences. The cost of
+//! load and origins is the same for every length and cancels, and so does what the kernel charges to the wrong process; and the longer the
+//! chain, the less noise matters. The cost of the first hop compared with none at all is an ordinary ratio, and is not computed here.
 
 use crate::record::{Case, Conclusion, Instance, Layer, LoadKind};
 use crate::stats::Estimate;
@@ -21,9 +21,9 @@ struct Slope<'a> {
     /// Lengths that were measured, ascending.
     lengths: Vec<u32>,
     metric: &'static str,
-    /// For each hop, over the lengths from one on: the path is the same but for them.
+    /// Per hop, over the lengths from one on: otherwise the path is the same.
     per_hop: Estimate,
-    /// The same with the path that has no balancer as length 0, where there is one.
+    /// The same with the path without a balancer as length 0, if there is one.
     from_none: Option<Estimate>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// A sentence for each chain and figure whose slope is sure, and one for each that is not.
+/// A sentence for each chain and figure whose slope is certain, and one for each that is not.
 pub(crate) fn conclusions(figures: Figures<'_>) -> Vec<Conclusion> {
     let of_slope = |slope: Slope<'_>| {
         let (metric, show) = shown(slope.metric);
@@ -93,7 +93,7 @@ fn slopes(figures: Figures<'_>) -> Vec<Slope<'_>> {
     slopes
 }
 
-/// The instances of each balancer that stands in chains of different length, shortest first.
+/// The instances of each balancer that has chains of different length, shortest first.
 fn chains<'a>(figures: Figures<'a>, case: &Case) -> Vec<Vec<&'a Instance>> {
     let mut chains: Vec<Vec<&Instance>> = Vec::new();
     for instance in figures.instances(&case.name).into_iter().filter(|instance| instance.hops > 0) {
@@ -110,7 +110,7 @@ fn chains<'a>(figures: Figures<'a>, case: &Case) -> Vec<Vec<&'a Instance>> {
     chains
 }
 
-/// CPU in all, CPU of the balancer, and, where something waits for an answer, latency in the middle.
+/// CPU in total, CPU of the balancer, and median latency if something waits for an answer.
 fn metrics(case: &Case) -> &'static [&'static str] {
     match case.load.kind {
         LoadKind::Stream => &[CORES_PER_GBPS, LB_CORES_PER_GBPS],
@@ -130,7 +130,7 @@ fn slope<'a>(figures: Figures<'a>, case: &'a Case, links: &[&'a Instance], metri
     let of = |instance: &Instance, hops: u32| (f64::from(hops), figures.rounds(&case.name, &instance.id, 0, known));
     let mut series: Vec<_> = links.iter().map(|link| of(link, link.hops)).collect();
     let per_hop = over(figures, &series)?;
-    // What the balancer costs is not measured where there is none.
+    // The balancer's cost is not measured if there is none.
     let none = without_balancer(figures, case).filter(|_| matches!(metric, BUSY_US | CORES_PER_GBPS | P50));
     let from_none = none.and_then(|none| {
         series.push(of(none, 0));
@@ -149,7 +149,7 @@ fn over(figures: Figures<'_>, series: &[(f64, Vec<Option<f64>>)]) -> Option<Esti
     crate::stats::slope(&rounds)
 }
 
-/// The way through the balancer's place, if it was measured; else the direct one.
+/// The path through the balancer's namespace without it, if it was measured; otherwise the direct path.
 fn without_balancer<'a>(figures: Figures<'a>, case: &Case) -> Option<&'a Instance> {
     let of_layer = |layer: Layer| {
         let instances = figures.instances(&case.name).into_iter();
@@ -173,12 +173,12 @@ mod tests {
             let is_it = |slope: &&Slope<'_>| slope.case.name == case && slope.metric == metric;
             slopes.iter().find(is_it).unwrap()
         };
-        // The truth: 11.9 µs of the balancer's CPU for each message and hop.
+        // The sample's true value: 11.9 µs of the balancer's CPU per message and hop.
         let cost = find("paced", LB_US);
         assert_eq!((cost.lengths.as_slice(), cost.link.id.as_str()), (&[1, 2][..], "steelyard-tcp"));
         assert!((cost.per_hop.median / 11.9 - 1.0).abs() < 0.03 && cost.from_none.is_none(), "{:?}", cost.per_hop);
         assert!(find("paced", P50).from_none.is_some() && find("saturate", CORES_PER_GBPS).per_hop.low > 0.0);
-        // One length is no chain.
+        // A single length is not a chain.
         assert!(slopes.iter().all(|slope| slope.link.contender == "steelyard-tcp"));
         assert_eq!(table(figures).unwrap().rows.len(), slopes.len());
         assert!(table(Figures::new(&sample::run(Kind::L4Matrix))).is_none());
@@ -190,7 +190,7 @@ mod tests {
             let mut run = sample::raw(Kind::TcpDownstream);
             run.cells.retain(|cell| cell.round < rounds && cell.case == "saturate");
             if flat {
-                // The longer chain is the shorter one, by another name.
+                // The longer chain is the shorter one under another name.
                 let twin: Vec<_> = run.cells.iter().filter(|cell| cell.instance == "steelyard-tcp").cloned().collect();
                 for cell in run.cells.iter_mut().filter(|cell| cell.instance == "steelyard-tcp*2") {
                     cell.measurement = twin[cell.round as usize].measurement.clone();

@@ -1,4 +1,4 @@
-//! The report as one page of HTML that needs nothing else: no script, no network, plots inline.
+//! The report as one self-contained HTML page: no script, no network, plots inline.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -40,7 +40,7 @@ pub(super) fn render(run: &Run) -> String {
     page.into_string()
 }
 
-/// What a reader who reads nothing else must have read.
+/// What a reader must read first.
 fn first_page(figures: Figures<'_>) -> Markup {
     let run = figures.run;
     let has_hops = hops::table(figures).is_some();
@@ -189,7 +189,7 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// A verdict becomes a badge, everything else stays what it is.
+/// A verdict becomes a badge; everything else is unchanged.
 fn cell(text: &str) -> Markup {
     let (value, word) = text.rsplit_once(" · ").map_or(("", text), |(value, word)| (value, word));
     let class = match number::verdict_of(word) {

@@ -1,4 +1,4 @@
-//! The report as Markdown: everything that the page has, but the plots.
+//! The report as Markdown: everything on the page except the plots.
 
 use std::fmt::Write;
 

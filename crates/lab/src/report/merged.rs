@@ -1,7 +1,7 @@
 //! The latencies of all rounds of a cell as one distribution.
 //!
-//! Job: add histograms ([`Merged`]), which is the only way to put latencies of several rounds together; percentiles cannot be averaged.
-//! Non-job: intervals. Those come from the percentiles of single rounds.
+//! It adds histograms ([`Merged`]), which is the only way to combine latencies of several rounds; percentiles cannot be averaged. Intervals
+//! come from the percentiles of single rounds instead.
 
 use base64::Engine;
 use hdrhistogram::Histogram;
@@ -16,7 +16,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// None when there is no round, or when one has lost its histogram, as a run without bulk has: then they cannot be put together.
+    /// None if there is no round, or if one has lost its histogram, as in a run without bulk: then they cannot be combined.
     pub(super) fn of<'a>(rounds: impl IntoIterator<Item = &'a Distribution>) -> Option<Self> {
         let mut merged: Option<Self> = None;
         for round in rounds {
@@ -30,7 +30,7 @@ impl Merged {
         merged
     }
 
-    /// The time that `percent` of all do not exceed, in µs; None beyond what so many values can tell, ten of which must lie above it.
+    /// The time that `percent` of all values do not exceed, in µs. None if there are too few values: ten must lie above it.
     pub(super) fn percentile_us(&self, percent: f64) -> Option<f64> {
         let above = self.histogram.len() as f64 * (1.0 - percent / 100.0);
         let units = self.histogram.value_at_percentile(percent);
@@ -38,7 +38,7 @@ impl Merged {
     }
 }
 
-/// Values beyond a percentile that it takes to speak of it.
+/// The values that must lie beyond a percentile.
 const ABOVE_MIN: f64 = 10.0;
 
 fn decoded(text: &str) -> Option<Histogram<u64>> {

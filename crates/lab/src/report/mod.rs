@@ -1,9 +1,9 @@
-//! The report of a run: one page of HTML, the same as Markdown, and the figures in `run.json`.
+//! The report of a run: one HTML page, the same as Markdown, and the figures in `run.json`.
 //!
-//! Job: [`analyse`] fills a [`Run`] with judgements, statistics and conclusions; [`html()`] and [`markdown()`] render it; [`write()`] puts both
-//! beside the run. Everything is computed from the cells of the run and from nothing else, so that `verify` can do it again.
+//! [`analyse`] fills a [`Run`] with judgements, statistics and conclusions; [`html()`] and [`markdown()`] render it; [`write()`] puts both
+//! beside the run. Everything is computed from the cells of the run and from nothing else, so that `verify` can compute it again.
 //!
-//! Non-job: measuring, and opinions. A sentence in a report has an inequality behind it (`conclude`).
+//! It does not measure, and has no opinions: a sentence in a report has an inequality behind it (`conclude`).
 //!
 //! Order of the work: `figures` (one round of one metric) -> `statistics` -> `tables`, `conclude`, `sizing` -> `markdown`, `html`.
 
@@ -34,43 +34,43 @@ use crate::record::Run;
 
 pub(crate) use reading::{Better, METRICS_COMPARED, Reading, better, changes};
 
-/// Judges every cell of `run` anew, and computes its statistics and conclusions anew.
+/// Judges every cell of `run` again, and computes its statistics and conclusions again.
 pub fn analyse(run: &mut Run) {
     judge::judge_run(run);
     run.statistics = statistics::statistics(run);
     run.conclusions = conclude::conclusions(run);
 }
 
-/// The report as Markdown. `run` has been analysed.
+/// The report as Markdown. `run` must be analysed.
 pub fn markdown(run: &Run) -> String {
     markdown::render(run)
 }
 
-/// The report as one page of HTML. `run` has been analysed.
+/// The report as one HTML page. `run` must be analysed.
 pub fn html(run: &Run) -> String {
     html::render(run)
 }
 
-/// What stands first in the directory of a run that is kept: what was measured, where and how, and what came of it. `run` has been analysed.
+/// The first page in the directory of a kept run: what was measured, where and how, and the result. `run` must be analysed.
 pub fn readme(run: &Run) -> String {
     readme::render(run)
 }
 
-/// Which tables of a run.
+/// The tables of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tables {
-    /// The whole run in one table, as a README wants it
+    /// The whole run in one table, for a README
     Summary,
-    /// Those of the published report, with its columns
+    /// The tables of the published report, with its columns
     Published,
-    /// Those that it should have had: intervals, costs, verdicts
+    /// The tables that it should have had: intervals, costs, verdicts
     Honest,
-    /// What an operation costs each balancer, a row for each case
+    /// The cost of an operation for each balancer, a row for each case
     Costs,
 }
 
 impl Tables {
-    /// What the two lines name between which a document shows these tables of the run `name`.
+    /// The mark between whose two lines a document shows these tables of the run `name`.
     #[must_use]
     pub fn mark(self, name: &str) -> String {
         match self {
@@ -81,7 +81,7 @@ impl Tables {
         }
     }
 
-    /// The run and the tables that such a line names.
+    /// The run and the tables in such a mark.
     #[must_use]
     pub fn of_mark(mark: &str) -> (&str, Self) {
         match mark.split_once(' ') {
@@ -93,14 +93,14 @@ impl Tables {
     }
 }
 
-/// A chart of one case as a file of SVG: the CPU time of each balancer, with every round. `name` is that of the run's directory. None if the
-/// run has no such case, or no valid round of it. `run` has been analysed.
+/// A chart of one case as an SVG file: the CPU time of each balancer, with every round. `name` is that of the run's directory. None if the
+/// run has no such case, or no valid round of it. `run` must be analysed.
 #[must_use]
 pub fn chart(run: &Run, name: &str, case: &str) -> Option<String> {
     chart::chart(figures::Figures::new(run), name, case)
 }
 
-/// Those tables as Markdown. `run` has been analysed.
+/// These tables as Markdown. `run` must be analysed.
 pub fn tables(run: &Run, which: Tables) -> String {
     let figures = figures::Figures::new(run);
     let tables = match which {
@@ -112,23 +112,23 @@ pub fn tables(run: &Run, which: Tables) -> String {
     tables.iter().map(table::Table::markdown).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes `report.html` and `report.md` into `directory`, each whole or not at all. `run` has been analysed.
+/// Writes `report.html` and `report.md` into `directory`, each completely or not at all. `run` must be analysed.
 ///
 /// # Errors
-/// What the host says. What had stood there is then as it was.
+/// The error of the host. An existing file is then unchanged.
 pub fn write(run: &Run, directory: &Path) -> io::Result<()> {
     write_text(&directory.join("report.html"), &html(run))?;
     write_text(&directory.join("report.md"), &markdown(run))
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file completely or not at all.
 pub(crate) fn write_text(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
     let outcome = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
     if outcome.is_err() {
-        // Half a file is of no use, and on a full disk its room is wanted.
+        // Half a file is useless, and a full disk needs its space.
         let _ = fs::remove_file(&beside);
     }
     outcome.map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))

@@ -1,4 +1,4 @@
-//! Figures as people read them: three digits that matter, the unit beside them, the interval after them.
+//! Figures for people: three significant digits, then the unit, then the interval.
 
 use crate::record::Verdict;
 use crate::stats::Estimate;
@@ -39,7 +39,7 @@ fn thousands(value: f64) -> String {
     text
 }
 
-/// Microseconds in the unit that suits them: `87.0 µs`, `1.52 ms`, `3.10 s`.
+/// Microseconds in a suitable unit: `87.0 µs`, `1.52 ms`, `3.10 s`.
 pub(crate) fn micros(us: f64) -> String {
     let size = us.abs();
     if size < 1e3 {
@@ -63,8 +63,8 @@ pub(crate) fn change(share: f64) -> String {
     if share > 0.0 { format!("+{text}") } else { text }
 }
 
-/// A median with its interval: `12.3 [12.1, 12.6]`; the range of the rounds in round brackets where there are too few of them for 95 %. The
-/// figure of a single round has no interval: see [`of_rounds`].
+/// A median with its interval: `12.3 [12.1, 12.6]`, or with the range of the rounds in round brackets if there are too few of them for 95
+/// %. The figure of a single round has no interval: see [`of_rounds`].
 pub(crate) fn with_interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
     let (median, low, high) = (show(estimate.median), show(estimate.low), show(estimate.high));
     match (estimate.rounds, estimate.is_sure()) {
@@ -74,18 +74,18 @@ pub(crate) fn with_interval(estimate: &Estimate, show: fn(f64) -> String) -> Str
     }
 }
 
-/// A median without its interval. One round says nothing about how far the next would be from it, so its figure has two digits and a
-/// mark: `15,000 (n=1)`, `1.5 ms (n=1)`.
+/// A median without its interval. One round does not show how far the next would differ, so its figure has two digits and a mark: `15,000
+/// (n=1)`, `1.5 ms (n=1)`.
 pub(crate) fn of_rounds(value: f64, rounds: usize, show: impl Fn(f64) -> String) -> String {
     if rounds == 1 { format!("{}{ONE_ROUND}", in_two_digits(value, show)) } else { show(value) }
 }
 
-/// The same for a metric that may not have been measured; a dash then.
+/// The same for a metric that may not have been measured, which gives a dash.
 pub(crate) fn median(estimate: Option<Estimate>, show: impl Fn(f64) -> String) -> String {
     estimate.map_or("-".to_owned(), |estimate| of_rounds(estimate.median, estimate.rounds, show))
 }
 
-/// The mark of a figure that a single round gave.
+/// The mark of a figure from a single round.
 pub(crate) const ONE_ROUND: &str = " (n=1)";
 
 /// A figure rounded to two digits, for cells in which several figures share one mark.
@@ -120,7 +120,7 @@ pub(crate) fn ratio(estimate: &Estimate) -> String {
     format!("×{text}")
 }
 
-/// Verdicts with their names in tables, the gravest last.
+/// Verdicts with their names in tables, the most serious last.
 const VERDICTS: [(Verdict, &str); 7] = [
     (Verdict::LbSaturated, "lb-saturated"),
     (Verdict::GeneratorSaturated, "generator-saturated"),
@@ -135,7 +135,7 @@ pub(crate) fn verdict(verdict: Verdict) -> &'static str {
     VERDICTS.iter().find(|(known, _)| *known == verdict).map_or("", |(_, name)| name)
 }
 
-/// The verdict of that name.
+/// The verdict with this name.
 pub(crate) fn verdict_of(name: &str) -> Option<Verdict> {
     VERDICTS.iter().find(|(_, known)| *known == name).map(|(verdict, _)| *verdict)
 }

@@ -1,8 +1,8 @@
 //! Which plots a report has.
 //!
-//! Job: six kinds, each only where the scenario has what it takes: CPU for each operation; latency by percentile; rate and latency against
-//! the offered rate, with the knee; against connections; over time; cores against rate; and for each case the CPU of everybody, stacked.
-//! Non-job: drawing (`plot`).
+//! There are six kinds, each only if the scenario has the data: CPU per operation; latency by percentile; rate and latency against the
+//! offered rate, with the knee; against connections; over time; cores against rate; and for each case the CPU of all components, stacked.
+//! `plot` draws them.
 
 use maud::Markup;
 
@@ -15,9 +15,9 @@ use super::number;
 use super::plot::{self, Bar, COLOURS, DASHES, Ink, Line, Lines, Point, Scale, Stack};
 use super::tables::{case_title, levels, middle, rate_figure, title};
 
-/// Lines in one plot; more cannot be told apart.
+/// Lines in one plot. More would be indistinguishable.
 const LINES_MAX: usize = 8;
-/// Cases that get plots of one kind; the tables have all.
+/// Cases that get plots of one kind; the tables have all cases.
 const CASES_MAX: usize = 4;
 
 /// What a latency plot shows.
@@ -48,7 +48,7 @@ pub(super) fn plots(figures: Figures<'_>) -> Vec<Markup> {
     plots.into_iter().flatten().collect()
 }
 
-/// Colour by make, dash by what a make has several of; grey is for what is no balancer.
+/// The colour shows the product and the dash its variant; whatever is not a balancer is grey.
 pub(super) fn ink(figures: Figures<'_>, instance: &Instance) -> Ink {
     let layer = |instance: &Instance| crate::judge::layer_of(figures.run, &instance.id);
     let is_plain = |instance: &Instance| matches!(layer(instance), Layer::Direct | Layer::Routed);
@@ -74,7 +74,7 @@ pub(super) fn ink(figures: Figures<'_>, instance: &Instance) -> Ink {
     Ink { colour, dash }
 }
 
-/// CPU of the balancer for each operation, with every round.
+/// CPU of the balancer per operation, with every round.
 fn costs(figures: Figures<'_>, case: &Case) -> Option<Markup> {
     let (metric, unit) = match case.load.kind {
         LoadKind::Stream => (figures::LB_CORES_PER_GBPS, "cores per Gbps"),
@@ -97,7 +97,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Option<Markup> {
     )
 }
 
-/// The CPU of everybody for each operation.
+/// CPU of all components per operation.
 fn everybody(figures: Figures<'_>, case: &Case) -> Option<Markup> {
     let is_stream = case.load.kind == LoadKind::Stream;
     let parts = ["load", "balancer", "origins", "rest of the system"];
@@ -129,7 +129,7 @@ fn everybody(figures: Figures<'_>, case: &Case) -> Option<Markup> {
     plot::stacked(&format!("{}: everybody's CPU", case_title(case)), unit, "", &parts, &stacks)
 }
 
-/// At most [`LINES_MAX`] instances a plot: what is no balancer first in each, layers apart where there are too many.
+/// At most [`LINES_MAX`] instances per plot: first in each is what is not a balancer, and layers are separate if there are too many.
 fn line_groups<'a>(figures: Figures<'a>, case: &Case) -> Vec<(&'static str, Vec<&'a Instance>)> {
     let instances = figures.instances(&case.name);
     if instances.len() <= LINES_MAX {
@@ -179,7 +179,7 @@ fn percentile_points(figures: Figures<'_>, case: &Case, instance: &str) -> Vec<P
         let Some(all) = estimate(&values) else { continue };
         match merged.as_ref().map(|merged| merged.percentile_us(percent)) {
             Some(Some(y)) => points.push(Point { x: percent, y, interval: interval(&all) }),
-            // Beyond what so many values can tell.
+            // More than this number of values can show.
             Some(None) => {}
             None => points.push(Point { x: percent, y: all.median, interval: interval(&all) }),
         }
@@ -191,7 +191,7 @@ fn interval(estimate: &Estimate) -> Option<(f64, f64)> {
     (estimate.rounds > 1).then_some((estimate.low, estimate.high))
 }
 
-/// Open-loop cases that differ in nothing but the rate: what was reached, and p99, against what was offered.
+/// Open-loop cases that differ only in the rate: the rate that was reached, and p99, against the offered rate.
 fn knees(figures: Figures<'_>) -> Vec<Option<Markup>> {
     let is_open = |case: &&Case| matches!(case.load.mode, Mode::Open { .. });
     let is_alike = |left: &Case, right: &Case| {
@@ -246,7 +246,7 @@ fn pacing(case: &Case) -> Option<crate::record::Pacing> {
     }
 }
 
-/// Cases that differ in nothing but the connections.
+/// Cases that differ only in the number of connections.
 fn against_connections(figures: Figures<'_>) -> Vec<Option<Markup>> {
     let is_alike = |left: &Case, right: &Case| {
         left.origin == right.origin

@@ -1,4 +1,4 @@
-//! What `compare` and `gate` need of a run's figures.
+//! The figures of a run that `compare` and `gate` need.
 
 use crate::compare::{Change, Outcome};
 use crate::record::Run;
@@ -7,14 +7,14 @@ use super::figures::{self, Figures};
 use super::number;
 use super::table::Table;
 
-/// Which way is good.
+/// Which direction is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     More,
     Less,
 }
 
-/// What runs are compared by, each with the way that is good.
+/// The metrics by which runs are compared, each with its better direction.
 pub(crate) const METRICS_COMPARED: &[(&str, Better)] = &[
     (figures::RPS, Better::More),
     (figures::GBPS, Better::More),
@@ -26,12 +26,12 @@ pub(crate) const METRICS_COMPARED: &[(&str, Better)] = &[
     (figures::LB_MIB, Better::Less),
 ];
 
-/// Which way of a metric is good; less, of one that is not known.
+/// The better direction of a metric; less if the metric is unknown.
 pub(crate) fn better(metric: &str) -> Better {
     METRICS_COMPARED.iter().find(|(name, _)| *name == metric).map_or(Better::Less, |(_, better)| *better)
 }
 
-/// A run's figures, for somebody who knows nothing of tables.
+/// A run's figures, for code that does not know the tables.
 pub(crate) struct Reading<'a>(Figures<'a>);
 
 impl<'a> Reading<'a> {
@@ -58,7 +58,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Changes as a table in Markdown, which can be read on a terminal, too.
+/// Changes as a Markdown table, which is also readable on a terminal.
 pub(crate) fn changes(changes: &[Change]) -> String {
     let head = ["case", "contender", "figure", "old", "new", "new / old", "noise", "outcome"];
     let mut table = Table::new("", head);

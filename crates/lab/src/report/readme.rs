@@ -1,6 +1,6 @@
-//! The first page of a run that is kept: what was measured, where, how, what came of it, and what that cannot tell.
+//! The first page of a kept run: what was measured, where and how, the result, and what it cannot show.
 //!
-//! Job: what a reader needs who comes upon the run in a repository and reads nothing else. Non-job: the rest, which `report.md` has.
+//! It has what a reader needs who finds the run in a repository and reads nothing else. `report.md` has the rest.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub(super) fn render(run: &Run) -> String {
     text
 }
 
-/// What, where and how, a line each.
+/// What, where and how, one fact per line.
 fn facts(text: &mut String, run: &Run) {
     let env = &run.environment;
     let gib = env.memory_bytes as f64 / f64::from(1 << 30);

@@ -1,22 +1,22 @@
-//! Runs that never took place, for tests: plausible figures from a seed.
+//! Invented runs for tests: plausible figures from a seed.
 //!
-//! Job: a [`Run`] of each kind of table, with the faults that a real one has: a contender that is missing, one that died, one that answered
-//! errors. The truth behind the figures is known here, so that a test can tell whether a report found it.
+//! It makes a [`Run`] for each kind of table, with the faults of a real one: a missing contender, one that died, one that answered errors.
+//! The true values behind the figures are known here, so a test can check whether a report found them.
 
 use crate::record::*;
 use crate::stats::Rng;
 
-/// Rounds of a sample; enough for intervals that leave out the extremes.
+/// Rounds of a sample. They suffice for intervals without the extremes.
 const ROUNDS: u32 = 10;
 
-/// What a contender costs, as the sample makes it up.
+/// The invented costs of a contender.
 struct Maker {
     name: &'static str,
     title: &'static str,
     layer: Layer,
-    /// CPU of the balancer for each operation, in µs.
+    /// CPU of the balancer per operation, in µs.
     lb_us: f64,
-    /// CPU of the origins for each operation, in µs.
+    /// CPU of the origins per operation, in µs.
     origin_us: f64,
     rss_mib: f64,
 }
@@ -53,14 +53,14 @@ fn maker_of(contender: &str) -> &'static Maker {
     MAKERS.iter().find(|maker| maker.name == contender).unwrap_or_else(|| panic!("no maker {contender}"))
 }
 
-/// A run of the table's scenario, analysed.
+/// An analysed run of the table's scenario.
 pub(crate) fn run(table: Table) -> Run {
     let mut run = raw(table);
     super::analyse(&mut run);
     run
 }
 
-/// The same before it is analysed.
+/// The same run before it is analysed.
 pub(crate) fn raw(table: Table) -> Run {
     let scenario = match table {
         Table::L4l7Ab => l4l7_ab(),
@@ -284,7 +284,7 @@ fn cells(scenario: &Scenario) -> Vec<Cell> {
             let twins = scenario.instances.iter().filter(|instance| scenario.twins.contains(&instance.id));
             order.extend(twins.map(|instance| (instance, 1)));
             rng.shuffle(&mut order);
-            // What everybody in the round meets alike.
+            // Conditions that everything in the round has in common.
             let host = 1.0 + 0.04 * (rng.unit() - 0.5);
             for (instance, twin) in order {
                 let measurement = measurement(case, instance, host, &mut rng);
@@ -306,7 +306,7 @@ fn cells(scenario: &Scenario) -> Vec<Cell> {
     cells
 }
 
-/// What an operation costs in a cell, in µs of CPU; for a stream, 100 KB.
+/// The cost of an operation in a cell, in µs of CPU; for a stream, of 100 KB.
 struct Costs {
     balancer_us: f64,
     origin_us: f64,
@@ -316,9 +316,9 @@ struct Costs {
 fn costs(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Costs {
     let maker = maker_of(&instance.contender);
     let mut noise = || host * (1.0 + 0.01 * (rng.unit() - 0.5));
-    // Without reuse upstream both sides pay for a connection each time.
+    // Without reuse upstream, both sides pay for a connection each time.
     let (balancer_factor, origin_factor) = if instance.variant == Variant::Default { (2.0, 2.3) } else { (1.0, 1.0) };
-    // More workers get in each other's way a little.
+    // More workers disturb each other a little.
     let crowd = 1.0 + 0.06 * f64::from(instance.workers - 1);
     let weight = if case.load.kind == LoadKind::Stream { 3.0 } else { 1.0 };
     let hops = f64::from(instance.hops.max(1));
@@ -329,11 +329,11 @@ fn costs(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Costs {
     }
 }
 
-/// Operations a second, those that were offered, and what the balancer or the origins could have done.
+/// The rate in operations per second, the offered rate, and the maximum of the balancer or the origins.
 fn rates(case: &Case, instance: &Instance, costs: &Costs, unloaded_us: f64, noise: f64) -> (f64, Option<f64>, f64) {
     let of_origins = 4e6 / costs.origin_us;
     let has_process = matches!(maker_of(&instance.contender).layer, Layer::Tcp | Layer::Http | Layer::H2);
-    // A balancer in the kernel is quicker than the origins.
+    // A balancer in the kernel is faster than the origins.
     let capacity = if has_process { f64::from(instance.workers) * 1e6 / costs.balancer_us } else { of_origins };
     match &case.load.mode {
         Mode::Open { rate: Rate::Fixed(rate), .. } => (*rate, Some(*rate), capacity),
@@ -357,7 +357,7 @@ fn cpu(instance: &Instance, costs: &Costs, rate: f64, window_s: f64) -> Cpu {
         origin_s,
         busy_s: balancer_s + client_s + origin_s + 0.2,
         idle_s: 40.0,
-        // A balancer in the kernel works in soft interrupts, on nobody's account.
+        // A balancer in the kernel works in soft interrupts, which are charged to no process.
         softirq_s: if has_process { 0.4 } else { balancer_s + 0.2 },
         busy_by_cpu,
         balancer_cpus: (0..instance.workers).collect(),
@@ -367,7 +367,7 @@ fn cpu(instance: &Instance, costs: &Costs, rate: f64, window_s: f64) -> Cpu {
     }
 }
 
-/// One cell: costs with a little noise, a rate that follows from them, latencies that follow from the rate.
+/// One cell: costs with a little noise, a rate that follows from them, and latencies that follow from the rate.
 fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Measurement {
     let maker = maker_of(&instance.contender);
     let costs = costs(case, instance, host, rng);
@@ -384,7 +384,7 @@ fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Me
     let ok = (rate * window_s) as u64;
     let distribution = distribution(ok, mean_us, unloaded_us.min(mean_us), jitter(0.05));
     let is_probed = offered.is_some() && case.load.kind != LoadKind::StreamPaced && case.load.connections > 1;
-    // An idle connection's latency, and a little of the queue's.
+    // The latency of an idle connection, plus a little of the queue's.
     let probe = Probe {
         rate: rate / 100.0,
         ok: ok / 100,
@@ -427,7 +427,7 @@ fn measurement(case: &Case, instance: &Instance, host: f64, rng: &mut Rng) -> Me
 }
 
 fn distribution(count: u64, mean_us: f64, least_us: f64, tail: f64) -> Distribution {
-    // An exponential tail above the least.
+    // An exponential tail above the minimum.
     let above = (mean_us - least_us).max(mean_us * 0.05);
     let at = |percent: f64| least_us + above * -(1.0 - percent / 100.0).ln() * tail;
     let percentiles = [50.0, 66.0, 75.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.9, 99.99];

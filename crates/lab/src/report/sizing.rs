@@ -1,4 +1,4 @@
-//! The line that an operator wants: for so many requests a second, so many cores and so much memory.
+//! The line for operators: the cores and the memory for a number of requests per second.
 
 use crate::record::{Case, Instance, Layer, LoadKind, Mode, Rate};
 
@@ -7,12 +7,12 @@ use super::number;
 use super::table::Table;
 use super::tables::{case_title, middle, or_dash, title};
 
-/// What a balancer is to be sized for.
+/// The rate to size a balancer for.
 const SIZE_FOR_PER_S: f64 = 10_000.0;
-/// How full its CPUs may be then: above, queues grow faster than load.
+/// The CPU utilisation at that rate: above it, queues grow faster than the load.
 const UTILISATION: f64 = 0.7;
 
-/// One row for each balancer that was measured under requests, those in the kernel too. None where the scenario has no such case.
+/// One row for each balancer that was measured under requests, including those in the kernel. None if the scenario has no such case.
 pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
     let case = best_case(figures)?;
     let head = ["balancer", "CPU µs/request", "cores", "MiB", "1 core : MiB", "p99 held"];
@@ -46,8 +46,8 @@ pub(crate) fn table(figures: Figures<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// The sizing in a few sentences, for the page's first box: the balancer of requests that needs least, and the next; then the ones that need
-/// least among those that balance connections, and among those in the kernel, which balance packets.
+/// The sizing in a few sentences, for the first box of the page: the balancer of requests that needs least, and the next; then the ones
+/// that need least among those that balance connections, and among those in the kernel, which balance packets.
 pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
     let case = best_case(figures)?;
     let needs = figures
@@ -65,7 +65,7 @@ pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
         [least_of(Layer::Tcp, "Of those that balance connections"), least_of(Layer::Kernel, "Of those in the kernel")];
     let of_requests =
         |instance: &Instance| matches!(crate::judge::layer_of(figures.run, &instance.id), Layer::Http | Layer::H2);
-    // The published advice is about balancers of requests; those of connections only where there are no others.
+    // The published advice is about balancers of requests. Those of connections only matter if there are no others.
     let has_requests = needs.iter().any(|(instance, _)| of_requests(instance));
     needs.retain(|(instance, need)| if has_requests { of_requests(instance) } else { need.mib.is_some() });
     let (of_what, others) = match has_requests {
@@ -78,7 +78,7 @@ pub(crate) fn sentence(figures: Figures<'_>) -> Option<String> {
         (Some(p99), Mode::Open { .. } | Mode::Search { .. }) => {
             format!(" at p99 ≤ {}", number::of_rounds(p99, need.rounds, number::micros))
         }
-        // At full load; no latency that a balancer with room to spare would be held to.
+        // At full load this is not a latency that a balancer with room to spare can be judged by.
         _ => String::new(),
     };
     let next = needs.get(1).map_or(String::new(), |(instance, need)| {
@@ -102,10 +102,10 @@ fn whole(value: f64) -> String {
 struct Need {
     us: f64,
     cores: f64,
-    /// `None`: it has no process, and its memory is the kernel's.
+    /// `None` if it has no process, and its memory is the kernel's.
     mib: Option<f64>,
     p99_us: Option<f64>,
-    /// Of which these are the medians.
+    /// The number of rounds behind these medians.
     rounds: usize,
 }
 
@@ -122,7 +122,7 @@ impl Need {
 fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> {
     let layer = crate::judge::layer_of(figures.run, &instance.id);
     let least = figures.instances(&case.name).into_iter().map(|instance| instance.workers).min();
-    // More workers get in each other's way: the fewest are what a balancer costs.
+    // More workers disturb each other: the fewest show the cost of a balancer.
     let is_least = Some(instance.workers) == least;
     if !matches!(layer, Layer::Kernel | Layer::Tcp | Layer::Http | Layer::H2) || instance.hops != 1 || !is_least {
         return None;
@@ -141,7 +141,7 @@ fn need(figures: Figures<'_>, case: &Case, instance: &Instance) -> Option<Need> 
     (cores > 0.0).then_some(Need { us, cores, mib: memory, p99_us, rounds })
 }
 
-/// Requests, below capacity if there is such a case: the heaviest of those, else the closed loop with the most connections.
+/// A case with requests, below capacity if there is one: the heaviest of those, otherwise the closed loop with the most connections.
 fn best_case(figures: Figures<'_>) -> Option<&Case> {
     let requests = |case: &&Case| {
         matches!(
@@ -172,7 +172,7 @@ mod tests {
         let case = best_case(figures).unwrap();
         assert_eq!(case.name, "steady-80", "below capacity, and there the heaviest");
         let need = need(figures, case, run.instance("nginx-http").unwrap()).unwrap();
-        // 10,000/s of 15.2 µs are 0.152 CPUs, and 0.217 when those are to be 70 % full; 18 MiB were held.
+        // 10,000/s of 15.2 µs are 0.152 CPUs, and 0.217 if those are to be 70 % busy; it held 18 MiB.
         assert!((need.cores - 0.217).abs() < 0.003, "{}", need.cores);
         assert_eq!(need.mib, Some(18.0));
         let sentence = sentence(figures).unwrap();
@@ -184,7 +184,7 @@ mod tests {
         ] {
             assert!(sentence.contains(part), "{sentence}");
         }
-        // Balancers without a process are named too, and have no memory of their own.
+        // Balancers without a process are also named, and have no memory of their own.
         let vip = super::need(figures, case, run.instance("steelyard-vip").unwrap()).unwrap();
         assert!(vip.mib.is_none() && vip.cores < need.cores, "{}", vip.cores);
         for part in [

@@ -1,4 +1,4 @@
-//! Every figure of every cell over its rounds, as `run.json` keeps it.
+//! Every figure of every cell over its rounds, as stored in `run.json`.
 
 use crate::record::{Ratio, Run, Statistic};
 use crate::stats::{Difference, Estimate, differs, estimate, paired_ratio, spearman};

@@ -1,16 +1,16 @@
-//! A table, before anybody knows whether it becomes Markdown or HTML.
+//! A table that can become Markdown or HTML.
 
 use std::fmt::Write;
 
 /// A table of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// One line; for a published report's table in its own language, too.
+    /// One line; for a published report's table also in its own language.
     pub caption: String,
-    /// As many as each row has cells.
+    /// One entry for each cell of a row.
     pub head: Vec<Head>,
     pub rows: Vec<Vec<String>>,
-    /// What must be known to read it.
+    /// Notes that are needed to read it.
     pub notes: Vec<String>,
 }
 
@@ -18,12 +18,12 @@ pub(crate) struct Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub title: String,
-    /// Figures stand to the right.
+    /// Figures are aligned to the right.
     pub is_figure: bool,
 }
 
 impl Table {
-    /// `titles`: the first one is of names, the others are of figures.
+    /// The first of `titles` is for names, the others for figures.
     pub(crate) fn new(caption: impl Into<String>, titles: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let head = titles.into_iter().enumerate();
         let head = head.map(|(place, title)| Head { title: title.into(), is_figure: place > 0 }).collect();
@@ -36,7 +36,7 @@ impl Table {
         self
     }
 
-    /// Adds a row; what is missing to its end is empty, what is too much is cut.
+    /// Adds a row. Missing cells are empty, and excess cells are dropped.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
         row.resize(self.head.len(), String::new());
@@ -47,7 +47,7 @@ impl Table {
         self.notes.push(note.into());
     }
 
-    /// As GitHub reads it, with the columns padded so that it can be read as it stands, too.
+    /// Markdown as GitHub reads it, with padded columns, so that the source is also readable.
     pub(crate) fn markdown(&self) -> String {
         let head: Vec<String> = self.head.iter().map(|head| escaped(&head.title)).collect();
         let rows: Vec<Vec<String>> =
@@ -64,7 +64,7 @@ impl Table {
         }
         self.line(&mut text, &head, &widths);
         for (head, &width) in self.head.iter().zip(&widths) {
-            // A colon at the right end puts the column to the right.
+            // A colon at the right end aligns the column to the right.
             let _ = match head.is_figure {
                 true => write!(text, "|{}:", "-".repeat(width + 1)),
                 false => write!(text, "|{}", "-".repeat(width + 2)),
@@ -92,8 +92,8 @@ impl Table {
     }
 }
 
-/// A cell in one line, with nothing in it that Markdown would take for its own. An interval in brackets needs no help: nothing follows it
-/// that would make a link of it.
+/// A cell in one line, with the characters escaped that Markdown would interpret. An interval in brackets needs no escaping: nothing
+/// follows it that would make it a link.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -106,7 +106,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Columns on a terminal: Chinese characters take two.
+/// The number of columns on a terminal: Chinese characters take two.
 fn width(text: &str) -> usize {
     text.chars().map(|character| if ('\u{2e80}'..='\u{ffef}').contains(&character) { 2 } else { 1 }).sum()
 }

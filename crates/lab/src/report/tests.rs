@@ -1,4 +1,4 @@
-//! Reports of runs whose truth is known.
+//! Reports of runs whose true values are known.
 
 use super::sample::{self, kill};
 use super::*;
@@ -54,7 +54,7 @@ fn a_report_is_made_of_its_run_alone() {
 #[test]
 fn the_cheapest_is_found_and_the_next_is_different() {
     let text = markdown(&sample::run(Table::L4l7Ab));
-    // The truth: 12.1 and 15.2 µs.
+    // The true values: 12.1 and 15.2 µs.
     check(&text, &["Steelyard http costs least on layer 7", "nginx http, tuned, the next, costs ×1.2"]);
     check(&text, &["behind nginx http, default a request costs the origins ×2.3", "reused a connection upstream"]);
 }
@@ -96,7 +96,7 @@ fn a_missing_contender_is_a_gap_in_the_tables() {
     run.quick = true;
     run.gaps[0].why = "not part of --quick".into();
     analyse(&mut run);
-    assert!(!markdown(&run).contains("| ipvs "), "those were not to take part");
+    assert!(!markdown(&run).contains("| ipvs "), "these contenders were not meant to take part");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn the_page_needs_nothing_else_and_escapes_what_it_shows() {
     }
 }
 
-/// `LAB_REPORT_SAMPLES=DIR cargo test -p lab report::tests::samples` leaves the pages there, to be looked at in a browser.
+/// `LAB_REPORT_SAMPLES=DIR cargo test -p lab report::tests::samples` writes the pages there, to be viewed in a browser.
 #[test]
 fn samples_are_written() {
     let kept = std::env::var_os("LAB_REPORT_SAMPLES").map(std::path::PathBuf::from);
@@ -150,14 +150,14 @@ fn samples_are_written() {
 
 #[test]
 fn linear_is_said_only_where_it_is_shown() {
-    // The truth: six per cent more for each further worker.
+    // The true value: six per cent more for each further worker.
     let run = sample::run(Table::CpuScaling);
     let text = markdown(&run);
     check(&text, &["a linear growth is not shown", "efficiency at 4 CPUs", "Not called linear"]);
     assert!(!text.contains("grows linearly"), "{text}");
 
     let mut run = sample::raw(Table::CpuScaling);
-    // Made straight: each level as many times the first as it has CPUs.
+    // Made linear: each level is the first multiplied by its number of CPUs.
     for cell in &mut run.cells {
         let measurement = cell.measurement.as_mut().unwrap();
         let cpus = measurement.cpu.balancer_cpus.len() as f64;
@@ -210,7 +210,7 @@ fn on_two_cpus_the_load_ends_first_and_the_capacity_is_extrapolated() {
     }
     analyse(&mut run);
     let text = markdown(&run);
-    // 12.1 µs on the sample's own account; three fifths of that by the busy time of its CPU.
+    // 12.1 µs by the sample's own account; three fifths of that by the busy time of its CPU.
     check(
         &text,
         &["2 CPUs: load and origins share", "Steelyard http: extrapolated to all of its CPU time, 138,", "≥ "],

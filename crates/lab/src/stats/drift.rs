@@ -1,13 +1,13 @@
-//! Whether the rounds wander.
+//! Detects drift over the rounds.
 
-/// Fewer rounds than this say nothing about a trend: with six, one order in three already gives a correlation beyond 0.5.
+/// Fewer rounds than this show no trend: with six, one order in three already gives a correlation beyond 0.5.
 pub const DRIFT_ROUNDS_MIN: usize = 7;
 
-/// From here on a series is said to drift.
+/// Beyond this, a series counts as drifting.
 const CORRELATION_MAX: f64 = 0.5;
 
-/// The rank correlation of `values` with their order: 1 when they only rise, -1 when they only fall (Spearman, "The Proof and Measurement
-/// of Association between Two Things", 1904). Ties share their mean rank. None for fewer than three values, or when all are equal.
+/// The rank correlation of `values` with their order: 1 if they only rise, -1 if they only fall (Spearman, "The Proof and Measurement of
+/// Association between Two Things", 1904). Ties share their mean rank. None for fewer than three values, or if all are equal.
 pub fn spearman(values: &[f64]) -> Option<f64> {
     if values.len() < 3 {
         return None;
@@ -24,7 +24,7 @@ pub fn spearman(values: &[f64]) -> Option<f64> {
     (of_ranks > 0.0).then(|| together / (of_order * of_ranks).sqrt())
 }
 
-/// Whether the rounds rise or fall with time so much that their median describes no state of the host: `|ρ| > 0.5` over
+/// Whether the rounds rise or fall so much with time that their median describes no state of the host: `|ρ| > 0.5` over
 /// [`DRIFT_ROUNDS_MIN`] rounds or more.
 pub fn drifts(values: &[f64]) -> bool {
     values.len() >= DRIFT_ROUNDS_MIN && spearman(values).is_some_and(|rho| rho.abs() > CORRELATION_MAX)

@@ -1,40 +1,40 @@
-//! A median and how sure of it we are.
+//! A median and its confidence.
 
 use serde::{Deserialize, Serialize};
 
 use super::Rng;
 
-/// Below this many rounds, no interval between two of them holds the median with 95 % (2 * 0.5^5 = 6.25 % lie outside of all five).
+/// With fewer rounds, no interval between two of them contains the median with 95 % (2 * 0.5^5 = 6.25 % lie outside all five).
 pub const ROUNDS_MIN: usize = 6;
 
-/// How often a bootstrap draws.
+/// The number of draws of a bootstrap.
 const RESAMPLES: usize = 10_000;
 const CONFIDENCE: f64 = 0.95;
 
 /// A median over rounds with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The middle of the rounds.
+    /// The median of the rounds.
     pub median: f64,
     /// Lower end of the interval; `low <= median <= high`.
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// How many rounds it rests on.
+    /// The number of rounds behind it.
     pub rounds: usize,
-    /// How likely the interval holds the true median: at least 0.95 from [`ROUNDS_MIN`] rounds on; below, the interval is the whole range
-    /// of the rounds and this says how little that is worth.
+    /// The probability that the interval contains the true median. It is at least 0.95 from [`ROUNDS_MIN`] rounds on; below that, the
+    /// interval is the whole range of the rounds and this is its actual confidence.
     pub confidence: f64,
 }
 
 impl Estimate {
-    /// Whether the interval is worth 95 %.
+    /// Whether the interval has 95 % confidence.
     pub fn is_sure(&self) -> bool {
         self.confidence >= CONFIDENCE
     }
 }
 
-/// The middle value; the mean of the two middle ones where there is no single one. None without values.
+/// The middle value, or the mean of the two middle ones. None without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted(values))
 }
@@ -45,14 +45,14 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The same for values that may be put in order on the way, and are all finite: for the inside of a bootstrap.
+/// The same for finite values that may be reordered, for use inside a bootstrap.
 pub(super) fn median_in_place(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     middle(values)
 }
 
 /// The median with the exact interval from order statistics: for ten rounds from the 2nd to the 9th value, 97.9 %. It assumes nothing about
-/// the shape of the noise. Values that are not finite are left out; None when nothing is left.
+/// the shape of the noise. Values that are not finite are ignored; None if nothing is left.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let sorted = sorted(values);
     let (rounds, median) = (sorted.len(), middle(&sorted)?);
@@ -69,8 +69,8 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// How likely the true median lies between the `cut + 1`-th smallest and the `cut + 1`-th greatest of `rounds` values: it lies outside when
-/// at most `cut` of the values fell on one side of it, and each falls like a coin.
+/// The probability that the true median lies between the `cut + 1`-th smallest and the `cut + 1`-th greatest of `rounds` values. It lies
+/// outside if at most `cut` of the values are on one side of it, and each is on either side with equal probability.
 fn coverage(rounds: usize, cut: usize) -> f64 {
     let mut term = 0.5f64.powi(i32::try_from(rounds).unwrap_or(i32::MAX));
     let mut tail = 0.0;
@@ -81,13 +81,13 @@ fn coverage(rounds: usize, cut: usize) -> f64 {
     1.0 - 2.0 * tail
 }
 
-/// The median of `statistic` over `groups` that are redrawn with replacement, each within itself, and the percentile interval of 95 %
-/// (Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 13). For figures that no order statistic fits, such as the ratio of
-/// the medians of two runs. None when a group is empty or `statistic` gives nothing finite for the values as they are.
+/// The median of `statistic` over `groups` that are resampled with replacement, each within itself, and the percentile interval of 95 %
+/// (Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 13). It is for figures without an order statistic, such as the ratio
+/// of the medians of two runs. None if a group is empty or `statistic` returns nothing finite for the original values.
 ///
-/// With few values the interval is too narrow, hence the `confidence` of [`estimate`] for the smallest group caps it.
+/// With few values the interval is too narrow, so the `confidence` of [`estimate`] for the smallest group limits it.
 ///
-/// `statistic` may reorder what it is given.
+/// `statistic` may reorder its input.
 pub fn bootstrap(groups: &[&[f64]], seed: u64, statistic: impl Fn(&mut [Vec<f64>]) -> Option<f64>) -> Option<Estimate> {
     let mut drawn: Vec<Vec<f64>> = groups.iter().map(|group| group.to_vec()).collect();
     let rounds = groups.iter().map(|group| group.len()).min().filter(|&smallest| smallest > 0)?;
@@ -105,7 +105,7 @@ pub fn bootstrap(groups: &[&[f64]], seed: u64, statistic: impl Fn(&mut [Vec<f64>
     let (low, high) = (at((1.0 - CONFIDENCE) / 2.0)?, at(f64::midpoint(1.0, CONFIDENCE))?);
     Some(Estimate {
         median: centre,
-        // A skewed statistic may lie outside of its own percentiles; the interval must hold what it is the interval of.
+        // A skewed statistic may lie outside its own percentiles, but the interval must contain it.
         low: low.min(centre),
         high: high.max(centre),
         rounds,
@@ -126,7 +126,7 @@ mod tests {
     /// `(median, low, high, confidence)` of the rounds 1, 2, ... `rounds`.
     #[track_caller]
     fn check(rounds: usize, expect: (f64, f64, f64, f64)) {
-        // Backwards: the order of rounds must not matter.
+        // In reverse, because the order of rounds must not matter.
         let values: Vec<f64> = (1..=rounds).rev().map(|value| value as f64).collect();
         let got = estimate(&values).unwrap();
         assert_eq!((got.median, got.low, got.high), (expect.0, expect.1, expect.2), "{rounds} rounds");
@@ -153,13 +153,14 @@ mod tests {
         assert_eq!(median(&[3.0, f64::INFINITY, 1.0]), Some(2.0));
     }
 
-    /// A statement about many runs, so tested on many runs: the interval misses the true median about as often as it says, and no oftener.
+    /// A statement about many runs, so it is tested on many runs: the interval misses the true median about as often as it claims, and no
+    /// more often.
     #[test]
     fn intervals_hold_the_truth_as_often_as_they_say() {
         let mut rng = Rng::new(11);
         let missed = (0..4000)
             .filter(|_| {
-                // Skewed on purpose, as times are: the median of -ln(u) is ln 2.
+                // Skewed on purpose, like times: the median of -ln(u) is ln 2.
                 let values: Vec<f64> = (0..10).map(|_| -(1.0 - rng.unit()).ln()).collect();
                 let got = estimate(&values).unwrap();
                 !(got.low..=got.high).contains(&std::f64::consts::LN_2)

@@ -1,10 +1,11 @@
-//! What a handful of rounds allows to be said.
+//! What a small number of rounds can show.
 //!
-//! Job: medians with intervals ([`estimate`]), paired ratios and when they count as different ([`paired_ratio`], [`differs`]), drift
-//! ([`spearman`]), Little's law ([`little_gap`]), slopes of chained hops ([`slope`]), scaling over CPUs ([`fit_usl`]). Pure and seeded: the
-//! same rounds give the same figures on every host and in every year, which is what lets a report be recomputed.
+//! It has medians with intervals ([`estimate`]), paired ratios and when they count as different ([`paired_ratio`], [`differs`]), drift
+//! ([`spearman`]), Little's law ([`little_gap`]), slopes of chained hops ([`slope`]), and scaling over CPUs ([`fit_usl`]). It is pure and
+//! seeded: the same rounds give the same figures on every host and at any time, so that a report can be computed again.
 //!
-//! Non-job: percentiles of latency. Those come from histograms of one round each; they are never averaged over rounds, here or elsewhere.
+//! Percentiles of latency are not computed here. They come from histograms of one round each, and are never averaged over rounds, here or
+//! elsewhere.
 
 mod drift;
 mod interval;
@@ -18,10 +19,10 @@ pub use ratio::{Difference, NOISE_MIN, differs, noise_floor, paired_ratio, unpai
 pub use rng::Rng;
 pub use scaling::{Usl, fit_usl, slope};
 
-/// How far `X * R` (completions a second times mean seconds in the system) is from the `connections` that a closed loop keeps busy, as a
-/// share of them (Little, "A Proof for the Queuing Formula L = λW", Operations Research 1961). None without connections.
+/// The difference between `X * R` (completions per second times mean seconds in the system) and the `connections` that a closed loop keeps
+/// busy, as a share of them (Little, "A Proof for the Queuing Formula L = λW", Operations Research 1961). None without connections.
 ///
-/// A large gap means that connections were not really in use, or that the two figures are not of the same run.
+/// A large gap means that connections were not really in use, or that the two figures are from different runs.
 pub fn little_gap(connections: f64, per_second: f64, mean_seconds: f64) -> Option<f64> {
     let gap = (connections - per_second * mean_seconds).abs() / connections;
     (connections > 0.0 && gap.is_finite()).then_some(gap)

@@ -1,35 +1,35 @@
-//! Ratios between contenders, and when to call them different.
+//! Ratios between contenders, and when they count as different.
 
 use serde::{Deserialize, Serialize};
 
 use super::interval::{Estimate, bootstrap, estimate, median_in_place};
 
-/// Differences up to this are never called different, however quiet the host: 1 %, the size of effects that come from the layout of code in
-/// memory alone (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
+/// Differences up to this never count, however quiet the host is: 1 %, the size of effects that come from the layout of code in memory
+/// alone (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", ASPLOS 2009).
 pub const NOISE_MIN: f64 = 0.01;
 
-/// What a ratio allows to be said.
+/// What a ratio shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Difference {
-    /// The whole interval lies above 1 and the noise.
+    /// The whole interval lies above 1 plus the noise.
     More,
-    /// The whole interval lies below 1 and the noise.
+    /// The whole interval lies below 1 minus the noise.
     Less,
-    /// The interval touches the noise around 1: no difference was shown, which does not say that there is none.
+    /// The interval touches the noise around 1: no difference was shown, which does not mean that there is none.
     NotShown,
-    /// Too few rounds for 95 %, whatever the ratio.
+    /// Too few rounds for 95 %, whatever the ratio is.
     TooFewRounds,
 }
 
-/// The median of `values[i] / references[i]` over the rounds that both have. Within a round both met the same state of the host, so that
-/// what wanders from round to round cancels. None when there is no such round.
+/// The median of `values[i] / references[i]` over the rounds that both have. Within a round both met the same state of the host, so
+/// variation from round to round cancels. None if there is no such round.
 pub fn paired_ratio(values: &[Option<f64>], references: &[Option<f64>]) -> Option<Estimate> {
     let both = values.iter().zip(references).filter_map(|(value, reference)| Some((*value)? / (*reference)?));
     estimate(&both.collect::<Vec<_>>())
 }
 
-/// The ratio of the medians of two runs whose rounds have nothing to do with each other, with a bootstrap interval.
+/// The ratio of the medians of two runs with unrelated rounds, with a bootstrap interval.
 pub fn unpaired_ratio(values: &[f64], references: &[f64], seed: u64) -> Option<Estimate> {
     let of_medians = |drawn: &mut [Vec<f64>]| match drawn {
         [values, references] => Some(median_in_place(values)? / median_in_place(references)?),
@@ -38,14 +38,14 @@ pub fn unpaired_ratio(values: &[f64], references: &[f64], seed: u64) -> Option<E
     bootstrap(&[values, references], seed, of_medians)
 }
 
-/// The smallest difference that a run can tell from none, as a share: how far the interval of a ratio between something and itself reaches
-/// from 1, and [`NOISE_MIN`] at least.
+/// The smallest difference that a run can detect, as a share: how far the interval of a ratio between something and itself extends from 1,
+/// and at least [`NOISE_MIN`].
 pub fn noise_floor(same_over_same: &[Estimate]) -> f64 {
     let reach = |ratio: &Estimate| (ratio.high - 1.0).max(1.0 - ratio.low);
     same_over_same.iter().map(reach).fold(NOISE_MIN, f64::max)
 }
 
-/// Whether `ratio` lies outside of `1 ± floor` with its whole interval.
+/// Whether the whole interval of `ratio` lies outside `1 ± floor`.
 pub fn differs(ratio: &Estimate, floor: f64) -> Difference {
     if !ratio.is_sure() {
         Difference::TooFewRounds
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn pairing_cancels_what_both_met() {
-        // The host slows down by half over ten rounds; the one costs 10 % more throughout.
+        // The host slows down by half over ten rounds, and one of the two costs 10 % more throughout.
         let slow: Vec<Option<f64>> = (0..10).map(|round| Some(100.0 + 5.0 * f64::from(round))).collect();
         let more: Vec<Option<f64>> = slow.iter().map(|value| value.map(|value| value * 1.1)).collect();
         let got = paired_ratio(&more, &slow).unwrap();

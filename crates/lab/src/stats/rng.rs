@@ -2,7 +2,7 @@
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014). Not for secrets.
 ///
-/// Our own because a run names its seed, and the order and the intervals made from it must come out the same with any later version of a
+/// It is our own implementation because a run records its seed, and the same order and intervals must result with any later version of a
 /// library.
 #[derive(Clone, Debug)]
 pub struct Rng {
@@ -24,18 +24,18 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 where `bound` is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// From 0 to below 1.
+    /// A number of at least 0 and less than 1.
     pub fn unit(&mut self) -> f64 {
         // The 53 bits that a double holds.
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Puts `items` into an order in which each one is equally likely at each place (Fisher and Yates).
+    /// Shuffles `items` so that each one is equally likely at each place (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

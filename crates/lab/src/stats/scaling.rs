@@ -1,13 +1,13 @@
-//! What more of something costs or yields: slopes over chained hops, and scaling over CPUs.
+//! What more of something costs or gains: slopes over chained hops, and scaling over CPUs.
 
 use serde::{Deserialize, Serialize};
 
 use super::interval::{Estimate, estimate};
 
-/// The slope of a straight line through each round's `(x, y)` (least squares), its median over rounds and the interval.
+/// The slope of a straight line through each round's `(x, y)` (least squares): its median over rounds and the interval.
 ///
-/// For a balancer chained behind itself 0, 1, 2, ... times: what one hop adds, free of what client and origin cost. None when no round has
-/// two different `x`.
+/// For a balancer chained 0, 1, 2, ... times, this is what one hop adds, without the cost of client and origin. None if no round has two
+/// different `x`.
 pub fn slope(rounds: &[Vec<(f64, f64)>]) -> Option<Estimate> {
     let slopes: Vec<f64> = rounds.iter().filter_map(|points| line_slope(points)).collect();
     estimate(&slopes)
@@ -39,17 +39,17 @@ impl Usl {
         self.lambda * units / (1.0 + self.sigma * (units - 1.0) + self.kappa * units * (units - 1.0))
     }
 
-    /// Where throughput stops growing: `N* = sqrt((1-σ)/κ)`. None when it never does.
+    /// The number of units at which throughput stops growing: `N* = sqrt((1-σ)/κ)`. None if it never does.
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
     }
 }
 
-/// Fits `(units, throughput)`, every round being a point. None with fewer than two different numbers of units.
+/// Fits `(units, throughput)`, with every round as a point. None with fewer than two different numbers of units.
 ///
 /// The law is linear in its reciprocal, `N/X = a + b(N-1) + cN(N-1)` with `λ = 1/a, σ = b/a, κ = c/a`, so least squares on relative errors
 /// solve it directly. Negative σ and κ have no meaning: superlinear points mean that something else changed between them, and give 0 here.
-/// With two numbers of units only σ can be told.
+/// With two numbers of units only σ can be determined.
 pub fn fit_usl(points: &[(f64, f64)]) -> Option<Usl> {
     let points: Vec<(f64, f64)> = points.iter().copied().filter(|(n, x)| *n > 0.0 && *x > 0.0).collect();
     let mut numbers: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
@@ -60,7 +60,7 @@ pub fn fit_usl(points: &[(f64, f64)]) -> Option<Usl> {
         2 => &[&[Term::Sigma], &[]],
         _ => &[&[Term::Sigma, Term::Kappa], &[Term::Sigma], &[Term::Kappa], &[]],
     };
-    // The best of those fits whose parameters mean something; with two terms at most, trying all of them is exact.
+    // The best of the fits with meaningful parameters. There are at most two terms, so trying all combinations is exact.
     let fits = terms.iter().filter_map(|terms| least_squares(&points, terms)).filter(|usl| {
         let floor = -1e-9;
         usl.lambda.is_finite() && usl.lambda > 0.0 && usl.sigma >= floor && usl.kappa >= floor
@@ -79,11 +79,11 @@ enum Term {
 }
 
 fn misfit(points: &[(f64, f64)], usl: &Usl) -> f64 {
-    // Of the reciprocal, as `least_squares` has it: comparing by another measure could prefer a fit that is not the best of its kind.
+    // The error of the reciprocal, as in `least_squares`: a different measure could prefer a fit that is not the best of its kind.
     points.iter().map(|(n, x)| (x / usl.throughput(*n) - 1.0).powi(2)).sum()
 }
 
-/// Solves the normal equations for `1 = (x/n) * (a + b(n-1) + cn(n-1))`, `b` and `c` only if asked for.
+/// Solves the normal equations for `1 = (x/n) * (a + b(n-1) + cn(n-1))`, with `b` and `c` only if requested.
 fn least_squares(points: &[(f64, f64)], terms: &[Term]) -> Option<Usl> {
     let row = |n: f64, x: f64| {
         let sigma = if terms.contains(&Term::Sigma) { n - 1.0 } else { 0.0 };
@@ -97,7 +97,7 @@ fn least_squares(points: &[(f64, f64)], terms: &[Term]) -> Option<Usl> {
             line.iter_mut().zip(row.into_iter().chain([1.0])).for_each(|(sum, right)| *sum += left * right);
         }
     }
-    // A term that was not asked for has a line of zeros: make it say that its factor is 0.
+    // The row of a term that was not requested is all zeros: set its factor to 0.
     for (place, term) in [(1, Term::Sigma), (2, Term::Kappa)] {
         if !terms.contains(&term) {
             matrix[place][place] = 1.0;
@@ -107,7 +107,7 @@ fn least_squares(points: &[(f64, f64)], terms: &[Term]) -> Option<Usl> {
     Some(Usl { lambda: 1.0 / a, sigma: b / a, kappa: c / a })
 }
 
-/// Gauss and Jordan with pivots on three equations. None when they do not determine the unknowns.
+/// Gauss-Jordan elimination with pivots on three equations. None if they do not determine the unknowns.
 fn solve(mut lines: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     for column in 0..3 {
         let pivot =
@@ -156,7 +156,7 @@ mod tests {
     fn superlinear_points_give_no_negative_contention() {
         let usl = fit_usl(&[(1.0, 100.0), (2.0, 250.0)]).unwrap();
         assert_eq!((usl.sigma, usl.kappa), (0.0, 0.0));
-        // Between the two, and nearer to neither than relative errors would have it.
+        // Between the two, and closer to neither than relative errors imply.
         assert!(usl.lambda > 100.0 && usl.lambda < 125.0, "{usl:?}");
     }
 
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn slopes_are_per_round() {
         let hops = |base: f64, each: f64| [0.0, 1.0, 2.0, 4.0].map(|hops| (hops, base + each * hops)).to_vec();
-        // The base moves by half between rounds; what a hop adds does not.
+        // The base varies by half between rounds; what a hop adds does not.
         let got = slope(&[hops(100.0, 15.0), hops(150.0, 15.2), hops(80.0, 14.8)]).unwrap();
         assert!((got.median - 15.0).abs() < 1e-9 && (got.low - 14.8).abs() < 1e-9, "{got:?}");
         assert_eq!(slope(&[vec![(1.0, 2.0), (1.0, 3.0)]]), None);

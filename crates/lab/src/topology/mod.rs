@@ -1,20 +1,20 @@
-//! What stands where: network namespaces and the links between them.
+//! The topology of a run: network namespaces and the links between them.
 //!
-//! Job: a client's namespace, one for each origin, one for each balancer, and veth pairs between them, made with ip(8) and gone when
-//! dropped. Every instance has a way of its own, with addresses of its own:
+//! It has a namespace for the client, one for each origin and one for each balancer, and veth pairs between them. They are made with ip(8)
+//! and removed when dropped. Every instance has its own path, with its own addresses:
 //!
 //! ```text
 //!   client 10.10.I.1-8 -- client0 | balancer I, VIP 20.20.I.1 | epJ 10.100+J.I.254 -- 10.100+J.I.1 origin J
 //! ```
 //!
-//! Its own client addresses, since connections from one address over two ways would meet each other in TIME_WAIT at the origin. For
-//! `direct`, the client has a link to each origin, and for `direct` and `routed` the VIP is an address of every origin, over which routing
-//! spreads connections by hash: so these baselines have as many origins as the balancers.
+//! Each path has its own client addresses, since connections from one address over two paths would collide in TIME_WAIT at the origin. For
+//! `direct`, the client has a link to each origin. For `direct` and `routed`, the VIP is an address of every origin, and routing spreads
+//! connections over them by hash, so these baselines have as many origins as the balancers.
 //!
-//! Receive work of a veth is done on the CPU that sent, unless steering (RPS) says otherwise. Here it does: packets for the balancer are
-//! received on the balancer's CPUs, all others on those of load and origins, as if they were separate hosts.
+//! The CPU that sends does the receive work of a veth, unless steering (RPS) says otherwise. Here it does: packets for the balancer are
+//! received on the balancer's CPUs, and all others on those of load and origins, as if they were separate hosts.
 //!
-//! Non-job: processes; and emulating a network: links have no delay, no loss and no limit.
+//! It does not run processes, and does not emulate a network: links have no delay, no loss and no limit.
 
 mod congestion;
 
@@ -30,33 +30,33 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::placement::{Placement, mask};
 use crate::record::{Layer, Setting};
 
-/// Instances at most: each has a third byte of its addresses.
+/// The most instances: each has a third byte of its addresses.
 pub const INSTANCES_MAX: usize = 200;
 
-/// Origins at most: each has a second byte.
+/// The most origins: each has a second byte.
 pub const ENDPOINTS_MAX: u32 = 100;
 
-/// Addresses of the client on each way: a connection for each request uses up local ports, of which an address has 64,000.
+/// Addresses of the client on each path. A connection per request uses up local ports, of which an address has 64,000.
 pub const CLIENT_ADDRESSES: u8 = 8;
 
-/// What every namespace's name begins with.
+/// The beginning of every namespace's name.
 pub const PREFIX: &str = "steelyard-lab-";
 
-/// Settings of every namespace. All have the same, whoever is measured.
+/// Settings of every namespace. They are the same for every contender.
 const SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.ip_forward", "1"),
-    // Bottleneck bandwidth estimates wander on links without a limit; this is every distribution's default.
+    // Bottleneck bandwidth estimates vary on links without a limit. Cubic is the default of every distribution.
     ("net.ipv4.tcp_congestion_control", "cubic"),
-    // A connection for each request needs them, and TIME_WAIT holds each for a minute.
+    // A connection per request needs them, and TIME_WAIT holds each for a minute.
     ("net.ipv4.ip_local_port_range", "1024 65535"),
     ("net.ipv4.tcp_tw_reuse", "1"),
     ("net.core.somaxconn", "65535"),
     ("net.ipv4.tcp_max_syn_backlog", "65535"),
     ("net.ipv4.tcp_syncookies", "0"),
-    // Replies may come over another link than the kernel would send to.
+    // Replies may arrive over another link than the one the kernel would send on.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
-    // Connections, not addresses, are spread over several ways.
+    // Connections, not addresses, are spread over several paths.
     ("net.ipv4.fib_multipath_hash_policy", "1"),
     ("net.ipv6.conf.all.disable_ipv6", "1"),
 ];
@@ -66,11 +66,11 @@ const SYSCTLS: &[(&str, &str)] = &[
 pub struct LoadPath {
     /// From 0; unique.
     pub index: u8,
-    /// Where its contender works.
+    /// The layer at which its contender works.
     pub layer: Layer,
     /// Whether the VIP must be an address of the balancer's namespace.
     pub binds: bool,
-    /// Who is steered where.
+    /// Which CPUs receive packets.
     pub placement: Placement,
 }
 
@@ -81,7 +81,7 @@ impl LoadPath {
         Ipv4Addr::new(20, 20, self.index, 1)
     }
 
-    /// The address of an origin, as the balancer of this way sees it.
+    /// The address of an origin, as the balancer of this path sees it.
     #[must_use]
     pub fn endpoint(&self, endpoint: u32) -> Ipv4Addr {
         Ipv4Addr::new(10, second_byte(endpoint), self.index, 1)
@@ -102,7 +102,7 @@ fn second_byte(endpoint: u32) -> u8 {
     100 + (endpoint % ENDPOINTS_MAX) as u8
 }
 
-/// Namespaces and links; gone when dropped.
+/// Namespaces and links, removed when dropped.
 #[derive(Debug)]
 pub struct Topology {
     tag: String,
@@ -113,10 +113,10 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Makes the client's namespace and those of `endpoints` origins. `tag` tells this lab's namespaces from another's.
+    /// Creates the namespaces of the client and of `endpoints` origins. `tag` distinguishes this lab's namespaces from another's.
     ///
     /// # Errors
-    /// What ip(8) said, as without root. What was made by then is gone.
+    /// The error of ip(8), for example without root. Everything made before it is removed.
     pub fn new(tag: &str, endpoints: u32, mtu: u32) -> io::Result<Self> {
         let _cubic = congestion::Allowed::new();
         let mut topology = Self { tag: tag.to_owned(), endpoints, mtu, namespaces: Vec::new(), _cubic };
@@ -139,7 +139,7 @@ impl Topology {
         format!("{PREFIX}{}-ep{endpoint}", self.tag)
     }
 
-    /// The namespace of a way's balancer.
+    /// The namespace of a path's balancer.
     #[must_use]
     pub fn balancer(&self, load_path: &LoadPath) -> String {
         format!("{PREFIX}{}-lb{}", self.tag, load_path.index)
@@ -159,10 +159,10 @@ impl Topology {
         &self.namespaces
     }
 
-    /// Makes one way from the client to all origins.
+    /// Creates one path from the client to all origins.
     ///
     /// # Errors
-    /// What ip(8) said.
+    /// The error of ip(8).
     pub fn add_load_path(&mut self, load_path: &LoadPath) -> io::Result<()> {
         if load_path.layer == Layer::Direct {
             return self.add_direct(load_path);
@@ -248,7 +248,7 @@ impl Topology {
     /// Restricts the routes of `direct` and `routed` to the first `count` origins, for a case that has fewer.
     ///
     /// # Errors
-    /// What ip(8) said.
+    /// The error of ip(8).
     pub fn use_origins(&self, load_path: &LoadPath, count: u32) -> io::Result<()> {
         if !load_path.vip_is_the_origins() {
             return Ok(());
@@ -265,7 +265,7 @@ impl Topology {
         inside(namespace, move || {
             for (name, value) in settings {
                 let path = format!("/proc/sys/{}", name.replace('.', "/"));
-                // A kernel without one of them (no IPv6, no multipath) has nothing to set.
+                // A kernel without one of these features (IPv6, multipath) has nothing to set.
                 let _ = std::fs::write(path, value);
             }
         })
@@ -290,13 +290,13 @@ fn spread(load_path: &LoadPath, endpoints: u32) -> String {
 impl Drop for Topology {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
-            // Links and addresses go with it. Gone already is as good.
+            // Its links and addresses are removed with it. It does no harm if it is already gone.
             let _ = ip(&["netns", "delete", namespace]);
         }
     }
 }
 
-/// The settings that a namespace ended up with.
+/// The actual settings of a namespace.
 ///
 /// # Errors
 /// The namespace is gone.
@@ -314,10 +314,10 @@ pub fn path_of(namespace: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(namespace)
 }
 
-/// Runs `work` on a thread of its own inside a namespace: what it opens belongs there, and `/proc/thread-self/net` is that of the namespace.
+/// Runs `work` on its own thread inside a namespace: what it opens belongs there, and `/proc/thread-self/net` is that of the namespace.
 ///
 /// # Errors
-/// No such namespace, or no right to enter it.
+/// The namespace does not exist, or may not be entered.
 pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let file = File::open(path_of(namespace))?;
     let thread = std::thread::spawn(move || -> io::Result<T> {
@@ -327,9 +327,9 @@ pub fn inside<T: Send + 'static>(namespace: &str, work: impl FnOnce() -> T + Sen
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Lets packets that arrive at `interface` be received on `cpus`.
+/// Makes `cpus` receive the packets that arrive at `interface`.
 fn steer(namespace: &str, interface: &str, cpus: &[u32]) -> io::Result<()> {
-    // ip-netns(8) mounts a sysfs of the namespace, which a thread that only moved would not see.
+    // ip-netns(8) mounts a sysfs of the namespace, which a thread that only switched namespaces would not see.
     let path = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
     run(Command::new("ip").args(["netns", "exec", namespace, "/bin/sh", "-c", "echo $1 > $0", &path, &mask(cpus)]), "")
 }
@@ -350,7 +350,7 @@ fn run(command: &mut Command, input: &str) -> io::Result<()> {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = piped.spawn().map_err(|error| failed(error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It may have failed already, and says so itself.
+        // The command may have failed already, and reports that itself.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

@@ -1,4 +1,4 @@
-//! What each published report concluded, asked again of these figures.
+//! Checks the conclusions of each published report against these figures.
 
 use crate::record::{Case, Conclusion, Instance, Layer, LoadKind, Mode, Rate, Table, Verdict};
 use crate::stats::{Difference, Estimate, ROUNDS_MIN, differs, unpaired_ratio};
@@ -8,13 +8,13 @@ use super::super::number;
 use super::super::tables::{case_title, is_one_at_a_time, levels, middle, title, variation};
 use super::{TOO_FEW, conclusion, name, too_few};
 
-/// A gateway suits services for which it adds no more than this share at p95.
+/// A gateway suits services to which it adds at most this share at p95.
 const SUITABLE_SHIFT_MAX: f64 = 0.05;
-/// Of intervals from resampling; any will do, so long as it is always the same.
+/// The seed of intervals from resampling. Any number will do, as long as it never changes.
 const RATIO_SEED: u64 = 2;
-/// Origins are used evenly when what they served varies by less than this, standard deviation over mean.
+/// Origins are used evenly if the standard deviation of their operations over the mean is less than this.
 const EVEN_MAX: f64 = 0.1;
-/// The knee: p95 beyond this many times that of the lightest case, or less than this share of the offered rate.
+/// The knee is where p95 exceeds this many times that of the lightest case, or less than this share of the offered rate is reached.
 const KNEE_P95_FACTOR: f64 = 2.0;
 const KNEE_REACHED_MIN: f64 = 0.99;
 
@@ -34,7 +34,7 @@ fn balancers<'a>(figures: Figures<'a>, case: &'a Case, wanted: &'a [Layer]) -> i
     figures.instances(&case.name).into_iter().filter(of_layer)
 }
 
-/// Layer 4 was found to be level with a NodePort, layer 7 to lose 50 to 60 %, and the balancer blamed for it.
+/// The report found layer 4 level with a NodePort, found that layer 7 loses 50 to 60 %, and blamed the balancer.
 fn l4l7_ab(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     let reference = &figures.run.scenario.reference;
@@ -70,7 +70,7 @@ fn l4l7_ab(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// Published: with twice the origins, in theory twice the rate.
+/// Published: twice the origins give, in theory, twice the rate.
 fn more_origins(figures: Figures<'_>) -> Vec<Conclusion> {
     let cases = &figures.run.scenario.cases;
     let is_more = |few: &Case, many: &Case| {
@@ -86,7 +86,7 @@ fn more_origins(figures: Figures<'_>) -> Vec<Conclusion> {
         let ratio = |instance: &&Instance| {
             let (new, old) =
                 (figures.values(&many.name, &instance.id, RPS), figures.values(&few.name, &instance.id, RPS));
-            // Not measured in the same round: nothing cancels.
+            // They were not measured in the same round, so nothing cancels.
             Some((title(figures, instance), unpaired_ratio(&new, &old, RATIO_SEED)?))
         };
         let mut ratios: Vec<_> = figures.instances(&few.name).iter().filter_map(ratio).collect();
@@ -109,7 +109,7 @@ fn more_origins(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// Origins that pay more for a request because of who stands before them.
+/// Origins whose requests cost more because of the balancer in front of them.
 fn dearer_origins(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
     let reference = &figures.run.scenario.reference;
     let floor = figures.noise(&case.name, ORIGIN_US);
@@ -137,7 +137,7 @@ fn dearer_origins(figures: Figures<'_>, case: &Case) -> Vec<Conclusion> {
     conclusions
 }
 
-/// What a gateway adds, which services can bear it, and where it gives way.
+/// What a gateway adds, which services can tolerate it, and where it becomes overloaded.
 fn grpc_gateway(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     let reference = &figures.run.scenario.reference;
@@ -155,7 +155,7 @@ fn grpc_gateway(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// What a gateway adds at p95, and for which services that does not matter.
+/// What a gateway adds at p95, and the services for which that does not matter.
 fn added(case: &Case, gateway: &str, shift: &Estimate, relative: &Estimate) -> Conclusion {
     let interval = number::with_interval(shift, number::micros);
     if shift.low <= 0.0 {
@@ -199,8 +199,8 @@ fn spreads(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// For each instance, the first rate (and connections) at which it gives way, against the lightest of its open-loop cases with as many
-/// origins.
+/// For each instance, the first rate (and number of connections) at which it becomes overloaded, compared with the lightest of its
+/// open-loop cases with as many origins.
 fn knees(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     let weight = |case: &Case| match &case.load.mode {
@@ -239,7 +239,7 @@ fn knees(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// Which of the published "better everywhere" holds.
+/// Which of the published claims "better everywhere" hold.
 fn l4_matrix(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     for case in &figures.run.scenario.cases {
@@ -281,7 +281,7 @@ fn l4_matrix(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// Whether a path costs bandwidth, and what it costs in CPU: a sentence each for all paths of a case.
+/// Whether a path costs bandwidth, and what it costs in CPU: one sentence each for all paths of a case.
 fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     let reference = &figures.run.scenario.reference;
@@ -315,7 +315,7 @@ fn tcp_downstream(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// The word "linear" only where it is shown; one sentence for all of a case to whom the same happened.
+/// The word "linear" only if it is shown; one sentence for all series of a case with the same result.
 fn cpu_scaling(figures: Figures<'_>) -> Vec<Conclusion> {
     let all = levels(figures);
     let mut conclusions = Vec::new();

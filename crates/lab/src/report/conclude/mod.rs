@@ -1,7 +1,7 @@
-//! Sentences that the figures bear out.
+//! Sentences that the figures support.
 //!
-//! Job: [`conclusions`], each with the inequality that triggered it. A sentence that no inequality triggers is not written: "no difference
-//! was shown" is one that is, "they are equal" is not. Non-job: opinions.
+//! Each of the [`conclusions`] has the inequality that triggered it. A sentence without such an inequality is not written: "no difference
+//! was shown" has one, "they are equal" has none. Opinions do not belong here.
 
 mod by_scenario;
 
@@ -12,35 +12,35 @@ use super::figures::{Figures, GBPS, LB_CORES_PER_GBPS, LB_US, P99, RPS};
 use super::tables::{case_title, rate_figure, title};
 use super::{hops, number};
 
-/// A noise floor above this makes a run worth little.
+/// With a noise floor above this, a run is of little use.
 const NOISE_MAX: f64 = 0.05;
 
-/// Conclusions that a reader must have read who reads nothing else.
+/// The number of conclusions that a reader must read first.
 const LEADING_MAX: usize = 8;
 
-/// Of one kind, so that there is room for the others.
+/// The most of one kind among them, so that there is room for the others.
 const LEADING_OF_KIND_MAX: usize = 3;
 
-/// What a conclusion is about. Of the first kinds come those that lead.
+/// The subject of a conclusion. Conclusions of the first kinds lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Who costs least, for sure.
+    /// Which contender certainly costs least.
     Cheapest,
     /// What the published report concluded.
     Published,
-    /// Whose rate is a capacity.
+    /// Which rates are capacities.
     Capacity,
     /// What a hop adds.
     Hop,
-    /// That the host is too noisy.
+    /// The host is too noisy.
     Noise,
-    /// What was not shown, for want of rounds or of a difference.
+    /// What was not shown, because of too few rounds or no difference.
     NotShown,
-    /// What else held rates down, and what drifted.
+    /// Other limits of rates, and drift.
     Circumstance,
 }
 
-/// All conclusions of the run: those that lead first, then those of its own published report and what holds for every scenario.
+/// All conclusions of the run: first the leading ones, then those about its published report and those for every scenario.
 pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
     let figures = Figures::new(run);
     let mut all: Vec<(Kind, Conclusion)> = Vec::new();
@@ -53,12 +53,12 @@ pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
     all.extend(noise(figures).into_iter().map(|conclusion| (Kind::Noise, conclusion)));
     all.extend(drift(figures).into_iter().map(|conclusion| (Kind::Circumstance, conclusion)));
     for (kind, conclusion) in &mut all {
-        // Whatever it is about: what could not be told does not lead what could.
+        // A conclusion that lacked rounds does not lead, whatever its subject.
         if conclusion.because.starts_with(TOO_FEW) {
             *kind = Kind::NotShown;
         }
     }
-    // Stable: within a kind they stay in the order of cases.
+    // The sort is stable: within a kind they stay in the order of cases.
     all.sort_by_key(|(kind, _)| *kind);
     let mut leading: Vec<Kind> = Vec::new();
     for (kind, conclusion) in &mut all {
@@ -69,7 +69,7 @@ pub(crate) fn conclusions(run: &Run) -> Vec<Conclusion> {
     all.into_iter().map(|(_, conclusion)| conclusion).collect()
 }
 
-/// How the reason begins of what could not be told for want of rounds.
+/// The beginning of the reason if there were too few rounds.
 const TOO_FEW: &str = "rounds: ";
 
 pub(super) fn too_few(rounds: usize) -> String {
@@ -80,14 +80,14 @@ pub(super) fn conclusion(text: impl Into<String>, because: impl Into<String>) ->
     Conclusion { text: text.into(), because: because.into(), leads: false }
 }
 
-/// Who costs least CPU for the same work in one case and layer, and how the next one differs from it.
+/// The contender that costs least CPU for the same work in one case and layer, and how the next one differs from it.
 struct Least<'a> {
     case: &'a str,
     place: &'static str,
     unit: &'static str,
     first: &'a str,
     second: &'a str,
-    /// What the first costs.
+    /// The cost of the first.
     cost: f64,
     /// The second over the first.
     ratio: Estimate,
@@ -95,7 +95,7 @@ struct Least<'a> {
     difference: Difference,
 }
 
-/// One sentence for all cases that say the same.
+/// One sentence for all cases with the same result.
 fn cheapest(figures: Figures<'_>) -> Vec<(Kind, Conclusion)> {
     let mut groups: Vec<Vec<Least<'_>>> = Vec::new();
     for least in figures.run.scenario.cases.iter().flat_map(|case| least_of(figures, case)) {
@@ -134,7 +134,7 @@ fn cheapest_of(figures: Figures<'_>, group: &[Least<'_>]) -> (Kind, Conclusion) 
         [only] => number::ratio(&only.ratio),
         _ => format!("×{}", range(&|least| least.ratio.median, number::plain)),
     };
-    // The case that bears the sentence out least.
+    // The case that supports the sentence least.
     let weakest = group.iter().min_by(|left, right| left.ratio.low.total_cmp(&right.ratio.low)).unwrap_or(&group[0]);
     let bound = format!("1 + {:.3}, lower end of the interval of the ratio against the noise floor", weakest.floor);
     let (kind, text, because) = match difference {
@@ -179,7 +179,7 @@ fn least_of<'a>(figures: Figures<'a>, case: &'a Case) -> Vec<Least<'a>> {
     layers.into_iter().filter_map(of_layer).collect()
 }
 
-/// The contenders of a layer by what they cost, the cheapest first; of each one its cheapest configuration, all with as many CPUs.
+/// The contenders of a layer by cost, the cheapest first: of each one its cheapest configuration, all with as many CPUs.
 fn ranked<'a>(figures: Figures<'a>, case: &Case, layer: Layer, metric: &str) -> Vec<(&'a str, Estimate)> {
     let single =
         |instance: &&Instance| instance.hops <= 1 && crate::judge::layer_of(figures.run, &instance.id) == layer;
@@ -198,7 +198,7 @@ fn ranked<'a>(figures: Figures<'a>, case: &Case, layer: Layer, metric: &str) -> 
     ranked.into_iter().map(|(instance, cost)| (instance.id.as_str(), cost)).collect()
 }
 
-/// Who was at the limit, for whom; a closed loop only, since an open one is meant to stay below.
+/// What was at its limit; only for closed loops, since an open one is meant to stay below.
 fn limits(figures: Figures<'_>, case: &Case) -> Vec<(Kind, Conclusion)> {
     let mut conclusions = Vec::new();
     let verdicts = [
@@ -259,7 +259,7 @@ fn noise(figures: Figures<'_>) -> Vec<Conclusion> {
     figures.run.scenario.cases.iter().filter_map(of_case).collect()
 }
 
-/// Cells whose rate wandered with the rounds.
+/// Cells whose rate changed over the rounds.
 fn drift(figures: Figures<'_>) -> Vec<Conclusion> {
     let mut conclusions = Vec::new();
     for case in &figures.run.scenario.cases {
@@ -283,7 +283,7 @@ fn drift(figures: Figures<'_>) -> Vec<Conclusion> {
     conclusions
 }
 
-/// An open loop holds its rate to a fraction of a per mille; that such rounds are in some order is no drift.
+/// An open loop holds its rate to a fraction of a per mille. That such rounds happen to be in some order is no drift.
 fn spread_beyond_noise(figures: Figures<'_>, case: &str, metric: &str, values: &[f64]) -> bool {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = values.iter().copied().fold(0.0, f64::max);

@@ -1,15 +1,15 @@
-//! An axis: from values to places, and where its ticks are.
+//! An axis: it maps values to positions, and places its ticks.
 
 use crate::report::number;
 
-/// How values lie on an axis.
+/// How an axis scales its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::report) enum Scale {
     /// Evenly, from 0.
     Linear,
-    /// By their logarithm. Values that are not above 0 have no place.
+    /// By their logarithm. Values that are not above 0 have no position.
     Log,
-    /// Percentiles by the logarithm of what lies above them: 90, 99 and 99.9 at equal distances.
+    /// Percentiles by the logarithm of the share above them: 90, 99 and 99.9 at equal distances.
     Tail,
 }
 
@@ -23,11 +23,11 @@ pub(super) struct Axis {
     to_px: f64,
 }
 
-/// Ticks that an axis has about.
+/// The approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
 
 impl Axis {
-    /// For all of `values`, from `from_px` for the least to `to_px` for the greatest; None when there is nothing to show.
+    /// For all of `values`, from `from_px` for the minimum to `to_px` for the maximum; None if there is nothing to show.
     pub(super) fn new(scale: Scale, values: impl Iterator<Item = f64>, from_px: f64, to_px: f64) -> Option<Self> {
         let placed = values.filter(|value| value.is_finite()).filter_map(|value| scale.place(value));
         let (mut low, mut high) =
@@ -37,29 +37,29 @@ impl Axis {
         }
         if scale == Scale::Linear {
             low = low.min(0.0);
-            // The greatest mark must not be cut, nor a single 0 fill the plot.
+            // The greatest mark must not be cut off, and a single 0 must not fill the plot.
             high = if high > low { high + (high - low) * 0.04 } else { low + 1.0 };
         } else if high - low < 0.3 {
-            // A factor of two at least, else noise looks like a mountain.
+            // A factor of at least two; otherwise noise looks large.
             (low, high) = (low - 0.15, high + 0.15);
         }
         Some(Self { scale, low, high, from_px, to_px })
     }
 
-    /// Where `value` is; None for one that the scale has no place for.
+    /// The position of `value`; None if the scale has none.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = (self.scale.place(value)? - self.low) / (self.high - self.low);
         Some(self.from_px + share * (self.to_px - self.from_px))
     }
 
-    /// Places and texts of the ticks.
+    /// Positions and texts of the ticks.
     pub(super) fn ticks(&self, show: fn(f64) -> String) -> Vec<(f64, String)> {
         let values = match self.scale {
             Scale::Linear => self.linear_ticks(),
             Scale::Log => self.log_ticks(),
             Scale::Tail => vec![50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99],
         };
-        // Rounding to three digits would make 100 of 99.99.
+        // Rounding to three digits would turn 99.99 into 100.
         let show = if self.scale == Scale::Tail { |percent: f64| percent.to_string() } else { show };
         let inside = |value: &f64| {
             self.scale.place(*value).is_some_and(|place| place >= self.low - 1e-9 && place <= self.high + 1e-9)
@@ -76,7 +76,7 @@ impl Axis {
         (0..=10).map(|count| (first + f64::from(count)) * step).take_while(|value| *value <= self.high).collect()
     }
 
-    /// Decades; with more between them the fewer there are.
+    /// Decades; with few of them, also ticks in between.
     fn log_ticks(&self) -> Vec<f64> {
         let factors: &[f64] = match self.high - self.low {
             decades if decades < 0.7 => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
@@ -98,7 +98,7 @@ impl Scale {
     }
 }
 
-/// `1.2k`, `35M`: for ticks, where room is scarce.
+/// `1.2k`, `35M`: for ticks, where there is little room.
 pub(in crate::report) fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, "M"),
@@ -109,7 +109,7 @@ pub(in crate::report) fn short(value: f64) -> String {
     format!("{digits}{suffix}")
 }
 
-/// A tick in microseconds, in the unit that suits it: `50 µs`, `2 ms`.
+/// A tick in microseconds, in a suitable unit: `50 µs`, `2 ms`.
 pub(in crate::report) fn short_micros(us: f64) -> String {
     let (scaled, unit) = match us.abs() {
         size if size >= 1e6 => (us / 1e6, "s"),

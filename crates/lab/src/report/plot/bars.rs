@@ -13,7 +13,7 @@ const TOP: f64 = 6.0;
 const BOTTOM: f64 = 38.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 14.0;
-/// Characters of a name that fit beside its bar.
+/// The number of characters of a name that fit beside its bar.
 const NAME_MAX: usize = 21;
 
 /// One bar.
@@ -21,11 +21,11 @@ pub(in crate::report) struct Bar {
     pub name: String,
     pub ink: Ink,
     pub estimate: Estimate,
-    /// Every round, drawn as a dot: a bar alone hides two heaps.
+    /// Every round, drawn as a dot, because a bar alone hides two clusters.
     pub rounds: Vec<f64>,
 }
 
-/// Bars with their intervals and rounds; None when there is none.
+/// Bars with their intervals and rounds; None if there are none.
 pub(in crate::report) fn bars(caption: &str, unit: &str, note: &str, bars: &[Bar]) -> Option<Markup> {
     let values = bars.iter().flat_map(|bar| bar.rounds.iter().copied().chain([bar.estimate.high]));
     let x = Axis::new(Scale::Linear, values, LEFT, WIDTH - RIGHT)?;
@@ -62,8 +62,8 @@ fn rows(x: &Axis, height: f64, unit: &str, bars: &[Bar]) -> Option<Markup> {
     })
 }
 
-/// The style sheet of the page, as far as a chart in a file of its own needs it. A file cannot know the page that shows it, but it knows whether its
-/// reader prefers dark. It brings its own paper, so that it can be read on either.
+/// The part of the page's style sheet that a chart in its own file needs. A file cannot know the page that shows it, but it knows whether
+/// its reader prefers dark. It has its own background, so that it is readable on either.
 const STYLE: &str = "
 :root { --paper: #fdfdfb; --ink: #1b1f24; --soft: #5a636e; --rule: #d9dde2; --s0: #6b7480; --s1: #0b6fc2; --s2: #c25700; --s3: #16803c; --s4: #9a3ab0; \
 --s5: #b3261e; --s6: #00798a; --s7: #7a6a00; --s8: #4b4bc8; }
@@ -79,7 +79,7 @@ text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 .interval { stroke: var(--ink); fill: none; stroke-width: 1.5; }
 ";
 
-/// Bars in a file of their own: SVG with its caption, its note, its style sheet and the command that made it. None when there is no bar.
+/// Bars in their own file: SVG with its caption, its note, its style sheet and the command that made it. None if there are no bars.
 pub(in crate::report) fn document(
     caption: &str,
     unit: &str,
@@ -114,11 +114,11 @@ pub(in crate::report) fn document(
 /// One bar of parts.
 pub(in crate::report) struct Stack {
     pub name: String,
-    /// As many as there are parts.
+    /// One value for each part.
     pub parts: Vec<f64>,
 }
 
-/// Bars of parts; `parts` names them. None when there is none.
+/// Bars of parts, with the parts' names in `parts`. None if there are none.
 pub(in crate::report) fn stacked(
     caption: &str,
     unit: &str,

@@ -19,7 +19,7 @@ pub(in crate::report) struct Lines<'a> {
     pub y: (&'a str, Scale),
     pub show_y: fn(f64) -> String,
     pub lines: Vec<Line>,
-    /// From and to on the x axis: shaded, since it does not count.
+    /// Ranges of the x axis that do not count, which are shaded.
     pub shades: Vec<(f64, f64)>,
 }
 
@@ -28,7 +28,7 @@ pub(in crate::report) struct Line {
     pub name: String,
     pub ink: Ink,
     pub points: Vec<Point>,
-    /// Whether points are marked; a fit or an ideal has none.
+    /// Whether points have marks; a fit or an ideal line has none.
     pub has_marks: bool,
 }
 
@@ -41,7 +41,7 @@ pub(in crate::report) struct Point {
 }
 
 impl Lines<'_> {
-    /// The plot; None when there is nothing to show.
+    /// The plot; None if there is nothing to show.
     pub(in crate::report) fn draw(&self) -> Option<Markup> {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let ends = points().flat_map(|point| {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_mark_and_a_whisker_for_each_point_and_one_path() {
         let text = plot(&[(0.0, 10.0), (1.0, 20.0), (2.0, 0.0), (3.0, 40.0)]).unwrap();
-        // One more mark in the legend. What is not above 0 has no place on a logarithmic axis.
+        // One more mark is in the legend. A value that is not above 0 has no position on a logarithmic axis.
         assert_eq!(text.matches("class=\"mark\"").count(), 4);
         assert_eq!(text.matches("class=\"whisker\"").count(), 3);
         assert_eq!(text.matches("class=\"line d1\"").count(), 2);

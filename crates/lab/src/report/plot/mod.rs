@@ -1,8 +1,8 @@
-//! Plots as inline SVG, placed by hand.
+//! Plots as inline SVG, laid out by hand.
 //!
-//! Job: lines ([`Lines`]), bars with their rounds ([`bars()`]) and stacked bars ([`stacked`]), each a `<figure>`. Non-job: which plots a
-//! report has (`plots`). Colours are CSS variables, so that one plot is right on light and on dark; no series is told by its colour alone
-//! (dashes, and marks of different form). A plot is drawn 520 wide and scaled by the page: its text stays readable from 340 px on.
+//! It has lines ([`Lines`]), bars with their rounds ([`bars()`]) and stacked bars ([`stacked`]), each a `<figure>`. `plots` decides which
+//! plots a report has. Colours are CSS variables, so that one plot works on light and on dark; series also differ in their dashes and in
+//! the shape of their marks, not only in colour. A plot is drawn 520 wide and scaled by the page: its text stays readable from 340 px on.
 
 mod axis;
 mod bars;
@@ -21,7 +21,7 @@ pub(super) const DASHES: usize = 4;
 
 const WIDTH: f64 = 520.0;
 
-/// How a series is told from the others.
+/// The appearance that distinguishes a series from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ink {
     /// Below [`COLOURS`].
@@ -40,7 +40,7 @@ impl Ink {
     }
 }
 
-/// A plot with its caption, and what stands below it.
+/// A plot with its caption, and the note and legend below it.
 fn figure(caption: &str, note: &str, svg: &Markup, legend: &[(String, Ink)]) -> Markup {
     html! {
         figure {
@@ -64,7 +64,7 @@ fn figure(caption: &str, note: &str, svg: &Markup, legend: &[(String, Ink)]) -> 
     }
 }
 
-/// A mark whose form goes with the dash, so that it is told without colour.
+/// A mark whose shape depends on the dash, so that series differ without colour.
 fn mark(x: f64, y: f64, ink: Ink) -> Markup {
     let path = match ink.dash % DASHES {
         0 => format!("M{} {y}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", px(x - 3.0)),

@@ -1,4 +1,4 @@
-//! Requests a second by number of CPUs, and what may be said of the series.
+//! Requests per second by number of CPUs, and what can be said about the series.
 
 use crate::record::{Case, Instance, Mode, Variant, Verdict};
 use crate::stats::{Estimate, Usl, fit_usl};
@@ -8,7 +8,7 @@ use super::super::number;
 use super::super::table::Table;
 use super::{absent, case_title, lower_bound_mark, middle, or_dash, verdict};
 
-/// Efficiency at every level for which a series may be called linear.
+/// The efficiency that every level must have for a series to be called linear.
 const LINEAR_EFFICIENCY_MIN: f64 = 0.9;
 
 /// One contender over its numbers of CPUs, under one case.
@@ -17,7 +17,7 @@ pub(crate) struct Series<'a> {
     pub contender: String,
     /// Ascending by CPUs.
     pub levels: Vec<Level<'a>>,
-    /// Fitted to all rounds of the levels that are comparable; absent with fewer than two of those.
+    /// Fitted to all rounds of the comparable levels; absent if there are fewer than two of those.
     pub usl: Option<Usl>,
 }
 
@@ -25,18 +25,18 @@ pub(crate) struct Series<'a> {
 pub(crate) struct Level<'a> {
     pub cpus: u32,
     pub instance: &'a Instance,
-    /// Median and interval of operations a second.
+    /// Median and interval of operations per second.
     pub rate: Option<Estimate>,
     /// Rate over the rate of the first level, round by round.
     pub speed_up: Option<Estimate>,
     /// `speed_up * first level's CPUs / cpus`.
     pub efficiency: Option<Estimate>,
-    /// Whether the balancer's CPUs were its own. Where load or origins had to share them, the level says nothing about scaling.
+    /// Whether the balancer had its CPUs to itself. If it shared them with load or origins, the level says nothing about scaling.
     pub is_comparable: bool,
     pub verdict: Option<Verdict>,
 }
 
-/// All series of the run; of closed loops and searches, since an offered rate does not scale with anything.
+/// All series of the run, of closed loops and searches, since an offered rate does not scale.
 pub(crate) fn levels(figures: Figures<'_>) -> Vec<Series<'_>> {
     let mut series = Vec::new();
     let capacity = |case: &&Case| !matches!(case.load.mode, Mode::Open { .. });
@@ -97,7 +97,7 @@ fn scaled(estimate: &Estimate, factor: f64) -> Estimate {
 }
 
 impl Series<'_> {
-    /// Why the series may not be called linear; None when it may.
+    /// Why the series may not be called linear; None if it may.
     pub(crate) fn why_not_linear(&self) -> Option<String> {
         if self.levels.len() < 2 {
             return Some("one number of CPUs is no series".to_owned());
@@ -144,7 +144,7 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
         .collect()
 }
 
-/// A row for each balancer and number of CPUs; the cases that were published, or that are like them, side by side.
+/// A row for each balancer and number of CPUs. The published cases, or those like them, are side by side.
 pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let series = levels(figures);
     let mut cases: Vec<&Case> = series.iter().map(|series| series.case).filter(|case| case.label.is_some()).collect();

@@ -1,4 +1,4 @@
-//! Percentiles of a gRPC gateway: what it adds, under which rate, over how many connections.
+//! Percentiles of a gRPC gateway: what it adds, at which rate, over how many connections.
 
 use crate::record::{Case, Instance, Layer, Mode, OriginShare, Pacing, Rate};
 use crate::stats::median;
@@ -11,7 +11,7 @@ use super::{absent, case_title, cell, middle, middle_shown, or_dash, title, verd
 const PERCENTILES: [(&str, &str); 5] =
     [("p50", "p50_us"), ("p75", "p75_us"), ("p90", "p90_us"), ("p95", "p95_us"), ("p99", "p99_us")];
 
-/// Connection counts from which on a series over connections is a table of its own.
+/// From this many connection counts on, a series over connections is a separate table.
 const SWEEP_MIN: usize = 3;
 
 pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
@@ -23,7 +23,7 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
     tables
 }
 
-/// What a gateway adds to one call after the other, for each service time that was published; whom one connection's calls reach.
+/// What a gateway adds to sequential calls, for each published service time; and which origins one connection's calls reach.
 pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let run = figures.run;
     let times: Vec<&Case> =
@@ -59,7 +59,7 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     Some(table)
 }
 
-/// One call after the other: what the published figures of added latency were.
+/// Whether the case has sequential calls, as in the published figures of added latency.
 pub(crate) fn is_one_at_a_time(case: &Case) -> bool {
     case.load.mode == Mode::Closed && case.load.connections == 1 && case.load.streams == 1
 }
@@ -90,7 +90,7 @@ fn added(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// One table for each number of connections and instance, a column for each rate.
+/// One table for each number of connections and instance, with a column for each rate.
 fn by_rate(figures: Figures<'_>) -> Vec<Table> {
     let mut tables = Vec::new();
     for group in groups(figures, |left, right| left.load.connections == right.load.connections && is_alike(left, right))
@@ -127,7 +127,7 @@ fn by_rate(figures: Figures<'_>) -> Vec<Table> {
     tables
 }
 
-/// One table for each rate that was offered over several numbers of connections: a row an instance.
+/// One table for each rate that was offered over several numbers of connections, with a row per instance.
 fn by_connections(figures: Figures<'_>) -> Vec<Table> {
     let mut tables = Vec::new();
     for group in groups(figures, |left, right| left.load.mode == right.load.mode && is_alike(left, right)) {
@@ -274,7 +274,7 @@ fn spread(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     or_dash(median(&of_rounds), |variation| format!("{variation:.2}"))
 }
 
-/// Standard deviation over mean of the operations served; of connections where the load could not tell who answered.
+/// Standard deviation over mean of the operations served, or of connections if the load could not see which origin answered.
 pub(crate) fn variation(shares: &[OriginShare]) -> Option<f64> {
     let operations: Option<Vec<f64>> = shares.iter().map(|share| share.operations.map(|count| count as f64)).collect();
     let served = operations.unwrap_or_else(|| shares.iter().map(|share| share.connections as f64).collect());

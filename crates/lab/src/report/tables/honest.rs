@@ -24,7 +24,7 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     }
     head.extend(["LB RSS", "errors"]);
     let mut table = Table::new(format!("{}: {} ({latency})", case_title(case), case.title), head);
-    // Before what a narrow window cuts off.
+    // It comes before what a narrow window cuts off.
     table.head[3].is_figure = false;
     for instance in figures.instances(&case.name) {
         let id = &instance.id;
@@ -79,7 +79,7 @@ pub(super) fn case(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// The table of the first page: the closed loop in which most balancers were at their limit, short.
+/// The table of the first page: the closed loop in which most balancers were at their limit, in short form.
 pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
     let limits = |case: &Case| {
         let at_limit = |instance: &&crate::record::Instance| {
@@ -88,7 +88,7 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
         figures.instances(&case.name).iter().filter(|instance| at_limit(instance)).count()
     };
     let cases = figures.run.scenario.cases.iter().rev().filter(|case| case.load.mode == Mode::Closed);
-    // The last maximum counts: with the order turned round, the first of equals.
+    // The last maximum wins, so the order is reversed to get the first of equals.
     let case = cases.max_by_key(|case| limits(case)).or(figures.run.scenario.cases.first())?;
     let (rate_title, rate_metric) = rate_figure(case);
     let in_bytes = case.load.kind == LoadKind::Stream;
@@ -127,7 +127,7 @@ pub(crate) fn headline(figures: Figures<'_>) -> Option<Table> {
     Some(table).filter(|table| !table.rows.is_empty())
 }
 
-/// Which rate a case is about: the column's title, and the metric.
+/// The rate of a case: the column's title, and the metric.
 pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
     match case.load.kind {
         LoadKind::Stream => ("Gbps", figures::GBPS),
@@ -138,7 +138,7 @@ pub(crate) fn rate_figure(case: &Case) -> (&'static str, &'static str) {
     }
 }
 
-/// From which moment the latencies of a case count, in words.
+/// The point from which the latencies of a case are measured, in words.
 pub(crate) fn latency_measured(case: &Case) -> &'static str {
     match (&case.load.mode, case.load.kind) {
         (_, LoadKind::Stream) => "bulk",
@@ -161,7 +161,7 @@ fn rate(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     }
 }
 
-/// By kind, over all rounds; rounds that were judged invalid for them included, else they would never be seen.
+/// By kind, over all rounds, including those judged invalid because of them. Otherwise they would never be visible.
 fn errors(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     let cells = figures.cells(&case.name, instance);
     let measured: Vec<&Measurement> = cells.iter().filter_map(|cell| cell.measurement.as_ref()).collect();

@@ -14,7 +14,7 @@ struct Row<'a> {
     label: String,
     metric: &'static str,
     show: fn(f64) -> String,
-    /// Latency's floor is the least round; everything else is the median (Chen and Revels, arXiv 1608.04295: noise only ever adds).
+    /// For latency the minimum of the rounds; for everything else the median (Chen and Revels, arXiv 1608.04295: noise only ever adds).
     is_floor: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
     vec![table]
 }
 
-/// The published table, turned round, with what a request cost.
+/// The published table, transposed, with the cost of a request.
 pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let rows = rows(figures);
     let first = rows.iter().find(|row| row.metric == RPS)?.case;
@@ -107,7 +107,7 @@ pub(super) fn honest(figures: Figures<'_>) -> Vec<Table> {
     vec![by_instance(figures), costs(figures)]
 }
 
-/// Each balancer against the best of the others of other makes.
+/// Each balancer compared with the best of the other products.
 fn by_instance(figures: Figures<'_>) -> Table {
     let rows = rows(figures);
     let head: Vec<String> =
@@ -143,7 +143,7 @@ fn best_other(figures: Figures<'_>, row: &Row<'_>, instance: &Instance) -> Optio
     Some((title(figures, best), figures.ratio(&row.case.name, &instance.id, &best.id, row.metric)?))
 }
 
-/// What each operation cost the balancer, and who was at the limit.
+/// The cost of each operation for the balancer, and what was at its limit.
 fn costs(figures: Figures<'_>) -> Table {
     let cases = &figures.run.scenario.cases;
     let columns = cases.iter().map(|case| {

@@ -42,7 +42,7 @@ fn published_of(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// The first of the published cases, with its columns, and what a request cost.
+/// The first of the published cases, with its columns, and the cost of a request.
 pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let case = closed_http(figures).next()?;
     let head = [
@@ -84,7 +84,7 @@ pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     Some(table)
 }
 
-/// `680m/130MiB`, as kubectl would say it.
+/// `680m/130MiB`, in the notation of kubectl.
 fn balancer(figures: Figures<'_>, case: &Case, instance: &str) -> String {
     let layer = crate::judge::layer_of(figures.run, instance);
     if layer == Layer::Direct {
@@ -147,7 +147,7 @@ fn connection_times(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// Of the rate at which so many connections would go round if nothing took time but the origin's delay.
+/// The share of the rate that this many connections would reach if only the origin's delay took time.
 fn ceiling_share(figures: Figures<'_>, case: &Case, instance: &str) -> Option<f64> {
     let delay = case.origin.arguments.iter().find_map(|argument| argument.strip_prefix("--delay="))?;
     let delay = crate::units::duration(delay).ok()?.as_secs_f64();
@@ -155,7 +155,7 @@ fn ceiling_share(figures: Figures<'_>, case: &Case, instance: &str) -> Option<f6
     middle(figures, &case.name, instance, |m| (delay > 0.0).then_some(m.ok_per_s / ceiling))
 }
 
-/// What a request costs the balancer, and what the balancer costs the origins.
+/// The cost of a request for the balancer, and the cost that the balancer causes the origins.
 fn costs(figures: Figures<'_>, case: &Case) -> Table {
     let reference = &figures.run.scenario.reference;
     let than = figures.run.instance(reference).map_or(reference.clone(), |instance| title(figures, instance));

@@ -1,7 +1,7 @@
-//! The tables: of each published report the same ones, with the same columns, and after them those that it should have had.
+//! The tables: those of each published report, with the same columns, and after them those that it should have had.
 //!
-//! Job: which tables a run ends in ([`published`], [`honest()`]). Non-job: how they look. A table is made from the kind of load, the mode and
-//! the connections of the cases, not from their names, so that a scenario of one's own gets its tables, too.
+//! It decides which tables a run gets ([`published`], [`honest()`]), but not how they look. A table is made from the kind of load, the mode
+//! and the connections of the cases, not from their names, so other scenarios get their tables, too.
 
 mod cpu_scaling;
 mod grpc_gateway;
@@ -54,8 +54,8 @@ pub(crate) fn honest(figures: Figures<'_>) -> Vec<Table> {
     tables
 }
 
-/// The whole run in one table, as a README wants it: the figures that the published report is known for, beside what they cost and the
-/// verdict. None where nothing was measured.
+/// The whole run in one table for a README: the figures that the published report is known for, with their cost and the verdict. None if
+/// nothing was measured.
 pub(crate) fn summary(figures: Figures<'_>) -> Option<Table> {
     let table = match figures.run.scenario.table {
         Kind::L4l7Ab => l4l7_ab::summary(figures),
@@ -72,8 +72,8 @@ pub(crate) fn summary(figures: Figures<'_>) -> Option<Table> {
     Some(table)
 }
 
-/// Contenders that should have taken part and did not; those that `--quick` leaves out were not to, and one that took part with fewer workers
-/// is there.
+/// Contenders that should have taken part and did not. Those that `--quick` leaves out do not count, nor do those that took part with fewer
+/// workers.
 pub(crate) fn gaps(figures: Figures<'_>) -> Vec<&Gap> {
     let run = figures.run;
     let takes_part = |gap: &Gap| {
@@ -85,7 +85,8 @@ pub(crate) fn gaps(figures: Figures<'_>) -> Vec<&Gap> {
     run.gaps.iter().filter(|gap| !is_left_out(gap) && !takes_part(gap)).collect()
 }
 
-/// A row for each contender that is missing, with its name and, in `column`, that it is: a gap should be seen where the figure would be.
+/// A row for each missing contender, with its name and, in `column`, a note that it is missing: a gap should be visible where the figure
+/// would be.
 fn add_gaps(table: &mut Table, figures: Figures<'_>, column: usize) {
     for gap in gaps(figures) {
         let row = (0..table.head.len()).map(|place| match place {
@@ -97,10 +98,10 @@ fn add_gaps(table: &mut Table, figures: Figures<'_>, column: usize) {
     }
 }
 
-/// What stands in the place of a missing contender's figure.
+/// The text in place of a missing contender's figure.
 pub(crate) const NOT_THERE: &str = "not there";
 
-/// How an instance is called in tables.
+/// The title of an instance in tables.
 pub(crate) fn title(figures: Figures<'_>, instance: &Instance) -> String {
     let contender = figures.run.contenders.iter().find(|known| known.name == instance.contender);
     let mut title = contender.map_or(instance.contender.as_str(), |contender| contender.title.as_str()).to_owned();
@@ -123,7 +124,7 @@ pub(crate) fn title(figures: Figures<'_>, instance: &Instance) -> String {
     }
 }
 
-/// What must be known of CPU by component under this case, on a kernel that charges soft interrupts to whoever was running.
+/// A note on CPU by component in this case, for a kernel that charges soft interrupts to the process that was running.
 fn softirq_note(figures: Figures<'_>, case: &str) -> Option<String> {
     let is_charged_to_anybody = figures.run.environment.irq_time_accounting == Some(false);
     let is_apart = |instance: &&Instance| {
@@ -148,7 +149,7 @@ fn softirq_note(figures: Figures<'_>, case: &str) -> Option<String> {
     })
 }
 
-/// The value of `figure` in the middle of the rounds.
+/// The median of `figure` over the rounds.
 pub(crate) fn middle(
     figures: Figures<'_>,
     case: &str,
@@ -158,7 +159,7 @@ pub(crate) fn middle(
     median(&in_rounds(figures, case, instance, figure))
 }
 
-/// The same as people read it; a dash where no round has the figure.
+/// The same as text; a dash if no round has the figure.
 pub(crate) fn middle_shown(
     figures: Figures<'_>,
     case: &str,
@@ -184,7 +185,7 @@ pub(crate) fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> Strin
     value.map_or("-".to_owned(), show)
 }
 
-/// Median and interval of a metric, or what stands for it: why the cell has none.
+/// Median and interval of a metric, or the reason why the cell has none.
 pub(crate) fn cell(figures: Figures<'_>, case: &str, instance: &str, metric: &str, show: fn(f64) -> String) -> String {
     match figures.estimate(case, instance, metric) {
         Some(estimate) => number::with_interval(&estimate, show),
@@ -192,7 +193,7 @@ pub(crate) fn cell(figures: Figures<'_>, case: &str, instance: &str, metric: &st
     }
 }
 
-/// What stands in a cell without a figure.
+/// The text of a cell without a figure.
 pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String {
     let cells = figures.cells(case, instance);
     if cells.iter().any(|cell| cell.failure.is_some()) {
@@ -204,7 +205,7 @@ pub(crate) fn absent(figures: Figures<'_>, case: &str, instance: &str) -> String
     }
 }
 
-/// Requests a second as the published tables have them; `≥` where something else than the balancer was at its limit.
+/// Requests per second as in the published tables; with `≥` if something other than the balancer was at its limit.
 pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
     let rounds = figures.values(case, instance, RPS).len();
     // The published tables have two decimals.
@@ -217,7 +218,7 @@ pub(crate) fn rps(figures: Figures<'_>, case: &str, instance: &str) -> String {
     }
 }
 
-/// Why a vip may look faster than no balancer at all, where the run has the bare paths to compare it with.
+/// Why a vip may look faster than no balancer, if the run has the bare paths for comparison.
 fn steering_note(figures: Figures<'_>) -> Option<String> {
     let layers: Vec<Layer> = figures
         .run
@@ -238,7 +239,7 @@ fn steering_note(figures: Figures<'_>) -> Option<String> {
 /// The contender that forwards with `bpf_redirect_peer`.
 const VIP: &str = "steelyard-vip";
 
-/// `≥ ` for a figure that is no capacity: a closed loop's, with a balancer that was not at its limit.
+/// `≥ ` for a figure that is not a capacity: that of a closed loop whose balancer was not at its limit.
 pub(crate) fn lower_bound_mark(figures: Figures<'_>, case: &str, instance: &str) -> &'static str {
     let is_paced = |case: &Case| case.load.kind == LoadKind::StreamPaced;
     let is_closed = figures.run.case(case).is_some_and(|case| case.load.mode == Mode::Closed && !is_paced(case));
@@ -257,13 +258,13 @@ pub(crate) fn verdict(figures: Figures<'_>, case: &str, instance: &str) -> Strin
     }
 }
 
-/// How a case is called: as the published report calls it, if it does, else by its name.
+/// The title of a case: the one in the published report if there is one, otherwise its name.
 pub(crate) fn case_title(case: &Case) -> &str {
     case.label.as_deref().unwrap_or(&case.name)
 }
 
-/// Capacity by extrapolation: what the balancer would reach with all of its CPU time, if each operation went on costing the same. Only for
-/// a round in which something else was at its limit first; labelled wherever it is shown.
+/// Capacity by extrapolation: what the balancer would reach with all of its CPU time, if each operation kept its cost. Only for a round in
+/// which something else was at its limit first, and labelled wherever it is shown.
 pub(crate) fn extrapolated(figures: Figures<'_>, case: &str, instance: &Instance) -> Option<f64> {
     let (verdict, _) = figures.verdict(case, &instance.id)?;
     if !matches!(verdict, Verdict::GeneratorSaturated | Verdict::BackendSaturated) {

@@ -12,7 +12,8 @@ fn streams(figures: Figures<'_>) -> impl Iterator<Item = &Case> {
     figures.run.scenario.cases.iter().filter(is_stream)
 }
 
-/// What the published report lists under each of its cases: bandwidth at both ends, CPU of each process, what the node had left.
+/// The figures that the published report lists under each of its cases: bandwidth at both ends, CPU of each process, and what the node had
+/// left.
 pub(super) fn published(figures: Figures<'_>) -> Vec<Table> {
     streams(figures).map(|case| published_of(figures, case)).collect()
 }
@@ -53,7 +54,7 @@ fn published_of(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// Bulk and messages, a row for each path.
+/// Bulk and messages, with a row for each path.
 pub(super) fn summary(figures: Figures<'_>) -> Option<Table> {
     let bulk = streams(figures).find(|case| case.load.kind == LoadKind::Stream)?;
     let paced = streams(figures).find(|case| case.load.kind == LoadKind::StreamPaced);
@@ -138,7 +139,7 @@ fn costs(figures: Figures<'_>, case: &Case) -> Table {
     table
 }
 
-/// KiB that the balancer holds for a connection more than before it had any.
+/// KiB that the balancer holds per connection, more than before it had any.
 fn per_connection(figures: Figures<'_>, case: &Case, instance: &str) -> Option<f64> {
     if matches!(crate::judge::layer_of(figures.run, instance), Layer::Direct | Layer::Routed | Layer::Kernel) {
         return None;
