@@ -1,10 +1,10 @@
-//! Which binary is tested.
+//! Finds the binary under test.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The one that `STEELYARD_BIN` names; else it is built, once.
+/// The binary that `STEELYARD_BIN` names, or else a build of it, made once.
 pub fn steelyard() -> Result<PathBuf, String> {
     static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BINARY.get_or_init(|| std::env::var_os("STEELYARD_BIN").map_or_else(build, |path| Ok(path.into()))).clone()
@@ -24,5 +24,5 @@ fn build() -> Result<PathBuf, String> {
     // The last artifact is the binary, and the only one with an executable.
     let messages = String::from_utf8_lossy(&built.stdout);
     let path = messages.lines().rev().find_map(|line| line.split_once("\"executable\":\"")?.1.split_once('"'));
-    path.map(|(path, _)| path.into()).ok_or_else(|| "cargo named no executable".into())
+    path.map(|(path, _)| path.into()).ok_or_else(|| "cargo reported no executable".into())
 }

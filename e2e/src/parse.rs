@@ -1,11 +1,11 @@
-//! From a script's text to its steps. Errors name the line.
+//! Parses a script's text into steps. Errors name the line.
 
 use testkit::Signal;
 
 use crate::script::{Action, ConnAction, DEFAULT_CONFIG, Expectation, Extent, Peer, Script, Step};
 use crate::text::Template;
 
-/// The counter of everything that the balancer refused, failed or cut.
+/// The counter of everything that the balancer refused, aborted or closed.
 const REASONS_METRIC: &str = "steelyard_refused_total";
 
 impl Script {
@@ -92,13 +92,13 @@ fn peer(name: &str) -> Result<Peer, String> {
     match number(connection)? {
         0 => Err("connections are counted from 1".into()),
         connection if endpoint.starts_with("origin") => Ok(Peer::Origin(endpoint.to_owned(), connection)),
-        _ => Err(format!("{name:?} is neither client..., origin..., balancer nor counted")),
+        _ => Err(format!("{name:?} is not client..., origin..., balancer or counted")),
     }
 }
 
 fn connect(client: &str, how: &[&str]) -> Result<Action, String> {
     let Peer::Client(client) = peer(client)? else { return Err("only a client connects".into()) };
-    let address = |text: &str| text.parse().map_err(|_| format!("{text:?} is no IP address"));
+    let address = |text: &str| text.parse().map_err(|_| format!("{text:?} is not an IP address"));
     let (to, from) = match how {
         [] => ("listen", None),
         ["to", port] => (*port, None),
@@ -139,10 +139,10 @@ fn signal(name: &str) -> Result<Signal, String> {
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| format!("{text:?} is no number"))
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// The lines of a script, and how far they are read.
+/// The lines of a script, and the current position.
 struct Lines<'a> {
     rest: std::iter::Peekable<std::iter::Enumerate<std::str::Lines<'a>>>,
 }
@@ -152,7 +152,7 @@ impl<'a> Lines<'a> {
         Self { rest: text.lines().enumerate().peekable() }
     }
 
-    /// The first line, which is a comment that says what the script is about.
+    /// The first line, a comment that describes the script.
     fn description(&mut self) -> Result<String, String> {
         let title = self.rest.peek().and_then(|(_, line)| line.strip_prefix("# ")).map(str::trim);
         title
@@ -161,7 +161,7 @@ impl<'a> Lines<'a> {
             .ok_or_else(|| "1: expected `# what must happen`".into())
     }
 
-    /// The next step: its line number and its words. Comments and empty lines are passed over.
+    /// The next step: its line number and its words. Comments and empty lines are skipped.
     fn step(&mut self) -> Result<Option<(usize, Vec<&'a str>)>, String> {
         for (index, line) in self.rest.by_ref() {
             let number = index + 1;
@@ -174,7 +174,7 @@ impl<'a> Lines<'a> {
         Ok(None)
     }
 
-    /// The bytes of the `|` lines that follow.
+    /// The bytes of the following `|` lines.
     fn block(&mut self) -> Result<Template, String> {
         let mut block = Template::default();
         let mut empty = true;
@@ -186,7 +186,7 @@ impl<'a> Lines<'a> {
         if empty { Err("expected lines that begin with |".into()) } else { Ok(block) }
     }
 
-    /// The `|` lines that follow, as lines, each behind `indent` spaces.
+    /// The following `|` lines, each indented by `indent` spaces.
     fn yaml(&mut self, indent: usize) -> String {
         let mut yaml = String::new();
         while let Some((_, line)) = self.rest.next_if(|(_, line)| line.starts_with('|')) {
@@ -201,7 +201,7 @@ impl<'a> Lines<'a> {
         Some(self.yaml(0)).filter(|yaml| !yaml.is_empty())
     }
 
-    /// The indented lines that follow.
+    /// The following indented lines.
     fn expectation(&mut self) -> Result<Expectation, String> {
         let mut expect = Expectation::default();
         while let Some((index, line)) = self.rest.next_if(|(_, line)| line.starts_with(' ')) {
@@ -257,9 +257,9 @@ mod tests {
         check("# T\nclient sends\n| \\q", "2: line 3: unknown escape at \"\\\\q\"");
         check("# T\n  host: a\n", "2: belongs to no step: \"  host: a\"");
         check("# T\nclient sings\n", "2: no such step: \"sings\"; see e2e/src/script.rs");
-        check("# T\nclyent sends\n| x", "2: \"clyent\" is neither client..., origin..., balancer nor counted");
+        check("# T\nclyent sends\n| x", "2: \"clyent\" is not client..., origin..., balancer or counted");
         check("# T\norigin/0 gets end\n", "2: connections are counted from 1");
-        check("# T\nclient gets 2oo\n", "2: \"2oo\" is no number");
+        check("# T\nclient gets 2oo\n", "2: \"2oo\" is not a number");
         check("# T\nbalancer gets KILL\n", "2: unknown signal \"KILL\"");
     }
 }

@@ -1,4 +1,4 @@
-//! Plays one script against a balancer of its own.
+//! Plays one script against its own balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,10 +9,10 @@ use testkit::{Balancer, Conn, Exit, Failure, Origin, client, escape, free_port};
 use crate::script::{Action, ConnAction, Expectation, Extent, Peer, Script, Step};
 use crate::text::Template;
 
-/// Fields that the balancer adds to nearly every request: a script that is about something else need not list them.
+/// Fields that the balancer adds to nearly every request. A script about something else need not list them.
 const FORWARDED: [&str; 4] = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded"];
 
-/// Plays all steps, then checks that nothing came that no step asked for. The error names the line, and tells what the balancer logged.
+/// Plays all steps, then checks that nothing arrived that no step expected. The error names the line, and includes the balancer's log.
 pub fn play(script: &Script, exe: &Path) -> Result<(), String> {
     let mut stage = Stage::set(script, exe).map_err(|failure| failure.to_string())?;
     for Step { line, action } in &script.steps {
@@ -24,13 +24,13 @@ pub fn play(script: &Script, exe: &Path) -> Result<(), String> {
     stage.nothing_left().map_err(|failure| format!("at the end: {failure}\nstderr:\n{}", stage.balancer.log()))
 }
 
-/// All that takes part.
+/// Everything that takes part.
 struct Stage<'a> {
     config: &'a str,
     balancer: Balancer,
     origins: BTreeMap<String, Origin>,
     clients: BTreeMap<String, Conn>,
-    /// Of the config, and of the clients once they are connected.
+    /// The ports in the config, and those of the clients once they are connected.
     ports: BTreeMap<String, u16>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Stage<'a> {
 
     fn connect(&mut self, name: &str, to: &str, from: Option<std::net::IpAddr>) -> Result<(), Failure> {
         let conn = client::connect(name, self.balancer.address(to)?, from)?;
-        // It has none when it was reset at once.
+        // It has no address if it was reset at once.
         if let Ok(local) = conn.local_address() {
             self.ports.insert(name.to_owned(), local.port());
         }
@@ -156,7 +156,11 @@ impl<'a> Stage<'a> {
         for conn in self.clients.values_mut() {
             let bytes = conn.unclaimed()?;
             if !bytes.is_empty() {
-                return Err(Failure(format!("{} got what no step asked for:\n{}", conn.name(), escape(&bytes))));
+                return Err(Failure(format!(
+                    "{} received bytes that no step expects:\n{}",
+                    conn.name(),
+                    escape(&bytes)
+                )));
             }
         }
         for origin in self.origins.values_mut() {
@@ -237,7 +241,8 @@ fn check_trailers(trailers: &[Field], expect: &Expectation, ports: &BTreeMap<Str
     all_listed("trailer", trailers.iter(), &expect.trailers)
 }
 
-/// Fields of one name are compared in order; those of different names are not, since their order means nothing (RFC 9110 section 5.3).
+/// Fields with the same name are compared in order. The order of fields with different names has no meaning and is not compared (RFC 9110
+/// section 5.3).
 fn check_listed(
     kind: &str,
     fields: &[Field],
@@ -301,7 +306,7 @@ mod tests {
     use super::*;
     use crate::script::Script;
 
-    /// The expectation written in these lines.
+    /// The expectation in these lines.
     fn expectation(lines: &str) -> Expectation {
         let script = Script::parse(&format!("# T\norigin gets GET / HTTP/1.1\n{lines}")).unwrap();
         match script.steps.into_iter().next().unwrap().action {

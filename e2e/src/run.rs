@@ -1,4 +1,4 @@
-//! Finds the scripts and plays them all, some at a time.
+//! Finds the scripts and plays them all, several at a time.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,9 +12,9 @@ use crate::script::Script;
 /// A script file, by its path below the directory of scripts, without the suffix: `framing/cl_twice`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Named {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
@@ -38,9 +38,10 @@ pub fn find(directory: &Path) -> Result<Vec<Named>, String> {
     Ok(found)
 }
 
-/// Plays the scripts on a few threads and tells `report` of each as it ends: `None` is good. Returns how many failed.
+/// Plays the scripts on a few threads and calls `report` for each as it ends: `None` means success. Returns how many failed.
 pub fn run(scripts: &[Named], exe: &Path, mut report: impl FnMut(&Named, Option<&str>)) -> usize {
-    // A script mostly waits for its balancer, so more of them than CPUs; each has its own balancer, so no script sees another.
+    // A script mostly waits for its balancer, so run more of them than there are CPUs. Each has its own balancer, so scripts do not affect
+    // each other.
     let threads = std::thread::available_parallelism().map_or(2, usize::from) * 2;
     let next = AtomicUsize::new(0);
     let (sender, results) = channel();

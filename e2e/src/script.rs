@@ -1,4 +1,4 @@
-//! What a script says.
+//! The contents of a script.
 //!
 //! A script is a text file, read line by line:
 //!
@@ -24,56 +24,56 @@
 //! counted bad_framing
 //! ```
 //!
-//! **Steps** are played in order, one at a time. The peers do nothing by themselves, so an order of events is an order of lines.
+//! **Steps** are played in order, one at a time. The peers do nothing by themselves, so the order of lines is the order of events.
 //!
-//! **Blocks**: the lines after a step that begin with `|` and one space, joined. A line break is *not* part of the block: each byte sent is
-//! written, `\r\n` included. In `config`, `listener`, `cluster` and `balancer reloads` a block is YAML: there, line breaks count and
+//! **Blocks**: the lines after a step that begin with `|` and one space, joined. A line break is *not* part of the block: each byte to send
+//! is written out, including `\r\n`. In `config`, `listener`, `cluster` and `balancer reloads` a block is YAML: there, line breaks count and
 //! escapes do not.
 //!
-//! **Escapes**: `\r \n \t \0 \\ \xNN`; `${a*1000}` is a thousand times `a`; `${listen}` is the port of that name, `${client}` the port that
+//! **Escapes**: `\r \n \t \0 \\ \xNN`; `${a*1000}` is `a` a thousand times; `${listen}` is the port of that name, `${client}` the port that
 //! the client connected from.
 //!
-//! **Peers**: `client`, `client2`... each one connection to the port `listen` (or as `client connects` says). `origin` is the first
+//! **Peers**: `client`, `client2`... are one connection each, to the port `listen` (or as `client connects` says). `origin` is the first
 //! connection that the balancer opened to the port `{origin}` of the config, `origin/2` the second, and so on; any port whose name begins
-//! with `origin` (`{origin_blue}`) is such an endpoint. Whatever a peer received and no step asked for fails the script at its end; so does
-//! whatever reached an origin and was not one unambiguous HTTP message.
+//! with `origin` (`{origin_blue}`) is such an endpoint. Bytes that a peer received and no step expects fail the script at its end. So do
+//! bytes at an origin that are not one unambiguous HTTP message.
 //!
 //! | step | does |
 //! |---|---|
 //! | `config` | the whole config, instead of the default one |
 //! | `listener`, `cluster` | more keys for the default config's one listener or cluster |
-//! | `client connects [to PORT] [from IP]` | otherwise done by the first step of the client, to `listen` |
+//! | `client connects [to PORT] [from IP]` | by default, the client's first step connects it to `listen` |
 //! | `P sends [in pieces of N]` | the block |
 //! | `P half-closes`, `P closes`, `P resets` | FIN, `close(2)`, RST |
 //! | `P gets bytes` | exactly the block, next |
 //! | `P gets end` | the connection ended (FIN or RST) with nothing left before it |
-//! | `P gets nothing` | nothing that was not asked for is there *now*; said of `origin`, of all its connections |
-//! | `origin gets METHOD TARGET HTTP/1.1` | one whole request; see below |
-//! | `origin gets head METHOD TARGET HTTP/1.1` | the head of one; its body is left to later steps |
-//! | `origin gets no whole request` | of all its connections: nothing, or the beginning of a request that is then cut |
-//! | `client gets STATUS [to HEAD]` | one whole response |
-//! | `client gets head STATUS` | the head of one; its body is left to later steps |
+//! | `P gets nothing` | nothing unexpected has arrived *so far*; for `origin`, on all its connections |
+//! | `origin gets METHOD TARGET HTTP/1.1` | one complete request; see below |
+//! | `origin gets head METHOD TARGET HTTP/1.1` | the head of one; later steps read its body |
+//! | `origin gets no whole request` | on all its connections: nothing, or the beginning of a request that is then cut off |
+//! | `client gets STATUS [to HEAD]` | one complete response |
+//! | `client gets head STATUS` | the head of one; later steps read its body |
 //! | `client gets truncated STATUS` | a response whose connection ended in the middle of its body |
-//! | `client gets no whole response` | that, or a 502 and the end, or the end alone |
-//! | `P ignores the rest` | whatever else it got is no failure at the end |
-//! | `balancer reloads` | the block (or the same file) in place of the config, then SIGHUP; waits until it is taken |
-//! | `balancer refuses` | the same with a config that it must not take |
+//! | `client gets no whole response` | the same, or a 502 and the end, or only the end |
+//! | `P ignores the rest` | anything else that it got is not a failure at the end |
+//! | `balancer reloads` | replaces the config by the block (or the same file), sends SIGHUP, and waits until it is accepted |
+//! | `balancer refuses` | the same with a config that it must refuse |
 //! | `balancer gets SIGNAL` | TERM, HUP, USR1, USR2, INT |
 //! | `balancer exits CODE` | waits for that |
 //! | `counted REASON [N]` | the counter of refusals with this reason reaches N (default 1), exactly |
-//! | `counted nothing` | no refusal, failure or cut was counted |
+//! | `counted nothing` | no refusal, failure or abort was counted |
 //! | `metric NAME{label="value"} N` | this sum of `/metrics` reaches N, exactly |
 //!
 //! **What a message must be** follows the step in indented lines: `name: value` (a field, compared whole; the name without case),
-//! `no name` (no such field), `body TEXT`, `trailer name: value`, `raw TEXT` (these very bytes stand somewhere in what was received, for
-//! the case of names). A request is listed whole: a field, a body or a trailer that is not listed fails, except `x-forwarded-*` and
-//! `forwarded`, which are compared once one of them is listed. In a response, fields that are not listed are free.
+//! `no name` (no such field), `body TEXT`, `trailer name: value`, `raw TEXT` (exactly these bytes occur somewhere in what was received, for
+//! the case of names). A request is listed completely: a field, a body or a trailer that is not listed fails, except `x-forwarded-*` and
+//! `forwarded`, which are compared once one of them is listed. In a response, fields that are not listed may have any value.
 
 use std::net::IpAddr;
 
 use crate::text::Template;
 
-/// The config of a script that brings none.
+/// The config of a script without its own.
 pub const DEFAULT_CONFIG: &str = "\
 admin: 127.0.0.1:{admin}
 
@@ -95,16 +95,16 @@ pub struct Script {
     pub title: String,
     /// YAML with `{port}` names.
     pub config: String,
-    /// In order.
+    /// The steps in order.
     pub steps: Vec<Step>,
 }
 
-/// One line that makes something happen, or waits for it.
+/// One line that causes something, or waits for it.
 #[derive(Debug)]
 pub struct Step {
-    /// In the file, from 1.
+    /// The line in the file, counted from 1.
     pub line: usize,
-    /// What.
+    /// What it does.
     pub action: Action,
 }
 
@@ -113,7 +113,7 @@ pub struct Step {
 pub enum Action {
     /// A client opens its connection.
     Connect {
-        /// Whose.
+        /// The client's name.
         client: String,
         /// The name of the port.
         to: String,
@@ -122,13 +122,13 @@ pub enum Action {
     },
     /// Something on one connection.
     Conn(Peer, ConnAction),
-    /// Nothing unexpected has come so far.
+    /// Nothing unexpected has arrived so far.
     NothingYet(Peer),
-    /// The config is replaced (by the same where there is none), and SIGHUP sent.
+    /// Replaces the config, or keeps it if there is none, and sends SIGHUP.
     Reload {
         /// The new text.
         config: Option<String>,
-        /// Whether it is to be taken.
+        /// Whether the balancer must accept it.
         taken: bool,
     },
     /// A signal to the balancer.
@@ -146,7 +146,7 @@ pub enum Action {
     },
 }
 
-/// Who holds a connection.
+/// The peer that holds a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// By name.
@@ -155,10 +155,10 @@ pub enum Peer {
     Origin(String, usize),
 }
 
-/// What is done with a connection.
+/// An action on a connection.
 #[derive(Debug)]
 pub enum ConnAction {
-    /// Bytes go out, in pieces of this size where one is given.
+    /// Sends bytes, in pieces of this size if one is given.
     Send(Template, Option<usize>),
     /// FIN.
     HalfClose,
@@ -166,19 +166,19 @@ pub enum ConnAction {
     Close,
     /// RST.
     Reset,
-    /// Exactly these bytes come.
+    /// Exactly these bytes arrive.
     GetBytes(Template),
     /// The connection ends.
     GetEnd,
-    /// A request comes: its request line, whether its body too, and what it must be.
+    /// A request arrives: its request line, how much of it to read, and its expected content.
     GetRequest(String, Extent, Expectation),
-    /// Requests (of all connections of the origin) are at most begun, and then cut.
+    /// At most the beginnings of requests arrive (on all connections of the origin), and are then cut off.
     GetNoWholeRequest,
-    /// The response is at most begun and then cut, or is a 502.
+    /// At most the beginning of the response arrives and is then cut off, or it is a 502.
     GetNoWholeResponse,
-    /// Nothing that came, or will come, is a surprise.
+    /// Nothing that arrived, or will arrive, is an error.
     Ignore,
-    /// A response comes: its status, how much of it, and what it must be.
+    /// A response arrives: its status, how much of it to read, and its expected content.
     GetResponse(u16, Extent, Expectation),
 }
 
@@ -187,25 +187,25 @@ pub enum ConnAction {
 pub enum Extent {
     /// All of it.
     Whole,
-    /// The head alone; the body is a matter of later steps.
+    /// Only the head; later steps read the body.
     Head,
-    /// All of a response to HEAD, which is its head.
+    /// All of a response to HEAD, which is only its head.
     ToHead,
-    /// The head, and as much of the body as came before the connection ended.
+    /// The head, and the part of the body that arrived before the connection ended.
     Truncated,
 }
 
-/// What a message must be.
+/// The expected content of a message.
 #[derive(Debug, Default)]
 pub struct Expectation {
-    /// Fields that must be there.
+    /// Fields that must be present.
     pub fields: Vec<(String, Template)>,
-    /// Fields that must not.
+    /// Fields that must be absent.
     pub absent: Vec<String>,
-    /// The decoded body; `None`: none in a request, any in a response.
+    /// The decoded body. `None` means none in a request, and any in a response.
     pub body: Option<Template>,
     /// Trailer fields, all of them.
     pub trailers: Vec<(String, Template)>,
-    /// Byte strings that stand somewhere in what the connection has received.
+    /// Byte strings that must occur somewhere in what the connection has received.
     pub raw: Vec<Template>,
 }

@@ -1,23 +1,23 @@
-//! Text with escapes and variables: how a script writes bytes.
+//! Text with escapes and variables, in which scripts write bytes.
 
 use std::collections::BTreeMap;
 
-/// Bytes, some of which are known only when the script is played.
+/// Bytes, some of which become known only when the script is played.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Bytes(Vec<u8>),
-    /// The port of this name, in decimal.
+    /// The decimal number of the port with this name.
     Port(String),
 }
 
-/// Nothing a script sends needs more.
+/// No script sends more.
 const REPEAT_MAX: usize = 16 * 1024 * 1024;
 
 impl Template {
-    /// Reads escapes; the error says which one is wrong.
+    /// Parses escapes. The error says which one is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut bytes = Vec::new();
@@ -50,12 +50,12 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Appends another.
+    /// Appends another template.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// The bytes, with these ports.
+    /// The bytes, with these ports filled in.
     pub fn bytes(&self, ports: &BTreeMap<String, u16>) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         for part in &self.0 {
@@ -72,7 +72,7 @@ impl Template {
 }
 
 fn repeat(what: &str, times: &str) -> Result<Vec<u8>, String> {
-    let times: usize = times.parse().map_err(|_| format!("${{{what}*{times}}}: {times:?} is no number"))?;
+    let times: usize = times.parse().map_err(|_| format!("${{{what}*{times}}}: {times:?} is not a number"))?;
     let what = Template::parse(what)?.bytes(&BTreeMap::new())?;
     match what.len().checked_mul(times) {
         Some(length) if length <= REPEAT_MAX => Ok(what.repeat(times)),
@@ -113,7 +113,7 @@ mod tests {
         check("\\x1", Err("unknown escape at \"\\\\x1\""));
         check("${listen", Err("${ without }"));
         check("${admin}", Err("${admin}: no such port"));
-        check("${a*x}", Err("${a*x}: \"x\" is no number"));
+        check("${a*x}", Err("${a*x}: \"x\" is not a number"));
         check("${a*99999999999}", Err("more than 16777216 bytes"));
     }
 }

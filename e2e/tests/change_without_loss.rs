@@ -1,4 +1,4 @@
-//! Everything that can change under load changes under load, and not a request is lost.
+//! Everything that can change under load changes under load, and no request is lost.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -15,7 +15,7 @@ use testkit::{Conn, End, Exit, PATIENCE, Program, Signal, client, until};
 
 const CONNECTIONS: usize = 32;
 
-/// One test at a time: each takes the CPUs of a small host for itself.
+/// One test at a time, because each uses all CPUs of a small host.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 macro_rules! alone {
@@ -24,10 +24,11 @@ macro_rules! alone {
     };
 }
 
-/// A listener `web` whose requests under /a/ go to cluster `a` and all others to cluster `b`, and a listener `NAME` to mark the version.
+/// A listener `web` that sends requests under /a/ to cluster `a` and all others to cluster `b`, and a listener `NAME` that marks the
+/// version.
 fn config(web: u16, mark: (&str, u16), a: &[&Origin], b: &[&Origin], swapped: bool) -> String {
     let list = |origins: &[&Origin]| {
-        // Weights 1, 2, 3: another set of endpoints has other weights, too.
+        // Weights 1, 2, 3: another set of endpoints also has other weights.
         let weighted = origins.iter().zip(1..);
         let entries: Vec<_> =
             weighted.map(|(origin, weight)| format!("{{address: {}, weight: {weight}}}", origin.address)).collect();
@@ -81,7 +82,7 @@ fn twenty_reloads() {
             until_served(&[&x, &y, &z], 200);
             let (config, mark) = version(number);
             balancer.reload(&config, has_listener(&mark));
-            // The new listener serves, and the one before it is gone.
+            // The new listener serves, and the previous one is gone.
             assert_eq!(ask(local(marks[number % 2])), 200);
             assert!(refuses(local(marks[(number + 1) % 2])), "the listener of version {} is still open", number - 1);
         }
@@ -118,7 +119,7 @@ fn a_refused_file_changes_nothing() {
     for expect in ["5:15: ", "14:20: "] {
         assert!(refused.stderr.contains(&format!("{file}:{expect}")), "no {expect}in:\n{}", refused.stderr);
     }
-    // Good to read, and yet nothing that this host can do: the port of `taken` is.
+    // The file is valid, but this host cannot apply it: the port of `taken` is in use.
     let taken = std::net::TcpListener::bind(local(0)).unwrap();
     let refused = reload(&config(web, ("taken", taken.local_addr().unwrap().port()), &[&x], &[&y], false), &balancer);
     assert_eq!(refused.exit, Exit::Code(64), "{}", refused.stderr);
@@ -157,7 +158,7 @@ fn a_changed_file_is_taken_without_a_signal() {
 #[test]
 fn two_hand_overs_in_a_row() {
     alone!();
-    // The second predecessor is the child of a process that is gone by then: it becomes ours, so that its exit code can be seen.
+    // The second predecessor is the child of a process that is gone by then. It becomes our child, so that its exit code can be read.
     set_child_subreaper(Some(Pid::INIT)).unwrap();
     for workers in [1, 2] {
         let [x, y] = ["x", "y"].map(Origin::start);
@@ -182,8 +183,8 @@ fn two_hand_overs_in_a_row() {
 
         let total = load.end(&mut balancer);
         eprintln!("{workers} workers: {first} -> {second} -> {third}, {} answers", total.answers);
-        assert!(total.reconnects > 0, "nobody was told to go to the successor: {total:?}");
-        assert_eq!(total.resent, 0, "requests were lost on connections that were closed without a word");
+        assert!(total.reconnects > 0, "no connection was closed to send its client to the successor: {total:?}");
+        assert_eq!(total.resent, 0, "requests were lost on connections that were closed without notice");
         assert_eq!(balancer.metric("steelyard_workers", &[]), f64::from(workers));
         signal(third, Signal::TERM);
         let status = until(PATIENCE, || waitpid(as_pid(third), WaitOptions::NOHANG).unwrap());
@@ -195,7 +196,7 @@ fn pid(status: &Value) -> u32 {
     status["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a pid")
 }
 
-/// The process that answers on the admin address instead of `old`.
+/// The process that now answers on the admin address instead of `old`.
 fn successor(admin: SocketAddr, old: u32) -> u32 {
     let new = || support::status(admin).map(|status| pid(&status)).filter(|pid| *pid != old);
     until(PATIENCE, new).expect("a successor")
@@ -216,7 +217,8 @@ fn sigterm_answers_every_request_that_it_has_accepted() {
         let x = Origin::start("x");
         let web = port();
         let mut balancer = Steelyard::serve(&config(web, ("mark", port()), &[&x], &[&x], false), workers);
-        // Each has been answered once, so it is accepted, and asks without a pause until it is told that the connection ends.
+        // Each connection has had an answer, so it is accepted. It sends requests without a pause until a response announces the end of the
+        // connection.
         let talk = move |index: usize| -> (u64, Conn) {
             let mut conn = client::connect(&format!("client {index}"), local(web), None).unwrap();
             for answers in 1.. {
@@ -285,7 +287,7 @@ clusters:
             "{workers} workers: killed twice, {} answers, {retries} retries, {redispatches} redispatches",
             total.answers
         );
-        assert!(retries + redispatches > 0.0, "nothing was under way at the endpoint when it was killed");
+        assert!(retries + redispatches > 0.0, "no request was in progress at the endpoint when it was killed");
     }
 }
 
@@ -351,7 +353,7 @@ clusters:
             balancer.reload(config, has_listener(name));
             both_ways(name);
         }
-        // Their clusters are gone, then their listeners.
+        // First their clusters are removed, then their listeners.
         let other = Origin::start("other");
         let elsewhere = zero.replace("tunnels", "other").replace("streams", "more");
         let elsewhere = elsewhere.replace(&zero_endpoint(&zero), &other.address.to_string());
@@ -364,7 +366,7 @@ clusters:
         assert!(refuses(local(web)) && refuses(local(stream)));
         both_ways("without listeners");
 
-        // And they end as they would have ended.
+        // They end in the usual way.
         tunnel.half_close().unwrap();
         stream_client.half_close().unwrap();
         for number in [1, 2] {
@@ -401,7 +403,7 @@ fn a_busy_connection_learns_that_its_listener_is_gone() {
     assert!(!get());
     let gone = before.replace("  mark:", "  moved:").replace(&other.to_string(), &port().to_string());
     balancer.reload(&gone, has_listener("moved"));
-    // Without it a client that is never idle would hold on to a listener that no file has.
+    // Without this, a client that is never idle would keep using a listener that is in no file.
     assert!(get(), "the connection goes on");
     assert_eq!(conn.expect_end().unwrap(), End::Fin);
 }
@@ -411,12 +413,12 @@ fn says_close(response: &Response) -> bool {
     response.headers.iter().any(close)
 }
 
-/// The status of one GET on a connection of its own.
+/// The status of one GET on a separate connection.
 fn ask(address: SocketAddr) -> u16 {
     support::get(address, "/").map_or(0, |response| response.status)
 }
 
-/// Nobody listens there any more, or will in a moment.
+/// Whether nothing listens there any more, now or in a moment.
 fn refuses(address: SocketAddr) -> bool {
     until(PATIENCE, || std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err().then_some(()))
         .is_some()
@@ -426,5 +428,5 @@ fn refuses(address: SocketAddr) -> bool {
 fn the_load_sees_failures() {
     alone!();
     let total = Load::start(local(port()), "/", CONNECTIONS).stop();
-    assert!(total.failures > 0 && total.answers == 0, "nobody listens there: {total:?}");
+    assert!(total.failures > 0 && total.answers == 0, "nothing listens there: {total:?}");
 }

@@ -1,4 +1,4 @@
-//! The command line as a newcomer meets it: what it says, where it says it, and with which code it ends.
+//! The command line from the view of a new user: what it prints, on which stream, and with which exit code it ends.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -17,14 +17,14 @@ use tls::Pki;
 #[track_caller]
 fn check(words: &[&str], exit: i32, expect: &[&str]) -> Finished {
     let finished = run(words);
-    // What is wrong is said on standard error, so that it is not piped away.
+    // Errors go to standard error, so that they are not lost in a pipe.
     let said = if exit == 0 { &finished.stdout } else { &finished.stderr };
     assert_eq!(finished.exit, Exit::Code(exit), "{words:?}: {finished:?}");
     for text in expect {
-        assert!(said.contains(text), "{words:?} does not say {text:?}, but:\n{said}");
+        assert!(said.contains(text), "{words:?} does not print {text:?}, but:\n{said}");
     }
     let other = if exit == 0 { &finished.stderr } else { &finished.stdout };
-    assert_eq!(other, "", "{words:?} says it on the wrong stream");
+    assert_eq!(other, "", "{words:?} printed to the wrong stream");
     finished
 }
 
@@ -67,13 +67,13 @@ fn a_bad_file() {
     let file = scratch.write("bad.yaml", &bad);
     let places = [
         format!("{file}:3:15: "), // the port
-        format!("{file}:3:54: "), // a cluster that is not there
-        format!("{file}:5:9: "),  // a key that is not there
+        format!("{file}:3:54: "), // a missing cluster
+        format!("{file}:5:9: "),  // an unknown key
         "did you mean `endpoints`?".to_owned(),
     ];
     let expect: Vec<&str> = places.iter().map(String::as_str).collect();
     check(&["check", "-c", &file], 64, &expect);
-    // Before a port is opened.
+    // Before any port is opened.
     check(&["serve", "-c", &file], 64, &expect);
 
     let good = scratch.write("good.yaml", &minimal("127.0.0.1:8080", "127.0.0.1:9900"));
@@ -121,7 +121,7 @@ fn filters_of_the_log() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     check(&words, 64, &["--log foo: \"foo\" is not a level; write off, error,", "as in proxy=debug"]);
 
-    // Of one module more is said, and of the others no less than before.
+    // One module logs more, and the others as much as before.
     let origin = Origin::start("x");
     let config =
         minimal(&local(port()).to_string(), "{admin}").replace("127.0.0.1:9'", &format!("{}'", origin.address));
@@ -139,7 +139,7 @@ fn a_file_that_is_not_watched_changes_on_reload_alone() {
         .program
         .says("watching: a change that is saved is served within two seconds (`watch: false` turns this off)")
         .unwrap();
-    // Watched as it still is, the file says that it is to be no longer.
+    // The file is still watched, so its `watch: false` is seen and applies from then on.
     balancer.write(&format!("{}watch: false\n", minimal(&listen, "{admin}")));
     balancer.until("not watched", |status| status["generation"] == 2);
     balancer.program.says("not watching: a change is served on `steelyard reload` or SIGHUP").unwrap();
@@ -149,7 +149,7 @@ fn a_file_that_is_not_watched_changes_on_reload_alone() {
     balancer.write(&minimal(&listen, "{admin}"));
     balancer.until("watched again", |status| status["generation"] == 4);
     let help = run(&["serve", "--help"]);
-    // Lines break where the terminal ends.
+    // Lines are wrapped at the terminal's width.
     let words = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("serves a saved change within two seconds") && words.contains("`watch: false`"),
@@ -207,7 +207,7 @@ fn a_port_that_another_process_has() {
     check_host(&["proxy", "--listen", "192.0.2.1:8080", "--to", "127.0.0.1:9"], &["192.0.2.1:8080", "ip addr"]);
 }
 
-/// 77: the configuration is good, and this host cannot.
+/// 77: the configuration is valid, but this host cannot apply it.
 #[track_caller]
 fn check_host(words: &[&str], expect: &[&str]) {
     check(words, 77, expect);
@@ -222,7 +222,7 @@ fn the_same_file_a_second_time() {
     let first = Steelyard::serve(&config, 1);
     let second = scratch.write("second.yaml", &config.replace("{admin}", &first.admin.to_string()));
     check_host(&["serve", "-c", &second], &["admin: ", &first.admin.to_string(), "in use"]);
-    // The kernel would let two processes of one user share a listener (SO_REUSEPORT), and give each half of the connections.
+    // The kernel would let two processes of one user share a listener (SO_REUSEPORT), and give each of them half of the connections.
     check_host(&["proxy", "--listen", &listen, "--to", "127.0.0.1:9"], &[&listen, "in use", "ss -ltnp"]);
 }
 
@@ -261,7 +261,7 @@ fn what_a_running_one_tells() {
     assert_eq!((&status["version"], &status["generation"], &status["workers"]), (&2.into(), &1.into(), &2.into()));
     assert_eq!(status["pid"], balancer.program.pid());
 
-    // Not a terminal: no colour, with and without NO_COLOR.
+    // This is not a terminal: no colour, with and without NO_COLOR.
     let admin = balancer.admin.to_string();
     for no_color in [false, true] {
         let mut command = steelyard();
@@ -308,7 +308,7 @@ fn what_other_programs_read() {
     let page = std::fs::read_to_string(scratch.path().join("steelyard.1")).unwrap();
     assert!(page.contains(".SH NAME"), "{page}");
     assert!(scratch.path().join("steelyard-serve.1").is_file());
-    // A directory that is missing is made; a file in its place is not.
+    // A missing directory is created; a file in its place is not replaced.
     check(&["man", &scratch.path().join("missing").display().to_string()], 0, &[]);
     assert!(scratch.path().join("missing/steelyard-top.1").exists());
     let file = scratch.write("file", "");
@@ -337,7 +337,7 @@ fn vips_that_are_written_wrong() {
     let local = scratch.write("local.yaml", &vip("eth0", "mode: local, affinity: 1m"));
     check(&["check", "-c", &local], 64, &["`affinity` has no effect in mode local"]);
     let good = scratch.write("good.yaml", &vip("eth0", "endpoints: [198.51.100.1]"));
-    // An interface that is not there is nothing that `check` could know: it opens nothing.
+    // `check` cannot know whether an interface exists, because it opens nothing.
     check(&["check", "-c", &good], 0, &["good (0 listeners, 0 clusters, 1 vip)"]);
 }
 
@@ -359,7 +359,7 @@ fn commands_about_vips_where_there_are_none() {
     says(&["flows", "--vip", "web"], 1, "no such vip: web");
     says(&["trace", "--vip", "web", "--from", "10.0.0.1"], 1, "no such vip: web");
     says(&["vip", "remove", "web"], 64, "no vip web was added; none was added");
-    // What is wrong with a vip is said as of a file.
+    // Errors about the vip are the same as in a file.
     let add = ["vip", "add", "web", "--interface", "eth0", "--address"];
     says(&[add.as_slice(), &["192.0.2.1:80"]].concat(), 64, "has no protocol; write 192.0.2.1:80/tcp");
     says(&[add.as_slice(), &["192.0.2.1:80/tcp"]].concat(), 64, "a vip needs `endpoints`");
@@ -404,18 +404,18 @@ fn what_other_hosts_may_read() {
         conn.send(post.as_bytes()).unwrap();
         assert_eq!(conn.response(testkit::strict::ResponseTo::Other).unwrap().status, 404, "{page}");
     }
-    // A new process takes both addresses over.
+    // A new process takes over both addresses.
     let pid = balancer.program.pid();
     balancer.program.signal(Signal::USR2).unwrap();
     balancer.until("handed over", |status| status["pid"] != pid);
     assert_eq!(status("/readyz"), Some(200));
-    // It goes with the file.
+    // The address closes when it is removed from the file.
     balancer.write(&config.replace("metrics:", "#"));
     assert_eq!(balancer.ask(&["reload"]).exit, Exit::Code(0));
     assert_eq!(status("/readyz"), None);
 }
 
-/// In a network of its own, where nobody else has the usual address.
+/// In a separate network, where the usual address is free.
 #[test]
 fn a_proxy_can_be_asked_how_it_is() {
     if !rustix::process::geteuid().is_root() {
@@ -430,7 +430,7 @@ fn a_proxy_can_be_asked_how_it_is() {
     let mut first = start("127.0.0.1:8080");
     first.says("listening").unwrap();
     assert!(status().stdout.contains("127.0.0.1:8080"), "{}", status().stdout);
-    // The second serves, and says what it lacks.
+    // The second process serves, and reports what it lacks.
     let mut second = start("127.0.0.1:8081");
     let said = second.says("--admin").unwrap();
     assert!(said.contains("WARN") && said.contains("127.0.0.1:9900"), "{said}");
@@ -438,7 +438,7 @@ fn a_proxy_can_be_asked_how_it_is() {
     assert!(status().stdout.contains("127.0.0.1:8080"), "{}", status().stdout);
 }
 
-/// The file of a Unix socket: who may use it, and when it comes and goes.
+/// The file of a Unix socket: who may use it, and when it is created and removed.
 #[test]
 fn the_control_api_at_a_path() {
     use std::os::unix::fs::PermissionsExt;
@@ -458,7 +458,7 @@ fn the_control_api_at_a_path() {
         serde_json::from_str::<Value>(&answer.stdout).ok().and_then(|status| status["pid"].as_u64())
     };
 
-    // A process that was killed has left its socket.
+    // A killed process has left its socket behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let mut program = start();
     let first = program.until("answers", pid).unwrap();
@@ -475,13 +475,13 @@ fn the_control_api_at_a_path() {
         second.stderr
     );
 
-    // The successor answers at the same path, and the old process leaves the file to it.
+    // The successor answers at the same path, and the old process does not remove the file.
     program.signal(Signal::USR2).unwrap();
     assert_eq!(program.exit_within(PATIENCE).unwrap(), Exit::Code(0));
     let successor = until(PATIENCE, || pid().filter(|pid| *pid != first)).expect("a successor");
     let successor = rustix::process::Pid::from_raw(i32::try_from(successor).unwrap()).unwrap();
     rustix::process::kill_process(successor, Signal::TERM).unwrap();
-    until(PATIENCE, || (!path.exists()).then_some(())).expect("the file goes with the process");
+    until(PATIENCE, || (!path.exists()).then_some(())).expect("the process removes the file when it ends");
     let nobody = ask(&["status"]);
     assert!(nobody.exit != Exit::Code(0) && nobody.stderr.contains("nothing listens on unix:"), "{}", nobody.stderr);
 }

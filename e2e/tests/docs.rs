@@ -26,13 +26,13 @@ use commands::Commands;
 use support::{Scratch, skip, steelyard};
 use testkit::{Exit, PATIENCE, Program};
 
-/// What a `sh` block may say it needs, in its first line: `# Needs a cluster.` Those that need root are run by root.
+/// What a `sh` block may need, according to its first line: `# Needs a cluster.` Blocks that need root are run by root.
 const NEEDS: [&str; 8] =
     ["a cluster", "a running vip", "systemd", "root", "the source", "a package", "the network", "minutes"];
 
 const LANGUAGES: [&str; 7] = ["sh", "yaml", "toml", "text", "ini", "json", "mermaid"];
 
-/// Path below the repository's root, and text, of each page.
+/// The path below the repository's root, and the text, of each page.
 fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -68,7 +68,7 @@ fn code_stands_in_fences_that_say_its_language() {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// What stands behind `# Needs` in the first line.
+/// The text after `# Needs` in the first line.
 fn need(block: &Block) -> Option<&str> {
     block.text.lines().next()?.strip_prefix("# Needs ")?.strip_suffix('.')
 }
@@ -118,7 +118,7 @@ fn pages_run() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-/// The directory that a page is run in: the script, the programs that wait as a person would, the examples.
+/// The directory in which a page is run: the script, the programs that wait like a person would, the examples.
 fn prepare(scratch: &Path, script: &str) {
     let write = |name: &str, text: &str| fs::write(scratch.join(name), text).unwrap();
     fs::create_dir_all(scratch.join("bin")).unwrap();
@@ -137,7 +137,8 @@ fn prepare(scratch: &Path, script: &str) {
     }
 }
 
-/// A reader types the next command when the last one has had its effect. So the commands that ask a running Steelyard wait until it answers.
+/// A reader types the next command after the last one has had its effect. So the commands that ask a running Steelyard wait until it
+/// answers.
 const STEELYARD: &str = r#"#!/bin/bash
 case "$1" in
 status|reload|endpoint|flows|trace|top)
@@ -150,7 +151,7 @@ esac
 exec "$STEELYARD" "$@"
 "#;
 
-/// The same for what has just been started in the background: refused connections are tried again.
+/// The same for a program that was just started in the background: refused connections are retried.
 const CURL: &str = r#"#!/bin/bash
 for _ in $(seq 300); do
     /usr/bin/curl "$@" && exit 0
@@ -167,12 +168,12 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 ip link set lo up
 "#;
 
-/// For root: what `ip netns` and vips need, apart from the host's own.
+/// For root: what `ip netns` and vips need, separate from the host's own.
 const HEAD_OF_ROOT: &str = r"mount -t sysfs none /sys && mount -t bpf none /sys/fs/bpf
 mount -t tmpfs none /run && mkdir -p /run/netns /run/lock
 ";
 
-/// What the page's reader does; nothing where there is nothing to do.
+/// The commands of the page's reader; `None` if there are none.
 fn script(page: &str, text: &str, is_root: bool) -> Option<String> {
     let mut script = HEAD.to_owned();
     if is_root {

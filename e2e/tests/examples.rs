@@ -1,4 +1,4 @@
-//! The example files, served unchanged. Their ports are fixed, so each runs in a network namespace of its own.
+//! The example files, served unchanged. Their ports are fixed, so each runs in its own network namespace.
 #![forbid(unsafe_code)]
 
 #[path = "support/grpc.rs"]
@@ -20,18 +20,18 @@ use support::{Origin, Scratch, local, names, skip, status, steelyard};
 use testkit::strict::ResponseTo;
 use testkit::{Exit, Program, Signal};
 
-/// Set in the process that is in the namespace.
+/// Set in the process inside the namespace.
 const INSIDE: &str = "STEELYARD_E2E_INSIDE";
 
 /// The admin address of all examples.
 const ADMIN: u16 = 9900;
 
-/// True in a process that has a network of its own. Elsewhere it runs the test called `name` in such a process, and gives false.
+/// Whether the process has its own network. If not, this runs the test called `name` in such a process, and returns false.
 fn has_own_network(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    // As root a network namespace alone; otherwise one of users, too, where the host allows that.
+    // As root only a network namespace; otherwise also a user namespace, if the host allows that.
     let is_root = rustix::process::geteuid().is_root();
     let own = if is_root { "-n" } else { "-rn" };
     let loopback = "ip link set lo up && exec \"$0\" \"$@\"";
@@ -62,7 +62,7 @@ fn example(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name).display().to_string()
 }
 
-/// `steelyard serve` of an example as it is, ready.
+/// `steelyard serve` with an unchanged example, ready.
 fn serve(name: &str) -> Program {
     serve_file(&example(name))
 }
@@ -89,7 +89,7 @@ fn http() {
     }
     let origins = [9001, 9002, 9003].map(|port| Origin::start_at(local(port), &port.to_string(), 18));
     let balancer = serve("http.yaml");
-    // Weights 1, 1, 2, dealt by workers that know nothing of each other: each is off by less than a round of its own.
+    // Weights 1, 1, 2, dealt by workers independently of each other: each is off by less than a round of its own.
     let report = load("/", 4_000);
     for (origin, expect) in [("9001", 1_000), ("9002", 1_000), ("9003", 2_000)] {
         let served = report.origins[origin];
@@ -100,7 +100,7 @@ fn http() {
     }
     assert!(load("/apix", 100).origins.len() > 1, "a prefix ends at a segment's end");
 
-    // The health check takes out the one that is gone, and no request is lost on the way.
+    // The health check takes out the endpoint that is gone, and no request is lost.
     let [_first, second, _third] = origins;
     drop(second);
     load("/", 4_000);
@@ -112,7 +112,7 @@ fn http() {
     end(balancer);
 }
 
-/// It does as long as nothing has told otherwise.
+/// The default is true as long as no check has said otherwise.
 fn takes_work(status: &Value, address: &str) -> bool {
     ["healthy", "unchecked"].contains(&state(status, address))
 }
@@ -159,7 +159,7 @@ fn tls() {
     if !has_own_network("tls") {
         return;
     }
-    // The file as it is, beside certificates that are made for it.
+    // The file is unchanged, with certificates that are made for it.
     let scratch = Scratch::new();
     let (pki, clients) = (Pki::new(&scratch.path().join("tls")), Pki::new(&scratch.path().join("authority")));
     pki.issue("www", &["www.example.com", "admin.example.com"]);
@@ -194,7 +194,7 @@ fn canary() {
     }
     let origins = [9001, 9002, 9003].map(|port| Origin::start_at(local(port), &port.to_string(), 18));
     let mut balancer = serve("canary.yaml");
-    // One connection, so one worker: its rounds of twenty are exact.
+    // One connection means one worker, whose rounds of twenty are exact.
     let mut conn = testkit::client::connect("client", local(8080), None).unwrap();
     let mut ask = |host: &str, fields: &str| {
         conn.send(format!("GET /cart?id=1 HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n").as_bytes()).unwrap();
@@ -215,9 +215,9 @@ fn canary() {
     let served: Vec<_> = (0..20).map(|_| ask("shop.example.com", "")).collect();
     assert!(served.iter().all(|(code, ..)| *code == 200), "{served:?}");
     assert_eq!(served.iter().filter(|(_, origin, ..)| origin == "9003").count(), 1, "{served:?}");
-    // Two of the twenty are mirrored besides.
+    // In addition, two of the twenty are mirrored.
     balancer.until("mirrored", || (origins[2].requests() == 4).then_some(())).unwrap();
-    // A hundred a second, fifty at once: whoever asks as fast as it can meets that.
+    // A hundred a second, fifty at once: a client that asks as fast as it can reaches that limit.
     let limited = (0..100_000).any(|_| ask("shop.example.com", "").0 == 429);
     assert!(limited, "never limited");
     let status = status(local(ADMIN)).unwrap();
@@ -230,7 +230,7 @@ fn grpc() {
     if !has_own_network("grpc") {
         return;
     }
-    // The file as it is, beside a certificate that is made for it.
+    // The file is unchanged, with a certificate that is made for it.
     let scratch = Scratch::new();
     let pki = Pki::new(&scratch.path().join("tls"));
     pki.issue("server", &["localhost"]);
@@ -246,7 +246,7 @@ fn grpc() {
     let [first, second, third] = [50051, 50052, 50053].map(origin);
     let mut balancer = serve_file(&file.display().to_string());
 
-    // The lab's origin knows another service, and says so: each call has reached one, and has come back with its answer.
+    // The lab's origin knows a different service, and says so: each call has reached an origin and returned with its answer.
     let origins = |caller: &Caller, path: &str, calls: usize| {
         let called = caller.calls(calls, path, &[], &framed(b""));
         let by_endpoint = |call: &Called| call.grpc_message == "only strest.Responder is served here";
@@ -262,7 +262,7 @@ fn grpc() {
     let other = clear.call("/other.Service/Get", &[], &framed(b""));
     assert_eq!((other.http_status, other.grpc_status, other.origin.as_str()), (200, Some(12), ""), "{other:?}");
 
-    // The health check takes out the one that is gone.
+    // The health check takes out the endpoint that is gone.
     drop(second);
     let is_out = |status: &Value| state(status, "127.0.0.1:50052") == "unhealthy";
     balancer.until("unhealthy", || status(local(ADMIN)).filter(is_out)).unwrap();
@@ -271,7 +271,7 @@ fn grpc() {
     drop((first, third));
 }
 
-/// Connections one after the other, on each of which an echo comes back whole.
+/// Connections one after the other, each of which gets its complete echo back.
 fn exchange(address: SocketAddr, connections: usize) {
     for number in 0..connections {
         let mut conn = testkit::client::connect("client", address, None).unwrap();

@@ -1,4 +1,4 @@
-//! A hundred TCP streams at full speed, none of which starves.
+//! A hundred TCP streams at full speed, of which none starves.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -12,7 +12,7 @@ use support::{Steelyard, local, port};
 
 const STREAMS: usize = 100;
 
-/// How long the streams run. What is asserted is how they share it.
+/// How long the streams run. The test asserts how they share that time.
 const RUN: Duration = Duration::from_secs(2);
 
 #[test]

@@ -1,6 +1,6 @@
-//! gRPC through the whole binary: routes, balance by call, how failures reach a client, deadlines, health, gRPC-Web, and what is counted.
+//! gRPC through the whole binary: routes, balancing by call, how failures reach a client, deadlines, health, gRPC-Web, and counters.
 //!
-//! Clients and services speak HTTP/2 by the `h2` crate, which is not the implementation under test.
+//! Clients and services speak HTTP/2 through the `h2` crate, which is not the implementation under test.
 #![forbid(unsafe_code)]
 
 #[path = "support/grpc.rs"]
@@ -20,7 +20,7 @@ use testkit::strict::{Response, ResponseTo};
 use testkit::{Exit, Signal, client, until};
 use tls::Pki;
 
-/// A balancer with one listener, whose routes and clusters are these.
+/// A balancer with one listener that has these routes and clusters.
 struct Gateway {
     balancer: Steelyard,
     address: SocketAddr,
@@ -37,7 +37,7 @@ impl Gateway {
         Caller::connect(self.address)
     }
 
-    /// Calls that ended so, of a method of `helloworld.Greeter`.
+    /// Calls of a method of `helloworld.Greeter` that ended with this status.
     fn counted(&self, method: &str, status: &str) -> f64 {
         let labels = [("listener", "l"), ("service", "helloworld.Greeter"), ("method", method), ("status", status)];
         self.balancer.metric("steelyard_grpc_calls_total", &labels)
@@ -55,7 +55,7 @@ fn config(address: SocketAddr, routes: &[&str], clusters: &str) -> String {
     )
 }
 
-/// A cluster of these, and more about it.
+/// A cluster of these services, with further keys.
 fn cluster(name: &str, greeters: &[&Greeter], more: &str) -> String {
     let endpoints: Vec<String> = greeters.iter().map(|greeter| greeter.address.to_string()).collect();
     format!("  {name}: {{protocol: h2c, endpoints: [{}]{more}}}\n", endpoints.join(", "))
@@ -78,7 +78,7 @@ fn assert_ok(called: &Called, origin: &str, message: &[u8]) {
     assert_eq!(called, &expect);
 }
 
-/// A failure that the balancer tells: a response of trailers alone.
+/// A failure that the balancer reports: a response of trailers only.
 #[track_caller]
 fn assert_failed(called: &Called, status: u16, message: &str) {
     let expect = Called {
@@ -104,14 +104,14 @@ fn routes_name_services_and_methods() {
     let caller = gateway.caller();
     assert_ok(&caller.call(SAY_HELLO, &[], &framed(b"hello")), "unary", b"hello");
     assert_eq!(caller.converse(STREAM, &[b"one", b"two", b"three"]), ("streams".to_owned(), Some(0)));
-    // A message of some windows' size goes both ways whole.
+    // A message that is several windows long passes completely in both directions.
     let large = vec![b'x'; 1 << 20];
     assert_ok(&caller.call(SAY_HELLO, &[], &framed(&large)), "unary", &large);
 
     let no_route = "no_route: ";
     assert_failed(&caller.call("/helloworld.Other/SayHello", &[], &framed(b"x")), 12, no_route);
     assert_eq!(gateway.refused("no_route"), 1.0);
-    // To whoever does not speak gRPC the route is not there, and is refused as HTTP.
+    // For other clients the route does not exist, and the request is refused as HTTP.
     let other = caller.call(SAY_HELLO, &[("content-type", "application/json")], b"{}");
     assert_eq!((other.http_status, other.grpc_status), (404, None));
 }
@@ -133,11 +133,11 @@ fn calls_of_one_connection_go_to_all_endpoints() {
     let called: Vec<Called> = (0..10).flat_map(|_| caller.calls(30, SAY_HELLO, &[], &framed(b"x"))).collect();
     assert_eq!(origins(&called), BTreeMap::from(["a", "b", "c"].map(|name| (name.to_owned(), 100))));
     for greeter in &greeters {
-        // Streams, not connections, make the load: 30 at once fit into one.
+        // Streams, not connections, make the load: one connection carries 30 at once.
         assert_eq!(greeter.seen.connections.load(Relaxed), 1);
     }
 
-    // A new one gets its share of the calls of the same connection, from the first.
+    // A new endpoint gets its share of the calls of the same connection from the first one on.
     let new = Greeter::start("d");
     let with_new = cluster("greeter", &[endpoints.as_slice(), &[&new]].concat(), "");
     let mut gateway = gateway;
@@ -175,14 +175,14 @@ fn failures_are_statuses_of_grpc() {
     let caller = gateway.caller();
     assert_failed(&caller.call("/gone.Service/Get", &[], &framed(b"x")), 14, "Bad Gateway");
     assert_failed(&caller.call(SLEEP, &[], &framed(b"x")), 4, "Gateway Timeout");
-    // What the endpoint itself says is passed on as it says it.
+    // The endpoint's own status is passed on unchanged.
     let failed = caller.call(FAIL, &[("x-status", "7")], &framed(b"x"));
     assert_eq!((failed.grpc_status, failed.grpc_message.as_str()), (Some(7), "as you asked"));
     assert!(failed.is_trailers_only && failed.origin == "a");
-    // An answer in HTTP is told by what it means.
+    // An HTTP response is reported by its meaning.
     assert_failed(&caller.call(BARE, &[], &framed(b"x")), 14, "upstream_not_grpc: HTTP status 502");
     assert_eq!(gateway.refused("upstream_not_grpc"), 1.0);
-    // One of these speaks against the endpoint: not what a client can bring about at will.
+    // One of these counts against the endpoint; failures that a client can cause at will do not.
     let address = greeter.address.to_string();
     let failures = || {
         gateway.balancer.metric("steelyard_endpoint_failures_total", &[("cluster", "greeter"), ("endpoint", &address)])
@@ -192,7 +192,7 @@ fn failures_are_statuses_of_grpc() {
         caller.call(FAIL, &[("x-status", status)], &framed(b"x"));
     }
     assert_eq!(failures(), before + 1.0);
-    // The connection has borne all of that.
+    // The connection has survived all of that.
     assert_ok(&caller.call(SAY_HELLO, &[], &framed(b"x")), "a", b"x");
 }
 
@@ -235,7 +235,7 @@ fn a_deadline_or_a_drain_within_a_response_is_told_behind_it() {
 fn a_call_is_over_with_its_status() {
     let greeter = Greeter::start("a");
     let gateway = Gateway::serve(&[ALL], &cluster("greeter", &[&greeter], ""));
-    // A client that would go on, if there were something to be told.
+    // A client that would continue, if it were not told otherwise.
     let called = gateway.caller().call_slowly(ENOUGH, &[], &framed(b"x"));
     assert_eq!((called.grpc_status, called.body.len(), called.reset), (Some(0), 0, None), "{called:?}");
     until(testkit::PATIENCE, || (gateway.counted("Enough", "OK") == 1.0).then_some(())).expect("a count");
@@ -257,7 +257,7 @@ fn endpoints_within_tls_are_asked_and_probed_there() {
     assert_ok(&gateway.caller().call(SAY_HELLO, &[], &framed(b"x")), "a", b"x");
     greeter.seen.is_serving.store(false, Relaxed);
     let why = |status: &Value| status["clusters"][0]["endpoints"][0]["why"] == "NOT_SERVING";
-    gateway.balancer.until("asked within TLS", why);
+    gateway.balancer.until("probed over TLS", why);
 }
 
 #[test]
@@ -284,16 +284,16 @@ fn a_deadline_is_kept_and_passed_on() {
         let told: u64 = told.strip_suffix('m').unwrap().parse().unwrap();
         assert!(ms.contains(&told), "{path} {fields:?}: {told} ms");
     };
-    // The client's own, the route's where the client waits longer, the route's where the client says nothing.
+    // The client's own timeout; the route's if the client waits longer; the route's if the client sends none.
     check(SAY_HELLO, &[("grpc-timeout", "1500m")], 1..=1500);
     check(SAY_HELLO, &[("grpc-timeout", "1M")], 1..=2000);
     check(SAY_HELLO, &[], 1..=2000);
     check(SAY_HELLO, &[("grpc-timeout", "1000000u")], 1..=1000);
     assert_eq!(caller.converse(STREAM, &[b"x"]), ("a".to_owned(), Some(0)));
-    assert_eq!(greeter.seen.field("grpc-timeout"), None, "nobody said how long");
+    assert_eq!(greeter.seen.field("grpc-timeout"), None, "neither the client nor the route set a timeout");
 
     assert_failed(&caller.call(SLEEP, &[("grpc-timeout", "50m")], &framed(b"x")), 4, "Gateway Timeout");
-    // The endpoint hears that nobody waits any more.
+    // The endpoint learns that nothing waits for the answer any more.
     until(testkit::PATIENCE, || (greeter.seen.cancelled.load(Relaxed) == 1).then_some(())).expect("a reset");
 }
 
@@ -309,7 +309,7 @@ fn a_call_that_waited_tells_what_is_left() {
             until(testkit::PATIENCE, || (calls.load(Relaxed) == 1).then_some(())).expect("the first call");
             second.call(SAY_HELLO, &[("grpc-timeout", "50S")], &framed(b"x"))
         });
-        // In the way until the other has been seen to wait, a few times over.
+        // It holds the connection until the other call has been seen to wait, several times.
         let is_waiting = || gateway.balancer.metric("steelyard_cluster_pending", &[("cluster", "greeter")]) == 1.0;
         first.cancel(SLEEP, || calls.load(Relaxed) == 1 && (0..5).all(|_| is_waiting()));
         waiting.join().unwrap()
@@ -367,7 +367,7 @@ fn calls_are_counted_by_method() {
         ("SayHello", "OK", 3.0),
         ("SayHello", "UNKNOWN", 0.0),
         ("Fail", "FAILED_PRECONDITION", 1.0),
-        // What no endpoint knows gets no name: clients could make up any number of them.
+        // A method that no endpoint knows gets no name, because clients could make up any number of them.
         ("*", "UNIMPLEMENTED", 2.0),
         ("*", "UNAVAILABLE", 1.0),
         ("NoSuch", "UNIMPLEMENTED", 0.0),
@@ -381,7 +381,7 @@ fn calls_are_counted_by_method() {
     assert!(shown.contains("2 UNIMPLEMENTED, 1 UNAVAILABLE"), "{shown}");
 }
 
-/// A request of gRPC-Web over HTTP/1.1.
+/// A gRPC-Web request over HTTP/1.1.
 fn web(gateway: &Gateway, path: &str, content_type: &str, body: &[u8]) -> Response {
     let mut conn = client::connect("browser", gateway.address, None).unwrap();
     let head = format!(
@@ -411,12 +411,12 @@ fn grpc_web_is_translated() {
     let seen = |name: &str| greeter.seen.field(name).unwrap_or_default();
     assert_eq!((seen("content-type"), seen("te")), ("application/grpc+proto".to_owned(), "trailers".to_owned()));
 
-    // `\0\0\0\0\x05hello`, and then the trailers.
+    // `\0\0\0\0\x05hello`, followed by the trailers.
     let answer = web(&gateway, SAY_HELLO, WEB_TEXT, b"AAAAAAVoZWxsbw==");
     assert_eq!((answer.status, field(&answer, "content-type")), (200, WEB_TEXT));
     assert_eq!(String::from_utf8_lossy(&answer.body), "AAAAAAVoZWxsbw==gAAAAA9ncnBjLXN0YXR1czowDQo=");
 
-    // Failures stand in the head, whoever tells them.
+    // Failures are in the head, whether the endpoint or the balancer reports them.
     let answer = web(&gateway, FAIL, WEB, &framed(b"x"));
     assert_eq!((answer.status, field(&answer, "grpc-status"), answer.body.len()), (200, "2", 0));
     let answer = web(&gateway, BARE, WEB, &framed(b"x"));

@@ -1,4 +1,4 @@
-//! Calls that are sent again by the status that they ended with, through the whole binary.
+//! Calls that are sent again because of the status that they ended with, through the whole binary.
 #![forbid(unsafe_code)]
 
 #[path = "support/grpc.rs"]
@@ -8,14 +8,14 @@ mod support;
 use grpc::{Ail, Called, Caller, Greeter, SAY_HELLO, framed};
 use support::{Steelyard, local, port};
 
-/// The code of gRPC.
+/// The gRPC code.
 const UNAVAILABLE: u16 = 14;
 const RESOURCE_EXHAUSTED: u16 = 8;
 
 /// More than a quiet cluster may send again in ten seconds.
 const STORM: usize = 300;
 
-/// A balancer before two services, of which the first ails.
+/// A balancer in front of two services, the first of which fails.
 struct Scene {
     balancer: Steelyard,
     caller: Caller,
@@ -24,7 +24,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `route`: what else the route says.
+    /// `route`: further keys of the route.
     fn start(route: &str, ail: Ail) -> Self {
         let (ill, well) = (Greeter::start("ill"), Greeter::start("well"));
         *ill.seen.ail.lock().unwrap() = Some(ail);
@@ -64,7 +64,7 @@ fn a_call_that_one_endpoint_cannot_serve_is_served_by_another() {
         let failed = scene.ill.calls();
         assert!(failed > 0, "{ail:?}");
         assert_eq!((scene.retries(), scene.well.calls()), (failed as f64, 20), "{ail:?}");
-        // What was mended is counted as what the client got.
+        // A call that succeeded in the end is counted with the status that the client got.
         let labels = [("listener", "l"), ("method", "SayHello"), ("status", "OK")];
         assert_eq!(scene.balancer.metric("steelyard_grpc_calls_total", &labels), 20.0, "{ail:?}");
     }

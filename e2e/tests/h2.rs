@@ -1,4 +1,4 @@
-//! HTTP/2 through the whole binary, in all mixtures with HTTP/1.1, with clients and origins of another making.
+//! HTTP/2 through the whole binary, in all combinations with HTTP/1.1, with clients and origins of other implementations.
 #![forbid(unsafe_code)]
 
 #[path = "support/frames.rs"]
@@ -24,7 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A balancer between clients and endpoints that speak this.
+/// A balancer between clients and endpoints that use these protocols.
 struct Between {
     balancer: Steelyard,
     address: SocketAddr,
@@ -50,7 +50,7 @@ impl Between {
         self.balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)])
     }
 
-    /// Waits for something that has no event, while connections go on.
+    /// Waits for a condition without an event of its own, while connections continue.
     async fn until(&self, what: &str, is_there: impl Fn(&Side) -> bool) {
         let looks = async {
             while !is_there(self.origin()) {
@@ -82,7 +82,7 @@ clusters:
     )
 }
 
-/// A client whose windows are large says nothing while it downloads: only the balancer's own writing can move the response on.
+/// A client with large windows sends nothing while it downloads, so only the balancer's own writing can move the response on.
 #[test]
 fn a_large_download_needs_no_word_of_its_client() {
     const BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -116,7 +116,7 @@ clusters:
     assert_eq!(received, BODY_BYTES);
 }
 
-/// Both sides of what is tried, named where it fails.
+/// Runs a test for each pair of protocols, and prints the pair for a failure.
 fn each(test: impl AsyncFn(Speaks, &mut Between)) {
     for (client, endpoint) in MIXTURES {
         println!("{client:?} to {endpoint:?}");
@@ -159,7 +159,7 @@ fn bodies_and_trailers_go_both_ways_at_once() {
 
 #[test]
 fn the_last_of_a_body_says_that_it_is_the_last() {
-    // A frame of its own for END_STREAM would be one more to write, and to read, for each small response.
+    // A separate frame for END_STREAM would be one more frame to write and read for each small response.
     for endpoints in [Speaks::H1, Speaks::H2] {
         let between = Between::start(endpoints);
         let mut client = frames::Client::connect(between.address, &[]);
@@ -222,13 +222,13 @@ fn interim_responses_are_passed_on() {
 fn what_fails_is_seen_to_fail() {
     each(async |speaks, between| {
         let mut client = Client::connect(speaks, between.address).await;
-        // Before a byte of an answer.
+        // Before any byte of an answer.
         let reset = client.ask(&Ask::post("/reset", b"")).await.unwrap();
         assert_eq!(reset.status, 502);
         let mut client = Client::connect(speaks, between.address).await;
-        // In the middle of one.
+        // In the middle of an answer.
         assert!(client.ask(&Ask::get("/break")).await.is_err());
-        // What is not wanted is not waited for.
+        // The balancer does not wait for an unwanted body.
         let mut client = Client::connect(speaks, between.address).await;
         assert_eq!(client.ask(&Ask::post("/early", &pattern(BIG))).await.unwrap().status, 413);
         let mut client = Client::connect(speaks, between.address).await;
@@ -306,7 +306,7 @@ fn a_client_that_does_not_read_stops_its_origin_and_nobody_else() {
                 // Its body is not read.
                 stalled.push(timeout(PATIENCE, response).await.unwrap().unwrap());
             }
-            // Over another connection to the same endpoint's, which twenty streams have stalled on.
+            // Over another connection to the same endpoint, on which twenty streams have stalled.
             let mut other = Client::connect(Speaks::H2, between.address).await;
             assert_eq!(other.ask(&Ask::get("/small")).await.unwrap().status, 200);
             let reply = other.ask(&Ask::get("/big")).await.unwrap();
@@ -324,7 +324,8 @@ fn an_origin_that_does_not_read_stops_its_client() {
             let Client::H2(send_request) = Client::connect(Speaks::H2, between.address).await else { return };
             let ask = Ask::post("/stall", b"");
             let (_response, mut to) = send_request.ready().await.unwrap().send_request(head_of(&ask), false).unwrap();
-            // What buffers hold on the way goes in; then no more. A limit far above: the sum of all windows and socket buffers.
+            // The buffers on the way fill up, and then nothing more is accepted. The limit is far above the sum of all windows and socket
+            // buffers.
             let mut sent = 0;
             to.reserve_capacity(64 * 1024);
             let quiet = Duration::from_millis(300);
@@ -348,7 +349,7 @@ fn both_versions_are_spoken_on_one_port() {
             assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
         }
     });
-    // And with a client that everybody has.
+    // And with a common client.
     let curl = |option: &str| {
         let url = format!("http://{}/small", between.address);
         let form = "%{http_version} %{http_code}";
@@ -369,11 +370,11 @@ fn a_refused_stream_is_sent_again() {
             between.origin().seen.cut.store(0, Relaxed);
             let mut client = Client::connect(speaks, between.address).await;
             assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
-            // Not idempotent, but the endpoint said that it did not look.
+            // It is not idempotent, but the endpoint said that it did not process it.
             assert_eq!(client.ask(&Ask::post("/refuse", b"body")).await.unwrap().status, 200);
         }
     });
-    // A connection whose endpoint refuses a stream is as good as a new one, and asking again has its price.
+    // A connection whose endpoint refuses a stream counts like a new one, and asking again has its price.
     let count = |name| between.balancer.metric(name, &[("cluster", "web")]);
     assert_eq!(count("steelyard_cluster_connects_total"), 1.0);
     assert_eq!((count("steelyard_cluster_stale_reuse_total"), count("steelyard_cluster_retries_total")), (0.0, 2.0));
@@ -397,12 +398,12 @@ fn requests_of_one_connection_are_spread_and_limits_are_kept() {
     });
     for origin in &between.origins {
         let (requests, connections) = (origin.seen.requests.load(Relaxed), origin.seen.connections.load(Relaxed));
-        // Twenty at once, five on a connection.
+        // Twenty at once, five per connection.
         assert_eq!((requests, connections), (20, 4));
     }
 }
 
-/// What a client of extended CONNECT has to say for a tunnel.
+/// Opens a tunnel with the fields that extended CONNECT needs.
 async fn open_tunnel(
     send_request: &h2::client::SendRequest<Bytes>,
     path: &str,
@@ -456,7 +457,7 @@ fn tunnels_of_one_connection_move_bulk_beside_each_other() {
                 let say = async { send(&mut to, &expect, true).await.unwrap() };
                 let hear = async {
                     let mut heard = Vec::new();
-                    while let Some(piece) = timeout(PATIENCE, body.data()).await.expect("the tunnel stands still") {
+                    while let Some(piece) = timeout(PATIENCE, body.data()).await.expect("the tunnel has stopped") {
                         let piece = piece.unwrap();
                         heard.extend_from_slice(&piece);
                         body.flow_control().release_capacity(piece.len()).unwrap();
@@ -481,7 +482,7 @@ fn a_tunnel_that_is_reset_or_refused_takes_nothing_with_it() {
         let (response, mut to) = open_tunnel(&send_request, "/socket").await;
         assert_eq!(response.status(), 200);
         to.send_reset(h2::Reason::CANCEL);
-        between.until("the endpoint hears of it", |origin| origin.seen.cut.load(Relaxed) == 1).await;
+        between.until("the endpoint sees the reset", |origin| origin.seen.cut.load(Relaxed) == 1).await;
         assert_eq!(Client::H2(send_request).ask(&Ask::get("/small")).await.unwrap().status, 200);
         // All over one connection.
         assert_eq!(between.origin().seen.connections.load(Relaxed), 1);
@@ -498,7 +499,7 @@ fn an_endpoint_that_takes_no_tunnel_is_not_asked_for_one() {
         assert_eq!(Client::H2(send_request).ask(&Ask::get("/small")).await.unwrap().status, 200);
     });
     assert_eq!(between.refused("upstream_no_tunnel"), 1.0);
-    // It has had one request and done nothing wrong.
+    // It has had one request and no fault.
     assert_eq!(between.origin().seen.requests.load(Relaxed), 1);
     assert_eq!(between.balancer.metric("steelyard_endpoint_failures_total", &[("cluster", "web")]), 0.0);
 }
@@ -525,7 +526,7 @@ fn a_drain_finishes_what_has_begun() {
             let (response, mut to) = ready.send_request(head_of(&Ask::post("/echo", b"")), false).unwrap();
             let mut body = timeout(PATIENCE, response).await.unwrap().unwrap().into_body();
             between.balancer.program.signal(Signal::TERM).unwrap();
-            // The client learns of the end; what is under way goes on.
+            // The client learns of the end, and requests under way continue.
             for round in 0..50 {
                 let said = format!("{round}");
                 send(&mut to, said.as_bytes(), false).await.unwrap();
@@ -551,7 +552,7 @@ fn a_connection_that_has_had_its_share_goes_away_without_loss() {
         for _ in 0..100 {
             loop {
                 let Client::H2(send_request) = &client else { return };
-                // A connection that was told to go away takes no new request, which is nobody's loss.
+                // A connection that is going away accepts no new request, which is no loss.
                 if timeout(PATIENCE, send_request.clone().ready()).await.unwrap().is_ok() {
                     break;
                 }
@@ -560,7 +561,7 @@ fn a_connection_that_has_had_its_share_goes_away_without_loss() {
             }
             match client.ask(&Ask::get("/small")).await {
                 Ok(reply) => assert_eq!(reply.status, 200),
-                // Sent when GOAWAY was on its way: told to be safe to send again.
+                // It was sent while GOAWAY was on its way, and may safely be sent again.
                 Err(error) => assert!(error.contains("not a result of an error"), "{error}"),
             }
         }
@@ -568,7 +569,7 @@ fn a_connection_that_has_had_its_share_goes_away_without_loss() {
     });
 }
 
-/// Asks from so many connections at once until `end`, each again when it has its answer: how many got one, and what went wrong.
+/// Sends requests over this many connections until `end`, each again after its answer. Counts the answers, and returns what went wrong.
 async fn load(address: SocketAddr, connections: usize, end: &Cell<bool>, answered: &Cell<u64>) -> Vec<String> {
     let one = async || {
         let mut failures = Vec::new();
@@ -576,7 +577,7 @@ async fn load(address: SocketAddr, connections: usize, end: &Cell<bool>, answere
         while !end.get() {
             let Client::H2(send_request) = &client else { unreachable!("speaks h2") };
             if timeout(PATIENCE, send_request.clone().ready()).await.unwrap().is_err() {
-                // It was told to go away: what it asks next, it asks over another connection.
+                // The connection is going away, so the next request uses another one.
                 client = Client::connect(Speaks::H2, address).await;
             }
             match client.ask(&Ask::get("/small")).await {
@@ -595,7 +596,7 @@ async fn load(address: SocketAddr, connections: usize, end: &Cell<bool>, answere
     failures
 }
 
-/// All of them at once, without a crate for it.
+/// Runs all of them at once, without a crate for it.
 async fn join_all<F: Future + Unpin>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<(F, Option<F::Output>)> = futures.map(|future| (future, None)).collect();
     poll_fn(|cx| {
@@ -655,12 +656,12 @@ fn few_connections_are_shared_out_among_workers() {
             assert_eq!(client.ask(&Ask::get("/small")).await.unwrap().status, 200);
             clients.push(client);
         }
-        // Each worker has its own connections to the origin, and one at a time is enough for it: so both have served.
+        // Each worker has its own connections to the origin and needs only one at a time, so both have served.
         assert_eq!(between.origin().seen.connections.load(Relaxed), 2);
     });
 }
 
-/// What `address` answers on a connection of its own, as far as it is needed: to the end, or through the end of a head.
+/// The answer of `address` on a separate connection, as far as it is needed: to the end, or to the end of a head.
 async fn raw(stream: &mut TcpStream, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut heard = Vec::new();
@@ -676,7 +677,7 @@ async fn raw(stream: &mut TcpStream, text: &str) -> String {
 const HANDSHAKE: &str = "GET /socket HTTP/1.1\r\nhost: a.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                          sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// RFC 8441 section 5.1: a client of HTTP/1.1 reaches a WebSocket behind HTTP/2, and is answered as RFC 6455 asks.
+/// RFC 8441 section 5: an HTTP/1.1 client reaches a WebSocket behind HTTP/2, and gets the answer that RFC 6455 requires.
 #[test]
 fn a_websocket_of_http_1_1_reaches_an_endpoint_of_http_2() {
     let between = Between::start(Speaks::H2);
@@ -695,7 +696,7 @@ fn a_websocket_of_http_1_1_reaches_an_endpoint_of_http_2() {
             timeout(PATIENCE, stream.read_exact(&mut echo)).await.unwrap().unwrap();
             assert_eq!(echo, word.as_bytes());
         }
-        // What the endpoint refuses is an answer like any other.
+        // An endpoint's refusal is an answer like any other.
         let mut refused = TcpStream::connect(between.address).await.unwrap();
         let head = raw(&mut refused, &HANDSHAKE.replace("/socket", "/nowhere")).await;
         assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
@@ -718,7 +719,7 @@ fn a_websocket_of_http_1_1_is_refused_where_the_endpoint_takes_none() {
     assert_eq!(between.origin().seen.requests.load(Relaxed), 0);
 }
 
-/// RFC 9110 section 10.1.1, in both versions alike.
+/// RFC 9110 section 10.1.1, in both versions.
 #[test]
 fn an_unknown_expectation_is_answered_417() {
     each(async |speaks, between| {

@@ -1,7 +1,7 @@
-//! What is done to servers of HTTP/2, done to the whole binary: each attack ends its stream or its connection with the right code, is
-//! counted by its reason, costs a bounded amount of memory, and is not noticed on other connections.
+//! Attacks on HTTP/2 servers, against the whole binary. Each attack ends its stream or its connection with the right code, is counted by
+//! its reason, costs a limited amount of memory, and does not affect other connections.
 //!
-//! What is to be smuggled to an endpoint is in `h2_smuggling.rs`.
+//! Smuggling to an endpoint is in `h2_smuggling.rs`.
 #![forbid(unsafe_code)]
 
 #[path = "support/frames.rs"]
@@ -15,19 +15,19 @@ use frames::{block, code, flag, frame, get_with, headers, kind, reset, setting, 
 use support::{Origin, Steelyard, local, port};
 use testkit::{PATIENCE, until};
 
-/// What an attack may add to the memory of the balancer.
+/// How much memory an attack may add to the balancer.
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 
-/// Frames of a flood: far more than any budget.
+/// Frames of a flood: far more than any budget allows.
 const FLOOD: u32 = 50_000;
 
-/// Waits that end soon, for tests that wait for them.
+/// Short timeouts, for tests that wait for them.
 const SHORT: &str = "    header_timeout: 300ms\n    stall_timeout: 300ms\n";
 
-/// A body that no buffer on its way holds.
+/// A body that does not fit into the buffers on its way.
 const LARGE_BYTES: u64 = 8 << 20;
 
-/// A balancer before an origin, and somebody who uses it rightly meanwhile.
+/// A balancer in front of an origin, and a client that uses it properly in the meantime.
 struct Scene {
     balancer: Steelyard,
     address: SocketAddr,
@@ -35,7 +35,7 @@ struct Scene {
     /// Memory before the attack.
     resident: u64,
     _origin: Origin,
-    /// An endpoint of `/wall/` that takes connections and nothing else.
+    /// An endpoint for `/wall/` that accepts connections and does nothing else.
     _wall: TcpListener,
 }
 
@@ -72,7 +72,7 @@ listeners:
         Client::connect(self.address, &[])
     }
 
-    /// It was counted, memory is bounded, and nobody else noticed.
+    /// Checks that it was counted, memory is limited, and no other client noticed.
     #[track_caller]
     fn is_calm(&mut self, name: &str, reason: &str) {
         let labels = [("listener", "web"), ("reason", reason)];
@@ -83,12 +83,12 @@ listeners:
         }
         let growth = peak(&self.balancer).saturating_sub(self.resident);
         assert!(growth < GROWTH_BYTES_MAX, "{name}: memory grew by {} KiB", growth / 1024);
-        assert_eq!(self.bystander.get().status, 200, "{name}: who was there");
-        assert_eq!(self.attacker().get().status, 200, "{name}: who comes");
+        assert_eq!(self.bystander.get().status, 200, "{name}: an existing client");
+        assert_eq!(self.attacker().get().status, 200, "{name}: a new client");
     }
 }
 
-/// The most that was ever resident.
+/// The peak of resident memory.
 fn peak(balancer: &Steelyard) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
@@ -106,7 +106,7 @@ fn post(more: &[(&[u8], &[u8])]) -> Vec<u8> {
     block(&[&fields, more].concat())
 }
 
-/// Floods until the balancer has had enough, which it must say with `expect`.
+/// Floods until the balancer ends the connection, which it must do with the code `expect`.
 #[track_caller]
 fn check_flood(name: &str, reason: &str, expect: u32, before: &[u8], piece: impl Fn(u32) -> Vec<u8>) {
     let mut scene = Scene::start("");
@@ -127,11 +127,11 @@ fn rapid_reset() {
 
 #[test]
 fn made_you_reset() {
-    // CVE-2025-8671: the server is brought to reset streams that it has begun to work on.
+    // CVE-2025-8671: the client makes the server reset streams that it has begun to work on.
     let check = |name: &str, piece: fn(u32) -> Vec<u8>| {
         check_flood(name, "h2_glitches", code::ENHANCE_YOUR_CALM, &[], piece);
     };
-    check("a window that is opened by nothing", |index| {
+    check("a window that is opened by 0", |index| {
         [headers(id(index), true, &block(&GET)), window_update(id(index), 0)].concat()
     });
     check("a window that is opened too far", |index| {
@@ -141,11 +141,11 @@ fn made_you_reset() {
         let priority = [&id(index).to_be_bytes()[..], &[0]].concat();
         [headers(id(index), true, &block(&GET)), frame(kind::PRIORITY, 0, id(index), &priority)].concat()
     });
-    check("a body that is longer than it says", |index| {
+    check("a body longer than its content-length", |index| {
         let body = frame(kind::DATA, flag::END_STREAM, id(index), b"longer");
         [headers(id(index), false, &post(&[(b"content-length", b"1")])), body].concat()
     });
-    check("a head that is none", |index| headers(id(index), true, &get_with(&[(b"Upper", b"x")])));
+    check("a malformed head", |index| headers(id(index), true, &get_with(&[(b"Upper", b"x")])));
 }
 
 #[test]
@@ -153,26 +153,26 @@ fn floods_of_frames() {
     let calm = |name: &str, piece: fn(u32) -> Vec<u8>| {
         check_flood(name, "h2_glitches", code::ENHANCE_YOUR_CALM, &[], piece);
     };
-    // CVE-2019-9512, -9515, -9518, and priorities, which nobody follows.
+    // CVE-2019-9512, -9515, -9518, and priorities, which are not followed.
     calm("PING", |index| frame(kind::PING, 0, 0, &u64::from(index).to_be_bytes()));
-    calm("PING, answers to none", |_| frame(kind::PING, flag::ACK, 0, &[0; 8]));
+    calm("answers to no PING", |_| frame(kind::PING, flag::ACK, 0, &[0; 8]));
     calm("SETTINGS", |_| settings(&[]));
     calm("SETTINGS that change the table", |index| settings(&[(1, index % 2 * 4096)]));
     calm("acknowledgements of nothing", |_| frame(kind::SETTINGS, flag::ACK, 0, &[]));
     calm("PRIORITY", |index| frame(kind::PRIORITY, 0, id(index), &[0, 0, 0, 0, 1]));
-    calm("a type that nobody knows", |_| frame(0xee, 0, 0, b"?"));
+    calm("an unknown type", |_| frame(0xee, 0, 0, b"?"));
     calm("windows that are opened a little", |_| window_update(0, 1));
     let opened = headers(1, false, &post(&[]));
     let data = |_| frame(kind::DATA, 0, 1, &[]);
     check_flood("empty DATA", "h2_glitches", code::ENHANCE_YOUR_CALM, &opened, data);
-    // Padding alone is nothing, too.
+    // Padding alone also carries nothing.
     let padded = |_| frame(kind::DATA, 8, 1, &[3, 0, 0, 0]);
     check_flood("DATA of padding alone", "h2_glitches", code::ENHANCE_YOUR_CALM, &opened, padded);
 }
 
 #[test]
 fn answers_that_are_never_read() {
-    // The flood that makes us answer fills the way back, and is over before the budget is.
+    // The flood of frames that must be answered fills the way back, which ends it before the budget does.
     let mut scene = Scene::start("");
     let mut attackers: Vec<Client> = (0..20).map(|_| scene.attacker()).collect();
     for attacker in &mut attackers {
@@ -206,7 +206,7 @@ fn heads_that_never_end() {
 fn heads_that_are_too_large() {
     let mut scene = Scene::start("");
     let mut attacker = scene.attacker();
-    // A head within the frames' limits, beyond the list's: the client is told, and the connection goes on.
+    // A head within the limits of frames but beyond that of the list: the client gets an answer, and the connection continues.
     let mut check = |name: &str, block: &[u8]| {
         for _ in 0..20 {
             let stream = attacker.open(block, true);
@@ -216,12 +216,12 @@ fn heads_that_are_too_large() {
     };
     let many: Vec<(&[u8], &[u8])> = vec![(b"a", b""); 150];
     check("150 fields", &get_with(&many));
-    // Crumbs of cookies count one by one, as they cost.
+    // Each cookie crumb counts, because each has its cost.
     let crumbs: Vec<(&[u8], &[u8])> = vec![(b"cookie", b""); 150];
     check("150 crumbs of a cookie", &get_with(&crumbs));
     let long = vec![b'x'; 8_000];
     check("five fields of 8,000 bytes", &{
-        // In one frame: the client here sends no CONTINUATION. Huffman's shortest codes have 5 bits.
+        // In one frame, because this client sends no CONTINUATION. Huffman's shortest codes have 5 bits.
         let mut fields = block(&GET);
         fields.extend_from_slice(&block(&[(b"a", &long)]));
         fields.extend_from_slice(&bomb(4_000, 8));
@@ -230,7 +230,7 @@ fn heads_that_are_too_large() {
     scene.is_calm("heads that are too large", "header_too_large");
 }
 
-/// A field of so many bytes that goes into the table, and one-byte references to it.
+/// A field of this many bytes that enters the table, and one-byte references to it.
 fn bomb(value_bytes: usize, references: usize) -> Vec<u8> {
     let mut bomb = vec![0x40];
     string(&mut bomb, b"x");
@@ -241,7 +241,7 @@ fn bomb(value_bytes: usize, references: usize) -> Vec<u8> {
 
 #[test]
 fn hpack_bombs() {
-    // 16 KiB that stand for 48 MB; and the references alone, once the field is in the table.
+    // 16 KiB that stand for 48 MB; and then only the references, once the field is in the table.
     let mut scene = Scene::start("");
     let mut attacker = scene.attacker();
     let first = [block(&GET), bomb(4_000, 12_000)].concat();
@@ -306,7 +306,7 @@ fn a_body_that_never_comes() {
     let mut attacker = scene.attacker();
     let streams: Vec<u32> = (0..50).map(|_| attacker.open(&post(&[(b"content-length", b"10")]), false)).collect();
     for stream in streams {
-        // Told with a status, since nothing was answered yet.
+        // It gets a status, since nothing was answered yet.
         assert_eq!(attacker.answer(stream).status, 408);
     }
     scene.is_calm("a body that never comes", "body_timeout");
@@ -322,7 +322,7 @@ fn more_than_was_allowed() {
     scene.is_calm("one stream too many", "h2_stream_limit");
 
     let mut attacker = scene.attacker();
-    // Beyond 2^31-1 for the connection: there is no way to go on.
+    // Beyond 2^31-1 for the connection, which therefore cannot continue.
     attacker.send(&window_update(0, 0x7fff_ffff));
     assert_eq!(attacker.goaway(), Some(code::FLOW_CONTROL_ERROR));
     scene.is_calm("a window beyond all bounds", "h2_window_update");
@@ -332,7 +332,7 @@ fn more_than_was_allowed() {
     let mut fields = GET;
     (fields[0].1, fields[3].1) = (b"POST", b"/wall/");
     let stream = attacker.open(&block(&fields), false);
-    // The stream ends with the first that is too much; who goes on then is told to calm down.
+    // The stream ends with the first excess byte; continuing after that ends the connection with ENHANCE_YOUR_CALM.
     attacker.flood(FLOOD, |_| frame(kind::DATA, 0, stream, &[b'x'; FRAME_BYTES_MAX]));
     assert_eq!(attacker.reset_of(stream), code::FLOW_CONTROL_ERROR);
     assert_eq!(attacker.goaway(), Some(code::ENHANCE_YOUR_CALM));

@@ -1,7 +1,7 @@
-//! Requests in HTTP/2 that would be two requests, or another one, in HTTP/1.1: none of them reaches the endpoint, in any form.
+//! Requests in HTTP/2 that would be two requests, or a different one, in HTTP/1.1: none of them reaches the endpoint in any form.
 //!
-//! The endpoint reads HTTP/1.1 to the letter and shares no code with the balancer. After each attempt it is asked for something else over
-//! the same connection, which must be the first whole request that it hears of.
+//! The endpoint reads HTTP/1.1 to the letter and shares no code with the balancer. After each attempt, the test sends another request over
+//! the same connection, which must be the first complete request that the endpoint gets.
 #![forbid(unsafe_code)]
 
 #[path = "support/frames.rs"]
@@ -14,17 +14,17 @@ use frames::{Client, code, flag, frame, headers, kind};
 use support::{Steelyard, local, port};
 use testkit::{Origin, PATIENCE, strict, until};
 
-/// Names and values as bytes: no string could hold them.
+/// Names and values as bytes, because no string could hold them.
 type Fields<'f> = &'f [(&'f [u8], &'f [u8])];
 
-/// What is wrong with it, and a head.
+/// A description of the fault, and a head.
 struct Attempt<'f>(&'f str, Vec<(&'f [u8], &'f [u8])>);
 
 struct Scene {
     balancer: Steelyard,
     address: SocketAddr,
     origin: Origin,
-    /// Of the origin's connections, those that are read.
+    /// The number of the origin's connections that are read.
     connections: usize,
 }
 
@@ -38,14 +38,14 @@ impl Scene {
         Self { balancer: Steelyard::serve(&config, 1), address, origin, connections: 1 }
     }
 
-    /// Asks for `/after` over this connection: it is the next whole request that the origin hears.
+    /// Sends `/after` over this connection, which must be the next complete request at the origin.
     #[track_caller]
     fn goes_on(&mut self, name: &str, client: &mut Client) {
         let stream = client.open(&frames::block(&with(&GET, b":path", b"/after")), true);
         loop {
             let conn = self.origin.connection(self.connections).unwrap();
             match conn.request() {
-                // Whole as its head says, before what came behind it was refused.
+                // It is complete as its head says; the bytes after it were refused.
                 Ok(request) if request.method == "POST" && request.target == "/" && request.body.is_empty() => {
                     assert_eq!(strict::values(&request.headers, "content-length"), [b"0"], "{name}: {request:?}");
                     self.connections += 1;
@@ -55,7 +55,7 @@ impl Scene {
                     conn.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
                     break;
                 }
-                // One that was begun before the balancer knew, and cut off: as good as none.
+                // A request that was begun before the balancer knew, and cut off, counts as none.
                 Err(failure) => {
                     conn.no_whole_request().unwrap_or_else(|whole| panic!("{name}: {whole}; {failure}"));
                     self.connections += 1;
@@ -78,17 +78,17 @@ impl Scene {
 
 const GET: [(&[u8], &[u8]); 4] = frames::GET;
 
-/// With another value for a field.
+/// The fields with another value for one of them.
 fn with<'f>(fields: Fields<'f>, name: &[u8], value: &'f [u8]) -> Vec<(&'f [u8], &'f [u8])> {
     fields.iter().map(|&(other, old)| (other, if other == name { value } else { old })).collect()
 }
 
-/// Without a field.
+/// The fields without one of them.
 fn without<'f>(fields: Fields<'f>, name: &[u8]) -> Vec<(&'f [u8], &'f [u8])> {
     fields.iter().copied().filter(|(other, _)| *other != name).collect()
 }
 
-/// Heads of requests without a body, each refused with a stream error and counted.
+/// Heads of requests without a body. Each must be refused with a stream error and counted.
 #[track_caller]
 fn check_heads(reason: &str, attempts: &[Attempt<'_>]) {
     let mut scene = Scene::start();
@@ -103,7 +103,7 @@ fn check_heads(reason: &str, attempts: &[Attempt<'_>]) {
 
 #[test]
 fn fields_of_one_connection() {
-    // H2.TE, and what else would frame or steer the hop behind us (RFC 9113 section 8.2.2).
+    // H2.TE, and other fields that would frame or control the next hop (RFC 9113 section 8.2.2).
     let also = |name: &'static [u8], value: &'static [u8]| [&GET[..], &[(name, value)]].concat();
     check_heads(
         "h2_connection_field",
@@ -203,7 +203,7 @@ fn authorities() {
 
 #[test]
 fn lengths() {
-    // H2.CL: a length that is not the body's.
+    // H2.CL: a length that differs from the body's.
     let also = |value: &'static [u8]| [&with(&GET, b":method", b"POST")[..], &[(b"content-length", value)]].concat();
     let twice = [&also(b"0")[..], &[(b"content-length", b"5")]].concat();
     check_heads(
@@ -260,7 +260,7 @@ fn trailers() {
 
 #[test]
 fn what_is_one_request_stays_one() {
-    // The other way round: bodies that look like requests are bodies, whatever they are framed by.
+    // The reverse: bodies that look like requests stay bodies, however they are framed.
     let mut scene = Scene::start();
     let mut client = Client::connect(scene.address, &[]);
     let inner = b"0\r\n\r\nGET /admin HTTP/1.1\r\nhost: a\r\n\r\n";

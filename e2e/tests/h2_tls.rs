@@ -1,4 +1,4 @@
-//! HTTP/2 within TLS on both sides: agreed upon by ALPN, and for the hosts that a connection was made for.
+//! HTTP/2 over TLS on both sides: negotiated by ALPN, and for the hosts that a connection was made for.
 #![forbid(unsafe_code)]
 
 #[path = "support/sides.rs"]
@@ -61,7 +61,7 @@ clusters:
         Self { balancer: Steelyard::serve(&config, 1), address, pki, _origin: origin, _scratch: scratch }
     }
 
-    /// A connection of a client that offers these protocols, and which was agreed upon.
+    /// A connection of a client that offers these protocols, and the negotiated one.
     async fn connect(&self, offers: &[&str]) -> (tokio_rustls::client::TlsStream<TcpStream>, Option<String>) {
         let mut config = (*self.pki.client(None)).clone();
         config.alpn_protocols = offers.iter().map(|offer| offer.as_bytes().to_vec()).collect();
@@ -91,7 +91,7 @@ fn what_is_spoken_is_agreed_upon() {
             assert_eq!(edge.connect(offers).await.1.as_deref(), expect);
         }
     });
-    // Without a word about protocols it is HTTP/1.1, as ever.
+    // Without ALPN it is HTTP/1.1, as always.
     let mut tls = Tls::connect(&edge.pki.client(None), edge.address, "www.example.com").unwrap();
     assert_eq!(tls.get("www.example.com", "/small").unwrap().0, 200);
 }
@@ -104,14 +104,14 @@ fn a_connection_serves_the_hosts_that_it_was_made_for() {
         assert_eq!(get(&send, "www.example.com").await, 200);
         assert_eq!(get(&send, "example.com:8443").await, 200);
         assert_eq!(get(&send, "other.example.com").await, 421);
-        // It goes on.
+        // The connection continues.
         assert_eq!(get(&send, "www.example.com").await, 200);
     });
     let labels = [("listener", "edge"), ("reason", "misdirected")];
     assert_eq!(edge.balancer.metric("steelyard_refused_total", &labels), 1.0);
 }
 
-/// A balancer in the clear in front of an endpoint within TLS.
+/// A plain-text balancer in front of a TLS endpoint.
 fn before(endpoint: SocketAddr, pki: &Pki) -> (Steelyard, SocketAddr) {
     let address = local(port());
     let ca = pki.path("ca.pem").display().to_string();
@@ -140,7 +140,7 @@ fn endpoints_speak_it_within_tls() {
             assert_eq!((echoed.trailer("x-sum"), echoed.trailer("x-came")), (Some("3000000"), Some("1")));
         }
     });
-    // One connection took all of it.
+    // One connection carried all of it.
     assert_eq!(balancer.metric("steelyard_cluster_connects_total", &[("cluster", "web")]), 1.0);
 }
 

@@ -1,4 +1,4 @@
-//! Listening sockets that a service manager opened: sd_listen_fds(3), done by a shell.
+//! Listening sockets that a service manager opened (sd_listen_fds(3)); here a shell does that.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 use support::{Origin, Steelyard, get, local, names, port, steelyard};
 use testkit::{Exit, PATIENCE, Program, Signal, until};
 
-/// Starts steelyard as a service manager does: with these sockets at descriptors 3 and 4, and LISTEN_PID its own.
+/// Starts steelyard like a service manager: with these sockets at descriptors 3 and 4, and its own pid in LISTEN_PID.
 ///
-/// They come to the shell as its standard input and output, which is how std passes descriptors on.
+/// The shell gets them as its standard input and output, which is how std passes descriptors on.
 fn start(arguments: &[&str], third: &TcpListener, fourth: &TcpListener) -> Program {
     let own = |listener: &TcpListener| Stdio::from(OwnedFd::from(listener.try_clone().unwrap()));
     let move_up = "exec 3<&0 4<&1 0</dev/null 1>&2; export LISTEN_FDS=2 LISTEN_PID=$$; exec \"$0\" \"$@\"";
@@ -50,7 +50,7 @@ fn what_the_file_asks_for_is_served_and_the_rest_is_closed() {
         let origin = Origin::start("x");
         let ((wanted, address), (unwanted, nobodys)) = (listen(), listen());
         let own = local(port());
-        // A client that came before us, as at a socket-activated start: it waits in the socket's queue.
+        // A client that connected before us, as in a socket-activated start: it waits in the socket's queue.
         let mut early = testkit::client::connect("early", address, None).unwrap();
         early.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
 
@@ -65,7 +65,7 @@ fn what_the_file_asks_for_is_served_and_the_rest_is_closed() {
         assert!(refuses(nobodys));
         assert!(!balancer.program.log().contains(&format!("closed: no listener has this address address={address}")));
 
-        // The manager keeps its own copy: what comes during a restart waits there for the next process.
+        // The manager keeps its own copy, where connections wait for the next process during a restart.
         balancer.program.signal(Signal::TERM).unwrap();
         assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.program.log());
         TcpStream::connect(address).unwrap();
@@ -85,7 +85,7 @@ fn more_sockets_than_workers() {
         Steelyard::serve_by(&both, |arguments| start(&[arguments, &["--workers", "1"]].concat(), &socket, &twin));
     drop((socket, twin));
     assert_eq!(status_of(address), 200);
-    // A listener that leaves the file closes all of its sockets.
+    // A listener that is removed from the file closes all of its sockets.
     balancer.reload(&config(&[("own", own)], &origin), |status| names(status, "listeners") == ["own"]);
     assert!(refuses(address), "one of two sockets still accepts");
     assert_eq!(status_of(own), 200);
@@ -95,7 +95,7 @@ fn more_sockets_than_workers() {
 fn variables_meant_for_another_process() {
     let origin = Origin::start("x");
     let address = local(port());
-    // A shell that runs us as a child: the variables are its own (LISTEN_PID), and descriptor 3 is not ours to take.
+    // A shell that runs us as a child: the variables are for the shell (LISTEN_PID), and descriptor 3 is not ours to take.
     let script = "exec 3</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; \"$0\" \"$@\"; exit $?";
     let mut balancer = Steelyard::serve_by(&config(&[("web", address)], &origin), |arguments| {
         Program::spawn(
@@ -108,13 +108,13 @@ fn variables_meant_for_another_process() {
     assert!(!balancer.program.log().contains("inherited"), "{}", balancer.program.log());
 }
 
-/// How many of the process's descriptors are of an epoll instance that looks at the socket, which is known by its inode.
+/// The number of the process's descriptors that are epoll instances with this socket, which is identified by its inode.
 fn epolls_with(pid: u32, socket: &TcpListener) -> usize {
     let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
     let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
     let wanted = format!("ino:{:x} ", inode.unwrap().parse::<u64>().unwrap());
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    // Descriptors come and go while they are looked at.
+    // Descriptors open and close while they are read.
     let infos = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok());
     infos.filter(|info| info.lines().any(|line| line.starts_with("tfd:") && line.contains(&wanted))).count()
 }
@@ -128,7 +128,7 @@ fn one_of_many_workers_is_woken_for_a_connection() {
             let mut balancer = Steelyard::serve_by(&config(&[("web", address), ("more", at)], &origin), |arguments| {
                 start(&[arguments, &["--workers", workers]].concat(), &socket, &other)
             });
-            // The worker that looks at the socket takes all connections, and hands them on to the others.
+            // The worker that polls the socket accepts all connections, and hands them over to the others.
             let conns: Vec<_> = (0..8).map(|_| testkit::client::connect("idle", address, None).unwrap()).collect();
             balancer.until("accepted", |status| status["listeners"][0]["connections_open"] == 8);
             assert_eq!(status_of(at), 200);
@@ -136,6 +136,7 @@ fn one_of_many_workers_is_woken_for_a_connection() {
             [&socket, &other].map(|socket| epolls_with(balancer.program.pid(), socket))
         })
         .into();
-    // The kernel wakes every epoll instance that a socket is in. Each instance has two descriptors, since its owner keeps a copy to register by.
+    // The kernel wakes every epoll instance that contains a socket. Each instance has two descriptors, since its owner keeps a copy for
+    // registrations.
     assert_eq!(epolls, [[2, 2], [2, 2]], "with one worker, and with four");
 }

@@ -1,6 +1,6 @@
-//! `steelyard lab`: what a run leaves behind, however it ends.
+//! `steelyard lab`: the results of a run, however it ends.
 //!
-//! No figure is looked at but for being there: windows are a third of a second, on a host that does other things.
+//! Figures are only checked for being present, because windows are a third of a second, on a host that also does other things.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -19,7 +19,7 @@ use testkit::{Exit, Finished, Program, Signal, until};
 /// Far more than any run here takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Only one run measures on a host at a time.
+/// Only one run may measure on a host at a time.
 static MEASURING: Mutex<()> = Mutex::new(());
 
 fn measuring() -> MutexGuard<'static, ()> {
@@ -68,7 +68,8 @@ fn finish(mut program: Program, exit: i32) -> Finished {
     program.finish().unwrap()
 }
 
-/// What a run that went to its end said. It fails where none of its cells is sound, as on a host whose hypervisor takes more than 1 % of the CPUs in each of them, and then says so.
+/// The output of a run that went to its end. The run fails if none of its cells is sound, as on a host whose hypervisor takes more than 1 %
+/// of the CPUs in each of them, and then says so.
 fn finish_run(mut program: Program, out: &Path) -> String {
     let exit = program.exit_within(PATIENCE).unwrap();
     let said = program.finish().unwrap().stderr;
@@ -90,7 +91,7 @@ fn cells(run: &Value) -> &[Value] {
     run["cells"].as_array().unwrap()
 }
 
-/// Processes that were started with something in `directory`, by what they were started with.
+/// The command lines of processes that contain `directory`.
 fn processes_of(directory: &Path) -> Vec<String> {
     let directory = directory.display().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -98,7 +99,7 @@ fn processes_of(directory: &Path) -> Vec<String> {
     lines.filter(|line| line.contains(&directory)).collect()
 }
 
-/// Namespaces that a lab of this process id made.
+/// The namespaces that a lab with this process id made.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -114,7 +115,7 @@ fn cgroups_of(pid: u32) -> Vec<String> {
 
 #[track_caller]
 fn assert_nothing_is_left(pid: u32, out: &Path) {
-    // The kernel takes its time with what was killed.
+    // The kernel takes some time to remove killed processes.
     until(Duration::from_secs(20), || processes_of(out).is_empty().then_some(()))
         .unwrap_or_else(|| panic!("still there: {:?}", processes_of(out)));
     assert_eq!((namespaces_of(pid), cgroups_of(pid)), (Vec::new(), Vec::new()));
@@ -143,11 +144,11 @@ fn a_whole_run_and_what_can_be_done_with_it() {
         assert_eq!(measurement["cpu"]["balancer_s"].as_f64().unwrap() == 0.0, is_direct, "{cell}");
         assert!(cell["judgement"]["verdict"].is_string());
     }
-    // The twin of each round, and nobody else's. On a busy host a cell may have been measured again.
+    // Only each round's twin. On a busy host a cell may have been measured again.
     let twins = cells(&run_file).iter().filter(|cell| cell["twin"] == 1);
     let rounds: BTreeSet<u64> = twins.clone().map(|cell| cell["round"].as_u64().unwrap()).collect();
     assert!(rounds == BTreeSet::from([0, 1]) && twins.clone().all(|cell| cell["instance"] == "direct"), "{rounds:?}");
-    // Both origins had their part of what went through the balancer.
+    // Both origins served a part of what went through the balancer.
     let both =
         cells(&run_file).iter().find(|cell| cell["instance"] == "steelyard-http" && cell["case"] == "full").unwrap();
     if is_root() {
@@ -175,7 +176,7 @@ fn a_whole_run_and_what_can_be_done_with_it() {
         false => assert!(compared.stderr.contains("no sound figure in common"), "{compared:?}"),
     }
 
-    // A figure that was mended by hand is found.
+    // A figure that was changed by hand is found.
     let text = fs::read_to_string(out.join("run.json")).unwrap();
     let ok = cells(&run_file)[0]["measurement"]["ok"].as_u64().unwrap();
     fs::write(out.join("run.json"), text.replacen(&format!("\"ok\":{ok},"), &format!("\"ok\":{},", ok * 2), 1))
@@ -183,7 +184,7 @@ fn a_whole_run_and_what_can_be_done_with_it() {
     assert_eq!(run(&["lab", "verify", &directory]).exit, Exit::Code(1));
 }
 
-/// What can be made of a run for version control: smaller, without this host's paths, and still to be verified.
+/// A run for version control: smaller, without this host's paths, and still verifiable.
 fn a_kept_run(directory: &str, scratch: &Scratch) {
     let kept = scratch.path().join("kept/short-1");
     let name = kept.display().to_string();
@@ -205,7 +206,7 @@ fn a_kept_run(directory: &str, scratch: &Scratch) {
     let unmarked = run(&["lab", "report", directory, "--table", "--into", &document]);
     assert!(unmarked.exit == Exit::Code(64) && unmarked.stderr.contains("has no place for it"), "{unmarked:?}");
 
-    // A word of the README that was mended by hand is found.
+    // A word of the README that was changed by hand is found.
     let readme = kept.join("README.md");
     fs::write(&readme, fs::read_to_string(&readme).unwrap().replacen("# A short one", "# A fast one", 1)).unwrap();
     assert_eq!(run(&["lab", "verify", &name]).exit, Exit::Code(1));
@@ -224,7 +225,7 @@ fn a_rival_that_fails_does_not_stop_the_rest() {
         )
     };
     fs::write(rivals.join("stillborn.toml"), rival("['/bin/sh', '-c', 'echo no such thing >&2; exit 3']")).unwrap();
-    // Its timer is set so that it dies in the midst of its second load at the latest.
+    // A timer kills it during its second load at the latest.
     let mortal = "['timeout', '-s', 'KILL', '2', '{{ program }}', 'serve', '-c', '{{ file }}', '--workers', '1']";
     fs::write(rivals.join("mortal.toml"), rival(mortal)).unwrap();
     let scenario = SCENARIO
@@ -284,7 +285,7 @@ fn a_killed_lab_loses_nothing_and_is_cleaned_up_after() {
     let mut program = Program::spawn("lab", &mut lab_run(&file, &out, &["--rounds", "900"])).unwrap();
     let pid = program.pid();
     until(PATIENCE, || program.log().contains("\n[2/").then_some(())).expect("two cells");
-    // A second one at the same time would measure the first.
+    // A second lab at the same time would measure the first.
     let second = run(&["lab", "run", &file, "--out", &scratch.path().join("second").display().to_string()]);
     assert_eq!(second.exit, Exit::Code(1));
     assert!(second.stderr.contains("another lab is measuring"), "{}", second.stderr);
@@ -297,7 +298,7 @@ fn a_killed_lab_loses_nothing_and_is_cleaned_up_after() {
     }
     assert_eq!(run(&["lab", "doctor", "--clean"]).exit, Exit::Code(0));
     assert_nothing_is_left(pid, &out);
-    // What it had measured can be made a report of.
+    // A report can be made of what it had measured.
     assert_eq!(run(&["lab", "report", &out.display().to_string()]).exit, Exit::Code(0));
     assert!(out.join("report.md").exists());
 }

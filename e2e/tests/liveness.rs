@@ -1,4 +1,4 @@
-//! Peers of HTTP/2 that fall silent while a request is under way: asked by PING, and given up when nothing comes.
+//! HTTP/2 peers that fall silent during a request: they get a PING, and are given up if they do not answer.
 #![forbid(unsafe_code)]
 
 #[path = "support/frames.rs"]
@@ -16,7 +16,7 @@ use sides::{Ask, Client, Side, Speaks, runtime};
 use support::{Steelyard, local, port};
 use testkit::{PATIENCE, until};
 
-/// Short enough to be met, and long enough for an answer.
+/// Short enough to be reached, and long enough for an answer.
 const PING: &str = "ping: {after: 100ms, timeout: 1s}";
 
 fn serve(listener: &str, cluster: &str, endpoints: &[SocketAddr]) -> (Steelyard, SocketAddr) {
@@ -38,7 +38,7 @@ fn refused(balancer: &Steelyard, reason: &str) -> f64 {
     balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", reason)])
 }
 
-/// Asks for what is never answered.
+/// Sends a request that is never answered.
 fn hang(address: SocketAddr) -> frames::Client {
     let mut client = frames::Client::connect(address, &[]);
     let mut fields = GET;
@@ -58,7 +58,7 @@ fn a_client_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
     let mut client = hang(address);
     for _ in 0..3 {
         let question = loop {
-            let frame = client.frame().expect("given up, though it answers");
+            let frame = client.frame().expect("the connection was given up although the client answers");
             if is_question(&frame) {
                 break frame;
             }
@@ -66,7 +66,7 @@ fn a_client_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
         client.send(&frame(kind::PING, flag::ACK, 0, &question.payload));
     }
     assert_eq!((refused(&balancer, "h2_ping_timeout"), origin.seen.cut.load(Relaxed)), (0.0, 0));
-    // From here on it takes everything, and says nothing.
+    // From here on it reads everything, and sends nothing.
     let mut questions = 0;
     while let Some(frame) = client.frame() {
         questions += u32::from(is_question(&frame));
@@ -82,19 +82,19 @@ fn a_client_is_not_asked_where_nobody_wants_it() {
     let (balancer, address) =
         serve(", ping: off, idle_timeout: 300ms, stall_timeout: 300ms", ", response_timeout: 1s", &[origin.address]);
     let mut client = hang(address);
-    // The end of a request that has met another limit, and then the connection's.
+    // First the end of a request that reached another limit, and then the end of the connection.
     while let Some(frame) = client.frame() {
         assert!(!is_question(&frame) || &frame.payload == b"drain-rt", "{frame:?}");
     }
     assert_eq!((refused(&balancer, "response_timeout"), refused(&balancer, "h2_ping_timeout")), (1.0, 0.0));
 }
 
-/// An endpoint that begins HTTP/2 as it should, and from then on only reads. Its thread ends with the test's process.
+/// An endpoint that starts HTTP/2 properly, and then only reads. Its thread ends with the test's process.
 fn mute() -> SocketAddr {
     mute_with(&[])
 }
 
-/// The same, with settings of its own.
+/// The same with these settings.
 fn mute_with(values: &'static [(u16, u32)]) -> SocketAddr {
     let listener = TcpListener::bind(local(0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -168,7 +168,7 @@ fn an_endpoint_that_allows_no_streams_is_waited_for_on_one_connection() {
     assert_eq!(refused(&balancer, "pending_timeout"), 1.0);
     assert_eq!(balancer.metric("steelyard_cluster_connects_total", &[("cluster", "web")]), 1.0);
 
-    // Nothing was sent: another endpoint serves it, whatever it is.
+    // Nothing was sent, so another endpoint serves the request, whatever its method.
     let origin = Side::start(Speaks::H2);
     let (balancer, address) = serve("", limits, &[barren, origin.address]);
     assert_eq!([status(address), status(address)], [200, 200]);

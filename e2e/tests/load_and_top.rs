@@ -1,4 +1,4 @@
-//! `steelyard load` and `steelyard top` as their users meet them: what they send, what they print, and with which code they end.
+//! `steelyard load` and `steelyard top` from the view of their users: what they send, what they print, and with which exit code they end.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -12,7 +12,7 @@ use support::{Origin, Scratch, Steelyard, local, port, run};
 use testkit::{Exit, Finished, Program, Signal};
 use tls::Pki;
 
-/// Steelyard in front of an origin: `https` by a certificate for `localhost`, with HTTP/2 and HTTP/1.1, and `http`.
+/// Steelyard in front of an origin: `https` with a certificate for `localhost`, with HTTP/2 and HTTP/1.1; and `http`.
 struct Edge {
     balancer: Steelyard,
     https: SocketAddr,
@@ -171,15 +171,15 @@ fn top_tells_rates_by_listener_route_and_endpoint() {
     assert!(rates["routes"][0]["added_us"]["p99"].is_number(), "{rates}");
     assert!(rates["endpoints"][0]["upstream_us"]["p50"].is_number(), "{rates}");
 
-    // An interrupted load prints what it has met.
+    // An interrupted load prints its results so far.
     load.signal(Signal::INT).unwrap();
     let interrupted = load.finish().unwrap();
     assert_eq!(interrupted.exit, Exit::Code(0), "{interrupted:?}");
     assert!(interrupted.stdout.contains("/s, interrupted\n"), "{interrupted:?}");
-    // Standard error is no terminal: no line is drawn over again.
+    // Standard error is not a terminal, so no line is redrawn.
     assert_eq!(interrupted.stderr, "");
 
-    // The process that it asks goes away: it says so and ends.
+    // When the process that it asks goes away, it says so and ends.
     let admin = edge.balancer.admin.to_string();
     let mut top = Program::spawn("top", support::steelyard().args(["top", "--admin", &admin])).unwrap();
     edge.balancer.program.signal(Signal::KILL).unwrap();

@@ -1,4 +1,4 @@
-//! What connections and bodies cost in memory, by the kernel's account.
+//! The memory cost of connections and bodies, as the kernel reports it.
 #![forbid(unsafe_code)]
 
 #[path = "support/bodies.rs"]
@@ -26,53 +26,54 @@ use tls::Pki;
 
 const MIB: u64 = 1 << 20;
 
-/// A body far larger than any buffer on its way.
+/// A body far larger than the buffers on its way.
 const BODY_BYTES: u64 = 256 * MIB;
 
-/// What such a body may add to the memory of the balancer.
+/// How much such a body may add to the balancer's memory.
 const GROWTH_BYTES_MAX: u64 = 16 * MIB;
 
-/// What 2,000 idle connections may add to the memory of the balancer. The bar is for all of a process that is built for use; `cargo xtask bench
-/// --only memory` has that figure, since the program under test here is several times as large as that one by its code alone.
+/// How many idle connections the test opens. The limit applies to the whole process of a release build; `cargo xtask bench --only memory`
+/// has that figure, since the program under test here is several times as large by its code alone.
 const IDLE_CONNECTIONS: usize = 2_000;
 const IDLE_BYTES_MAX: u64 = 10 * MIB;
 
-/// What tunnels may add that began under tables of 10,000 routes which are gone.
+/// How much memory tunnels may add that began under routing tables of 10,000 routes which are gone.
 const TABLES_GROWTH_BYTES_MAX: u64 = 16 * MIB;
 
-/// What a connection may cost while its request is under way: two buffers and the state of an exchange.
+/// The cost of a connection during its request: two buffers and the state of an exchange.
 const BURST_BYTES_MAX: u64 = 40 * 1024;
 
-/// What a stream of HTTP/2 may cost whose client takes nothing of its response: what came with the head, at most 4 KiB, and the state of an exchange
-/// and of its connection to the endpoint. The program under test here is not optimised: its states are larger.
+/// The cost of an HTTP/2 stream whose client takes nothing of its response: the bytes that came with the head, at most 4 KiB, and the state
+/// of an exchange and of its connection to the endpoint. The program under test here is not optimised, so its states are larger.
 const STALLED_STREAM_BYTES_MAX: u64 = 16 * 1024;
 
-/// What a connection of HTTP/2 may cost with 100 uploads that no endpoint reads: its window of 2 MiB, half as much again for buffers that are not
-/// full, and its exchanges.
+/// The cost of an HTTP/2 connection with 100 uploads that no endpoint reads: its window of 2 MiB, half as much again for buffers that are
+/// not full, and its exchanges.
 const STALLED_UPLOADS_BYTES_MAX: u64 = 4 * MIB;
 
-/// A stream of HTTP/2 whose client takes nothing of a response from an HTTP/2 endpoint: it holds the window of its stream there, 128 KiB, in a buffer
-/// that is at most half as large again, beside the state of an exchange.
+/// The minimum for an HTTP/2 stream whose client takes nothing of a response from an HTTP/2 endpoint: it holds the window of its stream
+/// there, 128 KiB, in a buffer that is at most half as large again, plus the state of an exchange.
 const STALLED_H2_STREAM_BYTES_MIN: u64 = 128 * 1024;
 const STALLED_H2_STREAM_BYTES_MAX: u64 = 192 * 1024 + STALLED_STREAM_BYTES_MAX;
 
-/// What a download over HTTP/1 may cost whose client does not read: a small buffer, the state of an exchange, and its share of the large buffers
+/// The cost of an HTTP/1 download whose client does not read: a small buffer, the state of an exchange, and its share of the large buffers
 /// that a worker has for all of them.
 const STALLED_DOWNLOAD_BYTES_MAX: u64 = 32 * 1024;
 
-/// One test at a time: the figures are of one balancer each, but the host has to hold all of them.
+/// One test at a time: each has its own balancer, but the host has to hold all of them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn balancer_to(endpoint: std::net::SocketAddr) -> (Steelyard, std::net::SocketAddr) {
     balancer_with(endpoint, "{}")
 }
 
-/// `limits`: of the cluster.
+/// `limits`: those of the cluster.
 fn balancer_with(endpoint: std::net::SocketAddr, limits: &str) -> (Steelyard, std::net::SocketAddr) {
     balancer_of(&format!("endpoints: ['{endpoint}'], limits: {limits}"))
 }
 
-/// `cluster`: what stands in it. The windows of streams to endpoints depend on `memory_max`, so it is not left to the size of the host.
+/// `cluster`: its keys. The windows of streams to endpoints depend on `memory_max`, so it is fixed here instead of following the size of
+/// the host.
 fn balancer_of(cluster: &str) -> (Steelyard, std::net::SocketAddr) {
     let listen = local(port());
     let config = format!(
@@ -87,7 +88,7 @@ clusters:
     (Steelyard::serve(&config, 1), listen)
 }
 
-/// All reasons together.
+/// The sum over all reasons.
 fn refused(balancer: &Steelyard) -> f64 {
     balancer.metric("steelyard_refused_total", &[])
 }
@@ -96,7 +97,7 @@ fn resident(balancer: &Steelyard) -> u64 {
     resident_bytes(balancer.program.pid()).unwrap()
 }
 
-/// The most that was ever resident: a peak between two looks is seen, too.
+/// The peak of resident memory, which includes peaks between two readings.
 fn peak(balancer: &Steelyard) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a high-water mark");
@@ -140,7 +141,7 @@ fn a_large_download_to_a_client_that_stalls() {
     let block = vec![b'.'; 64 * 1024];
     endpoint.set_nonblocking(true).unwrap();
     let mut sent = 0;
-    // Until nobody has taken a byte for half a second: all buffers on the way are full.
+    // Until nothing has taken a byte for half a second: all buffers on the way are full.
     while sent < BODY_BYTES && is_writable(&endpoint) {
         match endpoint.write(&block[..block.len().min((BODY_BYTES - sent) as usize)]) {
             Ok(count) => sent += count as u64,
@@ -148,9 +149,9 @@ fn a_large_download_to_a_client_that_stalls() {
         }
     }
     let (stalled, peak_stalled) = (resident(&balancer), peak(&balancer));
-    assert!(sent < BODY_BYTES, "the balancer took everything from the endpoint, and nothing of it has been read");
+    assert!(sent < BODY_BYTES, "the balancer took everything from the endpoint, although the client has read nothing");
 
-    // And then the client reads on, and misses nothing.
+    // Then the client continues to read, and misses nothing.
     let sending = std::thread::spawn(move || {
         endpoint.set_nonblocking(false).unwrap();
         while sent < BODY_BYTES {
@@ -194,7 +195,7 @@ fn downloads_over_http2_that_nobody_takes() {
     let before = anonymous(&balancer);
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        // A stream takes a little more than a small buffer holds, and then no more.
+        // A stream takes a little more than a small buffer holds, and then nothing.
         let mut client = frames::Client::connect(listen, &[(frames::setting::INITIAL_WINDOW_SIZE, 20_000)]);
         client.send(&frames::window_update(0, 1 << 30));
         for _ in 0..STREAMS {
@@ -231,7 +232,7 @@ fn downloads_from_an_http2_endpoint_that_nobody_takes() {
     let client = std::thread::spawn(move || client.end());
     let served = until(PATIENCE, || (balancer.status()["clusters"][0]["requests"] == STREAMS).then_some(()));
     assert!(served.is_some(), "{}", balancer.status()["clusters"]);
-    // It counts whole pieces, and two of them fit into a window.
+    // It counts complete pieces, and two of them fit into a window.
     let sent = || origin.written.load(Relaxed);
     let is_full = until(PATIENCE, || (sent() >= (STREAMS * 2 * bodies::PIECE_BYTES) as u64).then_some(()));
     assert!(is_full.is_some(), "the endpoint has sent {} bytes", sent());
@@ -247,10 +248,10 @@ fn downloads_from_an_http2_endpoint_that_nobody_takes() {
 fn uploads_over_http2_that_nobody_reads() {
     const CONNECTIONS: u64 = 3;
     const STREAMS: u32 = 100;
-    // A byte more than fits a small buffer.
+    // One byte more than fits in a small buffer.
     const EACH_BYTES: usize = 16 * 1024 + 1;
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // All but one wait for room at the endpoint, and nothing takes what they have sent.
+    // All but one wait for a connection to the endpoint, and nothing takes the bytes that they have sent.
     let (balancer, listen) = balancer_with(deaf(), "{connections: 1, pending_timeout: 60s}");
     let before = anonymous(&balancer);
     let words = uploads(STREAMS, EACH_BYTES);
@@ -264,7 +265,7 @@ fn uploads_over_http2_that_nobody_reads() {
     assert!(refused(&balancer) == 0.0, "{} were refused", refused(&balancer));
     eprintln!("connections with {STREAMS} uploads that stall: {} each", kib(each));
     drop(clients);
-    // The bodies were taken in, and nothing but the one that does not wait could go on to the endpoint.
+    // The bodies were accepted, and only the one that does not wait could go on to the endpoint.
     assert!(held >= waiting * EACH_BYTES as u64, "{} for all connections", kib(held));
     assert!(each <= STALLED_UPLOADS_BYTES_MAX, "{} for each connection", kib(each));
 }
@@ -294,7 +295,7 @@ fn downloads_over_http1_that_nobody_takes() {
 #[test]
 fn two_thousand_idle_connections() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Of this process, and of the balancer that inherits it: two for each request that is under way, and some.
+    // Needed by this process, and by the balancer, which inherits the limit: two for each request under way, and some more.
     if !may_open(2 * IDLE_CONNECTIONS as u64 + 200) {
         return skip("two_thousand_idle_connections", "the hard limit of open files is too low");
     }
@@ -315,7 +316,7 @@ fn two_thousand_idle_connections() {
         resident(&balancer)
     };
     let idle = rest(IDLE_CONNECTIONS);
-    // All of them at once, and only then are the answers read.
+    // First send all requests, and only then read the answers.
     clients.iter_mut().for_each(ask);
     clients.iter_mut().for_each(answer);
     let after_burst = rest(2 * IDLE_CONNECTIONS);
@@ -328,14 +329,14 @@ fn two_thousand_idle_connections() {
         kib(after_burst)
     );
     assert!(idle.saturating_sub(before) <= IDLE_BYTES_MAX, "{} bytes", idle.saturating_sub(before));
-    // What a burst took stays with the allocator for the next one.
+    // The allocator keeps the memory of a burst for the next one.
     assert!(each(peak(&balancer)) <= BURST_BYTES_MAX, "{} bytes for each request of a burst", each(peak(&balancer)));
 }
 
-/// Routes of a table whose size is to be seen.
+/// Routes of a table that is large enough to be visible.
 const ROUTES: usize = 10_000;
 
-/// Tunnels, each of which begins under a table of its own.
+/// The number of tunnels, each of which begins under its own routing table.
 const TABLES: usize = 12;
 
 #[test]
@@ -378,12 +379,12 @@ clusters:
         "RSS after each of {TABLES} reloads of {ROUTES} routes, with a tunnel from before each: {}",
         list.join(", ")
     );
-    // All of them go on.
+    // All of them continue.
     for (client, endpoint) in &mut tunnels {
         client.write_all(b"x").unwrap();
         endpoint.read_exact(&mut [0]).unwrap();
     }
-    // The first few fill the room that is then used again and again.
+    // The first few allocate the memory that is then reused.
     let (first, last) = (sizes[TABLES / 3 - 1], sizes[TABLES - 1]);
     assert!(last.saturating_sub(first) < TABLES_GROWTH_BYTES_MAX, "{} more", kib(last - first));
 }
@@ -404,7 +405,7 @@ fn ask(client: &mut TcpStream) {
 
 fn answer(client: &mut TcpStream) {
     let mut answer = Vec::new();
-    // The lab's body is of dots.
+    // The lab's body consists of dots.
     while !answer.windows(4).position(|four| four == b"\r\n\r\n").is_some_and(|end| answer[end..].contains(&b'.')) {
         let mut room = [0; 4096];
         let count = client.read(&mut room).unwrap();

@@ -1,4 +1,4 @@
-//! `memory_max`: the memory of the whole process stays within it, whatever clients do; new work is refused, and what is under way goes on.
+//! `memory_max`: the memory of the whole process stays within it, whatever clients do. New work is refused, and work under way continues.
 #![forbid(unsafe_code)]
 
 #[path = "support/bodies.rs"]
@@ -24,19 +24,19 @@ use tls::Pki;
 
 const MIB: usize = 1 << 20;
 
-/// What the balancer may use.
+/// How much memory the balancer may use.
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// Clients whose streams stall. Without a limit they take, by the kind of endpoint: 68 MiB (HTTP/1.1), 374 MiB (HTTP/2).
+/// Clients whose streams stall. Without a limit they use 68 MiB with HTTP/1.1 endpoints, and 374 MiB with HTTP/2 endpoints.
 const DOWNLOADERS: usize = 30;
 
-/// Clients whose uploads nobody reads. Without a limit they take 397 MiB.
+/// Clients whose uploads are not read. Without a limit they use 397 MiB.
 const UPLOADERS: usize = 200;
 
-/// Streams of each.
+/// Streams of each client.
 const STREAMS: usize = 100;
 
-/// The figures are of one balancer each, but the host has to hold all of them.
+/// Each figure is of one balancer, but the host has to hold all of them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A listener for each of these clusters.
@@ -68,7 +68,7 @@ fn downloads(test: &str, endpoint: Endpoint, protocol: &str) {
     let (balancer, binds) = serve(&[&format!("protocol: {protocol}, endpoints: ['{}']", origin.address)]);
     let path = format!("/length/{MIB}");
     let get = block(&[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path.as_bytes())]);
-    // A stream takes a little more than a small buffer holds, and then no more.
+    // A stream takes a little more than a small buffer holds, and then nothing.
     let connect = || Client::connect(binds[0], &[(setting::INITIAL_WINDOW_SIZE, 20_000)]);
     let mut first = connect();
     let stream = first.open(&get, true);
@@ -89,12 +89,12 @@ fn downloads(test: &str, endpoint: Endpoint, protocol: &str) {
         let served = balancer.status()["clusters"][0]["requests"].as_f64().unwrap();
         (served + refused(&balancer) >= all as f64).then_some(())
     });
-    assert!(taken_in.is_some(), "not all requests were taken in");
+    assert!(taken_in.is_some(), "not all requests were accepted");
     peak = settled(&balancer).max(peak);
     eprintln!("{test}: RssAnon of {} KiB at most, {} refused", peak / 1024, refused(&balancer));
     assert!(peak <= MEMORY_MAX, "{peak} bytes");
     assert!(clients.iter().all(|client| !client.is_finished()), "a connection was closed");
-    // The one that began first wants its body now.
+    // Now the client that began first reads its body.
     let answer = first.answer(stream);
     assert_eq!((answer.status, answer.body.as_slice()), (200, bodies::pattern(MIB)));
 }
@@ -119,7 +119,7 @@ fn uploads_that_nobody_reads() {
     let stalled =
         format!("endpoints: ['{}'], limits: {{connections: 100, pending: 100000, pending_timeout: 60s}}", deaf());
     let (mut balancer, binds) = serve(&[&stalled, &format!("endpoints: ['{}']", origin.address)]);
-    // An upload that is under way, and idle while the others come.
+    // An upload that is under way, and idle while the others arrive.
     let mut first = Client::connect(binds[1], &[]);
     let put = block(&[(b":method", b"PUT"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")]);
     let stream = first.open(&put, false);
@@ -131,10 +131,11 @@ fn uploads_that_nobody_reads() {
         sending.into_iter().map(|client| client.join().unwrap()).collect()
     });
     let held = settled(&balancer);
-    eprintln!("uploads that nobody reads: RssAnon of {} KiB, {} refused", held / 1024, refused(&balancer));
+    eprintln!("uploads that are not read: RssAnon of {} KiB, {} refused", held / 1024, refused(&balancer));
     assert!(held <= MEMORY_MAX, "{held} bytes");
 
-    // What is new is refused, with a reason that the status tells, be it a connection or a request on one that is open. What is under way goes on.
+    // New work is refused with a reason that the status shows, whether it is a connection or a request on an open one. Work under way
+    // continues.
     let mut late = TcpStream::connect(binds[1]).unwrap();
     let mut answer = String::new();
     late.read_to_string(&mut answer).unwrap();
@@ -150,7 +151,7 @@ fn uploads_that_nobody_reads() {
     assert_eq!(first.answer(stream).status, 200);
     assert_eq!(first.get().status, 503);
 
-    // When they have gone, all is as before.
+    // When they have gone, everything is as before.
     drop(clients);
     let served = until(PATIENCE, || (first.get().status == 200).then_some(()));
     assert!(served.is_some(), "{} bytes are in use", anonymous(&balancer));

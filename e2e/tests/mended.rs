@@ -1,5 +1,5 @@
-//! What once went wrong between a change and the next one: a reload that is refused, an upgrade that is asked for twice or fails, an edit that
-//! is told of and seen.
+//! Errors that once occurred between one change and the next: a reload that is refused, an upgrade that is requested twice or fails, an
+//! edit that is announced and also seen.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use support::{Origin, Steelyard, get, local, names, port};
 use testkit::{Exit, PATIENCE, Signal, until};
 
-/// Keeps who asks waiting.
+/// Makes clients wait.
 const HOLD: u8 = 255;
 
-/// Answers every A query with 127.0.0.`last`, or NXDOMAIN where that is 0, and a TTL of one second. While it is [`HOLD`], not yet.
+/// Answers every A query with 127.0.0.`last` and a TTL of one second, or with NXDOMAIN if `last` is 0. It does not answer while `last` is
+/// [`HOLD`].
 struct NameServer {
     address: SocketAddr,
     last: Arc<AtomicU8>,
@@ -37,7 +38,7 @@ impl NameServer {
                     return;
                 }
                 _ = until(PATIENCE, || (last.load(Relaxed) != HOLD).then_some(()));
-                // Gone is a client that has given up.
+                // A client that has given up is gone.
                 _ = socket.send_to(&reply(&query[..length], last.load(Relaxed)), client);
             }
         });
@@ -52,7 +53,7 @@ impl NameServer {
 impl Drop for NameServer {
     fn drop(&mut self) {
         self.end.store(true, Relaxed);
-        // Wakes it; if that fails it ends with the process.
+        // Wakes the thread. If that fails, it ends with the process.
         _ = UdpSocket::bind(local(0)).and_then(|socket| socket.send_to(&[0], self.address));
     }
 }
@@ -70,7 +71,8 @@ fn reply(query: &[u8], last: u8) -> Vec<u8> {
     reply
 }
 
-/// A listener `web` on `web` whose cluster is one name on the port of the origins, asked for at `server`; `more` goes among the listeners.
+/// A listener `web` on `web` whose cluster has one name with the origins' port, which is resolved at `server`. `more` is added to the
+/// listeners.
 fn named(web: u16, server: &NameServer, name: &str, endpoint_port: u16, more: &str) -> String {
     format!(
         "admin: {{admin}}
@@ -114,12 +116,12 @@ fn a_refused_reload_leaves_the_names_in_use() {
     assert_eq!(refused.exit, Exit::Code(64), "{}", refused.stderr);
     assert_eq!(asked(web), Some(200));
 
-    // The name in use is still the one that is followed.
+    // The name in use is still resolved again.
     server.answer(3);
     let moved = endpoint(3, origin_port);
     balancer.until("moved", |status| status["clusters"][0]["endpoints"][0]["address"] == *moved);
     assert_eq!(asked(web), Some(200));
-    // What was counted for the address of before is forgotten.
+    // The counters of the previous address are gone.
     let metrics = get(balancer.admin, "/metrics").unwrap();
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     assert!(metrics.contains(&moved) && !metrics.contains(&endpoint(2, origin_port)), "{metrics}");
@@ -133,7 +135,7 @@ fn an_edit_is_seen_while_names_move_all_the_time() {
     let more = format!("  more: {{bind: '127.0.0.1:{}', protocol: http, to: named}}\n", port());
     balancer.write(&named(web, &server, "app.example.com", origin_port, &more));
     balancer.until("reloaded", |status| {
-        // Each time that the last move has arrived, the next one is made.
+        // Each move starts after the last one has arrived.
         let last = server.last.load(Relaxed);
         if status["clusters"][0]["endpoints"][0]["address"] == *endpoint(last, origin_port) {
             server.answer(5 - last);
@@ -147,7 +149,7 @@ fn asked_twice_for_a_successor_it_starts_one_and_drains() {
     let (server, web) = (NameServer::start(2), port());
     let (first, _second, origin_port) = origins();
     let mut balancer = Steelyard::serve(&named(web, &server, "app.example.com", origin_port, ""), 1);
-    // The successor waits for its names, and the second signal comes meanwhile.
+    // The successor waits for its names, and the second signal arrives meanwhile.
     server.answer(HOLD);
     balancer.program.signal(Signal::USR2).unwrap();
     balancer.program.says("successor started").unwrap();
@@ -219,7 +221,7 @@ clusters:
 "
         )
     };
-    // Asked, and never answering.
+    // It gets queries and never answers.
     let silent = UdpSocket::bind(local(0)).unwrap();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     let server = silent.local_addr().unwrap();

@@ -32,7 +32,7 @@ vips:
   dns: {address: 192.0.2.7:53/udp, interfaces: [veth0], endpoints: [192.0.2.21:53], mode: full_nat, sources: [192.0.2.1]}
 ";
 
-/// In a network of its own, since vips belong to a network namespace and the ports are fixed.
+/// In a separate network, since vips belong to a network namespace and the ports are fixed.
 const SCRIPT: &str = "set -eu
 mount -t sysfs none /sys && mount -t bpf none /sys/fs/bpf
 ip link set lo up
@@ -49,7 +49,7 @@ kill $balancer
 wait $balancer
 ";
 
-/// What begins a name, and the heading of those that it begins. The first that fits is taken.
+/// The beginnings of names, and their headings. The first that matches is used.
 const GROUPS: [(&str, &str); 8] = [
     ("steelyard_listener_", "Listeners"),
     ("steelyard_refused_", "Listeners"),
@@ -97,7 +97,7 @@ fn the_page_of_metrics_is_current() {
     let differs: Vec<&str> = page.lines().filter(|line| !written.contains(line)).collect();
     assert!(
         page == written,
-        "docs/metrics.md is not what the program says: run {WRITE}=1 cargo test -p e2e --test metrics_page as root; lines that it lacks:\n{}",
+        "docs/metrics.md differs from the program: run {WRITE}=1 cargo test -p e2e --test metrics_page as root; lines that it lacks:\n{}",
         differs.join("\n")
     );
 }

@@ -1,4 +1,4 @@
-//! An endpoint given by name: requests follow its addresses, and keep the last ones when there are no others.
+//! An endpoint given by name: requests follow its addresses, and keep the last ones if there are no new ones.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -15,7 +15,7 @@ use testkit::{PATIENCE, until};
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// A name server that knows one address, or none, for every name.
+/// A name server that answers every name with one address, or with none.
 struct NameServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -41,10 +41,10 @@ impl NameServer {
         let thread = std::thread::spawn(move || {
             let mut query = [0; 512];
             while !served.end.load(Relaxed) {
-                // The time-out is there to look whether it is the end.
+                // The timeout is for checking whether the test has ended.
                 let Ok((length, client)) = socket.recv_from(&mut query) else { continue };
                 let answer = *served.answer.lock().unwrap();
-                // Gone is a client whose query timed out; it has asked again.
+                // A client whose query timed out is gone, and has asked again.
                 _ = socket.send_to(&reply(&query[..length], answer), client);
                 served.nxdomains.fetch_add(u64::from(answer.is_none()), Relaxed);
             }
@@ -60,12 +60,12 @@ impl NameServer {
 impl Drop for NameServer {
     fn drop(&mut self) {
         self.shared.end.store(true, Relaxed);
-        // It has told why if it panicked.
+        // A panic has already been reported.
         _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// RFC 1035 section 4: the question once more, and for a query of type A one record with a TTL of one second.
+/// RFC 1035 section 4: repeats the question, and for a query of type A adds one record with a TTL of one second.
 fn reply(query: &[u8], answer: Option<Ipv4Addr>) -> Vec<u8> {
     let name_end = 12 + query[12..].iter().position(|byte| *byte == 0).unwrap();
     let question_end = name_end + 5;
@@ -112,14 +112,14 @@ clusters:
         assert_eq!(status["clusters"][0]["endpoints"].as_array().map(Vec::len), Some(1), "{status}");
         assert!(balancer.generation() > before);
         until_served(&[&second], 500);
-        // Requests that were under way at the first have ended by now; none is new.
+        // Requests that were under way to the first have ended by now, and it gets no new ones.
         let at_first = first.requests();
         until_served(&[&second], 500);
         assert_eq!(first.requests(), at_first);
 
         server.answer(None);
         let told = until(PATIENCE, || (server.shared.nxdomains.load(Relaxed) > 0).then_some(()));
-        assert!(told.is_some(), "the name is not asked for again");
+        assert!(told.is_some(), "the name is not resolved again");
         balancer.program.says("cannot resolve").unwrap();
         until_served(&[&second], 500);
         assert_eq!(balancer.status()["clusters"][0]["endpoints"][0]["address"], at_second);

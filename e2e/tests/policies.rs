@@ -1,5 +1,5 @@
-//! The policies of routes and clusters, with real processes: what they promise as numbers, and what happens when the other side does not play
-//! along. What they do on the wire is in `scripts/policy`.
+//! The policies of routes and clusters, with real processes: the figures that they promise, and what happens when the other side
+//! misbehaves. `scripts/policy` tests the messages that they send.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -15,7 +15,7 @@ use support::{Origin, Steelyard, local, port};
 use testkit::strict::{Response, ResponseTo};
 use testkit::{Conn, Exit, PATIENCE, client, until};
 
-/// A file with one route, of these keys, for all requests to `web`.
+/// A file with one route, with these keys, for all requests to `web`.
 fn config(web: u16, route: &str, clusters: &[(&str, &str)]) -> String {
     let clusters: String = clusters.iter().map(|(name, keys)| format!("  {name}: {{{keys}}}\n")).collect();
     format!(
@@ -46,7 +46,7 @@ fn of_cluster(balancer: &Steelyard, what: &str, cluster: &str) -> u64 {
     balancer.metric(&format!("steelyard_cluster_{what}_total"), &[("cluster", cluster)]) as u64
 }
 
-/// An origin that answers every request with the same bytes, or never where there are none.
+/// An origin that answers every request with the same bytes, or never if there are none.
 struct Stub {
     address: SocketAddr,
     requests: Arc<AtomicU64>,
@@ -79,7 +79,7 @@ impl Stub {
 impl Drop for Stub {
     fn drop(&mut self) {
         self.end.store(true, Relaxed);
-        // Wakes it; if that fails it ends with the process.
+        // Wakes the thread. If that fails, it ends with the process.
         _ = TcpStream::connect(self.address);
     }
 }
@@ -107,7 +107,7 @@ fn a_split_is_exact_over_all_workers() {
     let balancer = Steelyard::serve(&config(web, route, &clusters), 2);
     let report = load(web, 16, 4_000);
     assert_eq!(report.failures(), 0, "{report}");
-    // One in twenty, and a round of twenty that each worker has not finished.
+    // One in twenty, except in the unfinished round of twenty of each worker.
     assert!(report.origins["v2"].abs_diff(200) <= 2, "{:?}", report.origins);
     let status = balancer.status();
     assert_eq!(status["routes"][0]["cluster"], "v1 95, v2 5", "{status}");
@@ -138,7 +138,7 @@ fn a_mirror_that_never_answers_is_bounded() {
     let balancer = Steelyard::serve(&config(web, "to: web, mirror: {to: mute}", &clusters), 1);
     let report = load(web, 8, 2_000);
     assert_eq!((report.failures(), report.answers), (0, 2_000), "{report}");
-    // 128 at once; a second lot where this host needs more than ten seconds for the load.
+    // 128 at once, and as many again if this host needs more than ten seconds for the load.
     let full = refused(&balancer, "mirror_full");
     assert!(full >= 2_000 - 2 * 128, "{full}");
     assert!(mute.requests() <= 2 * 128, "{}", mute.requests());
@@ -166,7 +166,7 @@ fn a_storm_of_retries_is_bounded_by_the_budget() {
     const REQUESTS: u64 = 5_000;
     let busy = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
     let (first, second, web) = (Stub::start(busy), Stub::start(busy), port());
-    // Ejection would hide what the budget does.
+    // Ejection would hide the effect of the budget.
     let cluster = format!("{}, outlier: off", endpoints(&[first.address, second.address]));
     let route = "to: web, retry: {attempts: 3, on: [503], budget: 20%}";
     let balancer = Steelyard::serve(&config(web, route, &[("web", &cluster)]), 1);
@@ -175,7 +175,7 @@ fn a_storm_of_retries_is_bounded_by_the_budget() {
     assert_eq!(report.statuses.get(&503), Some(&REQUESTS), "{report}");
     let retries = of_cluster(&balancer, "retries", "web");
     assert_eq!(first.requests() + second.requests(), REQUESTS + retries);
-    // A hundred in each ten seconds besides the share, whatever this host makes of the load.
+    // A hundred per ten seconds in addition to the share, however long this host takes for the load.
     let floor = 100 * (begun.elapsed().as_secs() / 10 + 2);
     assert!(retries <= REQUESTS / 5 + floor, "{retries}");
     assert!(retries >= REQUESTS / 5, "{retries}");
@@ -206,7 +206,7 @@ fn field(response: &Response, name: &str) -> Option<String> {
     values.first().map(|value| String::from_utf8_lossy(value).into_owned())
 }
 
-/// Who served it, and the cookie that it set.
+/// The endpoint that served it, and the cookie that it set.
 fn served(response: &Response) -> (String, Option<String>) {
     assert_eq!(response.status, 200);
     let cookie = field(response, "set-cookie").map(|set| set.split(';').next().unwrap_or_default().to_owned());
@@ -229,10 +229,10 @@ fn a_client_stays_where_it_was_as_long_as_that_can_be() {
     for _ in 0..20 {
         assert_eq!(served(&get(web, &format!("a=b; {cookie}"))), (home.clone(), None));
     }
-    // Made up by somebody: nobody's.
+    // A made-up value belongs to no endpoint.
     assert!(served(&get(web, "shop=0000000000000000")).1.is_some());
 
-    // It survives a reload, and a drain: old clients stay, new ones go elsewhere.
+    // The cookie survives a reload, and a drain: old clients stay, and new ones go elsewhere.
     let reloaded = config(web, "to: web, timeout: 10s", &[("web", &cluster)]);
     let generation = balancer.generation();
     balancer.reload(&reloaded, |status| status["generation"].as_u64() > Some(generation));
@@ -249,7 +249,7 @@ fn a_client_stays_where_it_was_as_long_as_that_can_be() {
     let ready = balancer.ask(&["endpoint", "ready", &addresses[place].to_string()]);
     assert_eq!(ready.exit, Exit::Code(0), "{}", ready.stderr);
 
-    // The endpoint dies: the client is served by the other, and stays there.
+    // The endpoint dies: the other one serves the client, and the client stays there.
     drop(origins.remove(place));
     let (away, moved) = served(&get(web, &cookie));
     assert_ne!(away, home);

@@ -1,4 +1,4 @@
-//! Plays every script of `e2e/scripts` against the built binary. Speaks like libtest, with one result per script.
+//! Plays every script of `e2e/scripts` against the built binary. The output is like libtest's, with one result per script.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)), and how the process ends under one. The manager is a socket of this test.
+//! Messages to a service manager (sd_notify(3)), and how the process ends under one. The manager is a socket of this test.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -14,13 +14,13 @@ use support::{Origin, Scratch, Steelyard, get, local, port, status, steelyard};
 use testkit::strict::ResponseTo;
 use testkit::{Exit, PATIENCE, Program, Signal, client, until};
 
-/// Longer than any test: only a second signal ends it.
+/// Longer than any test, so only a second signal ends it.
 const LONG_DELAY: &str = "drain_delay: 1h\n";
 
-/// The manager's socket, and what came in.
+/// The manager's socket, and the messages received.
 struct Manager {
     socket: UnixDatagram,
-    /// As NOTIFY_SOCKET has it.
+    /// The value of NOTIFY_SOCKET.
     name: String,
     heard: Vec<String>,
     unread: VecDeque<String>,
@@ -55,7 +55,7 @@ impl Manager {
         }
     }
 
-    /// Waits for a message that begins with `assignment`, and gives it. What came before it has been read.
+    /// Waits for a message that begins with `assignment`, and returns it. The messages before it are consumed.
     #[track_caller]
     fn hears(&mut self, assignment: &str) -> String {
         let message = until(PATIENCE, || {
@@ -67,19 +67,19 @@ impl Manager {
             }
             None
         });
-        message.unwrap_or_else(|| panic!("never heard {assignment}: {:?}", self.heard))
+        message.unwrap_or_else(|| panic!("no message {assignment} arrived: {:?}", self.heard))
     }
 
-    /// All messages so far that begin with it.
+    /// The number of messages so far that begin with it.
     fn all(&mut self, assignment: &str) -> usize {
         self.read();
         self.heard.iter().filter(|message| message.starts_with(assignment)).count()
     }
 
-    /// Starts the program under this manager, whose watchdog expects a sign of life every so many microseconds.
+    /// Starts the program under this manager, whose watchdog expects a keep-alive message within this many microseconds.
     fn serve(&self, config: &str, watchdog_us: Option<u32>) -> Steelyard {
         Steelyard::serve_by(config, |arguments| {
-            // The id that WATCHDOG_PID names is that of the shell, which becomes the program.
+            // WATCHDOG_PID is the pid of the shell, which becomes the program.
             let watched =
                 watchdog_us.map_or_else(String::new, |us| format!("export WATCHDOG_USEC={us} WATCHDOG_PID=$$; "));
             let mut shell = Command::new("sh");
@@ -118,7 +118,7 @@ fn ready_reloading_stopping() {
         let mut balancer = manager.serve(&good, None);
         assert_eq!(manager.hears("READY=1"), "READY=1\nSTATUS=serving generation 1, listeners: 1");
 
-        // Two hundredths of a second are what /proc/uptime rounds off.
+        // /proc/uptime is rounded to hundredths of a second; allow two.
         let before = now_us().saturating_sub(20_000);
         balancer.reload(&good, |status| status["generation"] == 2);
         let reloading = manager.hears("RELOADING=1");
@@ -138,7 +138,7 @@ fn ready_reloading_stopping() {
         // drain_timeout is 30 s by default.
         assert!(value(&stopping, "EXTEND_TIMEOUT_USEC").parse::<u64>().unwrap() > 30_000_000, "{stopping}");
         assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0));
-        assert_eq!(manager.all("WATCHDOG=1"), 0, "nobody asked for signs of life");
+        assert_eq!(manager.all("WATCHDOG=1"), 0, "the manager did not ask for keep-alive messages");
     }
 }
 
@@ -162,7 +162,7 @@ fn signs_of_life_go_on_in_the_successor() {
     let mut manager = Manager::at_path();
     let origin = Origin::start("x");
     let address = local(port());
-    // Without a delay, whatever the file says: the successor is there.
+    // There is no delay despite the file, because the successor is already there.
     let mut balancer = manager.serve(&config(LONG_DELAY, address, &origin), Some(1_500_000));
     manager.hears("READY=1");
     for _ in 0..3 {
@@ -178,7 +178,7 @@ fn signs_of_life_go_on_in_the_successor() {
     assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.program.log());
     let pid = until(PATIENCE, || status(balancer.admin)).expect("the successor answers")["pid"].as_u64().unwrap();
     assert_eq!(pid, u64::from(successor));
-    // Of the successor alone: the other has ended.
+    // Messages of the successor only, because the other process has ended.
     manager.read();
     manager.unread.clear();
     manager.hears("WATCHDOG=1");
@@ -210,7 +210,7 @@ fn connections_are_taken_in_the_delay() {
     assert!(told.body.starts_with(b"ending"), "{}", String::from_utf8_lossy(&told.body));
     balancer.until("ending", |status| status["ending"] == true && status["draining"] == false);
 
-    // As if nothing had been said: old connections and new ones, which stay open.
+    // Nothing has changed yet: old and new connections work, and stay open.
     let mut after = client::connect("after", address, None).unwrap();
     for conn in [&mut before, &mut after] {
         for _ in 0..2 {
@@ -223,11 +223,12 @@ fn connections_are_taken_in_the_delay() {
             );
         }
     }
-    // The file is still followed, and nobody is told that the process is ready again.
+    // The file is still watched, and the manager gets no second READY.
     balancer.reload(&config(LONG_DELAY, address, &origin), |status| status["generation"] == 2);
     assert_eq!((manager.all("RELOADING=1"), manager.all("READY=1")), (0, 1));
 
-    // A second signal ends the delay, once it counts as another one. Each is given time to be counted: a third would cut connections.
+    // A second signal ends the delay, once it counts as a separate one. Each signal gets time to be counted, because a third would cut
+    // connections.
     for sent in 1.. {
         balancer.program.signal(Signal::TERM).unwrap();
         let counted = until(PATIENCE, || {

@@ -1,7 +1,8 @@
-//! Clients that are never silent for long and never done, either: a byte now, a byte then. What they move is too little for the time that they
-//! are waited for, however often that time begins anew.
+//! Clients that are never silent for long but never finish, either: they send a byte now and then. They transfer too little for the time
+//! that the balancer waits for them, even though each byte restarts that wait.
 //!
-//! The rate is one that nobody reaches byte by byte, so that the tests need no clock: each step is made when the one before has been seen.
+//! No client reaches this rate byte by byte, so the tests need no clock: each step is made after the effect of the one before has been
+//! seen.
 #![forbid(unsafe_code)]
 
 #[path = "support/frames.rs"]
@@ -18,7 +19,7 @@ use support::{Origin, Steelyard, local, port};
 use testkit::strict::ResponseTo;
 use testkit::{PATIENCE, client, until};
 
-/// A body that is not done before the test is.
+/// A body that is not finished before the test is.
 const LARGE_BYTES: u64 = 1 << 30;
 
 const RATE: &str = "min_rate: {bytes: 1GiB, per: 1s, grace: 300ms}";
@@ -54,7 +55,7 @@ fn a_body_byte_by_byte() {
         conn.send(b"x").unwrap();
         (!conn.unclaimed().unwrap().is_empty()).then_some(())
     });
-    assert!(told.is_some(), "it may go on for ever");
+    assert!(told.is_some(), "the client may continue for ever");
     assert_eq!(conn.response(ResponseTo::Other).unwrap().status, 408);
     assert_eq!((refused(&balancer, "body_too_slow"), refused(&balancer, "body_timeout")), (1.0, 0.0));
 }
@@ -67,7 +68,7 @@ fn a_body_byte_by_byte_over_http2() {
     let mut fields = GET;
     fields[0].1 = b"PUT";
     let stream = drip.open(&block(&fields), false);
-    // A PING behind each byte says when it has been seen.
+    // A PING after each byte shows when the byte has been read.
     let status = loop {
         drip.send(&[frame(kind::DATA, 0, stream, b"x"), frame(kind::PING, 0, 0, b"has seen")].concat());
         let answered = drip.frame().expect("the connection ended");
@@ -99,7 +100,7 @@ fn a_response_byte_by_byte_over_http2() {
             _ => {}
         }
     }
-    assert!(got > 1, "it was not a drip: {got} bytes");
+    assert!(got > 1, "the bytes did not arrive slowly: {got} bytes");
     assert_eq!(reset, Some(code::CANCEL));
     assert_eq!((refused(&balancer, "read_too_slow"), refused(&balancer, "slow_read")), (1.0, 0.0));
 }
@@ -140,7 +141,7 @@ fn a_call_of_grpc_may_pause_between_its_messages() {
     let mut drip = Client::connect(address, &[]);
     let call = drip.open(&upload(b"application/grpc"), false);
     let other = drip.open(&upload(b"application/json"), false);
-    // Both pause behind a byte, until the one has been too slow.
+    // Both pause after a byte, until one of them was too slow.
     drip.send(&[call, other].map(|stream| frame(kind::DATA, 0, stream, b"x")).concat());
     let mut status = None;
     while status.is_none() {
@@ -155,7 +156,7 @@ fn a_call_of_grpc_may_pause_between_its_messages() {
     drip.send(&frame(kind::DATA, flag::END_STREAM, call, b""));
     assert_eq!(drip.answer(call).status, 200);
     assert_eq!(refused(&balancer, "body_too_slow"), 1.0);
-    // Where no call can be, it is judged as all are.
+    // If it cannot be a call, it is judged like any other request.
     let origin = Origin::start("o");
     let (balancer, address) = serve(&origin, RATE);
     let mut drip = Client::connect(address, &[]);

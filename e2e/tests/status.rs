@@ -1,4 +1,4 @@
-//! `steelyard status` judges what happened, not only what is configured: each test breaks something and expects to be told.
+//! `steelyard status` judges what happened, not only what is configured: each test breaks something and expects a finding.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -13,7 +13,7 @@ use support::{Origin, Scratch, Steelyard, get, local, port, steelyard};
 use testkit::strict::ResponseTo;
 use testkit::{Exit, PATIENCE, Program, Signal, client};
 
-/// A listener `web` at `listen` in front of a cluster `app` of these endpoints.
+/// A listener `web` at `listen` in front of a cluster `app` with these endpoints.
 fn config(listen: u16, endpoints: &str) -> String {
     format!(
         "admin: {{admin}}
@@ -31,12 +31,12 @@ fn kinds(status: &Value) -> Vec<&str> {
     status["findings"].as_array().into_iter().flatten().filter_map(|finding| finding["kind"].as_str()).collect()
 }
 
-/// `status --check` fails, and says each of these; with `--json`, too.
+/// `status --check` fails, and prints each of these; also with `--json`.
 #[track_caller]
 fn is_wrong(steelyard: &Steelyard, expect: &[&str]) {
     let finished = steelyard.ask(&["status", "--check"]);
     assert_eq!(finished.exit, Exit::Code(1), "{}", finished.stdout);
-    // Findings are broken over lines.
+    // Findings are wrapped over lines.
     let text = finished.stdout.replace("\n  ", " ");
     for words in expect {
         assert!(text.contains(words), "{words:?} is not in\n{}", finished.stdout);
@@ -44,7 +44,7 @@ fn is_wrong(steelyard: &Steelyard, expect: &[&str]) {
     assert!(!text.contains("Nothing is wrong"), "{text}");
     assert!(finished.stdout.lines().all(|line| line.chars().count() <= 80), "{}", finished.stdout);
     assert_eq!(steelyard.ask(&["status", "--check", "--json"]).exit, Exit::Code(1));
-    // Whoever does not ask for a judgement gets none.
+    // Without `--check` there is no judgement.
     assert_eq!(steelyard.ask(&["status"]).exit, Exit::Code(0));
 }
 
@@ -57,14 +57,14 @@ fn is_good(steelyard: &Steelyard) {
 
 #[test]
 fn a_dead_endpoint_that_nothing_checks() {
-    // Nothing listens on port 9 of loopback.
+    // Nothing listens on port 9 of the loopback interface.
     let listen = port();
     let mut steelyard = Steelyard::serve(&config(listen, "'127.0.0.1:9'"), 2);
     let state = |status: &Value| status["clusters"][0]["endpoints"][0]["state"].clone();
     assert_eq!(state(&steelyard.status()), "unchecked");
     is_good(&steelyard);
     assert_eq!(get(local(listen), "/").map(|response| response.status), Some(502));
-    // What a worker has counted is seen a moment later.
+    // A worker's counts become visible a moment later.
     let expect = ["listener_failures", "route_errors", "endpoint_failures"];
     steelyard.until("judged", |status| expect.iter().all(|kind| kinds(status).contains(kind)));
     is_wrong(
@@ -141,15 +141,15 @@ fn no_descriptors_left() {
     let text = config(listen, &format!("'{}'", origin.address));
     let (admin, scratch) = (local(port()), Scratch::new());
     let file = scratch.write("steelyard.yaml", &text.replace("{admin}", &admin.to_string()));
-    // As many as it needs to start, and a few clients.
+    // As many as it needs to start, and for a few clients.
     let limited = "ulimit -n 64; exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
     shell.args(["-c", limited]).arg(steelyard().get_program()).args(["serve", "--workers", "1", "-c", &file]);
     let mut steelyard = Steelyard::of(Program::spawn("steelyard", &mut shell).unwrap(), admin, scratch);
     is_good(&steelyard);
-    // Idle clients take what there is; that more of them come is what uses up the last.
+    // Idle clients use up the descriptors; further ones cause the failure.
     let clients: Vec<_> = (0..80).map(|_| client::connect("idle", local(listen), None).unwrap()).collect();
-    // Even then the control API is answered.
+    // The control API answers even then.
     let is_told = |status: &Value| kinds(status).contains(&"accept_failures") && kinds(status).contains(&"open_files");
     steelyard.until("judged", is_told);
     is_wrong(
@@ -177,7 +177,7 @@ fn requests_that_fail_for_want_of_descriptors() {
     let mut steelyard = Steelyard::of(Program::spawn("steelyard", &mut shell).unwrap(), admin, scratch);
     let mut clients: Vec<_> = (0..80).map(|_| client::connect("client", local(listen), None).unwrap()).collect();
     steelyard.until("full", |status| kinds(status).contains(&"accept_failures"));
-    // Those that were accepted ask at once, and there is hardly a descriptor for connections to the endpoint.
+    // The accepted clients send requests at once, and there are hardly any descriptors for connections to the endpoint.
     let asking = &mut clients[..20];
     for client in &mut *asking {
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -197,9 +197,9 @@ fn packets_to_an_endpoint_that_does_not_answer() {
         let endpoints = format!("endpoints: ['{}:80', '{}:80']", Family::V4.endpoint(0), Family::V4.endpoint(1));
         let mut vips = Vips::serve(&vip("web", to, "tcp", &endpoints));
         is_good(&vips.steelyard);
-        // Its answers have no way back.
+        // There is no route back for its answers.
         network.endpoints[0].ip(&format!("route del default via {}", Family::V4.balancer(0))).unwrap();
-        // Every second connection comes to it.
+        // Every second connection goes to it.
         for _ in 0..6 {
             drop(network.try_connect(to));
         }
@@ -215,7 +215,7 @@ fn packets_to_an_endpoint_that_does_not_answer() {
 fn an_endpoint_of_a_vip_that_refuses_connections() {
     within("an_endpoint_of_a_vip_that_refuses_connections", Links::default(), |network| {
         let to = std::net::SocketAddr::new(Family::V4.vip(1), 80);
-        // Nothing listens there, and nothing checks it.
+        // Nothing listens there, and no health check tests it.
         let vips = Vips::serve(&vip("web", to, "tcp", &format!("endpoints: ['{}:80']", Family::V4.endpoint(0))));
         for _ in 0..3 {
             assert!(network.try_connect(to).is_none());

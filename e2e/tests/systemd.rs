@@ -1,7 +1,8 @@
 //! The program as a service of a real systemd: start, reload, handover to a new binary, stop.
 //!
-//! systemd is process 1 of namespaces of the test's own. It knows no unit but those of the test (SYSTEMD_UNIT_PATH), sees the root file system read-only, and has
-//! a control group of its own, so that nothing of the host is started, mounted or cleaned. The network is that of the test. As root only.
+//! systemd is process 1 of the test's own namespaces. It knows only the test's units (SYSTEMD_UNIT_PATH), sees the root file system
+//! read-only, and has its own control group, so that it starts, mounts or cleans nothing of the host. The network is the test's. The test
+//! needs root.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -12,7 +13,7 @@ use std::process::Command;
 use support::{Load, Origin, Scratch, get, local, port, skip, status};
 use testkit::{Exit, Finished, PATIENCE, Program, until};
 
-/// Where Debian has it; it is not on the PATH.
+/// Its path in Debian; it is not on the PATH.
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
 /// $0: the name of the control group; $1: the folder of the test, /mnt/test inside; $2: the program, /mnt/steelyard inside.
@@ -47,7 +48,7 @@ exec unshare --cgroup --mount --pid --ipc --uts --fork --kill-child sh -euc '
 ' "$0" "$1" "$2"
 "#;
 
-/// What is left of the control group when all its processes have ended.
+/// Removes the control group after all its processes have ended.
 const CLEAN: &str = "mount -t cgroup2 none /mnt && find /mnt/$0 -depth -type d -exec rmdir {} +";
 
 const SERVICE: &str = "\
@@ -64,7 +65,7 @@ Restart=on-failure
 /// A running systemd.
 struct Systemd {
     program: Option<Program>,
-    /// Of process 1, as the host numbers it.
+    /// The pid of process 1 on the host.
     pid: u32,
     group: String,
     scratch: Scratch,
@@ -83,7 +84,7 @@ impl Systemd {
         unshare.args(["--mount", "sh", "-c", BOOT, &group]).arg(scratch.path());
         unshare.arg(e2e::binary::steelyard().unwrap());
         let mut program = Program::spawn("systemd", &mut unshare).unwrap();
-        // unshare(1) takes the place of the shell, whose other children are there for a moment.
+        // unshare(1) replaces the shell, whose other children exist for a moment.
         let children = format!("/proc/{0}/task/{0}/children", program.pid());
         let is_systemd =
             |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "systemd\n");
@@ -125,7 +126,7 @@ impl Systemd {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // With unshare(1) systemd is killed, and with systemd all that it has started.
+        // Killing unshare(1) kills systemd, and systemd's end kills everything that it has started.
         self.program = None;
         let path = format!("/proc/{}", self.pid);
         until(PATIENCE, || (!fs::exists(&path).unwrap_or(false)).then_some(()));
@@ -175,13 +176,13 @@ fn start_reload_handover_stop() {
     origin.until_served(1_000);
     let total = load.stop();
     assert_eq!(total.failures, 0, "{total:?}");
-    // The process numbers itself as systemd does, in their namespace.
+    // The process sees its pid as systemd does, in their namespace.
     let serving = until(PATIENCE, || status(admin)).expect("the successor answers")["pid"].to_string();
     assert_eq!(
         (serving, systemd.shows("ActiveState").as_str(), systemd.shows("NRestarts").as_str()),
         (new, "active", "0")
     );
-    // The successor is heard: what it says is what is shown.
+    // systemd listens to the successor: its status text is the one shown.
     systemd.succeeds(&["reload", "steelyard"]);
     assert_eq!(systemd.shows("StatusText"), "serving generation 2, listeners: 1");
 

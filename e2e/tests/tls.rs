@@ -1,4 +1,5 @@
-//! TLS on both sides of the whole binary: which certificate is shown, who must show one, what is passed on, and that keys change without loss.
+//! TLS on both sides of the whole binary: which certificate is shown, which clients must show one, what is passed on, and that keys change
+//! without loss.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -13,7 +14,7 @@ use support::{Origin, Scratch, Steelyard, local, port, run};
 use testkit::{Exit, Signal};
 use tls::{Pki, Tls};
 
-/// A listener with three certificates, one of which asks for the client's, in front of one origin.
+/// A listener with three certificates, one of which requires a client certificate, in front of one origin.
 struct Edge {
     balancer: Steelyard,
     address: SocketAddr,
@@ -45,7 +46,7 @@ impl Edge {
         self.balancer.metric("steelyard_refused_total", &[("listener", "edge"), ("reason", reason)])
     }
 
-    /// Waits: a client may see the end of its connection before that is counted.
+    /// Waits, because a client may see the end of its connection before that is counted.
     fn until_refused(&self, reason: &str, count: f64) {
         testkit::until(testkit::PATIENCE, || (self.refused(reason) == count).then_some(()))
             .unwrap_or_else(|| panic!("{reason}: {} and not {count}", self.refused(reason)));
@@ -93,7 +94,7 @@ fn the_name_asked_for_chooses_the_certificate() {
     check("WWW2.example.com", "www");
     check("a.apps.example.com", "wild");
     check("www3.example.com", "admin");
-    // One label stands for the star, not two, and not none: the first certificate is shown, and this client does not believe it.
+    // The star stands for one label, not two, and not none: the first certificate is shown, and this client does not trust it.
     for name in ["a.b.apps.example.com", "apps.example.com", "elsewhere.example.com"] {
         let error = edge.connect(name).err().unwrap().to_string();
         assert!(error.contains("not valid for name"), "{name}: {error}");
@@ -111,7 +112,7 @@ fn a_connection_serves_the_hosts_that_it_was_made_for() {
     check("www.example.com", "WWW2.example.com.", 200);
     check("www.example.com", "a.apps.example.com", 421);
     check("a.apps.example.com", "b.apps.example.com", 200);
-    // The same certificate, but that host asks for the client's.
+    // The same certificate, but that host requires a client certificate.
     check("www3.example.com", "admin.example.com", 421);
     assert_eq!(edge.refused("misdirected"), 2.0);
 }
@@ -122,17 +123,17 @@ fn a_host_that_asks_for_a_certificate_gets_one_or_nobody() {
     let alice = edge.pki.client(Some((&edge.clients, "alice")));
     let mut tls = Tls::connect(&alice, edge.address, "admin.example.com").unwrap();
     assert_eq!(tls.get("admin.example.com", "/").unwrap().0, 200);
-    // A connection with a certificate is for the host that asked for it alone.
+    // A connection with a client certificate is only for the host that required it.
     assert_eq!(tls.get("www3.example.com", "/").unwrap().0, 421);
 
-    // In TLS 1.3 the client hears of the refusal after its own side of the handshake is done.
+    // In TLS 1.3 the client learns of the refusal after its own side of the handshake is done.
     let refused = |config| {
         let outcome = Tls::connect(&config, edge.address, "admin.example.com");
         outcome.and_then(|mut tls| tls.get("admin.example.com", "/")).is_err()
     };
     assert!(refused(edge.pki.client(None)), "no certificate");
     edge.pki.issue("mallory", &["mallory"]);
-    assert!(refused(edge.pki.client(Some((&edge.pki, "mallory")))), "of another authority");
+    assert!(refused(edge.pki.client(Some((&edge.pki, "mallory")))), "the certificate is from another authority");
     edge.until_refused("tls_handshake", 2.0);
 }
 
@@ -141,7 +142,7 @@ fn a_session_is_resumed_but_not_for_more_than_it_was() {
     let edge = Edge::start("");
     let kind = |config: &_, name: &str| {
         let mut tls = Tls::connect(config, edge.address, name).ok()?;
-        // The tickets come behind the first answer.
+        // The tickets follow the first answer.
         tls.get(name, "/").ok()?;
         tls.0.conn.handshake_kind()
     };
@@ -212,7 +213,7 @@ fn endpoints_are_believed_only_with_the_right_certificate() {
         )
     };
     let mut balancer = Steelyard::serve(&config(plain, &format!("{{ca: {ca}}}")), 1);
-    // The reason that is counted, and a piece of what the status says of the endpoint.
+    // The counted reason, and a part of the status text for the endpoint.
     let mut check = |endpoint, tls: &str, failure: Option<(&str, &str)>| {
         let before = balancer.generation();
         balancer.reload(&config(endpoint, tls), |status| status["generation"].as_u64() > Some(before));
@@ -289,7 +290,7 @@ fn certificates_change_and_no_connection_is_lost() {
             let before = edge.balancer.generation();
             edge.pki.issue("www", &["www.example.com"]);
             if round == 0 {
-                // Seen without being told: the files are watched.
+                // It is seen without a signal, because the files are watched.
                 edge.balancer.until("reloaded", |status| status["generation"].as_u64() > Some(before));
             } else {
                 edge.balancer.program.signal(Signal::HUP).unwrap();
@@ -335,11 +336,11 @@ fn what_is_no_handshake_ends_and_is_counted() {
         stream.set_read_timeout(Some(testkit::PATIENCE)).unwrap();
         stream.write_all(bytes).unwrap();
         let mut heard = Vec::new();
-        // A reset is an end, too.
+        // A reset is also an end.
         _ = stream.read_to_end(&mut heard);
         heard
     };
-    // A request in the clear is answered in words.
+    // A plain-text request gets an HTTP response.
     let heard = String::from_utf8(talk(b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n")).unwrap();
     assert!(heard.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{heard}");
     assert!(heard.ends_with("\r\n\r\n400 Bad Request: this port speaks HTTPS: write https://\n"), "{heard}");
@@ -347,7 +348,7 @@ fn what_is_no_handshake_ends_and_is_counted() {
     // Other bytes get an alert.
     assert_eq!(talk(b"\x01\x02\x03\x04\x05\x06").first(), Some(&21));
     edge.until_refused("tls_handshake", 1.0);
-    // A client that connects and closes, as probes do.
+    // A client that connects and closes, like probes.
     drop(TcpStream::connect(edge.address).unwrap());
     edge.until_refused("client_eof", 1.0);
     talk(b"");
@@ -359,7 +360,7 @@ fn what_is_no_handshake_ends_and_is_counted() {
 #[test]
 fn a_client_without_a_common_cipher_is_told_so() {
     let edge = Edge::start("");
-    // TLS 1.2 with RSA certificates alone: those of this listener are ECDSA.
+    // TLS 1.2 with RSA certificates only; those of this listener are ECDSA.
     let mut client = std::process::Command::new("openssl")
         .args(["s_client", "-connect", &edge.address.to_string(), "-servername", "www.example.com"])
         .args(["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"])
@@ -431,7 +432,7 @@ clusters:
     };
     assert_eq!((refused("strict", "no_route"), refused("strict", "bad_proxy_protocol")), (1.0, 1.0));
 
-    // A first message that comes a byte at a time is waited for, one that does not come is not.
+    // A first message that arrives byte by byte is accepted; one that does not arrive is not waited for.
     let mut heard = Vec::new();
     _ = TcpStream::connect(address).unwrap().read_to_end(&mut heard);
     assert_eq!(refused("open", "tls_handshake_timeout"), 1.0);
@@ -440,7 +441,7 @@ clusters:
 #[test]
 fn tls_behind_a_proxy_protocol_header() {
     let edge = Edge::start("    proxy_protocol: true\n");
-    // The header alone in its segment, and the client's first message behind it, in whichever order the balancer sees them.
+    // The header in its own segment, and the client's first message after it, in either order of arrival at the balancer.
     for _ in 0..20 {
         let mut stream = TcpStream::connect(edge.address).unwrap();
         stream.set_nodelay(true).unwrap();

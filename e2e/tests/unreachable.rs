@@ -1,4 +1,4 @@
-//! Endpoints that nobody has told to be dead: requests find others, and not a request is lost as long as there are some.
+//! Endpoints that no health check has found dead: requests go to others, and none is lost as long as there are some.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -14,10 +14,10 @@ use testkit::strict::ResponseTo;
 use testkit::{Exit, PATIENCE, Program, Signal, client};
 
 const CONNECTIONS: usize = 32;
-/// Endpoints out of reach that a request passes over at no charge: as `docs/threat-model.md` has it.
+/// Unreachable endpoints that a request passes over without charge, as stated in `docs/threat-model.md`.
 const REDISPATCHES_MAX: u64 = 10;
 
-/// One test at a time: each takes the CPUs of a small host for itself.
+/// One test at a time, because each uses all CPUs of a small host.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 macro_rules! alone {
@@ -26,7 +26,7 @@ macro_rules! alone {
     };
 }
 
-/// An address that refuses connections, and that nobody else can take meanwhile: bound, and not listened on.
+/// An address that refuses connections, and that nothing else can take meanwhile: it is bound, but does not listen.
 struct Dead {
     address: SocketAddr,
     _socket: Socket,
@@ -41,7 +41,7 @@ impl Dead {
     }
 }
 
-/// An address where connections are neither taken nor refused: the queue of those that wait to be accepted is full.
+/// An address where connections are neither accepted nor refused, because the queue of those that wait to be accepted is full.
 struct Silent {
     address: SocketAddr,
     sockets: Vec<Socket>,
@@ -54,14 +54,14 @@ impl Silent {
         listener.listen(0).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
         let mut sockets = vec![listener];
-        // A queue of 0 takes one (Linux: it is full when there are more than its length).
+        // A queue of 0 holds one connection (Linux: it is full when there are more than its length).
         let filler = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         filler.connect_timeout(&address.into(), PATIENCE).unwrap();
         sockets.push(filler);
         Self { address, sockets }
     }
 
-    /// From here on it takes connections. Returns what listens; the connection that filled the queue is taken already.
+    /// Accepts connections from here on. Returns the listener; the connection that filled the queue is already accepted.
     fn listen(self) -> std::net::TcpListener {
         let listener = self.sockets.into_iter().next().expect("the first one listens");
         drop(listener.accept().unwrap());
@@ -69,7 +69,7 @@ impl Silent {
     }
 }
 
-/// A listener `web` and a cluster `all`. `route` and `cluster`: further keys of these.
+/// A listener `web` and a cluster `all`. `route` and `cluster` have further keys of these.
 fn config(web: u16, protocol: &str, route: &str, endpoints: &[String], cluster: &str) -> String {
     let to = if protocol == "tcp" { "to: all".to_owned() } else { format!("routes: [{{to: all{route}}}]") };
     format!(
@@ -96,7 +96,7 @@ fn ejected(status: &Value) -> usize {
     endpoints.iter().filter(|endpoint| endpoint["state"] == "ejected").count()
 }
 
-/// Ten listeners of HTTP/1.1 and HTTP/2 in front of one origin: seven are a process of their own, which dies as a whole.
+/// Ten listeners of HTTP/1.1 and HTTP/2 in front of one origin. Seven are a separate process, which dies as a whole.
 struct Ten {
     origin: Origin,
     addresses: Vec<SocketAddr>,
@@ -143,18 +143,18 @@ fn seven_of_ten_endpoints_die_at_once() {
         ten.doomed.signal(Signal::KILL).unwrap();
         assert_eq!(ten.doomed.exit_within(PATIENCE).unwrap(), Exit::Signal(9));
         if outlier.is_empty() {
-            // No more than half of a cluster may be: two of the dead stay in.
+            // At most half of a cluster may be ejected: two of the dead endpoints stay in.
             balancer.until("half is ejected", |status| ejected(status) == 5);
         }
         until_served(&[&ten.origin], 2_000);
         let total = load.end(&mut balancer);
         let redispatches = counted(&balancer, "cluster_redispatches");
         eprintln!("{protocol}{outlier}, {workers} workers: {} answers, {redispatches} redispatches", total.answers);
-        assert!(redispatches > 0, "nobody met a dead endpoint");
+        assert!(redispatches > 0, "no request met a dead endpoint");
     }
 }
 
-/// One request, or one connection of a listener of TCP: its status, or 0 where it was cut.
+/// One request, or one connection to a TCP listener: its status, or 0 if it was cut off.
 fn ask(web: u16, method: &str) -> u16 {
     let mut conn = client::connect("client", local(web), None).unwrap();
     let head = format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
@@ -165,13 +165,13 @@ fn ask(web: u16, method: &str) -> u16 {
 #[test]
 fn ten_that_are_dead_cost_no_try() {
     alone!();
-    // What is not idempotent goes on as well: nothing of it was sent.
+    // Requests that are not idempotent are sent to another endpoint as well, because nothing of them was sent.
     for (protocol, speaks) in [("http", "h1"), ("http", "h2c"), ("tcp", "h1")] {
         let dead: Vec<_> = (0..10).map(|_| Dead::new()).collect();
         let ten = Ten::start();
         let web = port();
         let endpoints = plain(dead.iter().map(|dead| dead.address).chain([ten.addresses[9]]));
-        // Not one is left to retries.
+        // No retry is allowed.
         let route = ", retry: {attempts: 1, on: connect_failure, budget: 0%}";
         let cluster = format!(", protocol: {speaks}, outlier: off");
         let balancer = Steelyard::serve(&config(web, protocol, route, &endpoints, &cluster), 1);
@@ -180,15 +180,15 @@ fn ten_that_are_dead_cost_no_try() {
         }
         let [redispatches, failures, retries] =
             ["cluster_redispatches", "endpoint_failures", "cluster_retries"].map(|what| counted(&balancer, what));
-        // Turns are taken in order, and the dead of a turn are passed over: each request finds the one that lives within a round.
+        // Endpoints have their turns in order, and dead ones are passed over: each request finds the live one within a round.
         assert!(redispatches >= 22, "{protocol} {speaks}: {redispatches}");
-        assert_eq!((failures, retries), (redispatches, 0), "{protocol} {speaks}: each of them is heard of");
+        assert_eq!((failures, retries), (redispatches, 0), "{protocol} {speaks}: each failure must be counted");
         assert_eq!(counted(&balancer, "cluster_connect_failures"), redispatches, "{protocol} {speaks}");
     }
 }
 
-/// `dead` endpoints that refuse, `silent` ones that do not answer, all before the one that lives: what one request comes to, how many connects
-/// failed, and for how many of them a retry was charged.
+/// `dead` endpoints that refuse and `silent` ones that do not answer, all before the live one. Checks the result of one request, how many
+/// connects failed, and for how many of them a retry was charged.
 #[track_caller]
 fn check(protocol: &str, route: &str, dead: usize, silent: usize, expect: (u16, u64, u64)) {
     let dead: Vec<_> = (0..dead).map(|_| Dead::new()).collect();
@@ -208,7 +208,7 @@ fn check(protocol: &str, route: &str, dead: usize, silent: usize, expect: (u16, 
         .map(|reason| balancer.metric("steelyard_refused_total", &[("reason", reason)]))
         .iter()
         .sum();
-    assert_eq!(reasons, if status == 200 { 0.0 } else { 1.0 }, "told as what it was");
+    assert_eq!(reasons, if status == 200 { 0.0 } else { 1.0 }, "the failure must have the right reason");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn beyond_the_limit_tries_are_charged() {
         check(protocol, "", max as usize + 2, 0, (200, max + 2, 2));
         check(protocol, "", 20, 0, (if protocol == "http" { 502 } else { 0 }, max + 3, 2));
     }
-    // The route's own rules say whether it goes on at all.
+    // The route's own rules decide whether it is tried again at all.
     check("http", ", retry: off", 3, 0, (502, 1, 0));
     check("http", ", retry: {on: [503]}", 3, 0, (502, 1, 0));
     check("http", ", retry: {attempts: 1, on: connect_failure}", 20, 0, (502, max + 2, 1));
@@ -245,7 +245,7 @@ fn who_has_been_everywhere_goes_by_the_routes_tries() {
     let endpoints = plain(dead.iter().map(|dead| dead.address));
     let balancer = Steelyard::serve(&config(web, "http", route, &endpoints, ", outlier: off"), 1);
     assert_eq!(ask(web, "GET"), 502);
-    // The first is passed over; each that comes after it is charged, the same endpoints again.
+    // The first one is passed over. Each further try is charged, and uses the same endpoints again.
     let got = ["endpoint_failures", "cluster_redispatches", "cluster_retries"].map(|what| counted(&balancer, what));
     assert_eq!(got, [5, 1, 3]);
 }
@@ -268,7 +268,7 @@ fn the_status_tells_of_the_dead() {
     assert!(balancer.program.log().contains("last=ConnectFailure"), "{}", balancer.program.log());
 }
 
-/// A listener of TCP and its only endpoint, which takes no connection yet; and a client that waits for one, and has sent something.
+/// A TCP listener and its only endpoint, which accepts no connection yet, and a client that has sent something and waits for one.
 fn waiting() -> (Steelyard, Silent, std::net::TcpStream) {
     let (silent, web) = (Silent::new(), port());
     let config = config(web, "tcp", "", &plain([silent.address]), ", connect_timeout: 1h");
@@ -289,13 +289,14 @@ fn a_tcp_client_that_resets_its_connection_costs_the_endpoint_nothing() {
     balancer.until("given up", |status| status["clusters"][0]["endpoints"][0]["connections"] == 0);
     let resets = balancer.metric("steelyard_refused_total", &[("listener", "web"), ("reason", "client_reset")]);
     assert_eq!((resets, counted(&balancer, "endpoint_failures")), (1.0, 0), "the endpoint is not to blame");
-    // The next connection that it takes is one of ours.
+    // The next connection that it accepts is one of ours.
     let (address, listener) = (silent.address, silent.listen());
     let ours = std::net::TcpStream::connect(address).unwrap();
     assert_eq!(listener.accept().unwrap().1, ours.local_addr().unwrap());
 }
 
-/// Whoever has ended only its own side waits for an answer, and a client that has closed its connection looks the same until it is sent something.
+/// A client that has ended only its own side waits for an answer. A client that has closed its connection looks the same until it is sent
+/// something.
 #[test]
 fn a_tcp_client_that_ends_its_side_is_served() {
     alone!();

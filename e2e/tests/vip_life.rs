@@ -1,4 +1,4 @@
-//! What happens to connections through a vip while the world changes: reloads, drains, deaths of endpoints and of Steelyard itself, floods.
+//! What happens to connections through a vip during changes: reloads, drains, deaths of endpoints and of Steelyard itself, floods.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -47,7 +47,7 @@ fn reloads_under_load_break_nothing() {
             format!("endpoints: ['{third}', '{first}'], balance: least_connections, affinity: 10m"),
             format!("endpoints: ['{first}', '{second}', '{third}'], balance: random"),
         ] {
-            // Beside it another vip comes and goes.
+            // Another vip is added and removed at the same time.
             let other = vip("other", SocketAddr::new(Family::V6.vip(2), 81), "tcp", "endpoints: ['[fd00:31::1]:5001']");
             vips.reload(&format!("{}{other}", web(&rest)));
             until_served(&all, 1000);
@@ -55,7 +55,7 @@ fn reloads_under_load_break_nothing() {
             until_served(&all, 1000);
         }
         let total = load.end(&mut vips.steelyard);
-        // Not one connection was lost, not even one that could be opened again.
+        // No connection was lost, not even one that could have been opened again.
         assert_eq!((total.reconnects, total.resent), (0, 0), "{total:?}");
     });
 }
@@ -78,7 +78,7 @@ fn a_drained_endpoint_keeps_what_it_has() {
             exchange(stream, "still here").unwrap();
         }
         assert_eq!(endpoint_figures(&vips.steelyard.status(), "echo", "flows"), [1, 1, 1]);
-        // Once its last connection has ended it carries nothing.
+        // Once its last connection has ended, it carries nothing.
         drop(streams);
         vips.steelyard.until("drained", |status| endpoint_figures(status, "echo", "flows") == [0, 0, 0]);
         vips.ask(&["endpoint", "ready", "32.32.32.1:5001", "--vip", "web"]);
@@ -97,16 +97,16 @@ fn a_dead_endpoint_is_told_to_its_clients() {
 #[test]
 fn a_dead_endpoint_is_told_to_its_clients_over_ipv6() {
     within("a_dead_endpoint_is_told_to_its_clients_over_ipv6", Links::default(), |network| {
-        // Else an interface that goes down forgets its addresses of this family.
+        // Otherwise an interface that goes down loses its addresses of this family.
         network.balancer.sysctl("net.ipv6.conf.ep1.keep_addr_on_down", "1").unwrap();
         dies_and_comes_back(network, Family::V6);
     });
 }
 
-/// An endpoint that vanishes without a word, and is there again later.
+/// An endpoint that vanishes silently, and returns later.
 fn dies_and_comes_back(network: &Network, family: Family) {
     let (_origins, _echoes) = (network.origins(), network.echoes());
-    // So long that no probe of the living fails because the host is busy.
+    // Long enough that no probe of a live endpoint fails because the host is busy.
     let check = "health_check: {tcp: true, interval: 100ms, timeout: 500ms, unhealthy_after: 2, healthy_after: 1}";
     let rest = |port| format!("endpoints: {}, on_unhealthy: reset, {check}", family.endpoints(port));
     let [web, to] = [WEB, ECHO_PORT].map(|port| SocketAddr::new(family.vip(1), port));
@@ -121,12 +121,12 @@ fn dies_and_comes_back(network: &Network, family: Family) {
     for stream in &streams {
         exchange(stream, "hello").unwrap();
     }
-    // Its host is gone: neither FIN nor RST will come from there.
+    // Its host is gone: it sends neither FIN nor RST.
     network.balancer.ip("link set dev ep1 down").unwrap();
     vips.steelyard.until("unhealthy", |status| healthy(status, "web") == 2 && healthy(status, "echo") == 2);
-    // New ones go to the others.
+    // New connections go to the others.
     assert_eq!(served(), ["ep0", "ep2"]);
-    // Its clients, who only wait, are told; nobody else is.
+    // Its clients, which only wait, get a reset; other clients do not.
     let ended = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).unwrap();
         let outcome = stream.read(&mut [0]);
@@ -134,7 +134,7 @@ fn dies_and_comes_back(network: &Network, family: Family) {
         matches!(outcome, Err(error) if error.kind() == ErrorKind::ConnectionReset)
     };
     let told = until(PATIENCE, || (streams.iter().filter(|stream| ended(stream)).count() >= 1).then_some(()));
-    assert!(told.is_some(), "nobody was told");
+    assert!(told.is_some(), "no client got a reset");
     let mut reset = 1;
     for stream in &streams {
         match exchange(stream, "still here") {
@@ -143,7 +143,7 @@ fn dies_and_comes_back(network: &Network, family: Family) {
         }
     }
     assert!((2..=3).contains(&reset), "{reset} of 2 connections to the dead endpoint ended");
-    // It comes back, and so do its connections.
+    // It returns, and so do its connections.
     network.balancer.ip("link set dev ep1 up").unwrap();
     vips.steelyard.until("healthy", |status| healthy(status, "web") == 3);
     vips.steelyard.program.until("served by all", || (served() == ["ep0", "ep1", "ep2"]).then_some(())).unwrap();
@@ -153,7 +153,7 @@ fn dies_and_comes_back(network: &Network, family: Family) {
 fn a_failed_probe_leaves_connections_alone() {
     within("a_failed_probe_leaves_connections_alone", Links::default(), |network| {
         let (mut origins, _echoes) = (network.origins(), network.echoes());
-        // The probe asks another port than the connections use: it fails while these work.
+        // The probe uses another port than the connections: it fails while these work.
         let check = "health_check: {tcp: true, port: 5001, interval: 100ms, timeout: 500ms, unhealthy_after: 1, healthy_after: 1}";
         let mut vips = Vips::serve(&echo(&format!("endpoints: {}, {check}", Family::V4.endpoints(ECHO_PORT))));
         let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
@@ -164,7 +164,7 @@ fn a_failed_probe_leaves_connections_alone() {
         for stream in &streams {
             exchange(stream, "still here").unwrap();
         }
-        // New ones go elsewhere.
+        // New connections go elsewhere.
         let new: Vec<TcpStream> = (0..4).map(|_| network.connect(to)).collect();
         assert_eq!(endpoint_figures(&vips.steelyard.status(), "echo", "flows"), [3, 1, 3]);
         drop(new);
@@ -175,7 +175,7 @@ fn a_failed_probe_leaves_connections_alone() {
 fn what_was_dead_before_a_restart_takes_no_connections_after_it() {
     within("what_was_dead_before_a_restart_takes_no_connections_after_it", Links::default(), |network| {
         let mut origins = network.origins();
-        // Probes so rare that none can end between the start and what follows it.
+        // The probes are so rare that none can end between the start and what follows.
         let check = "health_check: {tcp: true, interval: 10s, timeout: 5s, unhealthy_after: 1, healthy_after: 1}";
         let fast = check.replace("10s", "100ms");
         drop(origins.remove(1));
@@ -190,7 +190,7 @@ fn what_was_dead_before_a_restart_takes_no_connections_after_it() {
         vips.steelyard.start_again(&file);
         assert_eq!(state(&vips.steelyard.status()), "unhealthy");
         assert_eq!(served_by(network, 12), ["ep0", "ep2"]);
-        // It comes back as soon as a probe succeeds.
+        // It returns as soon as a probe succeeds.
         origins.push(network.origin(1));
         vips.reload(&rest(&fast));
         vips.steelyard.until("healthy", |status| state(status) == "healthy");
@@ -212,7 +212,7 @@ fn an_endpoint_killed_under_load_costs_its_own_connections_only() {
         vips.steelyard.until("unhealthy", |status| states(status)[1] == "unhealthy");
         until_served(&origins.iter().collect::<Vec<_>>(), 1000);
         let total = load.stop();
-        // A third of the connections broke with the endpoint, and some were refused by its host until the probe found it gone.
+        // A third of the connections broke with the endpoint, and its host refused some until the probe failed.
         assert!(total.answers > 1500, "{total:?}");
         assert_eq!(served_by(network, 12), ["ep0", "ep2"]);
     });
@@ -236,7 +236,7 @@ fn datagrams_for_a_dead_endpoint_go_to_another() {
         network.balancer.ip("link set dev ep1 down").unwrap();
         vips.steelyard.until("unhealthy", |status| endpoint_words(status, "udp", "state")[1] == "unhealthy");
         for socket in &sockets {
-            // The kernel hears of it a moment later than the status does. Who asks by datagrams asks again.
+            // The kernel learns of it a moment later than the status shows it. A datagram client tries again.
             socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
             let answered = vips.steelyard.program.until("answered", || try_datagram(socket, 100).ok());
             answered.unwrap();
@@ -251,7 +251,7 @@ fn an_interface_that_comes_back_is_served_again() {
         let mut vips = Vips::serve(&echo(&format!("endpoints: {}", Family::V4.endpoints(ECHO_PORT))));
         let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
         let streams: Vec<TcpStream> = (0..3).map(|_| network.connect(to)).collect();
-        // As when a container is started anew under the same name and address: both ends of the link are other interfaces now.
+        // As if a container were restarted under the same name and address: both ends of the link are other interfaces now.
         network.balancer.ip("link del ep1").unwrap();
         network.link_again(1);
         let works = || {
@@ -259,7 +259,7 @@ fn an_interface_that_comes_back_is_served_again() {
             (streams.len() == 3 && streams.iter().all(|stream| exchange(stream, "hello").is_ok())).then_some(())
         };
         vips.steelyard.program.until("served again", works).unwrap();
-        // Those whose way did not change never noticed; the other one found its way again.
+        // Connections whose path did not change never noticed; the other one found its path again.
         for stream in &streams {
             exchange(stream, "still here").unwrap();
         }
@@ -280,11 +280,11 @@ fn an_end_leaves_it_forwarding_and_detach_does_not() {
             "{}",
             vips.steelyard.program.log()
         );
-        exchange(&stream, "nobody there").unwrap();
+        exchange(&stream, "no process").unwrap();
         exchange(&network.connect(to), "a new one").unwrap();
         assert_eq!(detach().exit, Exit::Code(0));
-        assert!(network.try_connect(to).is_none(), "detached, and still forwards");
-        // There is nothing left to take down, which is as good.
+        assert!(network.try_connect(to).is_none(), "it forwards although it was detached");
+        // There is nothing left to remove, which is also fine.
         assert_eq!(detach().exit, Exit::Code(0));
     });
 }
@@ -299,7 +299,7 @@ fn a_file_without_vips_takes_it_down() {
         exchange(&network.connect(to), "hello").unwrap();
         let generation = vips.steelyard.generation();
         vips.steelyard.reload("admin: {admin}\nvips: {}\n", |status| status["generation"].as_u64() > Some(generation));
-        assert!(network.try_connect(to).is_none(), "no vips, and still forwards");
+        assert!(network.try_connect(to).is_none(), "it forwards although there are no vips");
         vips.reload(&config);
         exchange(&network.connect(to), "and back").unwrap();
     });
@@ -319,7 +319,7 @@ fn vips_come_and_go_by_command() {
         let list = vips.ask(&["vip", "list"]);
         assert!(list.contains("more") && list.contains("20.20.20.5:7/tcp"), "{list}");
         vips.ask(&["vip", "remove", "more"]);
-        assert!(network.try_connect(new).is_none(), "removed, and still forwards");
+        assert!(network.try_connect(new).is_none(), "it forwards although the vip was removed");
         exchange(&stream, "not touched").unwrap();
     });
 }
@@ -341,7 +341,7 @@ fn without_interfaces_vips_go_along_the_routes() {
         let status = vips.ask(&["status"]);
         let tells = ["1 of 2 endpoints of echo is unhealthy: 172.16.0.1:7 no route to it:", "1 of 2"];
         assert!(tells.iter().all(|text| status.contains(text)), "{status}");
-        // Without `--interface`: where clients come by.
+        // Without `--interface`: the interface where clients arrive.
         check_trace(&vips, &["--vip", "echo", "--from", "198.51.100.7"], "forwarded to 31.31.31.1:7 by ep0");
 
         network.balancer.ip("route replace 172.16.0.0/16 via 33.33.33.1").unwrap();
@@ -358,7 +358,7 @@ fn without_interfaces_vips_go_along_the_routes() {
         let flows = vips.ask(&["flows", "--vip", "echo"]);
         assert!(flows.contains("172.16.0.1:7"), "{flows}");
 
-        // By command, too.
+        // Also for vips that are added by command.
         vips.ask(&["vip", "add", "more", "--address", "20.20.20.5:7/tcp", "--endpoint", "32.32.32.1:7"]);
         exchange(&network.connect(SocketAddr::new(Family::V4.vip(5), ECHO_PORT)), "added").unwrap();
         assert!(vips.ask(&["vip", "list"]).contains("along the routes: client0, ep1\n"));
@@ -389,8 +389,8 @@ fn connections_outlive_the_process() {
             let file = vips.steelyard.file();
             vips.steelyard.program.signal(Signal::KILL).unwrap();
             vips.steelyard.program.exit_within(PATIENCE).unwrap();
-            // Nobody is there, and it goes on: old ones and new ones.
-            exchange(&idle[0], "nobody there").unwrap();
+            // Without a process, old and new connections continue.
+            exchange(&idle[0], "no process").unwrap();
             assert_eq!(served_by(network, 3), ["ep0", "ep1", "ep2"]);
             vips.steelyard.start_again(&file);
             for stream in &idle {
@@ -399,7 +399,7 @@ fn connections_outlive_the_process() {
             assert_eq!(served_by(network, 3), ["ep0", "ep1", "ep2"]);
             end.store(true, Relaxed);
             let rounds = streaming.join().unwrap();
-            assert!(rounds > 0, "the stream stood still");
+            assert!(rounds > 0, "the stream made no progress");
         });
         // The new process knows what the old one left.
         let flows = endpoint_figures(&vips.steelyard.status(), "echo", "flows");
@@ -408,7 +408,7 @@ fn connections_outlive_the_process() {
     });
 }
 
-/// Sends blocks to an echo and reads them back until `end`; how many.
+/// Sends blocks to an echo and reads them back until `end`. Returns how many.
 fn stream_until(mut stream: &TcpStream, end: &AtomicBool) -> u64 {
     let mut rounds = 0;
     let (sent, mut received) = (vec![7; 64 << 10], vec![0; 64 << 10]);
@@ -434,7 +434,7 @@ fn a_flood_of_syns_does_not_touch_what_is_established() {
         let to = SocketAddr::new(Family::V4.vip(1), ECHO_PORT);
         let stream = network.connect(to);
         exchange(&stream, "before").unwrap();
-        // From addresses that never answer, so that every one of them is a flow that stays half open.
+        // From addresses that never answer, so that each of them is a flow that stays half open.
         network.balancer.ip("route add 11.0.0.0/8 via 10.10.10.1").unwrap();
         network.client.inside(|| {
             let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc_ipproto_raw()))).unwrap();
@@ -442,7 +442,7 @@ fn a_flood_of_syns_does_not_touch_what_is_established() {
                 let [_, b, c, d] = number.to_be_bytes();
                 let from = format!("11.{b}.{c}.{d}:{}", 1024 + number % 60_000);
                 let syn = Packet::tcp(&from, &to.to_string()).flags(SYN).seq(number);
-                // A queue that is full for a moment is what a flood meets: what counts is that it goes on.
+                // A flood sometimes finds a queue full; it must just continue.
                 _ = raw.send_to(&syn.build_ip(), &to.into());
                 if number % 5000 == 0 {
                     exchange(&stream, &format!("after {number}")).unwrap();
@@ -453,7 +453,7 @@ fn a_flood_of_syns_does_not_touch_what_is_established() {
         let labels = [("vip", "echo"), ("reason", "flow_table_full")];
         let dropped = vips.steelyard.metric("steelyard_vip_drops_total", &labels);
         assert!(dropped > f64::from(SYNS - 10 * FLOWS_MAX), "{dropped} of {SYNS} counted as flow_table_full");
-        // When it is over there is room again, by itself.
+        // After the flood there is room again without any action.
         let again = until(2 * PATIENCE, || {
             let connected =
                 network.client.inside(|| TcpStream::connect_timeout(&to, std::time::Duration::from_millis(200)));
@@ -464,7 +464,7 @@ fn a_flood_of_syns_does_not_touch_what_is_established() {
     });
 }
 
-/// IPPROTO_RAW: the header is ours (raw(7)).
+/// IPPROTO_RAW: we write the header (raw(7)).
 const fn libc_ipproto_raw() -> i32 {
     255
 }
@@ -515,7 +515,7 @@ fn a_client_stays_with_its_endpoint() {
             let mut vips = Vips::serve(&vip("web", to, "tcp", &format!("endpoints: {endpoints}, {rest}")));
             let first = network.get(to, 8, 40).origins;
             assert_eq!(first.len(), 1, "{family:?} {rest}: {first:?}");
-            // Another vip beside it, another generation: the same endpoint.
+            // Another vip, and so another generation: the same endpoint.
             vips.reload(&vip("web", to, "tcp", &format!("endpoints: {endpoints}, {rest}, timeouts: {{idle: 5m}}")));
             assert_eq!(network.get(to, 8, 40).origins, first, "{family:?} {rest}");
         }

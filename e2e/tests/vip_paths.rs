@@ -1,8 +1,8 @@
-//! What reaches an endpoint through a vip, and comes back: every mode, over every kind of link.
+//! What reaches an endpoint through a vip, and what comes back: every mode, over every kind of link.
 //!
-//! A veth pair passes on packets whose checksum nobody has computed yet, and nobody looks at those: a wrong one would not be noticed. So some
-//! links have no checksum offload at all, where every sender computes and every receiver verifies; and some are hardware as seen from the
-//! balancer, whose kernel computes the sums that it was left by the sender, after ours has changed them.
+//! A veth pair passes on packets whose checksum is not computed yet, and nothing verifies those, so a wrong checksum would go unnoticed. So
+//! some links have no checksum offload, where every sender computes and every receiver verifies. And some look like hardware to the
+//! balancer, whose kernel computes the checksums that the sender left to it, after our programs have changed them.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -14,10 +14,10 @@ use support::local;
 use support::network::{FAMILIES, Family, INTERFACES, Links, Network, Offload, Vips, start_in, vip, within};
 use testkit::netns::{Netns, join};
 
-/// Enough for windows to grow over many segments, little enough for fifty of them.
+/// Enough for windows to grow over many segments, and little enough for fifty transfers.
 const BULK_BYTES: usize = 2 << 20;
 
-/// The modes, and at which host number of the vips' net each stands.
+/// The modes, with the host number of each vip.
 const MODES: [(&str, u8); 3] = [("nat", 1), ("full_nat", 2), ("dsr", 3)];
 
 #[test]
@@ -82,7 +82,7 @@ fn every_mode(network: &Network) {
         for family in FAMILIES {
             let address = family.vip(host);
             let report = network.get(SocketAddr::new(address, 80), 6, 300);
-            // Round robin, and one flow a connection.
+            // Round robin, and one flow per connection.
             let served: Vec<u64> = report.origins.values().copied().collect();
             assert_eq!(served, [100, 100, 100], "{mode} {family:?}: {:?}", report.origins);
             bulk(&network.connect(SocketAddr::new(address, ECHO_PORT)), BULK_BYTES);
@@ -96,7 +96,8 @@ fn every_mode(network: &Network) {
 
 #[test]
 fn links_that_end_in_bridges() {
-    // The client's and two endpoints': a host of containers, or the host below the container that Steelyard runs in. The third is as ever.
+    // Bridges at the client and two endpoints: a container host, or the host below the container that Steelyard runs in. The third endpoint
+    // has none.
     within("links_that_end_in_bridges", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
         network.bridge(&network.client, FAMILIES.map(|family| (family.client(), family.gateway())));
         for index in [0, 1] {
@@ -114,7 +115,7 @@ fn links_that_end_in_bridges() {
     });
 }
 
-/// Three vips of one address and all that goes beside it: nat, which answers pings and takes ranges.
+/// Three vips with one address and different ports: nat, which answers pings and takes ranges.
 fn beside(family: Family) -> String {
     let address = family.vip(1);
     let endpoints = |port| format!("endpoints: {}", family.endpoints(port));
@@ -139,7 +140,7 @@ fn a_vip_answers_pings() {
                 assert!(said.contains(" 0% packet loss"), "{said}");
             }
         }
-        // An address beside it is not ours to answer for.
+        // We must not answer for a neighbouring address.
         let other = Family::V4.vip(9).to_string();
         assert!(network.client.run(&["ping", "-c", "1", "-W", "1", &other]).is_err());
     });
@@ -162,7 +163,7 @@ fn datagrams_in_pieces() {
 #[test]
 fn a_range_of_ports_keeps_the_port() {
     within("a_range_of_ports_keeps_the_port", Links::default(), |network| {
-        // Each answers at its own ports only: 5001, and the echo's 7.
+        // Each answers only at its own ports: 5001, and the echo's 7.
         let (_origins, _echoes) = (network.origins(), network.echoes());
         let endpoints = "endpoints: [31.31.31.1, 32.32.32.1, 33.33.33.1]";
         let address = Family::V4.vip(1);
@@ -171,7 +172,7 @@ fn a_range_of_ports_keeps_the_port() {
         let _vips = Vips::serve(&format!("{range}\n{one}"));
         assert_eq!(network.get(SocketAddr::new(address, 5001), 3, 30).origins.len(), 3);
         exchange(&network.connect(SocketAddr::new(address, ECHO_PORT)), "seven").unwrap();
-        // A port beside the range has its own vip; one below and one above have none, and nobody answers.
+        // A port next to the range has its own vip. One below and one above have none, and nothing answers.
         assert_eq!(network.get(SocketAddr::new(address, 7000), 1, 10).origins.keys().collect::<Vec<_>>(), ["ep0"]);
         for port in [1, 6001] {
             assert!(network.try_connect(SocketAddr::new(address, port)).is_none(), "port {port} is in no vip");
@@ -214,7 +215,8 @@ vips:
 #[test]
 fn a_vip_on_an_address_of_this_host() {
     within("a_vip_on_an_address_of_this_host", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
-        // Far away, behind a narrow link that only ICMP errors tell of: the host's own connections need them, and its own pings come in fragments.
+        // Far away, behind a narrow link that only ICMP errors reveal: the host's own connections need these errors, and its own pings are
+        // fragmented.
         let far = Netns::new("far").unwrap();
         network.client.forward().unwrap();
         join((&network.client, "narrow"), (&far, "eth0"), 1280).unwrap();
@@ -239,7 +241,7 @@ fn a_vip_on_an_address_of_this_host() {
         let _vips = Vips::serve(&vips);
         for family in FAMILIES {
             let away = if family == Family::V4 { "40.40.40.1" } else { "fd00:40::1" };
-            // One beside a vip's port, and one in mode local.
+            // One next to a vip's port, and one in mode local.
             for host in [1, 2] {
                 let own = SocketAddr::new(family.vip(host), ECHO_PORT);
                 let stream = far.inside(|| TcpStream::connect_timeout(&own, testkit::PATIENCE)).unwrap();
@@ -254,13 +256,13 @@ fn a_vip_on_an_address_of_this_host() {
                     assert!(said.contains(" 0% packet loss"), "{said}");
                 }
             }
-            // And the vip is a vip.
+            // The vip still works.
             assert_eq!(network.get(SocketAddr::new(family.vip(1), 80), 3, 30).origins.len(), 3);
         }
     });
 }
 
-/// Sends bulk both ways through the vips.
+/// Sends bulk in both directions through the vips.
 fn both_ways(network: &Network) {
     let _echoes = network.echoes();
     let _vips = Vips::serve(&FAMILIES.map(beside).concat());
@@ -305,7 +307,7 @@ fn a_narrow_link_to_the_client() {
 
 #[test]
 fn a_narrow_link_behind_a_router() {
-    // Its errors are about packets whose destination the client never heard of: they must come back in the vip's words.
+    // Its errors are about packets with a destination that the client does not know, so they must be translated to the vip.
     within("a_narrow_link_behind_a_router", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
         let (router, far) = (Netns::new("router").unwrap(), Netns::new("far").unwrap());
         router.forward().unwrap();
@@ -318,7 +320,7 @@ fn a_narrow_link_behind_a_router() {
         lines(&router, &["route add default via 34.34.34.254", "route add default via fd00:34::fe"]);
         lines(&router, &["addr add 35.35.35.254/24 dev narrow", "addr add fd00:35::fe/64 dev narrow"]);
         lines(&far, &["addr add 35.35.35.1/24 dev eth0", "addr add fd00:35::1/64 dev eth0"]);
-        // It promises to take what its own link cannot carry: the client has to be told by the router.
+        // It claims to accept what its own link cannot carry, so the router has to inform the client.
         lines(
             &far,
             &["route add default via 35.35.35.254 advmss 1460", "route add default via fd00:35::fe advmss 1440"],
@@ -338,7 +340,7 @@ fn a_narrow_link_behind_a_router() {
 #[test]
 fn a_closed_udp_port_is_told_to_the_client() {
     within("a_closed_udp_port_is_told_to_the_client", Links { mtu: 1500, offload: Offload::NoSums }, |network| {
-        // Nobody listens at the endpoints.
+        // Nothing listens at the endpoints.
         let _vips = Vips::serve(&FAMILIES.map(beside).concat());
         for family in FAMILIES {
             let socket = network.talk(SocketAddr::new(family.vip(1), ECHO_PORT));
@@ -411,7 +413,7 @@ fn what_is_not_for_a_vip_is_left_alone() {
 fn programs_of_others_stay_and_run() {
     within("programs_of_others_stay_and_run", Links::default(), |network| {
         let _origins = network.origins();
-        // Somebody else's, which drops what comes for endpoint 0 itself: `ld [30]; jeq #31.31.31.1; ret drop; ret unspecified`.
+        // A program of another project, which drops packets to endpoint 0 itself: `ld [30]; jeq #31.31.31.1; ret drop; ret unspecified`.
         let bytecode = "4,32 0 0 30,21 0 1 522133249,6 0 0 2,6 0 0 4294967295";
         let tc =
             |words: &[&str]| network.balancer.run(&[&["tc"], words].concat()).unwrap_or_else(|why| panic!("{why}"));
@@ -428,6 +430,6 @@ fn programs_of_others_stay_and_run() {
             assert_eq!(check(), (false, true), "the other program beside ours");
         }
         assert_eq!(check(), (false, true), "the other program after ours");
-        assert!(!reaches(to), "the vip is gone, and still answers");
+        assert!(!reaches(to), "the vip answers although it is gone");
     });
 }

@@ -1,4 +1,4 @@
-//! What the kernel plane refuses, and what it says to those who ask why nothing comes through.
+//! What the kernel plane refuses, and what it reports when nothing gets through.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -16,13 +16,13 @@ fn echo(rest: &str) -> String {
     vip("echo", SocketAddr::new(Family::V4.vip(1), ECHO_PORT), "tcp", &format!("endpoints: {endpoints}{rest}"))
 }
 
-/// `serve` of these vips ends by itself with this code, and says all of this.
+/// `serve` with these vips ends by itself with this code, and prints all of this.
 #[track_caller]
 fn refused(mut command: Command, vips: &str, code: i32, expect: &[&str]) {
     let scratch = Scratch::new();
     let admin = support::local(support::port()).to_string();
     let file = scratch.write("steelyard.yaml", &vip_config(vips).replace("{admin}", &admin));
-    // Others may read it, too: not everybody here is root.
+    // Others must be able to read it, because not every user here is root.
     let finished = Program::run("steelyard", command.args(["serve", "-c", &file])).unwrap();
     assert_eq!(finished.exit, Exit::Code(code), "{}{}", finished.stdout, finished.stderr);
     for text in expect {
@@ -37,7 +37,7 @@ fn without_privilege() {
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all", "--"]);
         command.arg(steelyard().get_program());
         refused(command, &echo(""), 77, &["CAP_BPF", "CAP_NET_ADMIN"]);
-        // Root in name alone, as in a container.
+        // Root only by uid, as in a container.
         let mut command = Command::new("setpriv");
         command.args(["--bounding-set=-sys_admin,-bpf", "--inh-caps=-all", "--"]).arg(steelyard().get_program());
         refused(command, &echo(""), 77, &["CAP_BPF"]);
@@ -70,7 +70,7 @@ fn a_refused_file_leaves_the_old_one_in_force() {
     });
 }
 
-/// `steelyard trace` of a SYN to the echo's vip: the code and the whole text.
+/// `steelyard trace` of a SYN to the echo's vip: checks the code and the whole text.
 fn trace(vips: &Vips, words: &[&str]) -> Finished {
     vips.steelyard.ask(&[&["trace"], words].concat())
 }
@@ -92,14 +92,14 @@ fn why_there_is_no_traffic() {
         let client = "10.10.10.1:40000";
         let mut vips = Vips::serve(&echo(", balance: round_robin"));
         check_trace(&vips, &["--vip", "echo", "--from", client], 0, &["31.31.31.1:7", "ep0"]);
-        // Asking changes nothing: the next connection is still the first.
+        // A trace changes nothing: the next connection is still the first.
         check_trace(&vips, &["--vip", "echo", "--from", client], 0, &["31.31.31.1:7"]);
         check_trace(&vips, &["--vip", "20.20.20.1:7/tcp", "--from", client], 0, &["31.31.31.1:7"]);
         check_trace(&vips, &["--vip", "20.20.20.1:9/tcp", "--from", client], 1, &["vip"]);
         check_trace(&vips, &["--vip", "nothing", "--from", client], 1, &["nothing", "echo"]);
-        // A host that nothing leads to would get no answer.
+        // There is no route to this host for the answer.
         check_trace(&vips, &["--vip", "echo", "--from", "192.0.2.7"], 1, &["no_route"]);
-        // In the middle of a connection that nobody knows.
+        // In the middle of an unknown connection.
         check_trace(&vips, &["--vip", "echo", "--from", client, "--flags", "ack"], 1, &["no_flow"]);
 
         vips.reload(&echo(", deny: [10.10.10.0/24]"));
@@ -121,7 +121,7 @@ fn why_there_is_no_traffic() {
         check_trace(&vips, &["--vip", "echo", "--from", client], 1, &["no_route", "forwarding"]);
         network.balancer.sysctl("net.ipv4.ip_forward", "1").unwrap();
         check_trace(&vips, &["--vip", "echo", "--from", client], 0, &[]);
-        // An interface on which nothing of ours runs.
+        // An interface without our programs.
         check_trace(&vips, &["--vip", "echo", "--from", client, "--interface", "lo"], 1, &["lo"]);
     });
 }

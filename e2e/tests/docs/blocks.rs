@@ -1,13 +1,13 @@
 //! The code in a page of Markdown: fenced blocks, indented blocks, spans.
 
-/// What stands between two fences.
+/// The content between two fences.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Of the opening fence, from 1.
+    /// The line of the opening fence, counted from 1.
     pub line: usize,
-    /// The first word behind the opening fence.
+    /// The first word after the opening fence.
     pub language: String,
-    /// With the end of each line, and without the indentation of the fence.
+    /// The text with line ends, and without the indentation of the fence.
     pub text: String,
 }
 
@@ -37,7 +37,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Lines, from 1, at which code begins that is indented instead of fenced.
+/// The lines, counted from 1, at which code begins that is indented instead of fenced.
 pub fn indented(page: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let (mut fenced, mut after_blank) = (false, true);

@@ -1,20 +1,20 @@
-//! Whether the program has the sub-commands and options that a command names, by its own help texts.
+//! Checks by the program's own help texts that it has the sub-commands and options of a command.
 
 use std::collections::HashMap;
 
 use super::support::run;
 
-/// Words between two commands of a line.
+/// Words that end a command within a line.
 const ENDS: [&str; 9] = ["|", "||", "&", "&&", ";", ">", ">>", "<", "#"];
 /// Words that a command may follow.
 const BEFORE: [&str; 8] = ["sudo", "--", "|", "||", "&", "&&", ";", "exec"];
 
-/// Help texts by the words that lead to them.
+/// Help texts by the words of the sub-command.
 #[derive(Default)]
 pub struct Commands(HashMap<Vec<String>, String>);
 
 impl Commands {
-    /// What is wrong with the `steelyard` commands in `text`.
+    /// The errors in the `steelyard` commands of `text`.
     pub fn wrong(&mut self, text: &str) -> Vec<String> {
         let text = text.replace("\\\n", " ");
         text.lines().flat_map(commands_of).filter_map(|words| self.wrong_command(&words).err()).collect()
@@ -81,7 +81,7 @@ fn has_option(help: &str, option: &str) -> bool {
     })
 }
 
-/// The words of each `steelyard` command in a line, without the first.
+/// The words of each `steelyard` command in a line, without the program's name.
 fn commands_of(line: &str) -> Vec<Vec<String>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let begins = |index: usize| {

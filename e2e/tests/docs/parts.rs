@@ -1,4 +1,4 @@
-//! YAML blocks: whole files, parts of a file with the file around them, objects for a cluster.
+//! YAML blocks: complete files, parts that are put into a file, and objects for a cluster.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use super::blocks::Block;
 /// First lines that say which part of a file a block is.
 pub const PARTS: [&str; 5] = ["# in the file", "# in a listener", "# in a route", "# in a cluster", "# in a vip"];
 
-/// What the reader does with a YAML block, as shell commands.
+/// The shell commands for a YAML block.
 pub fn step(block: &Block) -> Option<String> {
     let text = &block.text;
     let first = text.lines().next().unwrap_or_default();
@@ -53,7 +53,7 @@ fn wrong_objects(text: &str) -> Option<String> {
     None
 }
 
-/// The whole file of which `text` is a part.
+/// The complete file of which `text` is a part.
 fn around(part: &str, text: &str) -> String {
     let has = |key: &str| text.lines().any(|line| line.starts_with(&format!("{key}:")));
     let mut file = String::new();
@@ -121,7 +121,7 @@ fn around(part: &str, text: &str) -> String {
     file
 }
 
-/// What `to:` and `cluster:` name.
+/// The clusters that `to:` and `cluster:` name.
 fn clusters(text: &str) -> BTreeSet<String> {
     let named = ["to: ", "cluster: "].into_iter().flat_map(|key| {
         let is_key = |before: &str| before.is_empty() || before.ends_with([' ', '{', '\n', '-']);

@@ -1,4 +1,4 @@
-//! Echoes behind a vip, and clients that hold what comes back against what they sent.
+//! Echoes behind a vip, and clients that compare the echo with what they sent.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -11,12 +11,12 @@ use lab::origin::{TcpOrigin, TcpOriginArgs};
 use testkit::Program;
 use tokio::sync::oneshot;
 
-/// Where each endpoint sends back what it gets, over TCP and over UDP.
+/// The port on which each endpoint sends back what it receives, over TCP and UDP.
 pub const ECHO_PORT: u16 = 7;
-/// A socket that waits looks up this often whether it is still wanted.
+/// A waiting socket checks this often whether it is still needed.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// TCP and UDP echo at port [`ECHO_PORT`] of every address of the namespace that it is started in.
+/// TCP and UDP echo at port [`ECHO_PORT`] of every address of the namespace in which it is started.
 pub struct Echo {
     end: Arc<AtomicBool>,
     tcp: Option<oneshot::Sender<()>>,
@@ -31,8 +31,8 @@ impl Echo {
         let tcp_thread = std::thread::spawn(move || tcp.run_until(async move { Ok(_ = ended.await) }).unwrap());
         let end = Arc::new(AtomicBool::new(false));
         let mut echo = Self { end, tcp: Some(tcp_end), threads: vec![tcp_thread] };
-        // A socket for each address: with one for all, the kernel would choose the source of the answers, and for a vip that an endpoint
-        // holds itself it would choose another address.
+        // One socket per address. With one for all, the kernel would choose the source address of the answers, and would choose a different
+        // one for a vip that an endpoint itself holds.
         for address in own_addresses() {
             let socket = UdpSocket::bind((address, ECHO_PORT)).unwrap();
             socket.set_read_timeout(Some(LOOK_UP)).unwrap();
@@ -48,7 +48,7 @@ impl Drop for Echo {
         self.end.store(true, Relaxed);
         self.tcp = None;
         for thread in self.threads.drain(..) {
-            // It has told why if it panicked.
+            // A panic has already been reported.
             _ = thread.join();
         }
     }
@@ -58,13 +58,13 @@ fn echo_datagrams(socket: &UdpSocket, end: &AtomicBool) {
     let mut datagram = vec![0; 65_536];
     while !end.load(Relaxed) {
         if let Ok((count, from)) = socket.recv_from(&mut datagram) {
-            // A client that is gone already is no failure of ours.
+            // If the client is already gone, this is not our failure.
             _ = socket.send_to(&datagram[..count], from);
         }
     }
 }
 
-/// The addresses of the calling thread's namespace but those of the loopback net and of the links.
+/// The addresses of the calling thread's namespace, without those of the loopback network and the link-local ones.
 fn own_addresses() -> Vec<IpAddr> {
     let finished = Program::run("ip", std::process::Command::new("ip").args(["-br", "address"])).unwrap();
     let words = finished.stdout.split_whitespace();
@@ -73,7 +73,7 @@ fn own_addresses() -> Vec<IpAddr> {
     addresses.filter(|address| !address.is_loopback() && !is_link_local(address)).collect()
 }
 
-/// Sends `count` bytes to an echo while it reads them back, and holds them against each other byte by byte.
+/// Sends `count` bytes to an echo while it reads them back, and compares them byte by byte.
 #[track_caller]
 pub fn bulk(stream: &TcpStream, count: usize) {
     let pattern = |index: usize| (index.wrapping_mul(0x9e37_79b9) >> 13) as u8;
@@ -86,7 +86,7 @@ pub fn bulk(stream: &TcpStream, count: usize) {
     });
     outcome.unwrap_or_else(|error| panic!("bulk of {count} bytes: {error}"));
     let differs = sent.iter().zip(&received).position(|(sent, received)| sent != received);
-    assert_eq!(differs, None, "the first byte that came back different");
+    assert_eq!(differs, None, "the position of the first wrong byte in the echo");
 }
 
 /// One exchange on a connection to an echo.
@@ -99,19 +99,19 @@ pub fn exchange(stream: &TcpStream, text: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A datagram of `count` bytes to an echo and back.
+/// Sends a datagram of `count` bytes to an echo, and expects it back.
 #[track_caller]
 pub fn datagram(socket: &UdpSocket, count: usize) {
     try_datagram(socket, count).unwrap_or_else(|error| panic!("no answer to {count} bytes: {error}"));
 }
 
-/// The same, where it may get lost.
+/// The same, for a datagram that may be lost.
 #[track_caller]
 pub fn try_datagram(socket: &UdpSocket, count: usize) -> std::io::Result<()> {
     let sent: Vec<u8> = (0..count).map(|index| (index % 251) as u8).collect();
     socket.send(&sent)?;
     let mut received = vec![0; 65_536];
     let received_count = socket.recv(&mut received)?;
-    assert!(received[..received_count] == sent, "{count} bytes came back different");
+    assert!(received[..received_count] == sent, "{count} bytes were changed on the way");
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! HTTP/2 by hand: a client that sends any bytes as frames, and reads what comes back.
+//! Raw HTTP/2: a client that sends any bytes as frames, and reads what comes back.
 //!
-//! Fields go out as literals without Huffman codes and without the table, so that what a test says is what is on the wire. Only what
-//! comes back is decoded, by another's decoder.
+//! Fields are sent as literals without Huffman codes and without the table, so that the bytes sent are those that the test states. Only
+//! received bytes are decoded, by the decoder of another project.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::io::{Read, Write};
@@ -49,7 +49,7 @@ pub mod setting {
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
 }
 
-/// A frame that came.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
     pub kind: u8,
@@ -58,7 +58,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// A frame as it goes out.
+/// A frame to send.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let [s, t, u, v] = stream.to_be_bytes();
@@ -83,7 +83,7 @@ pub fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
-/// A whole header block in one frame.
+/// A complete header block in one frame.
 pub fn headers(stream: u32, end: bool, block: &[u8]) -> Vec<u8> {
     frame(kind::HEADERS, flag::END_HEADERS | if end { flag::END_STREAM } else { 0 }, stream, block)
 }
@@ -99,7 +99,7 @@ pub fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     block
 }
 
-/// A length with a prefix of seven bits, and the bytes as they are (RFC 7541 section 5).
+/// A length with a prefix of seven bits, and the bytes unchanged (RFC 7541 section 5).
 pub fn string(block: &mut Vec<u8>, text: &[u8]) {
     let mut length = text.len();
     if length < 127 {
@@ -116,11 +116,11 @@ pub fn string(block: &mut Vec<u8>, text: &[u8]) {
     block.extend_from_slice(text);
 }
 
-/// What every request has.
+/// The fields of every request.
 pub const GET: [(&[u8], &[u8]); 4] =
     [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a.example"), (b":path", b"/")];
 
-/// The block of a GET with these fields more.
+/// The block of a GET with these additional fields.
 pub fn get_with(more: &[(&[u8], &[u8])]) -> Vec<u8> {
     block(&[&GET, more].concat())
 }
@@ -133,7 +133,7 @@ pub struct Client {
     pub next: u32,
 }
 
-/// A response, read to its end.
+/// A response that was read to its end.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -141,14 +141,14 @@ pub struct Answer {
 }
 
 impl Client {
-    /// Connects and says what a client says first.
+    /// Connects, and sends the client's first bytes.
     pub fn connect(address: SocketAddr, values: &[(u16, u32)]) -> Self {
         let mut client = Self::silent(address);
         client.send(&[PREFACE, &settings(values)].concat());
         client
     }
 
-    /// Connects and says nothing.
+    /// Connects, and sends nothing.
     pub fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -157,14 +157,14 @@ impl Client {
         Self { stream, decoder: Decoder::default(), next: 1 }
     }
 
-    /// False once the other side is gone; what it said before can still be read.
+    /// Returns false once the other side is gone. What it sent before can still be read.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Sends what `piece` gives for 0, 1, ... until the other side has had enough, or `count` pieces went out.
+    /// Sends the result of `piece` for 0, 1, ... until the other side ends the connection, or `count` pieces were sent.
     pub fn flood(&mut self, count: u32, piece: impl Fn(u32) -> Vec<u8>) {
-        // Not one segment each: a flood that is as fast as it can be.
+        // Several pieces per segment, for a flood that is as fast as possible.
         let mut batch = Vec::new();
         for index in 0..count {
             batch.extend_from_slice(&piece(index));
@@ -185,7 +185,7 @@ impl Client {
         stream
     }
 
-    /// The next frame; `None`: the connection is over.
+    /// The next frame; `None` if the connection is over.
     pub fn frame(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head).ok()?;
@@ -198,12 +198,12 @@ impl Client {
         Some(Frame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 
-    /// Reads to the end of the connection, and answers nothing.
+    /// Reads to the end of the connection without answering.
     pub fn end(&mut self) -> std::io::Result<usize> {
         self.stream.read_to_end(&mut Vec::new())
     }
 
-    /// Reads to the end of the connection: the code of the last GOAWAY, if there was one.
+    /// Reads to the end of the connection. Returns the code of the last GOAWAY, if there was one.
     pub fn goaway(&mut self) -> Option<u32> {
         let mut code = None;
         while let Some(frame) = self.frame() {
@@ -214,7 +214,7 @@ impl Client {
         code
     }
 
-    /// Reads until this stream is reset: the code. A final answer to it is none.
+    /// Reads until this stream is reset, and returns the code. Fails on a final answer.
     #[track_caller]
     pub fn reset_of(&mut self, stream: u32) -> u32 {
         loop {
@@ -226,13 +226,13 @@ impl Client {
         }
     }
 
-    /// Reads the answer to this stream, and opens both windows again by what came.
+    /// Reads the answer on this stream, and returns both windows for what was received.
     #[track_caller]
     pub fn answer(&mut self, stream: u32) -> Answer {
         let mut answer = Answer { status: 0, body: Vec::new() };
         loop {
             let frame = self.frame().expect("the connection ended before the answer did");
-            // Every block: the table is the connection's.
+            // Decode every block, because the table belongs to the connection.
             let fields = if frame.kind == kind::HEADERS { self.fields(&frame) } else { Vec::new() };
             if frame.stream != stream {
                 continue;
@@ -266,7 +266,7 @@ impl Client {
         self.answer(stream)
     }
 
-    /// The fields of a head. Of every head, in the order in which they came: the table is the connection's.
+    /// The fields of a head. Every head must be decoded in the order of arrival, because the table belongs to the connection.
     pub fn fields(&mut self, frame: &Frame) -> Vec<(Vec<u8>, Vec<u8>)> {
         assert!(frame.flags & flag::END_HEADERS != 0, "heads of the balancer fit into one frame here");
         let mut fields = Vec::new();

@@ -1,4 +1,4 @@
-//! A service of gRPC and its clients, on the `h2` crate: another implementation of HTTP/2 than the one under test.
+//! A gRPC service and its clients, on the `h2` crate, which is not the HTTP/2 implementation under test.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub const SAY_HELLO: &str = "/helloworld.Greeter/SayHello";
 pub const STREAM: &str = "/helloworld.Greeter/SayHelloStream";
-/// Ends with the status that `x-status` asks for.
+/// Ends with the status in `x-status`.
 pub const FAIL: &str = "/helloworld.Greeter/Fail";
 /// Is never answered.
 pub const SLEEP: &str = "/helloworld.Greeter/Sleep";
 /// Answers in plain HTTP.
 pub const BARE: &str = "/helloworld.Greeter/Bare";
-/// Sends one message, and resets when the client has said all.
+/// Sends one message, and resets the stream when the client has sent everything.
 pub const BREAK: &str = "/helloworld.Greeter/Break";
-/// Sends one message, and then nothing until it is reset.
+/// Sends one message, and then nothing until the stream is reset.
 pub const HANG: &str = "/helloworld.Greeter/Hang";
-/// Answers and ends before the client has said all.
+/// Answers and ends before the client has sent everything.
 pub const ENOUGH: &str = "/helloworld.Greeter/Enough";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
@@ -39,7 +39,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A message as it stands in a body.
+/// A message in the form that it has in a body.
 pub fn framed(message: &[u8]) -> Bytes {
     let mut framed = vec![0];
     framed.extend((message.len() as u32).to_be_bytes());
@@ -54,28 +54,28 @@ pub struct Greeter {
     thread: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// What a service has met, and what it says of its health.
+/// What a service has received, and the health that it reports.
 pub struct Seen {
     name: String,
     pub calls: AtomicU64,
     pub connections: AtomicU64,
-    /// Calls that their client reset.
+    /// Calls that were reset by their client.
     pub cancelled: AtomicU64,
     pub is_serving: AtomicBool,
     /// The fields of the last call.
     pub last: Mutex<HeaderMap>,
-    /// How `SayHello` fails; `None`: it does not.
+    /// How `SayHello` fails; `None` if it does not.
     pub ail: Mutex<Option<Ail>>,
 }
 
-/// How a service tells that it cannot serve a call.
+/// How a service reports that it cannot serve a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Ail {
-    /// By a status in the head.
+    /// With a status in the head.
     TrailersOnly(u16),
-    /// By a head, and a status in trailers behind it.
+    /// With a head, and a status in the trailers after it.
     WithoutMessage(u16),
-    /// By a status behind a message.
+    /// With a status after a message.
     BehindMessage(u16),
 }
 
@@ -95,7 +95,7 @@ impl Greeter {
         Self::start_with(address, name, None)
     }
 
-    /// Within TLS, by ALPN.
+    /// Over TLS, with ALPN.
     pub fn start_tls(name: &str, config: &rustls::ServerConfig) -> Self {
         let mut config = config.clone();
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -120,7 +120,7 @@ impl Greeter {
         let thread = std::thread::spawn(move || {
             runtime().block_on(async move {
                 tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), tls, serving));
-                // An error means that the sender was dropped: the end, as well.
+                // An error means that the sender was dropped, which is also the end.
                 _ = ended.await;
             });
         });
@@ -136,7 +136,7 @@ impl Drop for Greeter {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.thread.take() {
             drop(end);
-            // It has told why if it panicked.
+            // A panic has already been reported.
             _ = thread.join();
         }
     }
@@ -150,7 +150,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, seen: Arc<Seen>
             match tls {
                 None => serve(stream, seen).await,
                 Some(tls) => {
-                    // A client that breaks the handshake off is its own affair.
+                    // If a client aborts the handshake, there is nothing to do.
                     let Ok(stream) = tls.accept(stream).await else { return };
                     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
                     serve(stream, seen).await;
@@ -237,14 +237,14 @@ fn say_hello(mut respond: SendResponse<Bytes>, seen: &Seen, message: Vec<u8>) ->
     send.send_trailers(status_fields(status, ""))
 }
 
-/// A response of trailers alone.
+/// A response of trailers only.
 fn fail(mut respond: SendResponse<Bytes>, seen: &Seen, status: u16, message: &'static str) -> Result<(), h2::Error> {
     let mut head = grpc_head(&seen.name);
     head.headers_mut().extend(status_fields(status, message));
     respond.send_response(head, true).map(drop)
 }
 
-/// Each piece goes back as it comes, until the client ends the call.
+/// Sends each piece back on arrival, until the client ends the call.
 async fn stream(mut body: RecvStream, mut send: SendStream<Bytes>) -> Result<(), h2::Error> {
     while let Some(piece) = body.data().await {
         let piece = piece?;
@@ -276,7 +276,7 @@ async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(bytes)
 }
 
-/// One connection, on which calls are made.
+/// One connection for calls.
 pub struct Caller {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -287,16 +287,16 @@ pub struct Caller {
 /// How a call ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Called {
-    /// Of HTTP: 200 for every call that a client of gRPC can read.
+    /// The HTTP status: 200 for every call that a gRPC client can read.
     pub http_status: u16,
-    /// Who answered, where an endpoint did.
+    /// The endpoint that answered, if one did.
     pub origin: String,
     pub content_type: String,
     pub body: Vec<u8>,
-    /// `None`: there was none, or the stream was reset.
+    /// `None` if there was none, or the stream was reset.
     pub grpc_status: Option<u16>,
     pub grpc_message: String,
-    /// The status stood in the head: there was no body, and there were no trailers.
+    /// The status was in the head: there was no body, and there were no trailers.
     pub is_trailers_only: bool,
     pub reset: Option<Reason>,
 }
@@ -309,7 +309,7 @@ impl Caller {
         Self { runtime, send, base: format!("http://{address}") }
     }
 
-    /// Within TLS, by ALPN.
+    /// Over TLS, with ALPN.
     pub fn connect_tls(config: &rustls::ClientConfig, address: SocketAddr, name: &str) -> Self {
         let runtime = runtime();
         let mut config = config.clone();
@@ -339,7 +339,7 @@ impl Caller {
         self.calls(1, path, fields, body).remove(0)
     }
 
-    /// So many at the same time.
+    /// This many calls at the same time.
     pub fn calls(&self, count: usize, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Vec<Called> {
         self.runtime.block_on(async {
             let call = || {
@@ -350,20 +350,20 @@ impl Caller {
             let calls: Vec<_> = (0..count).map(|_| call()).collect();
             let mut called = Vec::with_capacity(count);
             for call in calls {
-                called.push(timeout(PATIENCE, call).await.expect("the call does not end").unwrap());
+                called.push(timeout(PATIENCE, call).await.expect("the call did not end in time").unwrap());
             }
             called
         })
     }
 
-    /// One call with one message, whose client ends its side when it has seen the beginning of the answer.
+    /// One call with one message, whose client ends its side after it has seen the beginning of the answer.
     pub fn call_slowly(&self, path: &str, fields: &[(&str, &str)], body: &[u8]) -> Called {
         let (send, request) = (self.send.clone(), self.request(path, fields));
         let called = call(send, request, Bytes::copy_from_slice(body), true);
-        self.runtime.block_on(async { timeout(PATIENCE, called).await.expect("the call does not end") })
+        self.runtime.block_on(async { timeout(PATIENCE, called).await.expect("the call did not end in time") })
     }
 
-    /// Begins a call, and resets it when `begun` says that it is known upstream.
+    /// Begins a call, and resets it when `begun` shows that it has arrived upstream.
     pub fn cancel(&self, path: &str, begun: impl Fn() -> bool) {
         self.runtime.block_on(async {
             let mut send = self.send.clone().ready().await.unwrap();
@@ -374,15 +374,15 @@ impl Caller {
                     tokio::task::yield_now().await;
                 }
             };
-            timeout(PATIENCE, known).await.expect("the call does not begin");
+            timeout(PATIENCE, known).await.expect("the call did not begin in time");
             body.send_reset(Reason::CANCEL);
             assert!(timeout(PATIENCE, response).await.unwrap().is_err());
         });
-        // The reset is on its way when something behind it has been answered.
+        // The reset has been sent when a call after it has been answered.
         self.call("/no.Service/Get", &[], &framed(b""));
     }
 
-    /// A call of messages one after the other, each sent when the one before it has come back.
+    /// A call with several messages, each sent after the answer to the one before it has arrived.
     pub fn converse(&self, path: &str, messages: &[&[u8]]) -> (String, Option<u16>) {
         let talk = async {
             let mut send = self.send.clone().ready().await.unwrap();
@@ -406,7 +406,7 @@ impl Caller {
             let trailers = body.trailers().await.unwrap().unwrap_or_default();
             (origin, text(&trailers, "grpc-status").parse().ok())
         };
-        self.runtime.block_on(async { timeout(PATIENCE, talk).await.expect("the conversation stands still") })
+        self.runtime.block_on(async { timeout(PATIENCE, talk).await.expect("the call made no progress") })
     }
 }
 
@@ -442,7 +442,7 @@ async fn try_call(
 ) -> Result<(), h2::Error> {
     let mut send = send.ready().await?;
     let (response, mut request) = send.send_request(request, false)?;
-    // The answer may be there before the message is.
+    // The answer may arrive before the message is sent.
     _ = request.send_data(message, !slowly);
     let response = response.await?;
     called.http_status = response.status().as_u16();

@@ -1,4 +1,4 @@
-//! What the tests of the whole binary share: a balancer, origins behind it, load in front of it.
+//! Shared helpers for the tests of the whole binary: a balancer, origins behind it, and load in front of it.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 pub mod echo;
@@ -19,7 +19,7 @@ use testkit::strict::{Response, ResponseTo};
 use testkit::{Finished, PATIENCE, Program, Signal, client, free_port, until};
 use tokio::sync::oneshot;
 
-/// Requests of one round of load. After each round its connections close, so that both old and new ones are always under way.
+/// Requests of one round of load. Its connections close after each round, so that old and new ones are always in use.
 const ROUND_REQUESTS: u64 = 4_000;
 
 pub fn local(port: u16) -> SocketAddr {
@@ -30,7 +30,7 @@ pub fn port() -> u16 {
     free_port().unwrap()
 }
 
-/// The binary under test, ready for arguments.
+/// The binary under test, to which arguments can be added.
 pub fn steelyard() -> Command {
     let mut command = Command::new(e2e::binary::steelyard().unwrap());
     for name in [
@@ -48,12 +48,12 @@ pub fn steelyard() -> Command {
     command
 }
 
-/// `steelyard WORDS...`, run to its end.
+/// Runs `steelyard WORDS...` to its end.
 pub fn run(words: &[&str]) -> Finished {
     Program::run("steelyard", steelyard().args(words)).unwrap()
 }
 
-/// A directory of this test's own. Gone when dropped.
+/// A directory for this test, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -69,7 +69,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Puts a whole file in place at once, as a careful deployment does.
+    /// Replaces a file atomically, like a careful deployment.
     pub fn write(&self, name: &str, text: &str) -> String {
         let (path, new) = (self.0.join(name), self.0.join(format!("{name}.new")));
         fs::write(&new, text).unwrap();
@@ -80,7 +80,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left is in the temporary directory.
+        // If this fails, the rest stays in the temporary directory.
         _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -101,7 +101,7 @@ impl Steelyard {
         })
     }
 
-    /// The same, where `start` starts the program with the arguments that it is given.
+    /// The same, where `start` starts the program with the arguments that it gets.
     pub fn serve_by(config: &str, start: impl FnOnce(&[&str]) -> Program) -> Self {
         let (admin, scratch) = (local(port()), Scratch::new());
         let file = scratch.write("steelyard.yaml", &config.replace("{admin}", &admin.to_string()));
@@ -109,7 +109,7 @@ impl Steelyard {
         Self::of(program, admin, scratch)
     }
 
-    /// A program that was started with what is in `scratch`, once it is ready.
+    /// A program that was started with the files in `scratch`, once it is ready.
     pub fn of(program: Program, admin: SocketAddr, scratch: Scratch) -> Self {
         let mut steelyard = Self { program, admin, scratch };
         let ready = || get(admin, "/readyz").filter(|response| response.status == 200);
@@ -117,14 +117,14 @@ impl Steelyard {
         steelyard
     }
 
-    /// Another process in the place of one that has ended, on the same file.
+    /// Starts another process with the same file, after the first has ended.
     pub fn start_again(&mut self, file: &str) {
         self.program = Program::spawn("steelyard", steelyard().args(["serve", "-c", file, "--workers", "1"])).unwrap();
         let admin = self.admin;
         self.program.until("ready", || get(admin, "/readyz").filter(|response| response.status == 200)).unwrap();
     }
 
-    /// Puts another configuration in the place of the old one; nobody is told.
+    /// Replaces the configuration, and sends no signal.
     pub fn write(&self, config: &str) {
         self.scratch.write("steelyard.yaml", &config.replace("{admin}", &self.admin.to_string()));
     }
@@ -133,7 +133,7 @@ impl Steelyard {
         self.scratch.path().join("steelyard.yaml").display().to_string()
     }
 
-    /// A configuration takes the place of the old one, SIGHUP tells, and `is_there` tells from the status that it is in use.
+    /// Replaces the configuration, sends SIGHUP, and waits until `is_there` sees in the status that it is in use.
     pub fn reload(&mut self, config: &str, is_there: impl Fn(&Value) -> bool) {
         self.write(config);
         self.program.signal(Signal::HUP).unwrap();
@@ -154,20 +154,20 @@ impl Steelyard {
         self.status()["generation"].as_u64().unwrap()
     }
 
-    /// Waits until the status is as `is_there` wants it.
+    /// Waits until `is_there` accepts the status.
     pub fn until(&mut self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         let admin = self.admin;
         self.program.until(what, || status(admin).filter(&is_there)).unwrap()
     }
 
-    /// The sum over the samples of this name with these labels.
+    /// The sum over the samples with this name and these labels.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let response = get(self.admin, "/metrics").expect("metrics");
         testkit::prometheus::sum(&String::from_utf8_lossy(&response.body), name, labels)
     }
 }
 
-/// GET on an admin address; `None` where nobody answers.
+/// GET on an admin address; `None` if nothing answers.
 pub fn get(admin: SocketAddr, path: &str) -> Option<Response> {
     let mut conn = client::connect("admin", admin, None).ok()?;
     conn.send(format!("GET {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n").as_bytes()).ok()?;
@@ -178,7 +178,7 @@ pub fn status(admin: SocketAddr) -> Option<Value> {
     serde_json::from_slice(&get(admin, "/status")?.body).ok()
 }
 
-/// The names under a key of the status: of listeners, of clusters.
+/// The names below a key of the status: of listeners, of clusters.
 pub fn names<'s>(status: &'s Value, key: &str) -> Vec<&'s str> {
     status[key].as_array().into_iter().flatten().filter_map(|entry| entry["name"].as_str()).collect()
 }
@@ -209,7 +209,7 @@ impl Origin {
         let (end, ended) = oneshot::channel::<()>();
         let serving = origin.clone();
         let thread = std::thread::spawn(move || {
-            // An error means that the sender was dropped: the end, as well.
+            // An error means that the sender was dropped, which is also the end.
             let end = async move { Ok(_ = ended.await) };
             serving.run_until(end).unwrap();
         });
@@ -220,7 +220,7 @@ impl Origin {
         self.origin.requests()
     }
 
-    /// Waits until this one has served `more` requests more.
+    /// Waits until this origin has served `more` further requests.
     pub fn until_served(&self, more: u64) {
         until_served(&[self], more);
     }
@@ -230,18 +230,18 @@ impl Drop for Origin {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.thread.take() {
             drop(end);
-            // It has told why if it panicked.
+            // A panic has already been reported.
             _ = thread.join();
         }
     }
 }
 
-/// Waits until these have together served `more` requests more.
+/// Waits until these have together served `more` further requests.
 pub fn until_served(origins: &[&Origin], more: u64) {
     let sum = || origins.iter().map(|origin| origin.requests()).sum::<u64>();
     let target = sum() + more;
     let served = until(2 * PATIENCE, || (sum() >= target).then_some(()));
-    assert!(served.is_some(), "the load stands still: {} of {target} requests", sum());
+    assert!(served.is_some(), "the load made no progress: {} of {target} requests", sum());
 }
 
 /// Closed-loop load of GETs on a thread of this process, round after round.
@@ -250,14 +250,14 @@ pub struct Load {
     thread: JoinHandle<Total>,
 }
 
-/// What all rounds of a load met.
+/// The results of all rounds of a load.
 #[derive(Debug, Default)]
 pub struct Total {
     pub answers: u64,
     pub failures: u64,
-    /// Connections that the other side closed within a round, each after it had said so, but for those whose request was sent again.
+    /// Connections that the other side closed within a round. Each was announced, except for those whose request was sent again.
     pub reconnects: u64,
-    /// Requests that were lost with their connection and, being idempotent, sent again.
+    /// Idempotent requests that were lost with their connection and sent again.
     pub resent: u64,
     pub rounds: u64,
     /// The report of the first round with failures.
@@ -289,13 +289,13 @@ impl Load {
         Self { end, thread }
     }
 
-    /// Ends it after its round.
+    /// Ends it after the current round.
     pub fn stop(self) -> Total {
         self.end.store(true, Relaxed);
         self.thread.join().unwrap()
     }
 
-    /// The same. Not a request may have failed; if one has, the status of the balancer tells why.
+    /// The same, and fails if any request failed; the balancer's status then shows why.
     #[track_caller]
     pub fn end(self, balancer: &mut Steelyard) -> Total {
         let total = self.stop();
@@ -315,7 +315,7 @@ impl Load {
     }
 }
 
-/// Says on standard error, past the harness's capture, that a test cannot run here.
+/// Prints to standard error, around the harness's capture, that a test cannot run here.
 pub fn skip(name: &str, why: &str) {
     use std::io::Write;
     _ = writeln!(std::io::stderr(), "SKIP {name}: {why}");

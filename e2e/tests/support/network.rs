@@ -1,4 +1,4 @@
-//! A network to balance in: a client, the balancer, and three endpoints, each in a namespace of its own, joined by veth pairs.
+//! A network for tests: a client, the balancer, and three endpoints, each in its own namespace, connected by veth pairs.
 //!
 //! ```text
 //! client 10.10.10.1 ---- client0 .254  balancer  .254 ep0 ---- 31.31.31.1 endpoint 0
@@ -6,8 +6,8 @@
 //!                                                .254 ep2 ---- 33.33.33.1 endpoint 2
 //! ```
 //!
-//! 20.20.20.0/24 and fd00:20::/64, where the vips are, belong to nobody: the client's default route leads to the balancer, and so does each
-//! endpoint's. A test runs in the balancer's namespace ([`within`]), so that what it starts is there, and leaves it for the others'.
+//! No host has addresses in 20.20.20.0/24 and fd00:20::/64, where the vips are: the default routes of the client and the endpoints lead to
+//! the balancer. A test runs in the balancer's namespace ([`within`]), so that what it starts is there, and enters the others when needed.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -20,15 +20,15 @@ use testkit::{Finished, PATIENCE, Program};
 use super::echo::Echo;
 use super::{Origin, Steelyard, run, skip, steelyard};
 
-/// Where each endpoint answers HTTP, with its name in `x-origin`: on both.
+/// Where each endpoint answers HTTP, with its name in `x-origin`, on both ports.
 pub const HTTP_PORTS: [u16; 2] = [80, 5001];
-/// All interfaces of the balancer, as a configuration names them.
+/// All interfaces of the balancer, in the form of a configuration.
 pub const INTERFACES: &str = "[client0, ep0, ep1, ep2]";
-/// What the addresses begin with, by family.
+/// The beginnings of the addresses, by family.
 const CLIENT: [&str; 2] = ["10.10.10", "fd00:10:"];
 const ENDPOINTS: [[&str; 2]; 3] = [["31.31.31", "fd00:31:"], ["32.32.32", "fd00:32:"], ["33.33.33", "fd00:33:"]];
 const VIPS: [&str; 2] = ["20.20.20", "fd00:20:"];
-/// As long as nobody answers, nobody does: nothing here is as slow as that.
+/// After this long without an answer, there is none: nothing here is that slow.
 pub const SILENCE: Duration = Duration::from_millis(300);
 
 /// A family of addresses.
@@ -69,12 +69,12 @@ impl Family {
         self.host(ENDPOINTS[index], 254)
     }
 
-    /// One of the addresses that belong to nobody.
+    /// An address that no host has.
     pub fn vip(self, host: u8) -> IpAddr {
         self.host(VIPS, host)
     }
 
-    /// Addresses and port of all three endpoints, as a configuration lists them.
+    /// Addresses and port of all three endpoints, in the form of a configuration.
     pub fn endpoints(self, port: u16) -> String {
         let all: Vec<String> =
             (0..3).map(|index| format!("'{}'", SocketAddr::new(self.endpoint(index), port))).collect();
@@ -86,26 +86,26 @@ impl Family {
     }
 }
 
-/// How the links are.
+/// Properties of the links.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
-    /// Of all.
+    /// The MTU of all links.
     pub mtu: u32,
-    /// Of all.
+    /// The offload of all links.
     pub offload: Offload,
 }
 
-/// What is left to the network card, which a veth pair is not: it hands over whatever it was left, unfinished.
+/// What senders leave to the network card. A veth pair does none of it, and passes unfinished packets on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// What the kernel leaves to a veth pair by itself: sums and segments.
+    /// What the kernel by default leaves to a veth pair: checksums and segmentation.
     All,
-    /// Sums alone.
+    /// Only checksums.
     NoSegments,
-    /// Nothing: whoever sends computes sums, and whoever receives verifies them.
+    /// Nothing: senders compute checksums, and receivers verify them.
     NoSums,
-    /// Sums and segments by the client and the endpoints, nothing by the balancer: its kernel finishes what leaves it. A bridge stands between it
-    /// and each link, so that it cannot hand packets to the other end past that.
+    /// The client and the endpoints leave checksums and segmentation to the link, and the balancer leaves nothing: its kernel finishes
+    /// outgoing packets. A bridge is between it and each link, so that it cannot hand packets directly to the other end.
     LikeHardware,
 }
 
@@ -123,7 +123,7 @@ pub struct Network {
     links: Links,
 }
 
-/// Makes the network and runs `test` in the balancer's namespace; says so where that is not possible.
+/// Makes the network and runs `test` in the balancer's namespace; prints that the test is skipped if that is not possible.
 pub fn within(name: &str, links: Links, test: impl FnOnce(&Network) + Send) {
     if !rustix::process::geteuid().is_root() {
         return skip(name, "the kernel plane is root's");
@@ -150,12 +150,12 @@ impl Network {
         network
     }
 
-    /// A link to an endpoint in the place of one that was deleted.
+    /// Replaces a deleted link to an endpoint.
     pub fn link_again(&self, index: usize) {
         self.link(&format!("ep{index}"), &self.endpoints[index], ENDPOINTS[index], self.links);
     }
 
-    /// Joins `other` to the balancer, which is its way to everywhere.
+    /// Joins `other` to the balancer, which is its default gateway.
     fn link(&self, interface: &str, other: &Netns, prefix: [&str; 2], links: Links) {
         let Links { mtu, offload } = links;
         if offload == Offload::LikeHardware {
@@ -188,8 +188,8 @@ impl Network {
         other.ip(&there).unwrap();
     }
 
-    /// Makes a link carry 1,280 bytes, and `other` at its end promise that it takes what its old link carried: only an ICMP error tells a sender.
-    /// `gateways`: the balancer's addresses on that link. (A veth end drops what is longer than its own MTU, so both are lowered.)
+    /// Makes a link carry 1,280 bytes, while `other` at its end still claims the MTU of its old link: only an ICMP error informs a sender.
+    /// `gateways` are the balancer's addresses on that link. (A veth end drops packets above its own MTU, so both ends are lowered.)
     pub fn narrow(&self, interface: &str, other: &Netns, gateways: [IpAddr; 2]) {
         if self.links.offload == Offload::LikeHardware {
             self.balancer.ip(&format!("link set dev {} mtu 1280", port_of(interface))).unwrap();
@@ -200,8 +200,8 @@ impl Network {
         other.ip(&format!("link set dev eth0 mtu 1280\n{routes}")).unwrap();
     }
 
-    /// Makes `other`'s end of its link a port of a bridge there, which has the addresses from now on, as on a host of containers.
-    /// `ways`: its address and its gateway, by family.
+    /// Makes `other`'s end of its link a port of a bridge there, which then has the addresses, as on a container host. `ways` has its
+    /// address and its gateway, by family.
     pub fn bridge(&self, other: &Netns, ways: [(IpAddr, IpAddr); 2]) {
         let mut lines = "addr flush dev eth0\nlink add bridge0 type bridge\n".to_owned();
         lines += "link set dev bridge0 address 02:00:00:00:00:77\nlink set dev eth0 master bridge0\nlink set dev bridge0 up\n";
@@ -212,7 +212,7 @@ impl Network {
         other.ip(&lines).unwrap();
     }
 
-    /// Endpoints that hold these addresses themselves: for dsr. None of them says so on its link.
+    /// Makes the endpoints hold these addresses themselves, for dsr. None of them announces that on its link.
     pub fn hold(&self, hosts: &[u8]) {
         for endpoint in &self.endpoints {
             endpoint.sysctl("net.ipv4.conf.all.arp_ignore", "1").unwrap();
@@ -238,7 +238,7 @@ impl Network {
         self.endpoints.iter().map(|endpoint| endpoint.inside(Echo::start)).collect()
     }
 
-    /// GETs from the client in a closed loop over `connections` connections; all must be answered, on the connection that asked.
+    /// GETs from the client in a closed loop over `connections` connections. All must be answered on the connection that sent them.
     #[track_caller]
     pub fn get(&self, to: SocketAddr, connections: usize, requests: u64) -> LoadReport {
         let report = self.try_get(to, connections, requests);
@@ -246,7 +246,7 @@ impl Network {
         report
     }
 
-    /// The same, whatever comes of it.
+    /// The same, whatever the result.
     pub fn try_get(&self, to: SocketAddr, connections: usize, requests: u64) -> LoadReport {
         self.client.inside(|| {
             let target = Target::resolve(&format!("http://{to}/")).unwrap();
@@ -266,14 +266,14 @@ impl Network {
         stream
     }
 
-    /// The same, where it may well fail, and soon.
+    /// The same, for a connection that may fail quickly.
     pub fn try_connect(&self, to: SocketAddr) -> Option<TcpStream> {
         let stream = self.client.inside(|| TcpStream::connect_timeout(&to, SILENCE)).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         Some(stream)
     }
 
-    /// A UDP socket of the client that talks to `to` alone, and hears of its ICMP errors.
+    /// A UDP socket of the client that is connected to `to`, and gets its ICMP errors.
     pub fn talk(&self, to: SocketAddr) -> UdpSocket {
         let socket = self.client.inside(|| {
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -291,24 +291,24 @@ fn port_of(interface: &str) -> String {
     format!("{interface}-port")
 }
 
-/// `steelyard serve` with vips. What it attached and pinned is gone when this is.
+/// `steelyard serve` with vips. When dropped, it removes what it attached and pinned.
 pub struct Vips {
     pub steelyard: Steelyard,
 }
 
 impl Vips {
-    /// Serves these vips, one a line as `name: {...}`, and waits until it is ready.
+    /// Serves these vips, one per line as `name: {...}`, and waits until it is ready.
     pub fn serve(vips: &str) -> Self {
         Self { steelyard: Steelyard::serve(&vip_config(vips), 1) }
     }
 
-    /// Other vips in the place of the old ones.
+    /// Replaces the vips.
     pub fn reload(&mut self, vips: &str) {
         let generation = self.steelyard.generation();
         self.steelyard.reload(&vip_config(vips), |status| status["generation"].as_u64() > Some(generation));
     }
 
-    /// `steelyard WORDS...` against it, which must go well; its standard output.
+    /// Runs `steelyard WORDS...` against it, which must succeed. Returns its standard output.
     #[track_caller]
     pub fn ask(&self, words: &[&str]) -> String {
         let finished = self.steelyard.ask(words);
@@ -334,7 +334,7 @@ pub fn detach() -> Finished {
     run(&["vip", "detach"])
 }
 
-/// A configuration of vips alone.
+/// A configuration with only vips.
 pub fn vip_config(vips: &str) -> String {
     let lines: String = vips.lines().map(|line| format!("  {}\n", line.trim())).collect();
     format!("admin: {{admin}}\nvips:\n{lines}")
@@ -351,7 +351,7 @@ pub fn endpoint_figures(status: &Value, vip: &str, figure: &str) -> Vec<u64> {
     figures.map(|endpoint| endpoint[figure].as_u64().unwrap_or_else(|| panic!("{figure} in {endpoint}"))).collect()
 }
 
-/// The same of a word.
+/// The same for a word.
 pub fn endpoint_words(status: &Value, vip: &str, word: &str) -> Vec<String> {
     let words = vip_endpoints(status, vip);
     words.map(|endpoint| endpoint[word].as_str().unwrap_or_else(|| panic!("{word} in {endpoint}")).to_owned()).collect()

@@ -1,5 +1,5 @@
-//! A client and an origin that each speak HTTP/1.1 (by hand) or HTTP/2 (the `h2` crate): neither is the code under test. What an origin does is
-//! told by the path.
+//! A client and an origin that speak HTTP/1.1 (by hand) or HTTP/2 (the `h2` crate). Neither is the code under test. The path tells an
+//! origin what to do.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::future::poll_fn;
@@ -32,7 +32,7 @@ pub enum Speaks {
     H2,
 }
 
-/// All four mixtures, as (client, endpoint).
+/// All four combinations, as (client, endpoint).
 pub const MIXTURES: [(Speaks, Speaks); 4] =
     [(Speaks::H1, Speaks::H1), (Speaks::H2, Speaks::H1), (Speaks::H1, Speaks::H2), (Speaks::H2, Speaks::H2)];
 
@@ -40,21 +40,21 @@ pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Bytes that differ wherever one looks.
+/// Bytes that differ at every position.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }
 
-/// What an origin has met.
+/// What an origin has received.
 #[derive(Default)]
 pub struct Seen {
     pub connections: AtomicU64,
     pub requests: AtomicU64,
-    /// Requests whose client went away, or was made to.
+    /// Requests whose client went away, or was cut off.
     pub cut: AtomicU64,
-    /// Bytes of bodies, as they came.
+    /// Bytes of bodies received.
     pub body_bytes: AtomicU64,
-    /// Fields of the last request, pseudo-header fields and all.
+    /// Fields of the last request, including pseudo-header fields.
     pub fields: Mutex<Vec<(String, String)>>,
 }
 
@@ -77,12 +77,12 @@ impl Side {
         Self::start_at(super::local(0), speaks, u32::MAX)
     }
 
-    /// Of HTTP/2, without extended CONNECT.
+    /// An HTTP/2 origin without extended CONNECT.
     pub fn start_without_connect() -> Self {
         Self::start_with(super::local(0), Speaks::H2, |_| {})
     }
 
-    /// `streams_max`: requests at once that it allows on a connection of HTTP/2.
+    /// `streams_max`: concurrent requests that it allows on an HTTP/2 connection.
     pub fn start_at(address: SocketAddr, speaks: Speaks, streams_max: u32) -> Self {
         Self::start_with(address, speaks, move |builder| {
             builder.max_concurrent_streams(streams_max).enable_connect_protocol();
@@ -99,7 +99,7 @@ impl Side {
         let thread = std::thread::spawn(move || {
             runtime().block_on(async move {
                 tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), speaks, set, serving));
-                // An error means that the sender was dropped: the end, as well.
+                // An error means that the sender was dropped, which is also the end.
                 _ = ended.await;
             });
         });
@@ -111,7 +111,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.thread.take() {
             drop(end);
-            // It has told why if it panicked.
+            // A panic has already been reported.
             _ = thread.join();
         }
     }
@@ -184,7 +184,7 @@ async fn answer_h2(
             let got = read(&mut body, seen).await?;
             respond.send_response(head(200), false)?.send_data(got.into(), true)
         }
-        // Says what it hears, as it hears it; says how much it was behind it.
+        // Sends each piece back on arrival, and at the end how much it was.
         "/echo" => {
             let mut to = respond.send_response(head(200), false)?;
             let mut length = 0;
@@ -206,14 +206,14 @@ async fn answer_h2(
             respond.send_response(head(200), false)?.send_data(got.to_string().into(), true)
         }
         "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(accepting(), false)?).await,
-        // Answers without having heard the body, and does not want it.
+        // Answers without reading the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
         // Responds completely, and reads nothing of the body.
         "/answered" => respond_and_wait(respond.send_response(head(200), false)?).await,
         // The same, and says so: dropping the body resets the stream with NO_ERROR.
         "/answered-last" => respond.send_response(head(200), false)?.send_data("kept".into(), true),
         "/refuse" => {
-            // Once: the next request is served.
+            // Only once: the next request is served.
             match seen.cut.fetch_add(1, Relaxed) {
                 0 => respond.send_reset(Reason::REFUSED_STREAM),
                 _ => drop(respond.send_response(head(200), true)?),
@@ -227,7 +227,7 @@ async fn answer_h2(
         "/break" => {
             let mut to = respond.send_response(head(200), false)?;
             send(&mut to, &pattern(1000), false).await?;
-            // A reset takes back what has not left; nothing tells when it has.
+            // A reset discards data that was not sent yet, and nothing shows when it was sent.
             tokio::time::sleep(Duration::from_millis(50)).await;
             to.send_reset(Reason::ENHANCE_YOUR_CALM);
             Ok(())
@@ -242,12 +242,12 @@ async fn answer_h2(
     }
 }
 
-/// Opens a tunnel as HAProxy does, which answers a key that it made up.
+/// Opens a tunnel like HAProxy, which answers a key that it made up.
 fn accepting() -> Response<()> {
     Response::builder().header("sec-websocket-accept", "another").body(()).unwrap()
 }
 
-/// Says what it hears, until the client ends its side.
+/// Sends each piece back, until the client ends its side.
 async fn tunnel_h2(mut body: RecvStream, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
     while let Some(piece) = body.data().await {
         let piece = piece?;
@@ -299,7 +299,7 @@ impl H1Head {
 
 type H1 = BufReader<TcpStream>;
 
-/// `None`: the connection ended instead.
+/// `None` if the connection ended instead.
 async fn read_head(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<H1Head>> {
     let mut lines = Vec::new();
     loop {
@@ -329,7 +329,7 @@ enum H1Body {
     UntilClose,
 }
 
-/// The next piece of a body; empty at its end, and then the trailers.
+/// The next piece of a body. It is empty at the end, and the trailers follow.
 async fn read_piece(
     stream: &mut (impl AsyncBufRead + Unpin),
     body: &mut H1Body,
@@ -393,7 +393,7 @@ async fn serve_h1(stream: TcpStream, seen: Arc<Seen>) {
     }
 }
 
-/// Whether the connection serves another request.
+/// Returns whether the connection can serve another request.
 async fn answer_h1(stream: &mut H1, method: &str, path: &str, head: &H1Head, seen: &Seen) -> io::Result<bool> {
     let mut body = match (head.field("transfer-encoding"), head.field("content-length")) {
         (Some(_), None) => H1Body::Chunked,
@@ -465,7 +465,7 @@ async fn answer_h1(stream: &mut H1, method: &str, path: &str, head: &H1Head, see
     Ok(true)
 }
 
-/// Says what it hears, as it hears it; says how much it was behind it.
+/// Sends each piece back on arrival, and at the end how much it was.
 async fn echo_h1(stream: &mut H1, body: &mut H1Body, seen: &Seen) -> io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await?;
     let mut length = 0;
@@ -554,7 +554,7 @@ impl Client {
         }
     }
 
-    /// Asks, and hears all of the answer, or how it failed.
+    /// Sends a request, and reads the complete answer, or returns how it failed.
     pub async fn ask(&mut self, ask: &Ask<'_>) -> Result<ClientResponse, String> {
         let asked = async {
             match self {
@@ -566,7 +566,7 @@ impl Client {
     }
 }
 
-/// HTTP/2 by prior knowledge over what is connected.
+/// HTTP/2 by prior knowledge over an established connection.
 pub async fn shake<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static>(
     stream: S,
 ) -> SendRequest<Bytes> {
@@ -592,7 +592,7 @@ async fn ask_h2(send_request: SendRequest<Bytes>, ask: &Ask<'_>) -> Result<Clien
         if is_whole {
             return;
         }
-        // An answer may come before all was said; how it fails, the answer tells.
+        // An answer may arrive before everything was sent. If sending fails, the answer shows why.
         if send(&mut to, ask.body, ask.trailers.is_empty()).await.is_ok() && !ask.trailers.is_empty() {
             let mut fields = HeaderMap::new();
             for (name, value) in ask.trailers {
@@ -650,7 +650,7 @@ async fn ask_h1(
         let trailers: String = ask.trailers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         writer.write_all(format!("0\r\n{trailers}\r\n").as_bytes()).await
     };
-    // An answer may come before all was said; how it fails, the answer tells.
+    // An answer may arrive before everything was sent. If sending fails, the answer shows why.
     let (_sent, reply) = tokio::join!(upload, hear_h1(reader, ask.method));
     reply
 }

@@ -1,4 +1,4 @@
-//! Clients and endpoints that stall, and what they cost the balancer, by the kernel's account.
+//! Clients and endpoints that stall, and their memory cost for the balancer, as the kernel reports it.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::io::{ErrorKind, Write};
@@ -11,14 +11,14 @@ use testkit::{PATIENCE, until};
 use crate::frames;
 use crate::support::{Steelyard, local};
 
-/// Bytes of the process's own memory that are resident, without the pages of its program, which come as they are used.
+/// The process's resident anonymous memory. It excludes the pages of its program, which become resident when they are used.
 pub fn anonymous(balancer: &Steelyard) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", balancer.program.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// [`anonymous`] once it stays the same for some looks.
+/// [`anonymous`], once it stays the same for several readings.
 pub fn settled(balancer: &Steelyard) -> u64 {
     let (mut before, mut looks) = (0, 0);
     let settled = until(PATIENCE, || {
@@ -27,10 +27,10 @@ pub fn settled(balancer: &Steelyard) -> u64 {
         before = now;
         (looks >= 20).then_some(now)
     });
-    settled.expect("it goes on growing")
+    settled.expect("the memory keeps growing")
 }
 
-/// Lets this process, and the programs that it starts, have so many files open. False: it may not.
+/// Allows this process, and the programs that it starts, this many open files. Returns false if that is not permitted.
 pub fn may_open(needed: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -40,7 +40,7 @@ pub fn may_open(needed: u64) -> bool {
     true
 }
 
-/// What a client of HTTP/2 sends that begins so many uploads, with so many bytes of each.
+/// The bytes of an HTTP/2 client that begins this many uploads, with this many bytes of each.
 pub fn uploads(streams: u32, bytes: usize) -> Vec<u8> {
     let put: Vec<_> = [(&b":method"[..], &b"PUT"[..])].into_iter().chain(frames::GET[1..].iter().copied()).collect();
     let mut words = [frames::PREFACE, &frames::settings(&[])].concat();
@@ -69,13 +69,13 @@ pub fn send(listen: SocketAddr, words: &[u8]) -> TcpStream {
     client
 }
 
-/// False where the other side has not taken a byte for half a second.
+/// Returns false if the other side has not taken a byte for half a second.
 pub fn is_writable(stream: &TcpStream) -> bool {
     let half_a_second = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
     poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&half_a_second)).unwrap() > 0
 }
 
-/// An endpoint that takes connections and reads nothing.
+/// An endpoint that accepts connections and reads nothing.
 pub fn deaf() -> SocketAddr {
     let listener = TcpListener::bind(local(0)).unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Certificates made for a test, and a client and an origin that speak TLS by them.
+//! Certificates made for a test, and a TLS client and origin that use them.
 #![allow(dead_code, reason = "each test binary compiles all of it and uses its part")]
 
 use std::fs;
@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use testkit::PATIENCE;
 
-/// An authority, and a folder with what it signed.
+/// An authority, and a folder with the certificates that it signed.
 pub struct Pki {
     folder: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -38,7 +38,7 @@ impl Pki {
         self.issue_with(name, hosts, |_| {});
     }
 
-    /// The same, of a certificate that has expired.
+    /// The same, for a certificate that has expired.
     pub fn issue_expired(&self, name: &str, hosts: &[&str]) {
         self.issue_with(name, hosts, |params| {
             params.not_before = rcgen::date_time_ymd(2019, 1, 1);
@@ -46,7 +46,7 @@ impl Pki {
         });
     }
 
-    /// The same, of a certificate that says of itself that it is a CA's, as `openssl req -x509` makes them.
+    /// The same, for a certificate that says it is a CA's, as `openssl req -x509` makes them.
     pub fn issue_ca(&self, name: &str, hosts: &[&str]) {
         self.issue_with(name, hosts, |params| {
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -64,7 +64,7 @@ impl Pki {
         self.put(&format!("{name}.pem"), &certificate.pem());
     }
 
-    /// Puts a whole file in place at once.
+    /// Replaces a file atomically.
     pub fn put(&self, name: &str, text: &str) {
         let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
         fs::write(&new, text).unwrap();
@@ -89,7 +89,7 @@ impl Pki {
         roots
     }
 
-    /// A client that believes this authority, and shows the certificate of this name, signed by `clients`.
+    /// A client that trusts this authority, and shows the certificate with this name, signed by `clients`.
     pub fn client(&self, shows: Option<(&Pki, &str)>) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         let builder = builder.with_root_certificates(self.roots());
@@ -99,13 +99,13 @@ impl Pki {
         })
     }
 
-    /// An origin that shows this certificate and asks clients for one of `clients`. Each connection carries one request, which is answered by
-    /// its head.
+    /// An origin with this certificate, which asks clients for one of `clients`. Each connection carries one request, and the answer
+    /// contains its head.
     pub fn origin(&self, name: &str, clients: Option<&Pki>) -> SocketAddr {
         self.origin_at(SocketAddr::from(([127, 0, 0, 1], 0)), name, clients)
     }
 
-    /// What an origin shows that serves by the certificate of this name.
+    /// The server configuration of an origin with this certificate.
     pub fn server(&self, name: &str) -> ServerConfig {
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         let builder = builder.with_no_client_auth();
@@ -126,10 +126,10 @@ impl Pki {
         let config = Arc::new(builder.with_single_cert(vec![self.certificate(name)], self.key(name)).unwrap());
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
-        // Ends with the process: it holds nothing that a test could miss.
+        // It ends with the process, and holds nothing that a test needs.
         let _serving: JoinHandle<()> = std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A client that breaks the handshake off is one of the tests.
+                // Some tests abort the handshake.
                 _ = answer(stream, config.clone());
             }
         });
@@ -160,7 +160,7 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<()> {
     stream.flush()
 }
 
-/// A connection of a client, the handshake done.
+/// A client's connection after the handshake.
 pub struct Tls(pub StreamOwned<ClientConnection, TcpStream>);
 
 impl Tls {
@@ -179,12 +179,12 @@ impl Tls {
         Ok(tls)
     }
 
-    /// The certificate that was shown.
+    /// The certificate that the server showed.
     pub fn shown(&self) -> CertificateDer<'static> {
         self.0.conn.peer_certificates().unwrap()[0].clone().into_owned()
     }
 
-    /// Sends a request, and reads a response that has a length: its status and its body.
+    /// Sends a request, and reads a response that has a length. Returns its status and its body.
     pub fn ask(&mut self, head: &str, body: &[u8]) -> std::io::Result<(u16, Vec<u8>)> {
         self.0.write_all(head.as_bytes())?;
         self.0.write_all(body)?;
