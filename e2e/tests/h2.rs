@@ -244,7 +244,7 @@ fn a_response_ends_an_upload_that_the_endpoint_does_not_read() {
     each(async |speaks, between| {
         for path in ["/answered", "/answered-last"] {
             let mut client = Client::connect(speaks, between.address).await;
-            // The client stops sending only when it is told to, by NO_ERROR (RFC 9113 section 8.1) or the end of its connection.
+            // The client stops sending only when it must, because of NO_ERROR (RFC 9113 section 8.1) or the end of its connection.
             let reply = client.ask(&Ask::post(path, &upload)).await.unwrap_or_else(|error| panic!("{path}: {error}"));
             assert_eq!((reply.status, reply.body.as_slice()), (200, &b"kept"[..]), "{path}");
             if speaks == Speaks::H2 {

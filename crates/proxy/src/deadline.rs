@@ -1,6 +1,6 @@
-//! When a request's time is over.
+//! The time limit of a request.
 
-/// By the worker's clock.
+/// A time on the worker's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
     Never,
@@ -13,7 +13,7 @@ impl Deadline {
         matches!(self, Self::At(at_ms) if now_ms >= at_ms)
     }
 
-    /// The earlier of it and a time, in milliseconds.
+    /// The earlier of this and `at_ms`, in milliseconds.
     pub(crate) fn limit(self, at_ms: u64) -> u64 {
         match self {
             Self::Never => at_ms,
@@ -21,7 +21,7 @@ impl Deadline {
         }
     }
 
-    /// It, or a time in milliseconds where that is earlier.
+    /// This deadline, or a time in milliseconds if that is earlier.
     pub(crate) fn or_earlier(self, at_ms: Option<u64>) -> Self {
         at_ms.map_or(self, |at_ms| Self::At(self.limit(at_ms)))
     }

@@ -1,8 +1,8 @@
 //! The proxy plane: HTTP/1, HTTP/2 and TCP, from the listener to the endpoint and back.
 //!
 //! `exchange` names the stages of a request in order. The folders follow the path of a request. A downstream connection and the upstream
-//! connections that it uses live on one worker, which is a thread with its own runtime. A request shares nothing with other threads
-//! except the atomics of an endpoint's state.
+//! connections that it uses live on one worker, which is a thread with its own runtime. A request shares nothing with other threads except
+//! the atomics of an endpoint's state.
 //!
 //! | what | folder |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | TCP listeners, TLS passthrough, tunnels | `tcp` |
 //! | workers: snapshots, spreading connections, the access log | `worker` |
 //!
-//! Three files belong to all of them: `stream` (a connection in the clear, within TLS, or a stream of HTTP/2), `error` and `deadline`.
+//! All of them use three files: `stream` (a connection in plain text or with TLS, or one HTTP/2 stream), `error` and `deadline`.
 //!
 //! The control thread holds a [`Plane`] and gives it [`Compiled`] snapshots.
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@
 //! response body of 18 bytes, and trailers, like a gRPC call. The figures are nanoseconds of CPU time per call, for both sides together;
 //! one side costs about half. The two codecs take turns, round by round. The output is the median, minimum and maximum of the rounds.
 //!
-//! The two do not do the same work, and whoever publishes the figures must say so. The h2 crate builds maps of fields and wakes tasks
+//! The two do not do the same work, and published figures must say so. The h2 crate builds maps of fields and wakes tasks
 //! through tokio, which its users pay for. This crate passes events to a loop, and its users pay for tasks on top.
 
 use std::hint::black_box;

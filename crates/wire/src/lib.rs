@@ -1,10 +1,10 @@
-//! Bytes to messages and back. No I/O, no clock, no policy.
+//! Converts bytes to messages and back, without I/O, a clock or policy.
 //!
-//! Both sides of the proxy speak one neutral form, [`message`]: an index over the bytes in which a head arrived, never a map
-//! of owned strings. [`h1`] makes it from HTTP/1.0 and HTTP/1.1 and writes it back in one canonical form, [`h2`] does so for HTTP/2,
-//! with [`hpack`] under it; whatever two implementations could read in two ways is an error here, so that it never reaches an endpoint.
-//! [`ResponseHeads`] reads the heads of the responses to one request, whoever sends it. [`proxy_protocol`] reads and writes the header that
-//! carries a client's address past a hop.
+//! Both sides of the proxy use one neutral form, [`message`]: an index over the bytes of a head, never a map of owned strings. [`h1`] makes
+//! it from HTTP/1.0 and HTTP/1.1 and writes it back in one canonical form; [`h2`] does the same for HTTP/2, with [`hpack`]. Anything that
+//! two implementations could read in two ways is an error here, so that it never reaches an endpoint. [`ResponseHeads`] reads the heads of
+//! the responses to one request, for any sender of requests. [`proxy_protocol`] reads and writes the header that carries a client's address
+//! past a hop.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

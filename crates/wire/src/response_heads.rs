@@ -1,21 +1,22 @@
 //! The heads of the responses to one request: interim ones (RFC 9110 section 15.2), and then the final one.
 //!
-//! Whatever sends a request to an endpoint reads the heads of its responses with this: requests of clients, copies for mirrors, health probes. So an
-//! endpoint whose health check succeeds sends heads that clients can get. Not its job: bodies, and what becomes of an interim response.
+//! Everything that sends a request to an endpoint reads the heads of its responses with this: requests of clients, copies for mirrors,
+//! health probes. So an endpoint whose health check succeeds sends heads that clients can get. This module does not handle bodies, and does
+//! not decide what happens to an interim response.
 
 use crate::h1::{self, HeadError, Parsed};
 use crate::message::{Method, ResponseHead};
 
-/// A response head larger than this is refused, whatever a listener allows its clients.
+/// A larger response head is refused, whatever a listener allows its clients.
 pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Interim responses to one request. A handful has uses; an endless row of them would hold a request for ever.
+/// The most interim responses to one request. A handful is useful; an endless series would hold a request for ever.
 pub const INTERIMS_MAX: usize = 16;
 
 /// How far the responses to one request have been read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseHeads {
-    /// Bytes of a head over HTTP/1 in which its end is not.
+    /// Over HTTP/1, the number of bytes that are known not to contain the head's end.
     pub scanned: usize,
     /// Interim responses so far: `0 <= interims <= INTERIMS_MAX`.
     pub interims: usize,
@@ -39,7 +40,7 @@ pub enum ResponseError {
     Head(HeadError),
     /// Its head is longer than [`RESPONSE_HEAD_BYTES_MAX`].
     TooLarge,
-    /// It comes behind [`INTERIMS_MAX`] interim responses, and is another one.
+    /// It is an interim response after [`INTERIMS_MAX`] others.
     TooManyInterims,
 }
 
@@ -56,8 +57,8 @@ impl std::fmt::Display for ResponseError {
 impl std::error::Error for ResponseError {}
 
 impl ResponseHeads {
-    /// Reads a head over HTTP/1 into `head` once `bytes` hold all of it. `bytes` are all that has come since the head before it, and `request` is the
-    /// method of the request. What came whole is to be passed to [`ResponseHeads::handle_head`].
+    /// Reads an HTTP/1 head into `head` once `bytes` contain all of it. `bytes` are everything that has arrived since the previous head,
+    /// and `request` is the method of the request. The caller passes the status of a complete head to [`ResponseHeads::handle_head`].
     ///
     /// # Errors
     /// The connection must be closed.
@@ -81,7 +82,7 @@ impl ResponseHeads {
         Ok(Parsed::Partial)
     }
 
-    /// A head has come whole, in whatever version of HTTP: what follows it.
+    /// Records a complete head, in any version of HTTP. Returns what follows it.
     ///
     /// # Errors
     /// [`ResponseError::TooManyInterims`]
@@ -102,7 +103,7 @@ impl ResponseHeads {
 mod tests {
     use super::*;
 
-    /// The statuses of the heads in `text`, which comes in pieces of so many bytes.
+    /// The statuses of the heads in `text`, which arrives in pieces of `piece_bytes`.
     fn statuses(text: &[u8], piece_bytes: usize) -> Result<Vec<(u16, HeadKind)>, ResponseError> {
         let (mut heads, mut head) = (ResponseHeads::default(), ResponseHead::default());
         let (mut input, mut got) = (Vec::new(), Vec::new());

@@ -208,9 +208,9 @@ async fn answer_h2(
         "/socket" if is_tunnel => tunnel_h2(body, respond.send_response(accepting(), false)?).await,
         // Answers without reading the body, and does not want it.
         "/early" => respond.send_response(head(413), true).map(drop),
-        // Responds completely, and reads nothing of the body.
+        // Sends a complete response, and reads nothing of the body.
         "/answered" => respond_and_wait(respond.send_response(head(200), false)?).await,
-        // The same, and says so: dropping the body resets the stream with NO_ERROR.
+        // The same, but it announces that: dropping the body resets the stream with NO_ERROR.
         "/answered-last" => respond.send_response(head(200), false)?.send_data("kept".into(), true),
         "/refuse" => {
             // Only once: the next request is served.

@@ -24,11 +24,11 @@ use crate::h2::socket_io::{End, PAUSE_MS, SocketIo};
 use crate::stream::Stream;
 use crate::worker::Worker;
 
-/// A connection without a request for this long gives back its buffers; one that comes sooner finds them.
+/// A connection without a request for this long frees its buffers; a request that comes sooner finds them.
 const SHRINK_AFTER_MS: u64 = 1_000;
 
-/// Serves a connection that speaks HTTP/2, to its end. `downstream` is what a connection of HTTP/1 would be served with; its input, which may
-/// hold the preface, is where this one begins.
+/// Serves an HTTP/2 connection to its end. `downstream` is what an HTTP/1 connection would be served with. Its input, which may contain the
+/// preface, is the beginning of this connection.
 pub(crate) async fn serve(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream: &mut Downstream) {
     let listener = active.view();
     let Protocol::Http(http) = &listener.plan.policy.protocol else { return };
@@ -58,10 +58,10 @@ pub(crate) async fn serve(worker: &Rc<Worker>, active: &Rc<ActiveListener>, down
     session.end(end).await;
 }
 
-/// A request that was received: its stream, and the exchange that will serve it.
+/// A received request: its stream, and the exchange that will serve it.
 type Job = (StreamKey, Box<Exchange>);
 
-/// The future of one task slot: serves the requests that it takes from `next_job`, one after another, as streams of `connection`.
+/// The future of one task slot. It serves the requests that it takes from `next_job`, one after another, as streams of `connection`.
 async fn run_task_slot(
     worker: &Rc<Worker>,
     active: &Rc<ActiveListener>,
@@ -91,21 +91,21 @@ async fn run_task_slot(
     }
 }
 
-/// Reads and discards what the client still sends after its response, for a while, as over HTTP/1. Then the caller drops the stream, which resets it
-/// with NO_ERROR: the client is to send no more (RFC 9113 section 8.1). Some clients take a reset that comes at once for a failure. (curl 7.88 stops
-/// sending when a response ends before its request, and waits until its own timeout, with and without this.)
+/// Reads and discards what the client still sends after its response, for a while, as over HTTP/1. Then the caller drops the stream, which
+/// resets it with NO_ERROR to tell the client to stop sending (RFC 9113 section 8.1). Some clients take a reset that comes at once for a
+/// failure. (curl 7.88 stops sending when a response ends before its request, and waits until its own timeout, with and without this.)
 async fn linger(downstream: &mut Downstream) {
     let Downstream { stream, input, timer, .. } = downstream;
     let Some(handle) = stream.h2().filter(|handle| !handle.is_too_large()) else { return };
     let ends_ms = clock::now_ms() + LINGER_MS_MAX;
     loop {
-        // The first time, it is what the endpoint did not take.
+        // The first time, these are the bytes that the endpoint did not take.
         handle.release(input.len());
         let now_ms = clock::now_ms();
         timer.set(ends_ms.min(now_ms + LINGER_MS));
         match timer.guard(poll_fn(|cx| handle.poll_data(cx, input))).await {
             Ok(Ok(true)) if now_ms < ends_ms => {}
-            // Its end, or too long.
+            // It has ended, or takes too long.
             _ => return,
         }
     }
@@ -116,13 +116,13 @@ struct Session<'s, F, B> {
     liveness: Liveness,
     clients: Clients<'s, F, B>,
     begun_ms: u64,
-    /// Since when there is no stream, in milliseconds; `None`: there is one.
+    /// The time since when there is no stream, in milliseconds; `None` if there is one.
     quiet_since_ms: Option<u64>,
-    /// The frame or head that has not come whole ([`h2::Connection::unfinished`]), and since when, in milliseconds.
+    /// The frame or head of which only a part has arrived ([`h2::Connection::unfinished`]), and since when, in milliseconds.
     unfinished: Option<(u64, u64)>,
     /// When GOAWAY was announced, in milliseconds.
     drain_ms: Option<u64>,
-    /// It has freed the buffers that it does not need.
+    /// The unneeded buffers have been freed.
     is_shrunk: bool,
 }
 
@@ -148,7 +148,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
         }
     }
 
-    /// Announces the end where the listener ends, or the connection has had its share of requests.
+    /// Announces the end if the listener ends, or the connection has served its share of requests.
     fn drain_if_due(&mut self, http: &HttpListener, now_ms: u64) {
         let Clients { worker, active, requests, .. } = &self.clients;
         let has_had_enough = http.limits.requests_per_connection_max.is_some_and(|max| *requests >= max);
@@ -158,7 +158,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
         }
     }
 
-    /// What is waited for longest, and until when.
+    /// The earliest deadline, and what it is for.
     fn deadline(&mut self, limits: &ListenerLimits, now_ms: u64) -> (u64, Due) {
         let wire = self.io.connection.wire.borrow();
         self.quiet_since_ms = match wire.streams_held() {
@@ -179,7 +179,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
             consider(after(self.begun_ms, limits.header_timeout), Due::Acknowledgement);
         }
         if self.io.is_paused() {
-            // What is unfinished meanwhile is so because nothing is read.
+            // Anything unfinished is so because nothing is read.
             self.unfinished = None;
             consider(now_ms.saturating_add(PAUSE_MS), Due::Memory);
         }
@@ -203,13 +203,13 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
             consider(at_ms, Due::Ping(action));
         }
         if let Some(since_ms) = self.drain_ms {
-            // A client that never answers the PING behind the announcement.
+            // A client that never answers the PING after the announcement.
             consider(since_ms.saturating_add(DRAIN_IDLE_MS), Due::Drain);
         }
         due
     }
 
-    /// Something took too long.
+    /// Handles a deadline that has passed.
     fn elapse(&mut self, what: Due) -> Option<End> {
         let connection = &self.io.connection;
         let listener = self.clients.active.view();
@@ -227,7 +227,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
                 listener.count(Reason::SlowRead);
                 return Some(End::Gone);
             }
-            // The socket is looked at again.
+            // The caller polls the socket again.
             Due::Memory => {}
             Due::Ping(PingAction::Send) => {
                 connection.ping();
@@ -239,7 +239,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
             }
             Due::Idle => {
                 listener.count(Reason::IdleTimeout);
-                // Announced, and at once named.
+                // The first call announces the end, and the second names the last stream.
                 connection.drain();
                 connection.drain();
                 self.quiet_since_ms = Some(clock::now_ms());
@@ -258,7 +258,7 @@ impl<F: Future<Output = ()>, B: Fn(Rc<NextJob<Job>>) -> F> Session<'_, F, B> {
         None
     }
 
-    /// Says the last words, cuts off what is left, and waits until the exchanges have ended.
+    /// Sends the last output, resets the remaining streams, and waits until the exchanges have ended.
     async fn end(mut self, end: End) {
         let Clients { downstream, .. } = self.clients;
         let connection = self.io.connection.clone();
@@ -302,19 +302,19 @@ enum Due {
     Preface,
     /// The rest of a head, or of another frame.
     Frame,
-    /// Ours to be acknowledged.
+    /// The acknowledgement of our settings.
     Acknowledgement,
     /// A request.
     Idle,
-    /// A request, for so long that what it would need can be made anew.
+    /// A request, for so long that its buffers can be freed and allocated again.
     Shrink,
-    /// The client to read.
+    /// The client to read the output.
     Output,
-    /// Memory to read on with.
+    /// Memory for reading further.
     Memory,
     /// An answer to a PING, or the time to send one.
     Ping(PingAction),
-    /// The client to have heard of the end.
+    /// The client to see the announcement of the end.
     Drain,
 }
 

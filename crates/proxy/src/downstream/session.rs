@@ -1,4 +1,4 @@
-//! One downstream HTTP connection: exchange after exchange, and a decent end.
+//! One downstream HTTP connection: exchange after exchange, and an orderly end.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,19 +22,20 @@ use crate::tls::Secured;
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::{ListenerView, Worker};
 
-/// How long an idle connection may stay when its worker drains: long enough for a request that is on its way.
+/// How long an idle connection may stay while its worker drains: long enough for a request that is on its way.
 pub(crate) const DRAIN_IDLE_MS: u64 = 2_000;
 
-/// How long a client that is still talking after its last answer is read from, and what it says thrown away: for so long when it falls silent,
-/// and in all. Its time is limited and not its bytes: how much is on its way depends on the buffers of both kernels (of 200 chunked uploads
-/// that were answered 413 through the loopback, 11 lost the answer when 1 MiB was the limit), and all that it costs is one small buffer.
+/// How long to read and discard the bytes of a client that still sends after its last response: this long while it is silent, and in total.
+/// The time is limited instead of the bytes, because the number of bytes on their way depends on the buffers of both kernels (of 200
+/// chunked uploads that were answered 413 over loopback, 11 lost the answer when 1 MiB was the limit), and discarding them costs only one
+/// small buffer.
 pub(crate) const LINGER_MS: u64 = 2_000;
 pub(crate) const LINGER_MS_MAX: u64 = 15_000;
 
-/// Serves a connection to its end. `input` holds what came behind a PROXY protocol header.
+/// Serves a connection to its end. `input` holds the bytes after a PROXY protocol header.
 ///
-/// Not an `async fn`: that would keep its arguments twice, once as they came and once where they are used, for as long as the
-/// connection lasts.
+/// This is not an `async fn`, because that would store its arguments twice for as long as the connection lasts: once as passed and once
+/// where they are used.
 pub(crate) fn serve<'c>(
     worker: &'c Rc<Worker>,
     active: &'c Rc<ActiveListener>,
@@ -58,7 +59,7 @@ pub(crate) fn serve<'c>(
     async move { exchanges(worker, active, &mut downstream).await }
 }
 
-/// One after another, and between them the wait for the next.
+/// Serves exchanges one after another, and waits for the next request in between.
 async fn exchanges(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream: &mut Downstream) {
     loop {
         if downstream.input.is_empty() && !wait_for_request(worker, active, downstream).await {
@@ -69,9 +70,10 @@ async fn exchanges(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream:
             drop(listener);
             return Box::pin(h2_session::serve(worker, active, downstream)).await;
         }
-        // What an exchange needs of it, it holds itself, and a tunnel lets go of it.
+        // The exchange holds what it needs of the listener, and a tunnel releases it.
         drop(listener);
-        // In a box of its own for as long as it runs: a connection that waits costs a few hundred bytes, not the state of an exchange.
+        // The exchange is boxed only while it runs, so that a waiting connection costs a few hundred bytes and not the state of an
+        // exchange.
         let next = Box::pin(driver::serve(worker, active, downstream, worker.storage.exchange())).await;
         if next != Next::KeepAlive
             && let Protocol::Http(http) = &active.view().plan.policy.protocol
@@ -87,22 +89,22 @@ async fn exchanges(worker: &Rc<Worker>, active: &Rc<ActiveListener>, downstream:
     }
 }
 
-/// Whether it is HTTP/2 that is spoken: as agreed upon within TLS (RFC 9113 section 3.2); in the clear as the first bytes say (section 3.3), of
-/// which those that make the difference are waited for.
+/// Whether the connection uses HTTP/2: as negotiated within TLS (RFC 9113 section 3.2), or in plain text according to the first bytes
+/// (section 3.3), of which this waits for as many as are needed.
 async fn speaks_h2(listener: &ListenerView, downstream: &mut Downstream) -> bool {
     if let Some(secured) = &downstream.connection_info.secured {
         return secured.is_h2();
     }
     match begins_as_h2(downstream.input.filled()) {
         Some(is_h2) => is_h2,
-        // Hardly ever: in a box.
+        // This is rare, so it is boxed.
         None => Box::pin(read_beginning(listener, downstream)).await,
     }
 }
 
-/// `None`: it cannot be told yet.
+/// `None` if the bytes do not decide it yet.
 fn begins_as_h2(input: &[u8]) -> Option<bool> {
-    /// No request of HTTP/1 begins so: the method is kept for this (RFC 9113 section 11.5).
+    /// No HTTP/1 request begins like this: the method is reserved (RFC 9113 section 11.5).
     const BEGINNING: &[u8] = b"PRI ";
     let count = input.len().min(BEGINNING.len());
     let is_alike = input.get(..count) == BEGINNING.get(..count);
@@ -119,13 +121,14 @@ async fn read_beginning(listener: &ListenerView, downstream: &mut Downstream) ->
         }
         match timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await {
             Ok(Ok(count)) if count > 0 => {}
-            // What is wrong with it is said where the rest of the head is read.
+            // The reader of the rest of the head will report the error.
             _ => return false,
         }
     }
 }
 
-/// Waits, without a buffer and without a hold on the listener's tables, for the first bytes of a request; false when it is time to close.
+/// Waits for the first bytes of a request, without a buffer and without holding the listener's tables. Returns false when it is time to
+/// close.
 async fn wait_for_request(worker: &Worker, active: &ActiveListener, downstream: &mut Downstream) -> bool {
     downstream.input = Buffer::none();
     let is_first = downstream.requests == 0;
@@ -146,7 +149,7 @@ async fn wait_for_request(worker: &Worker, active: &ActiveListener, downstream: 
         {
             return has_begun;
         }
-        // A drain that began while we waited interrupts the timer: the client gets a little longer, then we close.
+        // A drain began during the wait and interrupted the timer. The client gets a little longer before the connection is closed.
         if is_ending {
             return false;
         }
@@ -157,11 +160,11 @@ async fn wait_for_request(worker: &Worker, active: &ActiveListener, downstream: 
     }
 }
 
-/// Reads the first bytes of a request, or of a connection, into `input`; false where the client ended the connection instead.
+/// Reads the first bytes of a request, or of a connection, into `input`. Returns false if the client ended the connection instead.
 pub(crate) async fn first_bytes<S: Readable>(stream: &mut S, input: &mut Buffer) -> bool {
     let mut was_asked = false;
     poll_fn(|cx| {
-        // Asked once, and then nearly always woken since there is something: that it can be read is told by reading.
+        // Checked once. After a wake-up there are nearly always bytes, and the read itself finds out.
         if !was_asked {
             was_asked = true;
             if ready!(stream.poll_readable(cx)).is_err() {
@@ -171,7 +174,7 @@ pub(crate) async fn first_bytes<S: Readable>(stream: &mut S, input: &mut Buffer)
         *input = Buffer::small();
         let read = input.poll_fill(cx, stream);
         if read.is_pending() {
-            // The runtime takes a new socket for readable until it is tried: without this a silent client would hold a buffer.
+            // The runtime assumes that a new socket is readable until a read is tried. Without this, a silent client would hold a buffer.
             *input = Buffer::none();
         }
         read.map(|read| match read {
@@ -185,7 +188,7 @@ pub(crate) async fn first_bytes<S: Readable>(stream: &mut S, input: &mut Buffer)
     .await
 }
 
-/// What can be asked whether it has something to read before there is a buffer to read it into.
+/// A stream that can be checked for readable bytes before a buffer exists.
 pub(crate) trait Readable: AsyncRead + Unpin {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
@@ -202,15 +205,15 @@ impl Readable for TcpStream {
     }
 }
 
-/// The timer says how long the client may take: within TLS there is something to write, for which a client that does not read leaves no room.
+/// The timer limits the client's time: TLS has something to write, and a client that does not read leaves no room for it.
 async fn close(downstream: &mut Downstream) {
     let Downstream { stream, timer, .. } = downstream;
-    // Fails only where the client is gone already.
+    // This only fails if the client is already gone.
     let _ = timer.guard(stream.shutdown()).await;
 }
 
-/// Ends our side, for as long as the timer says, and reads on for a while: closing with unread bytes makes the kernel send a reset, which can
-/// overtake the answer.
+/// Ends our side, for as long as the timer allows, and continues to read for a while. A close with unread bytes makes the kernel send a
+/// reset, which can overtake the answer.
 pub(crate) async fn linger(stream: &mut Stream, timer: &Timer) {
     if !matches!(timer.guard(stream.shutdown()).await, Ok(Ok(()))) {
         return;
@@ -223,7 +226,7 @@ pub(crate) async fn linger(stream: &mut Stream, timer: &Timer) {
         input.consume(usize::MAX);
         match timer.guard(poll_fn(|cx| input.poll_fill(cx, stream))).await {
             Ok(Ok(count)) if count > 0 && now_ms < ends_ms => {}
-            // Its end, or too long: in any case the connection ends here.
+            // It has ended, or takes too long. The connection ends here in either case.
             _ => return,
         }
     }
@@ -240,7 +243,7 @@ mod tests {
         fn size<F: Future>(_: Serve<F>) -> usize {
             size_of::<F>()
         }
-        // All of them at once are what idle clients cost. Grown on purpose? Then say so here.
+        // The cost of an idle client is all of these at once. If it grew on purpose, change the figure here.
         assert!(size(serve) <= 544, "{}", size(serve));
     }
 }

@@ -143,7 +143,7 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         let mut watch = ClientWatch::default();
         watch.check(&mut cx, &client, false).unwrap();
-        assert_eq!((watch.has_spoken, watch.needs_gone()), (false, false), "somebody reads");
+        assert_eq!((watch.has_spoken, watch.needs_gone()), (false, false), "another reader reads");
         watch.check(&mut cx, &client, true).unwrap();
         assert_eq!((watch.has_spoken, watch.needs_gone()), (true, true));
         watch.check(&mut cx, &client, false).unwrap();

@@ -1,4 +1,5 @@
-//! Drives exchanges: does what an [`Exchange`] asks for, and tells it what happened. Nothing else knows of both an exchange and its sockets.
+//! Drives exchanges: carries out what an [`Exchange`] asks for, and reports what happened. No other code handles both an exchange and its
+//! sockets.
 
 mod pump;
 
@@ -33,20 +34,21 @@ use crate::tcp::relay::{self, End, Moved};
 use crate::upstream::connect::{self, Upstream, Wanted};
 use crate::worker::{ListenerView, Worker};
 
-/// A downstream HTTP connection; of HTTP/2, one stream of it.
+/// A downstream HTTP connection, or one stream of an HTTP/2 connection.
 pub(crate) struct Downstream {
     pub(crate) stream: Stream,
-    /// What the client sent and nobody took yet.
+    /// Bytes that the client sent and nothing has taken yet.
     pub(crate) input: Buffer,
     pub(crate) timer: Timer,
     pub(crate) connection_info: Rc<ConnectionInfo>,
     /// Requests begun on this connection.
     pub(crate) requests: u64,
-    /// When the last response left, or the connection came, in milliseconds. Spares a look at the clock.
+    /// When the last response was sent, or the connection arrived, in milliseconds. It saves a call of the clock.
     pub(crate) quiet_since_ms: u64,
 }
 
-/// Serves the next request of a connection, of which there are the first bytes; or the one of a stream, whose head is in `exchange` already.
+/// Serves the next request of a connection, whose first bytes have arrived, or the request of a stream, whose head is already in
+/// `exchange`.
 pub(crate) async fn serve(
     worker: &Worker,
     active: &ActiveListener,
@@ -67,7 +69,7 @@ pub(crate) async fn serve(
     let watch = downstream.timer.watch();
     let upstream = watch.over("an exchange", run(&context, downstream, &mut exchange)).await;
     if let Some(upstream) = upstream {
-        // It may last for days, and nobody is routed any more: the table is let go of.
+        // The tunnel may last for days, and needs no routing, so the table is released.
         exchange.record.leave_listener(worker, &listener);
         drop(listener);
         let watch = downstream.timer.watch();
@@ -88,7 +90,7 @@ pub(crate) async fn serve(
     next
 }
 
-/// What the driver knows around an exchange, and passes to it as its [`Env`].
+/// The driver's data around an exchange, which it passes as [`Env`].
 struct ExchangeContext<'s> {
     worker: &'s Worker,
     active: &'s ActiveListener,
@@ -124,7 +126,7 @@ impl ExchangeContext<'_> {
     }
 }
 
-/// Runs an exchange to its end, or to its tunnel: then gives the connection to the endpoint.
+/// Runs an exchange to its end or to its tunnel, in which case it returns the connection to the endpoint.
 async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) -> Option<Upstream> {
     let arrived = context.env(arrived_us(&downstream.stream));
     match &downstream.stream {
@@ -139,7 +141,7 @@ async fn run(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchang
             (Action::Done(_), _) => return None,
             (Action::Tunnel { .. }, _) => return upstream,
             (Action::ReadHead, _) => read_head(context, downstream, exchange).await,
-            // In boxes, here and below: who does not wait does not pay for the room that it takes.
+            // Boxed, here and below, so that an exchange that does not wait does not need the memory for it.
             (Action::Wait, _) => Box::pin(wait(context, downstream, exchange)).await,
             (Action::WaitForLease, _) => Box::pin(wait_for_lease(context, downstream, exchange)).await,
             (Action::Connect, upstream) => *upstream = connect(context, downstream, exchange).await,
@@ -174,7 +176,7 @@ async fn read_head(context: &ExchangeContext<'_>, downstream: &mut Downstream, e
     }
 }
 
-/// Waits until the next try is due. Nothing is held meanwhile but the client's connection.
+/// Waits until the next try is due. Only the client's connection is held meanwhile.
 async fn wait(context: &ExchangeContext<'_>, downstream: &mut Downstream, exchange: &mut Exchange) {
     let Downstream { stream, input, timer, .. } = downstream;
     arm(timer, exchange);
@@ -218,7 +220,7 @@ async fn connect(
     match connect::checkout(&routed.cluster, &lease.endpoint, &wanted, timer).await {
         Ok(upstream) => {
             let is_reused = upstream.is_reused;
-            // Asked only where it can matter: a new connection is not stale.
+            // Checked only if it matters: a new connection is not stale.
             let is_doubtful = is_reused && exchange.wants_progress();
             let progress = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
             let env = context.env(if is_reused { begun_us.max(leased_us) } else { clock::now_us() });
@@ -257,40 +259,40 @@ async fn pass(
         if is_over.await {
             return;
         }
-        // Only here, between two polls, can the connection be borrowed for as long as that takes.
+        // Only here, between two polls, can the connection be borrowed for that long.
         if let Some(error) = Box::pin(context.watched(&downstream.stream).gone_before_wake()).await {
             return exchange.handle_client_gone(&context.now(), error);
         }
     }
 }
 
-/// A client that waits for its response holds no buffer: many may wait for one slow endpoint.
+/// A client that waits for its response holds no buffer, because many may wait for one slow endpoint.
 fn release_empty(input: &mut Buffer) {
     if input.is_empty() {
         *input = Buffer::none();
     }
 }
 
-/// What is kept between two looks at an exchange that waits for its connections.
+/// State that is kept between two polls of an exchange that waits for its connections.
 #[derive(Default)]
 struct Turn {
     watch: ClientWatch,
-    /// What the timer is set to, in milliseconds.
+    /// The time that the timer is set to, in milliseconds.
     armed: Option<u64>,
-    /// The endpoint's connection was asked whether there is something to read.
+    /// The endpoint's connection was checked for something to read.
     was_asked: bool,
-    /// For the request's body and for the response's, where the kernel moves them.
+    /// The pipes for the request's body and the response's, if the kernel moves them.
     pipes: [Option<Pipe>; 2],
 }
 
 impl Turn {
-    /// Another wait begins.
+    /// Starts another wait.
     fn begin(&mut self) {
         (self.watch, self.armed, self.was_asked) = (ClientWatch::default(), None, false);
     }
 }
 
-/// Sends what there is of the request while it waits for the head of a response.
+/// Sends the available part of the request while it waits for the head of a response.
 fn poll_await(
     cx: &mut Context<'_>,
     context: &ExchangeContext<'_>,
@@ -376,14 +378,14 @@ fn poll_relay(
     Poll::Ready(())
 }
 
-/// Ready when an endpoint that has responded takes no more of the request: it has reset the stream, or ended the connection. Within TLS, a failed write
-/// tells that.
+/// Ready when an endpoint that has responded takes no more of the request: it has reset the stream, or ended the connection. Within TLS, a
+/// failed write shows that.
 fn poll_left(cx: &mut Context<'_>, stream: &Stream) -> Poll<io::Error> {
     match stream {
         Stream::H2(handle) => handle.poll_cut(cx),
         Stream::Plain(tcp) => match ready!(tcp.poll_peek(cx, &mut ReadBuf::new(&mut [0]))) {
             Ok(0) => Poll::Ready(io::ErrorKind::BrokenPipe.into()),
-            // Bytes behind the response hide the end. A write fails, or the deadline comes.
+            // Bytes after the response hide the end. A write fails, or the deadline passes.
             Ok(_) => Poll::Pending,
             Err(error) => Poll::Ready(error),
         },
@@ -406,7 +408,7 @@ async fn respond(context: &ExchangeContext<'_>, downstream: &mut Downstream, exc
     }
 }
 
-/// Nobody reads from the client now: the request is through, or what came of it waits for the endpoint.
+/// Whether nothing reads from the client now: the request is complete, or its received part waits for the endpoint.
 fn is_unread(exchange: &mut Exchange, input: &Buffer) -> bool {
     exchange.upload().is_none_or(|upload| !upload.waits_for_sender(input))
 }
@@ -419,7 +421,7 @@ fn arm(timer: &Timer, exchange: &Exchange) {
     }
 }
 
-/// Ready when the exchange's deadline has come, to which the timer is set where that has changed.
+/// Ready when the exchange's deadline has passed. The timer is set to it if it has changed.
 fn poll_deadline(cx: &mut Context<'_>, timer: &Timer, exchange: &Exchange, armed: &mut Option<u64>) -> Poll<()> {
     let deadline_ms = exchange.deadline_ms();
     if *armed != deadline_ms
@@ -431,7 +433,7 @@ fn poll_deadline(cx: &mut Context<'_>, timer: &Timer, exchange: &Exchange, armed
     timer.poll_elapsed(cx)
 }
 
-/// Takes in the head of a response. Gives the status of a call whose trailers came right behind it.
+/// Reads the head of a response. Returns the status of a call whose trailers follow directly.
 fn poll_response(
     cx: &mut Context<'_>,
     context: &ExchangeContext<'_>,
@@ -447,7 +449,7 @@ fn poll_response(
             ready!(handle.poll_response_ready(cx))?;
             let Response { head, bytes, .. } = exchange.response_room(storage);
             handle.take_response(head, bytes);
-            // Of calls alone: nothing else ends with trailers that say how.
+            // Only for calls, because nothing else ends with a status in its trailers.
             Poll::Ready(Ok(if exchange.call().is_some() { handle.early_status() } else { None }))
         }
         stream => {
@@ -458,10 +460,11 @@ fn poll_response(
     }
 }
 
-/// Reads the head of a response, be it an interim one, into `response`.
+/// Reads the head of a response, which may be interim, into `response`.
 ///
 /// # Errors
-/// Of the upstream side. [`Reason::UpstreamReset`] and [`Reason::UpstreamEof`] while the input is empty mean that no byte of a response came.
+/// Those of the upstream side. [`Reason::UpstreamReset`] and [`Reason::UpstreamEof`] with an empty input mean that no byte of a response
+/// arrived.
 pub(crate) fn poll_response_head(
     cx: &mut Context<'_>,
     upstream: &mut Upstream,
@@ -483,7 +486,8 @@ pub(crate) fn poll_response_head(
     }
 }
 
-/// How much of a response is read with its head. The beginning of the body comes with it, and waits in memory where the client cannot take it now.
+/// How much of a response to read with its head. This includes the beginning of the body, which waits in memory if the client cannot take
+/// it now.
 fn first_read_bytes(client: &Stream) -> usize {
     /// Most heads are smaller.
     const BYTES_MIN: usize = 4096;
@@ -493,8 +497,8 @@ fn first_read_bytes(client: &Stream) -> usize {
     }
 }
 
-/// Reads until `take` has taken a head from the input; at first so many bytes. `was_asked`: the connection was asked whether there is something to
-/// read, and this is polled since there probably is.
+/// Reads until `take` has taken a head from the input; the first read has the given size. `was_asked`: the connection was checked, and this
+/// is polled because there probably is something to read.
 fn poll_h1_head(
     cx: &mut Context<'_>,
     stream: &mut Stream,
@@ -508,7 +512,7 @@ fn poll_h1_head(
             return Poll::Ready(Ok(()));
         }
         if input.capacity() == 0 && !std::mem::replace(was_asked, true) {
-            // Asked first, so that a request that waits for its endpoint takes no buffer for the answer.
+            // Check first, so that a request that waits for its endpoint holds no buffer for the response.
             ready!(stream.poll_read_ready(cx)).map_err(Error::endpoint_io)?;
         }
         if input.is_full() {
@@ -516,7 +520,7 @@ fn poll_h1_head(
         }
         let read = input.poll_fill(cx, stream);
         if read.is_pending() && input.is_empty() {
-            // The runtime takes a new socket for readable until it is tried.
+            // The runtime assumes that a new socket is readable until a read is tried.
             *input = Buffer::none();
         }
         match ready!(read) {
@@ -527,7 +531,7 @@ fn poll_h1_head(
     }
 }
 
-/// What is known of an upstream connection that gives no response.
+/// The facts about an upstream connection that gives no response.
 pub(crate) fn lost(upstream: &Upstream, error: Error) -> Lost {
     let connection = match &upstream.stream {
         Stream::H2(handle) => ConnectionState::Stream { is_ending: handle.is_connection_ending() },
@@ -536,7 +540,7 @@ pub(crate) fn lost(upstream: &Upstream, error: Error) -> Lost {
     Lost { error, has_input: !upstream.input.is_empty(), connection }
 }
 
-/// Keeps an upstream connection for the next request, or lets go of it.
+/// Keeps an upstream connection for the next request, or closes it.
 pub(crate) fn give_back(upstream: Upstream, reuse: Option<Reuse>) {
     let Some(Reuse { endpoint, expires_ms, is_doubtful, idle_max }) = reuse else { return };
     if is_doubtful {
@@ -547,7 +551,7 @@ pub(crate) fn give_back(upstream: Upstream, reuse: Option<Reuse>) {
 }
 
 fn send_copies(worker: &Worker, exchange: &mut Exchange) {
-    // Asked at every turn, and there are hardly ever any.
+    // This is checked at every turn, and there are hardly ever any copies.
     if exchange.has_copies()
         && let Some((copies, body)) = exchange.take_copies()
     {
@@ -555,7 +559,7 @@ fn send_copies(worker: &Worker, exchange: &mut Exchange) {
     }
 }
 
-/// Bytes both ways, beginning with those that came with the heads.
+/// Moves bytes in both directions, beginning with those that came with the heads.
 async fn relay_tunnel(
     active: &ActiveListener,
     downstream: &mut Downstream,
@@ -578,8 +582,8 @@ async fn relay_tunnel(
     exchange.handle_tunnel_end(moved.upstream, moved.downstream, reason);
 }
 
-/// When what came over `stream` was there, in microseconds. A turn of a connection of HTTP/2 asks the clock before it reads, and each
-/// exchange when it has sent something: what was read for many is not asked for once more each.
+/// When the bytes from `stream` had arrived, in microseconds. An HTTP/2 connection calls the clock once per turn before it reads, and each
+/// exchange after it has sent something, so one read for many exchanges does not call the clock for each.
 fn arrived_us(stream: &Stream) -> u64 {
     if stream.h2().is_some() { clock::last_us() } else { clock::now_us() }
 }

@@ -1,4 +1,4 @@
-//! Moves a [`Transfer`] between two connections: reads, writes, and reports what became of it.
+//! Moves a [`Transfer`] between two connections: reads, writes, and reports the results.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,17 +18,18 @@ use crate::stream::Stream;
 /// Bytes that one poll moves before other connections of the worker get their turn.
 const TURN_BYTES_MAX: usize = 1024 * 1024;
 
-/// Large buffers that a worker has at once for bodies: 1 MiB. While as many wait for slow receivers, all bodies are read in small pieces.
+/// Large buffers that a worker uses for bodies at once: 1 MiB. While this many wait for slow receivers, all bodies are read in small
+/// pieces.
 const LARGE_IN_USE_MAX: usize = 4;
 
-/// A large piece is read if the receiver's send buffer has at least this much room. The kernel counts what it queues with its own overhead, which
-/// can be as much again.
+/// A large piece is read if the receiver's send buffer has at least this much room. The kernel counts queued bytes with its own overhead,
+/// which can be as much again.
 const BULK_ROOM_BYTES: usize = 2 * LARGE_BYTES;
 
-/// Moves what can be moved. `input` belongs to the reader and may hold bytes of the body, and behind them bytes of the next message.
+/// Moves as much as possible now. `input` belongs to the reader, and may hold bytes of the body followed by bytes of the next message.
 ///
 /// # Errors
-/// The message does not get through.
+/// The message cannot be completed.
 pub(super) fn poll(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
@@ -39,14 +40,14 @@ pub(super) fn poll(
 ) -> Poll<Result<(), TransferError>> {
     let polled = poll_turn(cx, transfer, reader, input, writer, pipe);
     if polled.is_ready() {
-        // The other direction may go on for long.
+        // The other direction may continue for a long time.
         *pipe = None;
     } else {
-        // Either side may take its time now.
+        // Either side may be slow now.
         input.fit();
         transfer.rest();
         if !transfer.is_bulk() && pipe.as_ref().is_some_and(Pipe::is_empty) {
-            // A body that only drips now holds no descriptors.
+            // A body that only trickles now uses no descriptors.
             *pipe = None;
         }
     }
@@ -83,7 +84,7 @@ fn poll_turn(
     }
 }
 
-/// Writes what there is to be written of a message that is read already.
+/// Writes the part of a message that is already read.
 ///
 /// # Errors
 /// The receiver's connection failed.
@@ -97,10 +98,10 @@ pub(crate) fn poll_write(
     Poll::Ready(Ok(()))
 }
 
-/// Reads a message to its end, and writes it nowhere.
+/// Reads a message to its end and discards it.
 ///
 /// # Errors
-/// The message does not get through.
+/// The message cannot be completed.
 pub(crate) fn poll_discard(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
@@ -133,13 +134,13 @@ pub(crate) fn poll_discard(
 enum Moved {
     /// Something was written.
     Written,
-    /// So many bytes of the pipe were written.
+    /// This many bytes of the pipe were written.
     Drained(usize),
-    /// All that was read is written.
+    /// Everything that was read is written.
     Starved,
-    /// The same, and the kernel is to move up to so many bytes.
+    /// The same, and the kernel should move up to this many bytes.
     Emptied(u64),
-    /// All is read and written.
+    /// Everything is read and written.
     Done,
 }
 
@@ -208,13 +209,13 @@ fn poll_step(
 
 fn write(cx: &mut Context<'_>, writer: &mut Stream, bytes: &[u8], ends: bool) -> Poll<io::Result<usize>> {
     match writer {
-        // END_STREAM on the last of the body spares a frame of its own.
+        // END_STREAM on the last piece of the body saves a separate frame.
         Stream::H2(handle) => handle.poll_send(cx, bytes, ends),
         writer => Pin::new(writer).poll_write(cx, bytes),
     }
 }
 
-/// Lets the kernel take bytes from the reader into the pipe, which is empty. What is in it goes out with the next step.
+/// Makes the kernel move bytes from the reader into the pipe, which is empty. The next step writes them out.
 fn poll_fill_pipe(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
@@ -225,7 +226,7 @@ fn poll_fill_pipe(
 ) -> Poll<Result<(), TransferError>> {
     *input = Buffer::none();
     if pipe.is_none() {
-        *pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "no pipe for a body")).ok();
+        *pipe = Pipe::new().inspect_err(|error| tracing::debug!(%error, "cannot create a pipe for a body")).ok();
     }
     let (Some(open), Some(socket)) = (pipe.as_mut(), reader.plain()) else {
         transfer.set_splice(false);
@@ -243,7 +244,7 @@ fn poll_fill_pipe(
     Poll::Ready(transfer.handle_pipe_filled(count).map_err(TransferError::Body))
 }
 
-/// Reads into `input`, which is empty. `writer`: who gets what is read; `None`: nobody.
+/// Reads into `input`, which is empty. `writer` is the receiver of the bytes; `None` if they are discarded.
 fn poll_read(
     cx: &mut Context<'_>,
     transfer: &mut Transfer,
@@ -270,7 +271,7 @@ fn poll_read(
     Poll::Ready(Ok(()))
 }
 
-/// Tells the transfer that its sender's stream has ended behind what is in the input.
+/// Tells the transfer that its sender's stream has ended after the bytes in the input.
 fn note_stream_end(transfer: &mut Transfer, reader: &Stream) {
     if !transfer.awaits_stream_end() {
         return;
@@ -283,7 +284,7 @@ fn note_stream_end(transfer: &mut Transfer, reader: &Stream) {
     }
 }
 
-/// Lets the sender send as much as was taken of what it sent. Gives how much that was.
+/// Lets the sender send as much as was taken of its bytes. Returns how much that was.
 fn release(transfer: &mut Transfer, reader: &Stream) -> usize {
     let count = transfer.take_consumed();
     if count > 0 {
@@ -292,18 +293,18 @@ fn release(transfer: &mut Transfer, reader: &Stream) -> usize {
     count
 }
 
-/// How much the kernel moves at once: as much as the receiver can take now, since what is left over would stay in the pipe for as long as the body
-/// lasts. 0: nothing, and the body is read.
+/// How much the kernel moves at once: as much as the receiver can take now, since anything left would stay in the pipe for as long as the
+/// body lasts. 0 means that nothing is moved this way, and the body is read.
 fn splice_bytes(writer: &Stream) -> u64 {
     let room = writer.tcp().and_then(net::socket::send_room).unwrap_or_default();
     let is_short = memory::pressure() > Pressure::Low;
     if room < BULK_ROOM_BYTES || is_short { 0 } else { (room / 2) as u64 }
 }
 
-/// How much is read at once. Larger pieces cost less CPU a byte, but a receiver that is slower than the sender would leave most of one in its
-/// buffer for as long as the body lasts. So a large piece is read only for a receiver that can take all of it now. Some is left over all the
-/// same where the kernel is short of memory for sockets, or where a client of HTTP/2 opens its windows and does not read: hence the limit.
-/// While the process is short of memory, pieces are small; and so they are for one of many streams that can send less (`Handle::piece_bytes`).
+/// How much to read at once. Larger pieces cost less CPU per byte, but a receiver that is slower than the sender would leave most of a
+/// piece in its buffer for as long as the body lasts. So a large piece is read only if the receiver can take all of it now. Some may be
+/// left all the same, if the kernel is short of memory for sockets, or if an HTTP/2 client opens its windows and does not read; hence the
+/// limit. Pieces are small while the process is short of memory, and for one of many streams that can send less (`Handle::piece_bytes`).
 fn read_bytes(transfer: &Transfer, writer: &Stream) -> usize {
     if let Stream::H2(handle) = writer {
         let piece_bytes = handle.piece_bytes();
@@ -341,13 +342,13 @@ mod tests {
         (client, listener.accept().await.unwrap().0)
     }
 
-    /// Sends `bytes` through a pump behind the head `H`: what the receiver gets, or how it failed, and what is left unread.
+    /// Sends `bytes` through a pump after the head `H`. Returns what the receiver gets, or how it failed, and what is left unread.
     async fn pump(body: Body, framing: Body, max: Option<u64>, bytes: &[u8]) -> (Result<Vec<u8>, String>, Vec<u8>) {
         let (got, left, _) = pump_call(body, framing, max, None, bytes).await;
         (got, left)
     }
 
-    /// The same, where the message may be one of a call; and the status of the call.
+    /// The same for a message that may be one of a call, with the status of the call.
     async fn pump_call(
         body: Body,
         framing: Body,

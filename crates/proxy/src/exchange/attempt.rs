@@ -1,4 +1,4 @@
-//! One try at one endpoint: what is known of it, and what its failure tells about the request.
+//! One try at one endpoint: its state, and what its failure means for the request.
 
 use balance::Outcome;
 use model::{Algorithm, ListenerLimits};
@@ -22,91 +22,92 @@ use crate::upstream::connect;
 
 pub(crate) use crate::policy::retry::RetryCause;
 
-/// How much longer than two round trips it may take until this worker hears of a reset that crossed its request, in microseconds.
+/// How much longer than two round trips it may take until this worker learns of a reset that crossed its request, in microseconds.
 const CROSSED_US_MAX: u64 = 1_000;
 
-/// A try at an endpoint that was chosen.
+/// A try at a chosen endpoint.
 pub(crate) struct Attempt {
     pub(crate) lease: Lease,
-    /// When the route's time is over, or that of this try.
+    /// The end of the route's time or of this try's, whichever is first.
     pub(crate) deadline: Deadline,
-    /// The client may send nothing for a while: between the messages of a call.
+    /// The client may send nothing for a while, between the messages of a call.
     may_pause: bool,
 }
 
-/// A try whose connection is there: the request is being sent, and the head of a response is waited for.
+/// A try with a connection: the request is being sent, and the head of a response is awaited.
 pub(crate) struct Awaiting {
     pub(crate) attempt: Attempt,
     /// The connection had served another request before.
     pub(crate) is_reused: bool,
-    /// What the endpoint had acknowledged when the request was about to be sent, where that was asked.
+    /// What the endpoint had acknowledged when the request was about to be sent, if that was checked.
     pub(crate) progress: Option<Progress>,
-    /// Something of a response came, be it half a head or a 1xx.
+    /// Something of a response has arrived, even if only half a head or a 1xx.
     pub(crate) was_heard: bool,
-    /// The client was told to go on and send its body.
+    /// The client was told to continue and send its body.
     pub(crate) was_continued: bool,
-    /// The request stopped getting through.
+    /// The endpoint stopped accepting the request.
     pub(crate) upload_failed: bool,
-    /// The connection takes no more requests. It may do so where a stream alone has failed.
+    /// The connection accepts no more requests. It may still accept some if only a stream has failed.
     pub(crate) is_connection_over: bool,
-    /// The heads of its responses, as far as they have been read.
+    /// The state of reading the heads of its responses.
     pub(crate) heads: ResponseHeads,
-    /// What had been sent and scanned at the last look; `None`: there was none.
+    /// What had been sent and scanned at the last check; `None` before the first.
     seen: Option<u64>,
     rate_timer: MinRateTimer,
 }
 
-/// What is known of a request whose connection has ended before a byte of its response came.
+/// What is known about a request whose connection ended before any byte of its response arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The endpoint cannot have read anything of it.
     Unseen,
-    /// The endpoint closed the connection at about the time that the request was sent. It has probably not read the request, which is no proof.
+    /// The endpoint closed the connection at about the time when the request was sent. It has probably not read the request, but that is no
+    /// proof.
     Crossed,
-    /// The endpoint refused the stream and did not act on the request. The connection goes on, so it was not stale.
+    /// The endpoint refused the stream and did not act on the request. The connection continues, so it was not stale.
     Refused,
-    /// The endpoint may have read it, and failed on it.
+    /// The endpoint may have read it, and failed because of it.
     Unknown,
 }
 
-/// An upstream connection that gives no response, as its driver sees it.
+/// An upstream connection that gives no response, from its driver's view.
 #[derive(Debug)]
 pub(crate) struct Lost {
     pub(crate) error: Error,
-    /// Something of a head had come over HTTP/1.
+    /// Something of a head had arrived over HTTP/1.
     pub(crate) has_input: bool,
     pub(crate) connection: ConnectionState,
 }
 
-/// What is left of an upstream connection.
+/// The remaining state of an upstream connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConnectionState {
-    /// Of TCP: what the endpoint has acknowledged, where the kernel tells.
+    /// TCP: what the endpoint has acknowledged, if the kernel reports it.
     Tcp(Option<Progress>),
-    /// A stream of one of HTTP/2, which may go on without it.
+    /// A stream of an HTTP/2 connection, which may continue without it.
     Stream { is_ending: bool },
 }
 
-/// What has been sent of a request over a connection that has ended.
+/// How much of a request was sent over a connection that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) bytes: u64,
-    /// When the head left, in microseconds; `None`: it has not.
+    /// When the head was sent, in microseconds; `None` if it was not.
     pub(crate) head_us: Option<u64>,
-    /// The request stopped getting through.
+    /// The endpoint stopped accepting the request.
     pub(crate) failed: bool,
-    /// What had been acknowledged when the request was about to be sent, where that was asked.
+    /// What had been acknowledged when the request was about to be sent, if that was checked.
     pub(crate) before: Option<Progress>,
 }
 
 impl Lost {
-    /// It was waited for long enough.
+    /// The wait has been long enough, but the connection is still open.
     pub(crate) fn still_open(error: Error, has_input: bool, is_h2: bool) -> Self {
         let connection = if is_h2 { ConnectionState::Stream { is_ending: false } } else { ConnectionState::Tcp(None) };
         Self { error, has_input, connection }
     }
 
-    /// The connection takes no more requests.
+    /// Whether the connection accepts no more requests.
     pub(crate) fn is_connection_over(&self) -> bool {
         !matches!(self.connection, ConnectionState::Stream { is_ending: false })
     }
@@ -116,12 +117,12 @@ impl Attempt {
     pub(crate) fn new(env: &Env<'_>, routed: &Routed, lease: Lease, is_call: bool) -> Self {
         let per_try = routed.policy(env).retry.per_try_timeout;
         let try_ends_ms = per_try.map(|timeout| lease.at_ms.saturating_add(crate::millis(timeout)));
-        // Whoever claims to be a call where there can be none gains nothing by it.
+        // A request that falsely claims to be a call gains nothing by that.
         let may_pause = is_call && routed.is_to_h2();
         Self { lease, deadline: routed.deadline.or_earlier(try_ends_ms), may_pause }
     }
 
-    /// Tells the cluster what the head of a response says. That all is well is said when the response is complete.
+    /// Reports the head of a response to the cluster. Success is recorded once the response is complete.
     pub(crate) fn judge_response(
         &self,
         cluster: &Cluster,
@@ -141,7 +142,7 @@ impl Attempt {
         }
     }
 
-    /// Tells the cluster that it has failed. `was_sent`: there was a connection.
+    /// Reports a failure to the cluster. `was_sent`: there was a connection.
     pub(crate) fn judge_failure(&self, cluster: &Cluster, error: &Error, was_sent: bool, now_ms: u64) {
         if error.side != Side::Upstream {
             return;
@@ -157,7 +158,7 @@ impl Attempt {
 }
 
 impl Awaiting {
-    /// `received`: bytes of the request's body that came before.
+    /// `received`: the bytes of the request's body that arrived before.
     pub(crate) fn new(attempt: Attempt, is_reused: bool, progress: Option<Progress>, received: u64) -> Self {
         Self {
             attempt,
@@ -173,7 +174,7 @@ impl Awaiting {
         }
     }
 
-    /// An interim response is through, and the next head is waited for.
+    /// An interim response was passed on, and the next head is awaited.
     pub(crate) fn handle_interim(&mut self, received: u64) {
         if faults::is_injected(InjectedFault::PassesAllInterims) {
             self.heads = ResponseHeads::default();
@@ -182,7 +183,7 @@ impl Awaiting {
         self.rate_timer = MinRateTimer::new(received);
     }
 
-    /// What can be moved was moved: when it has been waited for long enough, where that has changed.
+    /// Everything that can be moved was moved. Returns the new end of the wait, if it has changed.
     pub(crate) fn handle_moved(
         &mut self,
         env: &Env<'_>,
@@ -197,7 +198,7 @@ impl Awaiting {
         }
         self.seen = progress;
         let waits_for_client = self.waits_for_client(request, upload, client_input);
-        // A head without a body has just been sent, nearly always.
+        // Nearly always, a head without a body has just been sent.
         let is_just_sent = self.heads.interims == 0 && self.heads.scanned == 0 && request.body == Body::None;
         let sent_us = upload.head_sent_us().filter(|_| is_just_sent);
         let now_ms = sent_us.map_or(env.now_ms(), |sent_us| sent_us / 1000);
@@ -212,7 +213,7 @@ impl Awaiting {
     }
 
     fn waits_for_client(&self, request: &RequestHead, upload: &Transfer, client_input: &Buffer) -> bool {
-        // A client that asked first sends nothing before it is told to: until then it is the endpoint that is waited for.
+        // A client that asked first sends nothing until it is told to continue. Until then the exchange waits for the endpoint.
         let is_held = request.expect_continue && !self.was_continued && upload.received() == 0;
         !is_held && !self.upload_failed && !upload.is_read() && upload.waits_for_sender(client_input)
     }
@@ -233,7 +234,7 @@ impl Awaiting {
         }
     }
 
-    /// What the head of a response means for another try. Once a 1xx was passed on, the client has heard of this one.
+    /// What the head of a response means for another try. After a 1xx was passed on, the client knows of this try.
     pub(crate) fn retry_cause_of_response(
         &self,
         response: &Response,
@@ -249,8 +250,8 @@ impl Awaiting {
                     call.take_head(&response.head, &response.bytes);
                     call.status
                 }
-                // Some services send a head in any case, and the trailers right behind it. Nobody waits for them to come: a head that stands
-                // alone is the client's at once.
+                // Some services send a head in any case, followed directly by the trailers. The proxy does not wait for trailers: a head
+                // without them is passed to the client at once.
                 _ => early,
             };
             if let Some(status) = status.filter(|status| *status != grpc::Status::Ok) {
@@ -260,7 +261,7 @@ impl Awaiting {
         RetryCause::Status(response.head.status)
     }
 
-    /// How it went wrong, as far as another try depends on it.
+    /// The kind of failure, as far as another try depends on it.
     pub(crate) fn retry_cause_of_failure(&self, error: &Error, ending: Ending) -> RetryCause {
         match error.reason {
             _ if self.was_heard => RetryCause::Other,
@@ -278,17 +279,17 @@ impl Awaiting {
     }
 }
 
-/// What it means for another try that there was no connection.
+/// What a failed connect means for another try.
 pub(crate) fn connect_retry_cause(error: &Error) -> RetryCause {
     if connect::is_unreachable(error) { RetryCause::Unreachable } else { RetryCause::Connect }
 }
 
-/// What the end of a connection, on which nothing of a response came, tells about the request.
+/// What the end of a connection without any byte of a response says about the request.
 ///
-/// Only a FIN can prove that the request was not seen: it acknowledges all that the endpoint's kernel had received. This holds although the kernel
-/// goes on receiving behind a FIN, because an endpoint that has ended its side can answer nothing any more, and must not process what comes
-/// (RFC 9112 section 9.6). nginx 1.22, HAProxy 2.6 and Go 1.26 close an idle connection with close(2), after which their kernel takes
-/// nothing.
+/// Only a FIN can prove that the endpoint did not see the request: it acknowledges everything that the endpoint's kernel had received. The
+/// kernel may still receive bytes after a FIN, but an endpoint that has ended its side can answer nothing any more, and must not process
+/// what arrives (RFC 9112 section 9.6). nginx 1.22, HAProxy 2.6 and Go 1.26 close an idle connection with close(2), after which their
+/// kernel accepts nothing.
 pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
     let error = &lost.error;
     match (error.reason, lost.connection) {
@@ -305,12 +306,12 @@ pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
         ConnectionState::Tcp(Some(progress)) => progress,
         ConnectionState::Tcp(None) => return Ending::Unknown,
         ConnectionState::Stream { .. } => {
-            // A stream that was reset was seen. How long a round trip takes on a shared connection is not known here.
+            // If a stream was reset, the endpoint has seen it. The round trip of a shared connection is not known here.
             let is_closed = matches!(source.and_then(Cut::within), Some(Cut::Gone | Cut::Lost));
             return if is_closed && is_soon(0) { Ending::Crossed } else { Ending::Unknown };
         }
     };
-    // Within TLS the end without a close_notify is an error. A failed write takes the error of an RST with it, and the read behind it finds the
+    // Within TLS, an end without a close_notify is an error. A failed write consumes the error of an RST, and the read after it sees the
     // end of the stream as after a FIN.
     let is_end = error.reason == Reason::UpstreamEof
         || source.is_some_and(|source| source.kind() == std::io::ErrorKind::UnexpectedEof);
@@ -324,13 +325,14 @@ pub(crate) fn ending(lost: &Lost, sent: &Sent, now_us: u64) -> Ending {
     }
 }
 
-/// Whether an endpoint that reset a connection so long after a request was sent may have done so because the connection was gone when the
-/// request came: that takes one round trip. An endpoint that fails on a request takes longer, where it is not very near and very fast.
+/// Whether an endpoint that reset a connection this long after a request was sent may have done so because the connection was already gone
+/// when the request arrived. That takes one round trip. An endpoint that fails because of a request takes longer, unless it is very near
+/// and very fast.
 fn is_soon(elapsed_us: u64, round_trip_us: u64) -> bool {
     elapsed_us <= round_trip_us.saturating_mul(2).saturating_add(CROSSED_US_MAX)
 }
 
-/// What a failure of an endpoint counts as.
+/// How a failure of an endpoint is counted.
 pub(crate) fn connection_outcome(error: &Error) -> Outcome {
     match error.reason {
         Reason::ConnectRefused

@@ -1,10 +1,10 @@
-//! What happens to an exchange: each `handle_*` takes in one thing, and leaves it asking for the next.
+//! The events of an exchange: each `handle_*` processes one, and leaves the exchange asking for the next.
 
 use super::stages::start_interim;
 use super::*;
 
 impl Exchange {
-    /// A request that came whole, as over HTTP/2, and stands in [`Exchange::request`]; or one that is beyond the limits.
+    /// A complete request has arrived, as over HTTP/2, and is in [`Exchange::request`]; or one that exceeds the limits.
     pub(crate) fn handle_request(&mut self, env: &Env<'_>, is_too_large: bool) {
         match receive::h2_request(&mut self.request, is_too_large) {
             Ok(()) => self.begin(env),
@@ -12,7 +12,7 @@ impl Exchange {
         }
     }
 
-    /// More of the request's head has come, and is in `input`, from which it is taken once it is whole.
+    /// More of the request's head has arrived in `input`. It is taken from there once it is complete.
     pub(crate) fn handle_head_bytes(&mut self, env: &Env<'_>, input: &mut Buffer) {
         let Phase::ReadHead { scanned } = &mut self.phase else { return };
         let is_first = env.requests_before == 0;
@@ -33,7 +33,7 @@ impl Exchange {
         match leased {
             Ok(lease) => self.connect(env, lease),
             Err(error) if error.reason == Reason::NoEndpoint && routed.may_return(env) => self.lease(env),
-            // That there is no other endpoint is not what went wrong.
+            // Report the earlier failure instead of the lack of another endpoint.
             Err(error) => {
                 let error = routed.tries.take_failure().unwrap_or(error);
                 self.fail(env, error);
@@ -41,7 +41,7 @@ impl Exchange {
         }
     }
 
-    /// There is a connection, on which the request is to be sent.
+    /// There is a connection for sending the request.
     pub(crate) fn handle_connected(&mut self, env: &Env<'_>, connected: Connected) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Step::Connect(attempt) = std::mem::replace(step, Step::Between) else { return };
@@ -69,24 +69,24 @@ impl Exchange {
         self.try_again(env, attempt.lease, false, cause, error);
     }
 
-    /// The request's body could not be moved on.
+    /// The request's body could not be moved further.
     pub(crate) fn handle_upload_failure(&mut self, env: &Env<'_>, failure: TransferError) {
         let Phase::Upstream(_, step) = &mut self.phase else { return };
         match step {
-            // The endpoint stopped listening; it may still have said why.
+            // The endpoint stopped reading, and may still have sent a reason.
             Step::Await(awaiting) if matches!(failure, TransferError::Write(_)) => awaiting.upload_failed = true,
             Step::Await(_) => self.fail(env, failure.of_request()),
-            // A request that fails now does not take the response with it: the endpoint may have had enough of it.
+            // A failure of the request no longer affects the response: the endpoint may not need the rest of the request.
             Step::Relay(relay) => relay.upload_failed = true,
             _ => {}
         }
     }
 
-    /// More of a response's head has come over HTTP/1, and is in `input`, from which it is taken once it is whole. True: that is now, and
-    /// [`Exchange::handle_response`] is to be told.
+    /// More of a response's head has arrived over HTTP/1 in `input`. It is taken from there once it is complete. Returns true if it is, and
+    /// the caller must then call [`Exchange::handle_response`].
     ///
     /// # Errors
-    /// It is none, and [`Exchange::handle_lost`] is to be told.
+    /// It is invalid, and the caller must call [`Exchange::handle_lost`].
     pub(crate) fn take_response_head(&mut self, storage: &Storage, input: &mut Buffer) -> Result<bool, Error> {
         let Phase::Upstream(_, Step::Await(awaiting)) = &mut self.phase else { return Ok(false) };
         let mut response = self.response.take().unwrap_or_else(|| storage.response());
@@ -99,19 +99,19 @@ impl Exchange {
         taken
     }
 
-    /// Where the head of a response over HTTP/2 is to be put, which has come.
+    /// The buffers for the head of a response that has arrived over HTTP/2.
     pub(crate) fn response_room(&mut self, storage: &Storage) -> &mut Response {
         self.response.get_or_insert_with(|| storage.response())
     }
 
-    /// The head of a response is whole. `early`: the status of a call whose trailers have come right behind it.
+    /// The head of a response is complete. `early`: the status of a call whose trailers followed directly.
     pub(crate) fn handle_response(&mut self, env: &Env<'_>, early: Option<grpc::Status>) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Some(response) = &mut self.response else { return };
         let Step::Await(mut awaiting) = std::mem::replace(step, Step::Between) else { return };
         let status = response.head.status;
         let kind = match awaiting.heads.handle_head(status) {
-            // Nobody asked for it: what follows is not HTTP, and not ours to pass on (RFC 9110 section 7.8).
+            // The client did not ask for it: what follows is not HTTP, and must not be passed on (RFC 9110 section 7.8).
             Ok(HeadKind::SwitchingProtocols) if !self.request.agrees_to(response) => Err(Reason::UpstreamBadHead),
             kind => kind.map_err(receive::response_reason),
         };
@@ -126,7 +126,7 @@ impl Exchange {
             awaiting.was_heard = true;
             awaiting.was_continued |= status == 100;
             if self.request.head.version == Version::Http10 && !faults::is_injected(InjectedFault::InterimsToHttp10) {
-                // It does not know them (RFC 9110 section 15.2).
+                // The client does not know them (RFC 9110 section 15.2).
                 awaiting.handle_interim(self.upload.received());
                 *step = Step::Await(awaiting);
                 self.deadline_ms = None;
@@ -154,14 +154,14 @@ impl Exchange {
         self.answered(env, awaiting);
     }
 
-    /// The upstream connection, or the stream, has ended before the head of a response was whole.
+    /// The upstream connection or stream has ended before the head of a response was complete.
     pub(crate) fn handle_lost(&mut self, env: &Env<'_>, lost: Lost) {
         let Phase::Upstream(_, step) = &mut self.phase else { return };
         let Step::Await(mut awaiting) = std::mem::replace(step, Step::Between) else { return };
         awaiting.was_heard |= lost.has_input;
         awaiting.is_connection_over = lost.is_connection_over();
         if awaiting.is_reused && lost.error.reason == Reason::UpstreamBadHead {
-            // Perhaps the body of a response before it that must not have one.
+            // It may be the body of an earlier response that must not have one.
             awaiting.attempt.lease.endpoint.pool.distrust();
         }
         let ending = if awaiting.was_heard {
@@ -179,12 +179,12 @@ impl Exchange {
         self.handle_failed_attempt(env, awaiting, lost.error, ending);
     }
 
-    /// The client has left: nobody is there any more to respond to.
+    /// The client has left, so there is nothing to send a response to.
     pub(crate) fn handle_client_gone(&mut self, env: &Env<'_>, error: Error) {
         self.fail(env, error);
     }
 
-    /// Both bodies were moved as far as they go. `is_overdue`: the deadline had come before.
+    /// Both bodies were moved as far as possible. `is_overdue`: the deadline had already passed.
     pub(crate) fn handle_moved(
         &mut self,
         env: &Env<'_>,
@@ -194,7 +194,7 @@ impl Exchange {
     ) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match step {
-            // Before a deadline is moved: all of them have come, and do not come again.
+            // Before a deadline is moved: with the cut, all of them have passed, and will not pass again.
             Step::Await(_) if env.is_cut && !faults::is_injected(InjectedFault::SurvivesCut) => {
                 self.fail(env, Error::internal(Reason::Draining))
             }
@@ -230,12 +230,12 @@ impl Exchange {
         }
     }
 
-    /// The response's body could not be moved on.
+    /// The response's body could not be moved further.
     pub(crate) fn handle_download_failure(&mut self, env: &Env<'_>, failure: TransferError) {
         self.handle_relay_failure(env, failure.of_response());
     }
 
-    /// [`Exchange::deadline_ms`] has come; or the drain has taken too long, and all deadlines come at once.
+    /// [`Exchange::deadline_ms`] has passed, or the drain has taken too long, so that all deadlines pass at once.
     pub(crate) fn handle_timeout(&mut self, env: &Env<'_>, client_input: &Buffer, upstream_input: &Buffer) {
         let now_ms = env.now_ms();
         match &mut self.phase {
@@ -244,7 +244,7 @@ impl Exchange {
             Phase::Upstream(_, Step::BackOff) => self.lease(env),
             Phase::Upstream(routed, Step::Await(awaiting)) => {
                 let error = awaiting.overdue(&self.request.head, &self.upload, client_input, now_ms);
-                // What is known of the end of a connection is known of its end alone: this one still stands.
+                // The progress is only known for connections that have ended, and this one is still open.
                 let lost = Lost::still_open(error, !upstream_input.is_empty(), routed.is_to_h2());
                 self.handle_lost(env, lost);
             }
@@ -252,7 +252,7 @@ impl Exchange {
             Phase::Upstream(routed, Step::Relay(relay)) => {
                 let Some(response) = &self.response else { return };
                 if response.download.is_done() {
-                    // The rest of the request is not waited for any longer.
+                    // The exchange no longer waits for the rest of the request.
                     relay.upload_failed = true;
                     return self.relayed(env, upstream_input);
                 }
@@ -264,7 +264,7 @@ impl Exchange {
         }
     }
 
-    /// The response that was made here, or an interim one, has been sent; or cannot be.
+    /// Our own response, or an interim one, was sent, or could not be.
     pub(crate) fn handle_responded(&mut self, env: &Env<'_>, sent: Result<(), TransferError>) {
         match &mut self.phase {
             Phase::Respond { then, code } => {
@@ -279,7 +279,7 @@ impl Exchange {
                 if let Some(response) = &mut self.response {
                     self.record.bytes_out += response.download.sent();
                     if !faults::is_injected(InjectedFault::CountsInterimTwice) {
-                        // It counts no longer as something of the response.
+                        // It no longer counts as a part of the response.
                         response.download.leave(Framing::H1(Body::None));
                     }
                 }
@@ -292,7 +292,7 @@ impl Exchange {
                     Interim::Tunnel { answered_us } => {
                         self.record.finish(self.upload.head_sent_us(), answered_us, Some(env.now_us));
                         let idle_ms = crate::millis(env.http.limits.tunnel_idle_timeout);
-                        // It is no call, and it may last for days.
+                        // It is not a call, and it may last for days.
                         self.call = None;
                         self.phase = Phase::Tunnel(Tunnel { _lease: awaiting.attempt.lease, idle_ms });
                     }
@@ -302,8 +302,7 @@ impl Exchange {
         }
     }
 
-    /// The tunnel has ended, for this reason if it ended in failure. The response was complete with its head: what ends a tunnel is logged, not
-    /// answered.
+    /// The tunnel has ended, with this reason if it failed. The response was complete with its head, so the reason is logged but not sent.
     pub(crate) fn handle_tunnel_end(&mut self, bytes_in: u64, bytes_out: u64, reason: Option<Reason>) {
         self.record.bytes_in += bytes_in;
         self.record.bytes_out += bytes_out;

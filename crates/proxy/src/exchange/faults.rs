@@ -1,56 +1,56 @@
-//! Fault injection: deliberate bugs, one at a time, to show that the simulation finds each of them. Outside of tests none can be active, and the
-//! checks compile to nothing.
+//! Fault injection: deliberate bugs, one at a time, to show that the simulation finds each of them. Outside tests none can be active, and
+//! the checks compile to nothing.
 
-/// A bug. Each was made once, here or in other proxies, or is easily made.
+/// A bug. Each has occurred once, here or in other proxies, or is an easy mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// A reset counts as proof that the endpoint has not seen the request, as an end does.
+    /// A reset counts as proof that the endpoint has not seen the request, like a FIN.
     ResetIsProof,
-    /// Whatever ends a connection from the pool counts as if the request had not been seen.
+    /// Any end of a pooled connection counts as if the endpoint had not seen the request.
     ReusedIsStale,
     /// A request that is not idempotent is sent again after a reset.
     RetriesPost,
-    /// A lease is not given back where no connection could be made.
+    /// A lease is not returned if no connection could be made.
     LeaksLease,
     /// A relay whose deadline has moved does not set its timer.
     WaitsForEver,
-    /// A body with a length is over when its connection is.
+    /// A body with a length counts as complete when its connection ends.
     EndsTruncated,
-    /// What was written in part counts as written.
+    /// A partial write counts as a complete one.
     LosesBytes,
-    /// A body of which some is gone is sent again.
+    /// A body that is no longer complete is sent again.
     RewindsForgotten,
     /// Retries are not counted.
     RetriesForEver,
-    /// A response of ours follows half a response of the endpoint's.
+    /// Our own response follows half a response of the endpoint.
     AnswersTwice,
-    /// A connection is used again on which something is outstanding.
+    /// A connection on which something is outstanding is reused.
     ReusesBusy,
     /// Interim responses are not counted.
     PassesAllInterims,
     /// A connection carries more requests than the listener allows.
     ForgetsMax,
-    /// A connection is kept alive though its listener is gone, or the worker drains.
+    /// A connection is kept alive although its listener is gone or the worker drains.
     StaysWhenEnding,
-    /// A client of HTTP/1.0 is sent interim responses.
+    /// An HTTP/1.0 client gets interim responses.
     InterimsToHttp10,
-    /// The head of a response is waited for beyond the route's timeout, and that of the try.
+    /// The wait for the head of a response exceeds the timeouts of the route and of the try.
     ForgetsDeadline,
     /// A response is relayed beyond the route's timeout.
     RelaysForEver,
-    /// An endpoint that cannot be reached is not told to its cluster.
+    /// The cluster does not learn that an endpoint could not be reached.
     ForgetsToJudge,
     /// Only the first try is counted.
     CountsFirstTry,
     /// An interim response counts as a part of the final one.
     CountsInterimTwice,
-    /// Progress moves a deadline that had come for all.
+    /// Progress moves a deadline that the cut had already passed.
     SurvivesCut,
     /// Trailers get lost.
     DropsTrailers,
-    /// A response that did not come counts as one that did.
+    /// A response that did not arrive counts as one that did.
     LeaksResponse,
-    /// The next exchange finds a deadline of the last.
+    /// The next exchange inherits a deadline of the last.
     KeepsDeadline,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn is_injected(fault: InjectedFault) -> bool {
     test::is_injected_here(fault)
 }
 
-/// Never outside of tests.
+/// Always false outside tests.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) const fn is_injected(_fault: InjectedFault) -> bool {

@@ -1,18 +1,18 @@
-//! The minimum rate of a client (`min_rate`): for how long the proxy waits for it, which grows with each byte that it moves.
+//! The minimum rate of a client (`min_rate`): how long the proxy waits for it, which grows with each byte that it moves.
 //!
-//! The rate is checked when a deadline is moved anyway, which is after progress: nothing here has a timer of its own.
+//! The rate is checked when a deadline is moved anyway, which is after progress, so this needs no timer of its own.
 
 use std::time::Duration;
 
 use model::{ListenerLimits, MinRate};
 
-/// The time that one client has left, in one direction of an exchange. The account is created when the proxy first waits for the client: for most
-/// clients it never waits.
+/// The remaining time of one client, in one direction of an exchange. The account is created when the proxy first waits for the client,
+/// which for most clients never happens.
 #[derive(Debug)]
 pub(crate) struct MinRateTimer {
-    /// Bytes moved before this, which earn nothing.
+    /// Bytes that were moved before this, which earn no time.
     before: u64,
-    /// What moved last moved only when its deadline had come.
+    /// The last progress came only after its deadline had passed.
     was_overdue: bool,
     account: Option<Box<Account>>,
 }
@@ -20,25 +20,25 @@ pub(crate) struct MinRateTimer {
 #[derive(Debug)]
 struct Account {
     rate: MinRate,
-    /// Time that is left to it, in milliseconds: `0 <= left_ms <= left_ms_max`.
+    /// The remaining time, in milliseconds: `0 <= left_ms <= left_ms_max`.
     left_ms: u64,
-    /// What was fast for long may be slow for so long, and no longer.
+    /// The most time that a fast client can save up for being slow later.
     left_ms_max: u64,
-    /// Since when it is waited for, in milliseconds.
+    /// Since when the proxy waits for it, in milliseconds.
     since_ms: Option<u64>,
-    /// Bytes that time was given for.
+    /// Bytes for which time was credited.
     paid: u64,
 }
 
 impl MinRateTimer {
-    /// `moved`: bytes before this, which earn nothing.
+    /// `moved`: bytes before this, which earn no time.
     pub(crate) fn new(moved: u64) -> Self {
         Self { before: moved, was_overdue: false, account: None }
     }
 
-    /// Records progress, and returns how long the client may take from now on, in milliseconds. `moved`: bytes moved so far in all;
-    /// `waits_for_client`: the exchange now waits for the client, and not for something else. The account begins with the grace of `rate`. Without a
-    /// rate, the client may take any time.
+    /// Records progress, and returns how long the client may take from now on, in milliseconds. `moved`: bytes moved so far in total;
+    /// `waits_for_client`: the exchange now waits for the client, and not for something else. The account begins with the grace of `rate`.
+    /// Without a rate, the client may take any time.
     fn note(
         &mut self,
         limits: &ListenerLimits,
@@ -57,8 +57,8 @@ impl MinRateTimer {
         }
     }
 
-    /// How long to wait from now on, in milliseconds: for the client, as long as [`MinRateTimer::note`] allows and at most the stall timeout; for the
-    /// endpoint, `response_timeout`.
+    /// How long to wait from now on, in milliseconds: for the client as long as [`MinRateTimer::note`] allows, and at most the stall
+    /// timeout; for the endpoint, `response_timeout`.
     pub(crate) fn wait_ms(
         &mut self,
         limits: &ListenerLimits,
@@ -76,14 +76,14 @@ impl MinRateTimer {
         }
     }
 
-    /// Something has moved, before its deadline or only when that had come: whether it may go on. What comes at the last moment is taken, but not
-    /// twice in a row: an exchange that moves only when it is looked at for being overdue stalls.
+    /// Records that something has moved, before its deadline or only after it. Returns whether the exchange may continue. Progress at the
+    /// last moment is accepted, but not twice in a row: an exchange that moves only when its deadline is checked is stalled.
     pub(crate) fn may_move(&mut self, is_overdue: bool) -> bool {
         let was_overdue = std::mem::replace(&mut self.was_overdue, is_overdue);
         !(was_overdue && is_overdue)
     }
 
-    /// The client has used up its time.
+    /// Whether the client has used up its time.
     pub(crate) fn is_over(&self, now_ms: u64) -> bool {
         self.account.as_ref().is_some_and(|account| account.is_over(now_ms))
     }
@@ -106,7 +106,7 @@ impl Account {
         let per_ms = crate::millis(self.rate.per).max(1);
         let bytes = self.rate.bytes.max(1);
         let earned_ms = moved.saturating_sub(self.paid).saturating_mul(per_ms) / bytes;
-        // What is less than a millisecond's worth is not lost: it earns with what comes next.
+        // A remainder of less than a millisecond is not lost: it counts with the next bytes.
         self.paid = self.paid.saturating_add(earned_ms.saturating_mul(bytes).div_ceil(per_ms));
         self.left_ms = self.left_ms.saturating_add(earned_ms).min(self.left_ms_max);
         self.since_ms = Some(now_ms);
@@ -123,13 +123,13 @@ impl Account {
 mod tests {
     use super::*;
 
-    /// 100 bytes a second after a grace of 5 s, of which up to 60 s are kept.
+    /// 100 bytes per second after a grace of 5 s, with at most 60 s saved up.
     fn terms() -> (ListenerLimits, Option<MinRate>) {
         let rate = MinRate { bytes: 100, per: Duration::from_secs(1), grace: Duration::from_secs(5) };
         (ListenerLimits { stall_timeout: Duration::from_secs(60), ..ListenerLimits::default() }, Some(rate))
     }
 
-    /// `(at_ms, moved in all, whether the client is waited for, how long it may be)` in order.
+    /// `(at_ms, moved in total, whether the proxy waits for the client, how long it may)`, in order.
     fn check(steps: &[(u64, u64, bool, u64)]) {
         let ((limits, rate), mut timer) = (terms(), MinRateTimer::new(0));
         for (at_ms, moved, waits, expect) in steps {
@@ -145,15 +145,15 @@ mod tests {
 
     #[test]
     fn waiting_costs_and_bytes_earn() {
-        // A drip: a byte is worth ten milliseconds.
+        // A trickle: a byte is worth ten milliseconds.
         check(&[(0, 0, true, 5_000), (3_000, 1, true, 2_010), (5_000, 2, true, 20), (5_020, 3, true, 10)]);
         // Just fast enough, for ever.
         check(&[(0, 0, true, 5_000), (1_000, 100, true, 5_000), (2_000, 200, true, 5_000), (3_000, 300, true, 5_000)]);
-        // What is waited for meanwhile is not the client.
+        // In between, the proxy waits for something else.
         check(&[(0, 0, true, 5_000), (1_000, 0, false, u64::MAX), (90_000, 0, true, 4_000)]);
-        // A fast one may pause, but not for longer than a minute in all.
+        // A fast client may pause, but for no longer than a minute in total.
         check(&[(0, 1_000_000, true, 60_000), (59_000, 1_000_001, true, 1_010)]);
-        // Too late is too late.
+        // Too late.
         check(&[(0, 0, true, 5_000), (9_000, 0, true, 0)]);
         check(&[(0, u64::MAX, true, 60_000)]);
     }

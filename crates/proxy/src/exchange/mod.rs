@@ -1,15 +1,15 @@
 //! One request, from its head to the last byte of its response: every stage in order.
 //!
-//! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) asks it by [`Exchange::action`] what it
-//! needs, does that, and reports what happened by one of the `handle_*`; the time comes with [`Env`]. The stages are these, in order:
+//! [`Exchange`] is a state machine without I/O. A driver (`driver`, and the simulation in the tests) calls [`Exchange::action`] to learn
+//! what it needs, does that, and reports what happened through one of the `handle_*`; [`Env`] contains the time. The stages, in order:
 //!
-//! read the head -> route -> policy (rate limit, redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose an
-//! endpoint) -> connect -> await (send, and wait for the response's head) -> relay (both bodies) or tunnel -> done. Any failure goes to
-//! [`Exchange::fail`], which responds where there is somebody to respond to.
+//! read the head -> route -> policy (rate limit, redirect, split) -> prepare (rewrite, mirror, the head for the endpoint) -> lease (choose
+//! an endpoint) -> connect -> await (send, and wait for the response's head) -> relay (both bodies) or tunnel -> done. Any failure goes to
+//! [`Exchange::fail`], which responds if the client can still get a response.
 //!
 //! | what | file |
 //! |---|---|
-//! | what happens to it | `events` |
+//! | its events | `events` |
 //! | the stages | `stages` |
 //! | a body on its way | `transfer` |
 //! | one try at one endpoint | `attempt` |
@@ -17,7 +17,7 @@
 //! | how slow a client may be | `min_rate` |
 //! | which route a request takes | `route` |
 //! | what is logged and counted in the end | `record` |
-//! | storage that is used again | `storage` |
+//! | storage that is reused | `storage` |
 
 mod attempt;
 mod events;
@@ -71,37 +71,37 @@ use crate::upstream::cluster::{Cluster, Demand, Endpoint, Full, Lease};
 use crate::upstream::connect::OnBehalfOf;
 use crate::worker::ListenerView;
 
-/// Room for the longest IP address.
+/// Enough for the longest IP address.
 pub(crate) type IpText = SmallVec<[u8; 45]>;
 
-/// What is known of a downstream connection, and is the same for all its requests.
+/// The properties of a downstream connection that all its requests share.
 pub(crate) struct ConnectionInfo {
     pub(crate) who: OnBehalfOf,
     /// The client's IP address as text.
     pub(crate) ip_text: IpText,
-    /// For whom the connection was made; `None`: it is in the clear.
+    /// What the connection was made for; `None` for plain text.
     pub(crate) secured: Option<Rc<Secured>>,
 }
 
-/// What an exchange has to know of what is around it, at one moment.
+/// The environment of an exchange at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Env<'e> {
     /// The time, in microseconds of the worker's clock.
     pub(crate) now_us: u64,
-    /// The listener under the snapshot that the exchange began with.
+    /// The listener in the snapshot with which the exchange began.
     pub(crate) listener: &'e Rc<ListenerView>,
     pub(crate) http: &'e HttpListener,
     pub(crate) connection_info: &'e ConnectionInfo,
     pub(crate) storage: &'e Storage,
-    /// The copies of requests that are under way on this worker.
+    /// The copies of requests that are in progress on this worker.
     pub(crate) mirrors: &'e InFlight,
     /// Requests of this connection before this one.
     pub(crate) requests_before: u64,
-    /// The connection is to take no more requests: its listener is gone, or the worker drains.
+    /// The connection must accept no more requests: its listener is gone, or the worker drains.
     pub(crate) is_ending: bool,
-    /// The drain has taken too long: whatever is left ends now.
+    /// The drain has taken too long, so everything that is left ends now.
     pub(crate) is_cut: bool,
-    /// The process has as much memory in use as it may: new requests are refused.
+    /// The process uses as much memory as it may, so new requests are refused.
     pub(crate) is_memory_full: bool,
 }
 
@@ -120,39 +120,40 @@ impl<'e> Env<'e> {
     }
 }
 
-/// What an exchange needs next.
+/// The next thing that an exchange needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// More of the request's head: [`Exchange::handle_head_bytes`].
+    /// Needs more of the request's head: [`Exchange::handle_head_bytes`].
     ReadHead,
-    /// The deadline to come: [`Exchange::handle_timeout`].
+    /// Waits for its deadline: [`Exchange::handle_timeout`].
     Wait,
-    /// Room at an endpoint, for which it must wait: [`Exchange::handle_lease`].
+    /// Waits for room at an endpoint: [`Exchange::handle_lease`].
     WaitForLease,
-    /// A connection to the endpoint of [`Exchange::lease`]: [`Exchange::handle_connected`] or [`Exchange::handle_connect_failure`].
+    /// Needs a connection to the endpoint of [`Exchange::lease`]: [`Exchange::handle_connected`] or [`Exchange::handle_connect_failure`].
     Connect,
-    /// The request to be sent, and the head of a response to be read.
+    /// The request must be sent, and the head of a response read.
     Await,
-    /// What is left of both bodies to be moved.
+    /// The rest of both bodies must be moved.
     Relay,
-    /// The response that was made here to be sent: [`Exchange::handle_responded`].
+    /// Our own response must be sent: [`Exchange::handle_responded`].
     Respond,
-    /// Bytes to be relayed both ways, until both sides have been silent for so long: [`Exchange::handle_tunnel_end`].
+    /// Bytes must be relayed in both directions, until both sides have been silent for this long: [`Exchange::handle_tunnel_end`].
     Tunnel { idle_ms: u64 },
     /// Nothing more.
     Done(Next),
 }
 
-/// What becomes of the downstream connection after an exchange.
+/// What happens to the downstream connection after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another request may come.
     KeepAlive,
-    /// All was said.
+    /// Everything was sent.
     Close,
-    /// All was said, but the client may still be talking: what it says is read for a while, or it would lose our answer to a reset.
+    /// Everything was sent, but the client may still be sending. Its bytes are read for a while; otherwise a reset could destroy our
+    /// response.
     Linger,
-    /// The response is incomplete, and must be seen to be. The code is for HTTP/2.
+    /// The response is incomplete, and the client must be able to see that. The code is for HTTP/2.
     Reset(ErrorCode),
 }
 
@@ -161,28 +162,28 @@ pub(crate) enum Next {
 pub(crate) struct Exchange {
     pub(crate) request: Request,
     upload: Transfer,
-    /// There once a response begins.
+    /// Present once a response begins.
     response: Option<Box<Response>>,
     phase: Phase,
-    /// When [`Exchange::handle_timeout`] is due, in milliseconds. An exchange that waits has one.
+    /// When [`Exchange::handle_timeout`] is due, in milliseconds. Every exchange that waits has one.
     deadline_ms: Option<u64>,
     pub(crate) record: AccessRecord,
-    /// The request is a call of gRPC.
+    /// Set if the request is a gRPC call.
     call: Option<Ongoing>,
     /// Copies for mirrors that wait for the request's body.
     mirror: Option<Box<Copies>>,
-    /// The upstream connection can be used again.
+    /// Set if the upstream connection can be reused.
     reuse: Option<Reuse>,
 }
 
 enum Phase {
-    /// Of HTTP/1: so many bytes were searched for the head's end.
+    /// Over HTTP/1, the number of bytes that were searched for the head's end.
     ReadHead {
         scanned: usize,
     },
-    /// It knows where it goes.
+    /// The destination is known.
     Upstream(Routed, Step),
-    /// A response that was made here is being sent. `code`: for where that fails.
+    /// Our own response is being sent. `code` is for the case that this fails.
     Respond {
         then: Next,
         code: ErrorCode,
@@ -197,18 +198,18 @@ impl Default for Phase {
     }
 }
 
-/// How far a request is that knows where it goes.
+/// The progress of a request whose destination is known.
 enum Step {
-    /// It is sent once more, but not before the deadline.
+    /// It will be sent once more, but not before the deadline.
     BackOff,
     /// It waits for room at an endpoint.
     Queue,
     Connect(Attempt),
     Await(Awaiting),
-    /// A response's head is being passed on behind which more is to come.
+    /// A response's head is being passed on, and more will follow.
     Interim(Awaiting, Interim),
     Relay(Relay),
-    /// Between two steps, and never outside of a call.
+    /// Between two steps. It is never visible outside a call.
     Between,
 }
 
@@ -219,18 +220,18 @@ enum Interim {
     Tunnel { answered_us: u64 },
 }
 
-/// Where a request goes.
+/// The destination of a request.
 pub(crate) struct Routed {
-    /// The route's place in the listener.
+    /// The route's index in the listener.
     number: usize,
     pub(crate) cluster: Rc<Cluster>,
     /// For consistent hashing.
     pub(crate) key: u64,
-    /// The endpoint that the client comes back to.
+    /// The endpoint to which the client returns.
     pub(crate) preferred: Option<usize>,
-    /// The client asked within TLS, here or at a proxy whose word is taken. Known where the cluster is sticky.
+    /// The client used TLS, here or at a trusted proxy. Known if the cluster is sticky.
     is_https: bool,
-    /// When the route's timeout is over.
+    /// The end of the route's timeout.
     pub(crate) deadline: Deadline,
     tries: Tries,
 }
@@ -245,19 +246,19 @@ impl Routed {
         self.cluster.plan.policy.protocol == ClusterProtocol::H2
     }
 
-    /// The cookie for a client that another endpoint has served than it came back to, or that came for the first time.
+    /// The cookie for a client that was served by a different endpoint than the one it returned to, or that came for the first time.
     fn cookie(&self, endpoint: &Endpoint) -> Option<Vec<u8>> {
         let sticky = self.cluster.plan.sticky.as_ref().filter(|_| self.preferred != Some(endpoint.index))?;
         sticky.set(endpoint.index, self.is_https)
     }
 
-    /// What it asks of its cluster.
+    /// What it needs from its cluster.
     pub(crate) fn demand(&self) -> Demand<'_> {
         let Self { key, deadline, tries, .. } = self;
         Demand { key: *key, tried: tries.tried(), takes_ejected: tries.takes_ejected(), deadline: *deadline }
     }
 
-    /// A connection's worth of room: at the endpoint that the client comes back to, or wherever the cluster chooses.
+    /// Room for a connection, at the endpoint to which the client returns or wherever the cluster chooses.
     fn try_lease(&self, now_ms: u64) -> Result<Lease, Full> {
         let preferred = self.preferred.filter(|index| !self.tries.tried().contains(index));
         if let Some(lease) = preferred.and_then(|index| self.cluster.lease_of(index, now_ms)) {
@@ -272,7 +273,8 @@ impl Routed {
         self.tries.may_return(same_endpoint)
     }
 
-    /// Whether the request is sent again after such a failure at the endpoint of `lease`; if so that is counted, and the request made ready.
+    /// Returns whether the request is sent again after such a failure at the endpoint of `lease`. If so, the try is counted and the request
+    /// prepared.
     fn again(
         &mut self,
         env: &Env<'_>,
@@ -288,7 +290,7 @@ impl Routed {
         tries.again(cluster, &policy.retry, &failed, *deadline, upload, || env.listener.count(Reason::RetryBudget))
     }
 
-    /// Whether the request is sent again since its connection was closed just then: see [`Tries::again_fresh`].
+    /// Whether the request is sent again because its connection was closed at that moment: see [`Tries::again_fresh`].
     fn again_fresh(
         &mut self,
         env: &Env<'_>,
@@ -301,18 +303,18 @@ impl Routed {
         self.tries.again_fresh(&self.cluster, is_repeatable, cause, upload, begun_us)
     }
 
-    /// A try that ran out of its own time, before the route's is over, says so.
+    /// A try that used up its own time, before the route's time is over, gets its own reason.
     fn name(&self, error: Error, now_ms: u64) -> Error {
         let is_of_try = error.reason == Reason::RequestTimeout && !self.deadline.is_over(now_ms);
         if is_of_try { Error::upstream(Reason::PerTryTimeout) } else { error }
     }
 }
 
-/// What is relayed after 101.
+/// The state of a relay after 101.
 struct Tunnel {
-    /// Held for as long as it lasts.
+    /// Held for the whole time.
     _lease: Lease,
-    /// The longest silence of both sides, in milliseconds.
+    /// The longest time without a byte from either side, in milliseconds.
     idle_ms: u64,
 }
 
@@ -321,7 +323,7 @@ struct Tunnel {
 pub(crate) struct Connected {
     /// It has served another request before.
     pub(crate) is_reused: bool,
-    /// What the endpoint had acknowledged, where the driver has asked ([`Exchange::wants_progress`]).
+    /// What the endpoint had acknowledged, if the driver has checked ([`Exchange::wants_progress`]).
     pub(crate) progress: Option<Progress>,
 }
 
@@ -341,40 +343,40 @@ impl Exchange {
         }
     }
 
-    /// When [`Exchange::handle_timeout`] is due, in milliseconds. Waits for an endpoint and for a connection have limits of their own.
+    /// When [`Exchange::handle_timeout`] is due, in milliseconds. Waits for an endpoint and for a connection have their own limits.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         self.deadline_ms
     }
 
-    /// It uses its upstream connection. When it no longer does, [`Exchange::take_reuse`] tells what becomes of that.
+    /// Whether it uses its upstream connection. Afterwards, [`Exchange::take_reuse`] says what happens to the connection.
     pub(crate) fn holds_connection(&self) -> bool {
         matches!(self.phase, Phase::Tunnel(_) | Phase::Upstream(_, Step::Await(_) | Step::Interim(..) | Step::Relay(_)))
     }
 
-    /// What is known of its upstream connection's further use; `None`: it has none.
+    /// How its upstream connection can be reused; `None` if it cannot.
     pub(crate) fn take_reuse(&mut self) -> Option<Reuse> {
         self.reuse.take()
     }
 
-    /// Where it goes, once that is known.
+    /// Its destination, once that is known.
     pub(crate) fn routed(&self) -> Option<&Routed> {
         if let Phase::Upstream(routed, _) = &self.phase { Some(routed) } else { None }
     }
 
-    /// The lease that a connection is to be made for, the time by which, and whether it must be one that was made since then, in
-    /// microseconds.
+    /// The lease that needs a connection, the time limit, and, if the connection must be fresh, the earliest time when it may have been
+    /// made, in microseconds.
     pub(crate) fn wanted(&self) -> Option<(&Routed, &Lease, Deadline, Option<u64>)> {
         let Phase::Upstream(routed, Step::Connect(attempt)) = &self.phase else { return None };
         Some((routed, &attempt.lease, attempt.deadline, routed.tries.fresh_since_us()))
     }
 
-    /// The endpoint's progress with what it was sent is asked for where it can matter: whether an idempotent request was seen need not be
-    /// proved.
+    /// Whether the driver should check how much the endpoint has acknowledged. It only matters if the request is not idempotent, because
+    /// others may be repeated without proof.
     pub(crate) fn wants_progress(&self) -> bool {
         !self.request.head.method.is_idempotent()
     }
 
-    /// The request on its way to the endpoint, unless it is through, or cannot go on.
+    /// The request on its way to the endpoint, unless it is complete or cannot continue.
     pub(crate) fn upload(&mut self) -> Option<&mut Transfer> {
         let has_failed = match &self.phase {
             Phase::Upstream(_, Step::Await(awaiting)) => awaiting.upload_failed,
@@ -384,20 +386,20 @@ impl Exchange {
         if has_failed || self.upload.is_done() { None } else { Some(&mut self.upload) }
     }
 
-    /// The response on its way to the client, unless it is through.
+    /// The response on its way to the client, unless it is complete.
     pub(crate) fn download(&mut self) -> Option<&mut Transfer> {
         let download = &mut self.response.as_mut()?.download;
         if download.is_done() { None } else { Some(download) }
     }
 
-    /// The response is complete, and the endpoint is still sent the rest of the request.
+    /// Whether the response is complete, and only the rest of the request is still being sent to the endpoint.
     pub(crate) fn is_only_sending(&self) -> bool {
         let Phase::Upstream(_, Step::Relay(relay)) = &self.phase else { return false };
         let has_responded = self.response.as_ref().is_some_and(|response| response.download.is_done());
         has_responded && !relay.upload_failed && !self.upload.is_done()
     }
 
-    /// Both connections are in the clear: the kernel may move bodies between them.
+    /// Says whether both connections are plain text, so that the kernel may move bodies between them.
     pub(crate) fn set_splice(&mut self, may_splice: bool) {
         self.upload.set_splice(may_splice);
         if let Some(response) = &mut self.response {
@@ -405,12 +407,12 @@ impl Exchange {
         }
     }
 
-    /// There are copies of the request to be sent, now or once its body is whole.
+    /// Whether there are copies of the request to send, now or once its body is complete.
     pub(crate) fn has_copies(&self) -> bool {
         self.mirror.is_some()
     }
 
-    /// Copies of the request that are to be sent now, since its body is whole; and that body, unless it was too long to be kept.
+    /// Copies of the request that must be sent now, because its body is complete, with that body unless it was too long to be kept.
     pub(crate) fn take_copies(&mut self) -> Option<(Box<Copies>, Option<Vec<u8>>)> {
         if self.mirror.is_none() || !self.upload.is_read() {
             return None;
@@ -418,41 +420,41 @@ impl Exchange {
         Some((self.mirror.take()?, self.upload.take_copy()))
     }
 
-    /// Whether a request was begun that counts: its head was whole, or it was refused.
+    /// Whether a request was begun that counts: its head was complete, or it was refused.
     pub(crate) fn is_begun(&self) -> bool {
         self.record.begun_us().is_some()
     }
 
-    /// The request, where it is a call of gRPC.
+    /// The request's call, if it is a gRPC call.
     pub(crate) fn call(&self) -> Option<&Ongoing> {
         self.call.as_ref()
     }
 
-    /// Bytes that came from the client: the head, and the body without its framing.
+    /// Bytes received from the client: the head, and the body without its framing.
     pub(crate) fn bytes_in(&self) -> u64 {
         self.record.bytes_in + self.upload.received()
     }
 
-    /// Bytes that went to the client.
+    /// Bytes sent to the client.
     pub(crate) fn bytes_out(&self) -> u64 {
         self.record.bytes_out + self.sent()
     }
 
-    /// Bytes of the response that went to the client.
+    /// Bytes of the response sent to the client.
     fn sent(&self) -> u64 {
         self.response.as_ref().map_or(0, |response| response.download.sent())
     }
 
-    /// When its last response left, in milliseconds. `clock_ms` is asked where that is not known.
+    /// When its last response was sent, in milliseconds. Calls `clock_ms` if that is not known.
     pub(crate) fn ended_ms(&self, clock_ms: impl FnOnce() -> u64) -> u64 {
         let download = self.response.as_ref().map(|response| &response.download);
-        // A long body may have taken its time.
+        // A long body may have taken a while.
         let brief = download.filter(|download| download.received() <= net::buffer::SMALL_BYTES as u64);
         brief.and_then(Transfer::head_sent_us).map_or_else(clock_ms, |sent_us| sent_us / 1000)
     }
 }
 
-/// Why a body did not get through.
+/// Why a body was not completed.
 #[derive(Debug)]
 pub(crate) enum TransferError {
     /// The sender's connection failed.

@@ -1,4 +1,4 @@
-//! What is kept of an exchange or a TCP connection until it ends, and then counted and logged (`log`).
+//! The data about an exchange or a TCP connection that are kept until it ends, and are then counted and logged (`log`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::faults::{self, InjectedFault};
 use crate::upstream::cluster::{Cluster, Endpoint};
 use crate::worker::{ListenerView, Worker};
 
-/// One line of the access log in the making.
+/// One line of the access log, while it is collected.
 #[derive(Default)]
 pub(crate) struct AccessRecord {
-    /// When the request's head was whole, or the connection accepted, in microseconds; `None`: it is not begun.
+    /// When the request's head was complete, or the connection accepted, in microseconds; `None` before that.
     begun_us: Option<u64>,
     /// When there was an upstream connection, in microseconds.
     connected_us: Option<u64>,
-    /// A request's head was whole.
+    /// A request's head was complete.
     pub(crate) has_head: bool,
-    /// The route's place in its listener.
+    /// The route's index in its listener.
     pub(crate) route: Option<usize>,
-    /// What is needed of the snapshot, where that is not held for so long.
+    /// The needed parts of the snapshot, if the snapshot itself is not held for that long.
     pub(crate) detached: Option<Box<DetachedNames>>,
     pub(crate) cluster: Option<Rc<Cluster>>,
     pub(crate) endpoint: Option<Rc<Endpoint>>,
-    /// What the client was sent; `None`: nothing.
+    /// The status sent to the client; `None` if there was none.
     pub(crate) status: Option<u16>,
     pub(crate) attempts: u32,
     pub(crate) bytes_in: u64,
@@ -36,7 +36,7 @@ pub(crate) struct AccessRecord {
     pub(crate) reason: Option<Reason>,
 }
 
-/// What is logged and counted of a tunnel that no longer holds its listener.
+/// The data for the log and the counters of a tunnel that no longer holds its listener.
 pub(crate) struct DetachedNames {
     /// The route's name and counters.
     pub(crate) route: Option<(String, Arc<RouteCounters>)>,
@@ -49,7 +49,7 @@ impl AccessRecord {
         Self { begun_us: Some(begun_us), ..Self::default() }
     }
 
-    /// There is a request. The first call counts.
+    /// Records the beginning of a request. The first call counts.
     pub(crate) fn begin(&mut self, now_us: u64) {
         self.begun_us.get_or_insert(now_us);
     }
@@ -62,19 +62,19 @@ impl AccessRecord {
         self.connected_us
     }
 
-    /// It is tried at this endpoint.
+    /// Records a try at this endpoint.
     pub(crate) fn handle_attempt(&mut self, endpoint: &Rc<Endpoint>) {
         self.attempts += u32::from(self.attempts == 0 || !faults::is_injected(InjectedFault::CountsFirstTry));
         self.endpoint = Some(endpoint.clone());
     }
 
-    /// There is an upstream connection.
+    /// Records that there is an upstream connection.
     pub(crate) fn handle_connected(&mut self, is_reused: bool, now_us: u64) {
-        // What a new connection took is the network's time and the endpoint's, not ours.
+        // The time for a new connection belongs to the network and the endpoint, not to this hop.
         self.connected_us = if is_reused && self.attempts == 1 { self.begun_us } else { Some(now_us) };
     }
 
-    /// A tunnel begins: from now on nothing of the listener's table is needed, and another may take its place.
+    /// Releases the listener's table when a tunnel begins, because the tunnel needs nothing of it and a new table may replace it.
     pub(crate) fn leave_listener(&mut self, worker: &Worker, listener: &ListenerView) {
         let route = self.route.and_then(|route| {
             let name = listener.route_name(route)?;
@@ -84,10 +84,11 @@ impl AccessRecord {
         self.detached = Some(Box::new(DetachedNames { route, cluster }));
     }
 
-    /// The response's head is on its way: what of the time was ours, and what the endpoint's. `sent_us`: when the request's head left;
-    /// `responded_us`: when the response's did.
+    /// Splits the time into this hop's part and the endpoint's, when the response's head is on its way. `sent_us`: when the request's head
+    /// was sent; `responded_us`: when the response's was.
     ///
-    /// Ours is from the request's head to its leaving, without the making of a connection; and from the response's head to its leaving.
+    /// This hop's part is from the arrival of the request's head until it is sent, without the time to make a connection, and from the
+    /// arrival of the response's head until it is sent.
     pub(crate) fn finish(&mut self, sent_us: Option<u64>, answered_us: u64, responded_us: Option<u64>) {
         let begun_us = self.begun_us.unwrap_or(answered_us);
         let connected_us = self.connected_us.unwrap_or(begun_us);
@@ -113,7 +114,7 @@ mod tests {
             assert_eq!((record.added_us, record.upstream_us), expect, "sent at {sent_us:?}");
         };
         check(Some(2_300), (400, Some(6_700)));
-        // The head has not left, or not all of the body that goes with it.
+        // The head was not sent, or not all of the body that goes with it.
         check(None, (100, Some(7_000)));
     }
 }

@@ -1,4 +1,4 @@
-//! The response, relayed from its head to its last byte, beside what is left of the request.
+//! The relay of the response, from its head to its last byte, and of the rest of the request.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,34 +19,34 @@ use crate::http::headers;
 use crate::policy::headers::ResponseEdits;
 use crate::upstream::cluster::{Cluster, Endpoint, Lease};
 
-/// How long an endpoint whose response is complete may take nothing of the rest of the request, in milliseconds. Then it is not reading: nginx and
-/// Envoy drop the rest with the last byte of the response, HAProxy after its timeouts. Some endpoints read on after their response, so those that do are
-/// given time, and a lost packet or two.
+/// How long an endpoint whose response is complete may take nothing of the rest of the request, in milliseconds. After that it is not
+/// reading: nginx and Envoy discard the rest with the last byte of the response, HAProxy after its timeouts. Some endpoints continue to
+/// read after their response, so this leaves time for them, and for a lost packet or two.
 const UNTAKEN_MS_MAX: u64 = 2_000;
 
 /// What a relay waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitsFor {
-    /// The client, which has to take the response or to send more of its request.
+    /// The client, which must take the response or send more of its request.
     Client,
     /// The endpoint's response.
     Response,
-    /// The endpoint, which has responded and has to take more of the request.
+    /// The endpoint, which has responded and must take more of the request.
     UploadTaken,
 }
 
-/// A response that is relayed.
+/// A response that is being relayed.
 pub(crate) struct Relay {
     pub(crate) lease: Lease,
-    /// When the response's head was whole, in microseconds.
+    /// When the response's head was complete, in microseconds.
     pub(crate) answered_us: u64,
-    /// The client's connection can carry another request behind the response.
+    /// The client's connection can carry another request after the response.
     pub(crate) may_stay: bool,
-    /// The endpoint has stopped listening, or the rest of the request is not waited for.
+    /// The endpoint has stopped reading, or the exchange no longer waits for the rest of the request.
     pub(crate) upload_failed: bool,
-    /// When the response is complete, the rest of the request is not waited for.
+    /// When the response is complete, the exchange does not wait for the rest of the request.
     ends_with_response: bool,
-    /// Bytes moved until the last look, and what was waited for; `None`: there was none.
+    /// Bytes moved until the last check, and what the relay waited for; `None` before the first check.
     seen: Option<(u64, WaitsFor)>,
     rate_timer: MinRateTimer,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Terms<'t> {
 }
 
 impl Relay {
-    /// Writes the response's head. Its body follows.
+    /// Writes the response's head, which its body follows.
     pub(crate) fn begin(
         awaiting: Awaiting,
         answered_us: u64,
@@ -71,8 +71,8 @@ impl Relay {
         terms: &Terms<'_>,
     ) -> Self {
         let Awaiting { attempt, upload_failed, .. } = awaiting;
-        // An endpoint that refuses a body that is still coming, or ends its connection after the response (RFC 9112 section 9.6), takes nothing of the
-        // rest.
+        // An endpoint that refuses a body while it is still being sent, or ends its connection after the response (RFC 9112 section 9.6),
+        // takes nothing of the rest.
         let is_last = response.head.status >= 300 || (!terms.is_from_h2 && !response.head.keep_alive);
         let is_early_end = is_last && (upload_failed || !upload.is_done());
         let may_stay = begin_response(request, response, terms, terms.may_stay && !is_early_end);
@@ -81,20 +81,20 @@ impl Relay {
             answered_us,
             may_stay,
             upload_failed,
-            // A call is over with its status, whatever its client still has to say.
+            // A call is over with its status, even if its client has more to send.
             ends_with_response: is_early_end || terms.call.is_some(),
             seen: None,
             rate_timer: MinRateTimer::new(upload.received()),
         }
     }
 
-    /// Nothing is left to be moved. An endpoint may answer well before it has heard all, and go on listening.
+    /// Whether nothing is left to be moved. An endpoint may answer long before it has received everything, and continue to read.
     pub(crate) fn is_over(&self, upload: &Transfer, download: &Transfer) -> bool {
         download.is_done() && (self.upload_failed || self.ends_with_response || upload.is_done())
     }
 
-    /// What can be moved was moved: when it has been waited for long enough, where that has changed. `is_overdue`: the deadline had come
-    /// before.
+    /// Everything that can be moved was moved. Returns the new end of the wait, if it has changed. `is_overdue`: the deadline had already
+    /// passed.
     ///
     /// # Errors
     /// It moves only when it is overdue.
@@ -106,7 +106,7 @@ impl Relay {
         (download, upstream_input): (&Transfer, &Buffer),
         is_overdue: bool,
     ) -> Result<Option<u64>, Error> {
-        // What it waits for may change without progress: bytes have come, and the client does not take them.
+        // The side that it waits for may change without progress: bytes have arrived, and the client does not take them.
         let waits_for = match download.is_done() {
             false if download.waits_for_sender(upstream_input) => WaitsFor::Response,
             true if !upload.waits_for_sender(client_input) => WaitsFor::UploadTaken,
@@ -149,15 +149,15 @@ impl Relay {
     }
 }
 
-/// Writes the response's head as the client gets it, and settles how its body goes on. Gives whether the connection can carry another
-/// request behind it.
+/// Writes the response's head for the client, and decides how its body is framed. Returns whether the connection can carry another request
+/// after it.
 fn begin_response(request: &Request, response: &mut Response, terms: &Terms<'_>, may_stay: bool) -> bool {
     let Terms { call, edits, is_from_h2, .. } = *terms;
     let Response { head, bytes, download, .. } = response;
     let from = Framing::of(is_from_h2, head.body);
     let translation = call.and_then(Ongoing::response_translation);
     if translation.is_some() && head.body != Body::None {
-        // It grows by the trailers.
+        // The trailers are added to it.
         (head.body, head.content_length) = (Body::Chunked, None);
     }
     let version = request.head.version;
@@ -178,18 +178,18 @@ fn begin_response(request: &Request, response: &mut Response, terms: &Terms<'_>,
     keep_alive
 }
 
-/// An upstream connection that can be used again.
+/// An upstream connection that can be reused.
 pub(crate) struct Reuse {
     pub(crate) endpoint: Rc<Endpoint>,
-    /// When it is closed, in milliseconds.
+    /// When it will be closed, in milliseconds.
     pub(crate) expires_ms: u64,
-    /// The response had no body by rule, and the endpoint may send one all the same.
+    /// The response must have no body, but the endpoint may still send one.
     pub(crate) is_doubtful: bool,
     pub(crate) idle_max: usize,
 }
 
 impl Reuse {
-    /// `None`: it cannot, once this response is complete.
+    /// `None` if it cannot be reused after this response.
     pub(crate) fn of(
         cluster: &Cluster,
         lease: &Lease,
@@ -198,14 +198,15 @@ impl Reuse {
         now_ms: u64,
     ) -> Option<Self> {
         let policy = &cluster.plan.policy;
-        // Announced to the endpoint as one client's: nobody else's requests may go there. And a stream has had its request.
+        // The PROXY protocol header announced one client to the endpoint, so other clients' requests must not use the connection. And an
+        // HTTP/2 stream carries only one request.
         if !response.keep_alive || policy.send_proxy_protocol.is_some() || policy.protocol == model::ClusterProtocol::H2
         {
             return None;
         }
         let mut idle_ms = crate::millis(policy.idle_timeout);
         if let Some(seconds) = response.keep_alive_timeout_s {
-            // A second before the endpoint closes it, so that no request meets it closing.
+            // One second before the endpoint closes it, so that no request arrives while it closes.
             idle_ms = idle_ms.min(u64::from(seconds.saturating_sub(1)) * 1000);
         }
         Some(Self {

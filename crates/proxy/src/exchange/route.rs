@@ -1,8 +1,7 @@
-//! Which route a request takes, at a cost that does not grow with the number of routes.
+//! Finds the route of a request, at a cost that does not grow with the number of routes.
 //!
-//! Routes are compiled per snapshot into tables by host, and within a host into a tree of path segments, a map of exact paths and
-//! one automaton for all regular expressions. Of the routes that match, the most specific host wins, and within a host the first in
-//! the file.
+//! The routes of a snapshot are compiled into tables by host, and within a host into a tree of path segments, a map of exact paths and one
+//! automaton for all regular expressions. Of the matching routes, the most specific host wins, and within a host the first in the file.
 
 use std::collections::HashMap;
 
@@ -19,25 +18,25 @@ use crate::http::cookie;
 
 /// The compiled routes of a listener.
 pub(crate) struct Router {
-    /// By whole host, lower case.
+    /// By complete host, in lower case.
     exact: HashMap<Box<str>, Table>,
-    /// By what follows `*.`.
+    /// By the part after `*.`.
     suffix: HashMap<Box<str>, Table>,
     any: Table,
     conditions: Vec<Conditions>,
 }
 
-/// What a route asks besides host and path.
+/// The conditions of a route other than host and path.
 struct Conditions {
     methods: Vec<String>,
     headers: Vec<ValueMatcher>,
     cookies: Vec<ValueMatcher>,
     query: Vec<ValueMatcher>,
-    /// The content type is one of gRPC or gRPC-Web.
+    /// The content type must be that of gRPC or gRPC-Web.
     is_grpc: bool,
 }
 
-/// The routes of one host. Lists hold places in the file, ascending.
+/// The routes of one host. The lists contain indexes in the file, ascending.
 #[derive(Default)]
 struct Table {
     exact: HashMap<Box<[u8]>, Vec<usize>>,
@@ -45,7 +44,7 @@ struct Table {
     regexes: Option<Regexes>,
 }
 
-/// A node of the tree of path prefixes: the routes whose prefix ends here, and what may follow.
+/// A node of the tree of path prefixes: the routes whose prefix ends here, and the segments that may follow.
 #[derive(Default)]
 struct Segment {
     routes: Vec<usize>,
@@ -58,10 +57,10 @@ struct Regexes {
     routes: Vec<usize>,
 }
 
-/// Path and query of a request with the path in its normal form; `None`: that is how the client wrote it, as nearly every client does.
+/// Path and query of a request with the path in its normal form; `None` if the client wrote it in that form, as nearly every client does.
 ///
 /// # Errors
-/// [`Reason::AmbiguousPath`], where the listener refuses such paths.
+/// [`Reason::AmbiguousPath`], if the listener refuses such paths.
 pub(crate) fn normal_target(target: &[u8], rules: &PathRules) -> Result<Option<Vec<u8>>, Error> {
     let (path, query) = path::split_target(target);
     if rules.refuse_ambiguous
@@ -106,7 +105,7 @@ impl Router {
         router
     }
 
-    /// The place of the route that a request takes. `buffer` is what its head was read from, `target` its path, in normal form, and its query.
+    /// The index of the route for a request. `buffer` is what its head was read from; `target` is its path, in normal form, and its query.
     pub(crate) fn route(&self, head: &RequestHead, buffer: &[u8], target: &[u8]) -> Option<usize> {
         let (path, query) = path::split_target(target);
         let query = query.strip_prefix(b"?").unwrap_or_default();
@@ -132,7 +131,7 @@ impl Router {
     }
 }
 
-/// A host as the tables know it: lower case, without port or trailing dot.
+/// A host in the form of the tables: lower case, without port or trailing dot.
 pub(crate) struct HostText(SmallVec<[u8; 64]>);
 
 impl HostText {
@@ -152,7 +151,7 @@ impl HostText {
 
 impl Table {
     fn new(routes: &[Route], members: Vec<usize>, merge_slashes: bool) -> Self {
-        // Whoever wrote the route may have written its path in another form than the normal one.
+        // The path of a route may be written in another form than the normal one.
         let normal = |path: &str| path::normalize(path.as_bytes(), merge_slashes).unwrap_or(path.as_bytes().to_vec());
         let mut table = Self::default();
         let (mut patterns, mut pattern_routes) = (Vec::new(), Vec::new());
@@ -170,19 +169,19 @@ impl Table {
             }
         }
         if !patterns.is_empty() {
-            // Each of them compiled when the configuration was read. Together they may be larger than the set's default bound
-            // (10 MiB), which is not ours to refuse any more.
+            // Each of them was compiled when the configuration was read. Together they may exceed the set's default limit (10 MiB), which
+            // is no reason to refuse them now.
             let set = regex::RegexSetBuilder::new(patterns).size_limit(usize::MAX).build();
             table.regexes = set.ok().map(|set| Regexes { set, routes: pattern_routes });
         }
         table
     }
 
-    /// The first route in the file whose path matches and whose other conditions `accepts` finds met.
+    /// The first route in the file whose path matches and for which `accepts` is true.
     fn first(&self, path: &[u8], accepts: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best = None;
         let mut consider = |list: &[usize]| {
-            // Ascending: the first that is accepted is the best of its list, and none after the best so far matters.
+            // Ascending: the first accepted one is the best of its list, and those after the best so far do not matter.
             let candidates = list.iter().copied().take_while(|index| best.is_none_or(|best| *index < best));
             if let Some(index) = candidates.into_iter().find(|index| accepts(*index)) {
                 best = Some(index);
@@ -214,7 +213,8 @@ impl Segment {
         node.routes.push(index);
     }
 
-    /// Shows `consider` the routes of every prefix of `path`. As deep as the longest prefix configured, however long `path` is.
+    /// Calls `consider` with the routes of every prefix of `path`. It goes as deep as the longest configured prefix, however long `path`
+    /// is.
     fn walk(&self, path: &[u8], consider: &mut impl FnMut(&[usize])) {
         let mut node = self;
         let mut rest = segments(path);
@@ -233,13 +233,13 @@ impl Segment {
     }
 }
 
-/// `/a/b` is `a`, `b`; nothing is no segment. `*` (OPTIONS) is matched by the prefix `/` alone.
+/// `/a/b` is `a`, `b`; an empty path has no segments. Only the prefix `/` matches `*` (OPTIONS).
 fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let rest = path.strip_prefix(b"/");
     rest.into_iter().flat_map(|rest| rest.split(|byte| *byte == b'/'))
 }
 
-/// What conditions look at.
+/// The parts of a request that conditions read.
 struct Request<'r> {
     method: &'r [u8],
     fields: &'r [Field],
@@ -279,7 +279,7 @@ fn matches_cookie(matcher: &ValueMatcher, request: &Request<'_>) -> bool {
     values.any(|value| matches_text(&matcher.value, value))
 }
 
-/// The first parameter of the name decides, as it does for most servers.
+/// The first parameter with the name decides, as in most servers.
 fn matches_query(matcher: &ValueMatcher, query: &[u8]) -> bool {
     query
         .split(|byte| *byte == b'&')
@@ -291,7 +291,7 @@ fn matches_query(matcher: &ValueMatcher, query: &[u8]) -> bool {
         .is_some_and(|(_, value)| matches_text(&matcher.value, &decode(value)))
 }
 
-/// Undoes `%xx` and `+` (application/x-www-form-urlencoded). What is not an escape stands for itself.
+/// Decodes `%xx` and `+` (application/x-www-form-urlencoded). Anything that is not an escape is kept.
 fn decode(text: &[u8]) -> SmallVec<[u8; 64]> {
     let mut out = SmallVec::with_capacity(text.len());
     let mut rest = text;
@@ -360,7 +360,7 @@ mod tests {
         ValueMatcher { name: name.into(), value }
     }
 
-    /// Which of `routes` a request takes: `line` is method and target, `fields` whole lines with their ends.
+    /// Checks which of `routes` a request takes: `line` is method and target, `fields` complete lines with their ends.
     #[track_caller]
     fn check_with(routes: &[Route], line: &str, host: &str, fields: &str, expect: Option<usize>) {
         let text = format!("{line} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");

@@ -3,8 +3,8 @@
 use super::*;
 
 impl Exchange {
-    /// Leaves nothing of the request to the next: now, since all of it is at hand, and not when the next comes. Gives its response, if there
-    /// is one.
+    /// Removes everything of the request, so that the next one finds nothing of it. It does so now, while the memory is in the cache, and
+    /// not when the next request arrives. Returns its response, if there is one.
     pub(super) fn clear(&mut self) -> Option<Box<Response>> {
         self.request.clear();
         self.upload.clear();
@@ -12,19 +12,19 @@ impl Exchange {
         self.deadline_ms = self.deadline_ms.filter(|_| faults::is_injected(InjectedFault::KeepsDeadline));
         self.record = AccessRecord::default();
         self.call = None;
-        // What still waits waits for a body that will not be whole.
+        // If copies still wait, they wait for a body that will not be complete.
         self.mirror = None;
         self.reuse = None;
         self.response.take()
     }
 
-    /// The head is whole.
+    /// The head is complete.
     pub(super) fn begin(&mut self, env: &Env<'_>) {
         self.record.begin(env.now_us);
         self.record.has_head = true;
         self.record.bytes_in = self.request.bytes.len() as u64;
         self.call = Ongoing::of(&self.request.head, &self.request.bytes);
-        // The connection goes on behind a request that goes nowhere, if it has no body to be skipped.
+        // The connection continues after a request without a destination, if it has no body to be skipped.
         if self.request.head.body != Body::None {
             self.upload.leave(Framing::of(self.is_h2(), self.request.head.body));
         }
@@ -56,10 +56,11 @@ impl Exchange {
         self.lease(env);
     }
 
-    /// Where the request goes: the number of its route, the route, and what that does with it.
+    /// The destination of the request: the number of its route, the route, and what that does with it.
     ///
     /// # Errors
-    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of [`policy::destination`].
+    /// [`Reason::MemoryFull`], [`Reason::Misdirected`], [`Reason::AmbiguousPath`], [`Reason::NoRoute`], and those of
+    /// [`policy::destination`].
     pub(super) fn destination<'e>(&mut self, env: &Env<'e>) -> Result<(usize, &'e Route, Destination), Error> {
         if env.is_memory_full {
             return Err(Error::internal(Reason::MemoryFull));
@@ -81,7 +82,7 @@ impl Exchange {
         Ok((number, route, policy::destination(env.listener, number, route, &view, env.now_us)?))
     }
 
-    /// Writes the request as the endpoint gets it.
+    /// Writes the request for the endpoint.
     ///
     /// # Errors
     /// [`Reason::BodyTooLarge`]
@@ -116,7 +117,7 @@ impl Exchange {
         let target = rewritten.as_deref().unwrap_or(policy::passed_on(&env.http.paths, received, target));
         let edits = RequestEdits { target: Some(target), host: rewrite.host.as_deref(), headers: request_headers };
         let translation = call.and_then(Ongoing::request_translation);
-        // What a call of gRPC-Web is translated to is not what would be copied.
+        // A translated gRPC-Web call is not what a copy should contain.
         if let Some(split) = env.listener.split(number).filter(|_| translation.is_none()) {
             *mirror = Copies::begin(env.listener, mirrors, split, &view, &edits, env.connection_info.who, env.mirrors);
         }
@@ -144,7 +145,7 @@ impl Exchange {
         Ok(prepared)
     }
 
-    /// Chooses an endpoint: one that the client comes back to, or wherever the cluster chooses.
+    /// Chooses an endpoint: the one to which the client returns, or wherever the cluster chooses.
     pub(super) fn lease(&mut self, env: &Env<'_>) {
         if env.is_cut {
             return self.fail(env, Error::internal(Reason::Draining));
@@ -181,7 +182,7 @@ impl Exchange {
         self.deadline_ms = None;
     }
 
-    /// A try has failed, of which this is known.
+    /// Handles a failed try.
     pub(super) fn handle_failed_attempt(&mut self, env: &Env<'_>, awaiting: Awaiting, error: Error, ending: Ending) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let error = routed.name(error, env.now_ms());
@@ -200,12 +201,12 @@ impl Exchange {
         self.try_again(env, attempt.lease, is_reused, cause, error);
     }
 
-    /// Sends the request once more, where that is safe and wanted.
+    /// Sends the request once more, if that is safe and wanted.
     pub(super) fn try_again(&mut self, env: &Env<'_>, lease: Lease, was_reused: bool, cause: RetryCause, error: Error) {
         let Phase::Upstream(routed, _) = &mut self.phase else { return };
         let is_final = error.side != Side::Upstream || error.reason == Reason::RequestTimeout;
         if !is_final && routed.again(env, &self.request.head, &mut self.upload, &lease, was_reused, cause) {
-            // Its room is there for the next try.
+            // Returns its room for the next try.
             drop(lease);
             routed.tries.failed(Some(error));
             self.next_try(env);
@@ -214,7 +215,7 @@ impl Exchange {
         }
     }
 
-    /// The next try comes at once, or behind a pause in which nothing is held but the client's connection.
+    /// The next try comes at once, or after a pause in which only the client's connection is held.
     pub(super) fn next_try(&mut self, env: &Env<'_>) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         match routed.tries.take_wait_ms() {
@@ -227,14 +228,14 @@ impl Exchange {
         }
     }
 
-    /// An endpoint has begun its final response, which goes to the client.
+    /// An endpoint has begun its final response, which is sent to the client.
     pub(super) fn answered(&mut self, env: &Env<'_>, awaiting: Awaiting) {
         let may_stay = self.may_stay(env);
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Some(response) = &mut self.response else { return };
         let is_tunnel = match response.head.status {
             101 => true,
-            // By any success over HTTP/2 (RFC 8441 section 4).
+            // Any success over HTTP/2 (RFC 8441 section 4).
             200..=299 => self.request.head.upgrade.is_some() && routed.is_to_h2(),
             _ => false,
         };
@@ -261,7 +262,7 @@ impl Exchange {
         self.deadline_ms = None;
     }
 
-    /// The response is complete: what becomes of both connections.
+    /// The response is complete. Decides what happens to both connections.
     pub(super) fn relayed(&mut self, env: &Env<'_>, upstream_input: &Buffer) {
         let Phase::Upstream(routed, step) = &mut self.phase else { return };
         let Step::Relay(relay) = std::mem::replace(step, Step::Between) else { return };
@@ -286,7 +287,7 @@ impl Exchange {
         if is_endpoints_fault {
             routed.cluster.record(endpoint, env.now_ms(), Outcome::Failure5xx);
         } else if !is_5xx {
-            // A 5xx was judged when it came, and is no success now.
+            // A 5xx was recorded when it arrived, and is no success now.
             routed.cluster.record(endpoint, ended_ms, Outcome::Success);
             if relay.lease.was_ejected {
                 routed.cluster.readmit(endpoint, env.now_ms(), Proof::Served);
@@ -294,7 +295,7 @@ impl Exchange {
         }
         let next = match (relay.may_stay, is_uploaded) {
             (true, true) => Next::KeepAlive,
-            // A client that meant to stay may be sending its next request.
+            // A client that intended to stay may be sending its next request.
             (false, true) if !self.request.head.keep_alive => Next::Close,
             _ => self.linger(),
         };
@@ -302,7 +303,7 @@ impl Exchange {
         self.done(next);
     }
 
-    /// The response broke off.
+    /// The response was cut off.
     pub(super) fn handle_relay_failure(&mut self, env: &Env<'_>, error: Error) {
         if let Phase::Upstream(routed, Step::Relay(relay)) = &self.phase
             && error.side == Side::Upstream
@@ -312,11 +313,11 @@ impl Exchange {
         self.fail(env, error);
     }
 
-    /// Tells the client, where there is something to tell and it can still be told.
+    /// Ends the request with an error. Sends a response, if there is one to send and the client can still get it.
     pub(crate) fn fail(&mut self, env: &Env<'_>, error: Error) {
-        // Whatever it looks like: it ends because the drain has taken too long.
+        // Whatever the error is, the request ends because the drain has taken too long.
         let error = if env.is_cut { Error::internal(Reason::Draining) } else { error };
-        // A request that never got a head was still one: someone sent bytes, and gets an answer.
+        // A request without a complete head still counts: a client sent bytes, and gets an answer.
         self.record.begin(env.now_us);
         self.record.reason = Some(error.reason);
         env.listener.count(error.reason);
@@ -335,7 +336,7 @@ impl Exchange {
             return self.done(Next::Reset(code));
         }
         if error.reason == Reason::NotHttp {
-            // Nothing that was said is cut off: it is only not answered.
+            // The client's bytes are still read, but get no answer.
             return self.done(Next::Linger);
         }
         let Some(status) = status.filter(|_| sent == 0 || faults::is_injected(InjectedFault::AnswersTwice)) else {
@@ -357,7 +358,7 @@ impl Exchange {
         self.respond(env, &own, may_stay, code);
     }
 
-    /// Begins a response that is made here.
+    /// Begins our own response.
     pub(super) fn respond(&mut self, env: &Env<'_>, own: &Own<'_>, may_stay: bool, code: ErrorCode) {
         self.record.status = Some(own.status);
         let keep_alive = self.keeps_alive(may_stay);
@@ -382,12 +383,13 @@ impl Exchange {
         self.phase = Phase::Done(next);
     }
 
-    /// The response is complete, and the client may still be sending. A client of gRPC takes the status of its call for the end, and needs no time.
+    /// The response is complete, and the client may still be sending. A gRPC client treats the status of its call as the end, and needs no
+    /// time.
     fn linger(&self) -> Next {
         if self.is_h2() && self.call.is_some() { Next::Close } else { Next::Linger }
     }
 
-    /// It came over HTTP/2.
+    /// Whether it arrived over HTTP/2.
     pub(super) fn is_h2(&self) -> bool {
         self.request.head.version == Version::Http2
     }
@@ -423,13 +425,13 @@ pub(super) fn start_interim(request: &Request, response: &mut Response, edits: &
     download.send_once();
 }
 
-/// Whether the request may come over its connection. One that names no host can mean only the one that the connection was made for.
+/// Whether the request may use its connection. A request that names no host can only mean the one that the connection was made for.
 fn is_for(secured: &Secured, request: &RequestHead, buffer: &[u8]) -> bool {
     let authority = request.authority.get(buffer);
     authority.is_empty() || secured.serves(HostText::new(authority).as_str())
 }
 
-/// What is known of the client.
+/// The known properties of the client.
 fn client<'e>(env: &Env<'e>) -> Client<'e> {
     let Env { connection_info, http, .. } = *env;
     Client {

@@ -1,4 +1,4 @@
-//! Free lists of exchanges and responses: what one request has used, the next one uses again.
+//! Free lists of exchanges and responses: the next request reuses what the last one has used.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,20 +15,20 @@ use crate::tcp::upgrade::Upgrade;
 #[derive(Default)]
 pub(crate) struct Request {
     pub(crate) head: RequestHead,
-    /// What the head points into.
+    /// The bytes that the head points into.
     pub(crate) bytes: Vec<u8>,
-    /// Path and query with the path in its normal form, where that is not what the client wrote.
+    /// Path and query with the path in its normal form, if the client wrote it in another form.
     pub(crate) normal_target: Option<Vec<u8>>,
-    /// What the client asks for in place of HTTP, as far as the endpoint is asked for it.
+    /// The protocol that the client requests instead of HTTP, if the endpoint is asked for it.
     pub(crate) upgrade: Option<Box<Upgrade>>,
 }
 
-/// A response: its head, and the way of it to the client. Apart from [`Exchange`], and taken only when the response comes: requests wait by the
-/// hundred and responses pass one by one, so that few of these are in use, and those are in the nearest caches.
+/// A response: its head, and its transfer to the client. It is separate from [`Exchange`], and taken only when the response arrives:
+/// hundreds of requests wait while responses pass one by one, so few of these are in use, and those are in the nearest caches.
 #[derive(Default)]
 pub(crate) struct Response {
     pub(crate) head: ResponseHead,
-    /// What the head points into.
+    /// The bytes that the head points into.
     pub(crate) bytes: Vec<u8>,
     pub(crate) download: Transfer,
     /// Taken by [`Storage::response`].
@@ -41,7 +41,7 @@ impl Request {
         self.normal_target.as_deref().unwrap_or(self.head.path.get(&self.bytes))
     }
 
-    /// A 101 switches to what the client asked for.
+    /// Whether a 101 switches to what the client asked for.
     pub(crate) fn agrees_to(&self, response: &Response) -> bool {
         self.upgrade.as_ref().is_some_and(|upgrade| upgrade.is_agreed(&response.head, &response.bytes))
     }
@@ -53,7 +53,7 @@ impl Request {
     }
 }
 
-/// A head buffer that is larger than this, in bytes, is not kept.
+/// A larger head buffer, in bytes, is not kept.
 const HEAD_BYTES_KEPT_MAX: usize = 4096;
 
 fn shrink(bytes: &mut Vec<u8>) {
@@ -63,24 +63,25 @@ fn shrink(bytes: &mut Vec<u8>) {
     }
 }
 
-/// The exchanges and responses of one worker that are not in use.
+/// The unused exchanges and responses of one worker.
 #[derive(Default)]
 pub(crate) struct Storage {
     exchanges: RefCell<FreeList<Exchange>>,
     responses: RefCell<FreeList<Response>>,
-    /// Exchanges without a response that [`memory::note_promised`] has not heard of: `-WAITING_UNTOLD_MAX < waiting < WAITING_UNTOLD_MAX`.
+    /// Exchanges without a response that [`memory::note_promised`] does not include yet: `-WAITING_UNTOLD_MAX < waiting <
+    /// WAITING_UNTOLD_MAX`.
     waiting: Cell<i64>,
 }
 
-/// What the response to a request takes at least: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits, 12.7 KiB
-/// for one whose client does not read while memory is full.
+/// The minimum that the response to a request needs: its head and state, and a little buffer. Measured: 4.7 KiB for an exchange that waits,
+/// 12.7 KiB for one whose client does not read while memory is full.
 const RESPONSE_BYTES: i64 = 8 * 1024;
 
-/// The process-wide count is updated once for so many exchanges, since all workers write to it.
+/// The process-wide count is updated once for this many exchanges, since all workers write to it.
 const WAITING_UNTOLD_MAX: i64 = 16;
 
-/// Free ones kept of each kind. Those that were not needed for a while are freed. What the allocator returns to the system is another matter: with
-/// four times as many, a burst left 2 MiB resident.
+/// Free objects kept of each kind. Those that were not needed for a while are freed. What the allocator returns to the system is a separate
+/// question: with four times as many, a burst left 2 MiB resident.
 const FREE_MAX: usize = 256;
 
 impl Storage {
@@ -89,7 +90,7 @@ impl Storage {
         self.exchanges.borrow_mut().take_or(Box::default)
     }
 
-    /// For the response of an endpoint, which has come.
+    /// For an endpoint's response that has arrived.
     pub(crate) fn response(&self) -> Box<Response> {
         self.wait(-1);
         let mut response = self.responses.borrow_mut().take_or(Box::default);
@@ -97,7 +98,7 @@ impl Storage {
         response
     }
 
-    /// A response that did not come, or is over.
+    /// Returns a response that did not arrive, or is over.
     pub(crate) fn give_back_response(&self, response: Box<Response>) {
         if response.is_awaited && !faults::is_injected(InjectedFault::LeaksResponse) {
             self.wait(1);
@@ -111,7 +112,7 @@ impl Storage {
         self.responses.borrow_mut().put(response, FREE_MAX);
     }
 
-    /// So many exchanges more wait for their response.
+    /// Counts exchanges that wait for their response.
     fn wait(&self, more: i64) {
         let waiting = self.waiting.get() + more;
         let is_told = waiting.abs() >= WAITING_UNTOLD_MAX;
@@ -121,7 +122,7 @@ impl Storage {
         }
     }
 
-    /// An exchange is over.
+    /// Returns an exchange that is over.
     pub(crate) fn give_back(&self, mut exchange: Box<Exchange>) {
         let response = exchange.clear();
         if !response.as_ref().is_some_and(|response| response.is_awaited) {
@@ -139,7 +140,7 @@ impl Storage {
         self.waiting.get()
     }
 
-    /// Frees those that are not needed ([`FreeList::trim`]).
+    /// Frees unneeded ones ([`FreeList::trim`]).
     pub(crate) fn trim(&self) {
         self.exchanges.borrow_mut().trim();
         self.responses.borrow_mut().trim();
@@ -157,12 +158,12 @@ mod tests {
         let mut served = storage.exchange();
         let (mut refused, unanswered) = (storage.exchange(), storage.exchange());
         check(3);
-        // Asked for and not there, then there.
+        // It was expected and not there, then it was there.
         storage.give_back_response(storage.response());
         check(3);
         served.response = Some(storage.response());
         check(2);
-        // A response of this side.
+        // Our own response.
         refused.response = Some(storage.response());
         storage.give_back(refused);
         check(1);
@@ -170,13 +171,13 @@ mod tests {
         check(0);
         storage.give_back(served);
         check(0);
-        // A response that is used again was not awaited before it is taken.
+        // A reused response was not awaited before it is taken.
         assert!(!storage.responses.borrow_mut().take_or(Box::default).is_awaited);
         (1..WAITING_UNTOLD_MAX).for_each(|_| drop(storage.exchange()));
         check(WAITING_UNTOLD_MAX - 1);
         drop(storage.exchange());
         check(0);
-        // What this test has taken and not given back.
+        // What this test has taken and not returned.
         memory::note_promised(-WAITING_UNTOLD_MAX * RESPONSE_BYTES);
     }
 }

@@ -1,10 +1,10 @@
-//! One message on its way from one side of an exchange to the other: a head, then a body framed anew.
+//! One message on its way from one side of an exchange to the other: a head, then a body with new framing.
 //!
-//! A state machine without I/O. [`Transfer::next`] says what is to be done next, the driver does it and reports back with
-//! [`Transfer::handle_written`] and the other `handle_*`. It asks for more only when all that was read before has been written: a slow
-//! receiver stops its sender, and memory stays at one small buffer each way whatever the size of the body.
+//! This is a state machine without I/O. [`Transfer::next`] says what to do next; the driver does it, and reports back with
+//! [`Transfer::handle_written`] and the other `handle_*`. It asks for more only when everything that was read before has been written, so a
+//! slow receiver stops its sender, and the memory stays at one small buffer in each direction, whatever the size of the body.
 //!
-//! Its length has a reason: reading, framing and writing share the state of the message.
+//! The file has this length because reading, framing and writing share the state of the message.
 
 use net::buffer::{Buffer, SMALL_BYTES};
 use wire::h1::{self, ChunkedDecoder, Decoded};
@@ -15,117 +15,117 @@ use crate::grpc::{self, Translation};
 use crate::h2::HeaderList;
 use crate::http::headers::{self, Out};
 
-/// Body bytes of a request up to this many are copied behind the head that they follow, so that both leave in one write; and are kept, so that
-/// the request can be sent again.
+/// Body bytes of a request up to this many are copied after the head, so that both are sent in one write, and are kept, so that the request
+/// can be sent again.
 const COALESCE_BYTES_MAX: usize = SMALL_BYTES;
 
-/// Of a message that is sent once, no more than this is copied behind its head. More leaves from where it was read, in the same write. Measured over
-/// loopback: with 4 KiB, the copy costs 0.2 us less than a second piece in the write; with 16 KiB, 0.2 us more.
+/// If a message is sent only once, no more than this is copied after its head. A longer piece is written from where it was read, in the
+/// same write. Measured over loopback: with 4 KiB, the copy costs 0.2 us less than a second piece in the write; with 16 KiB, 0.2 us more.
 const COPIED_BYTES_MAX: usize = OUT_KEPT_BYTES_MAX / 2;
 
-/// Capacity of `out` that is kept while nothing in it is needed: a head, and chunks that come one by one. Messages that wait and those that are
-/// over keep no more.
+/// Capacity of `out` that is kept while it is empty: enough for a head, and for chunks that arrive one by one. Messages that wait and those
+/// that are over keep no more.
 const OUT_KEPT_BYTES_MAX: usize = 4096;
 
-/// A body of which less than this is left is not worth a pipe.
-/// (Simulated bodies are smaller.)
+/// If less than this is left of a body, a pipe is not worthwhile. (Simulated bodies are smaller.)
 const SPLICE_BYTES_MIN: u64 = if cfg!(test) { 1024 } else { 128 * 1024 };
 
 /// How one side of an exchange frames a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// As HTTP/1 does.
+    /// In HTTP/1.
     H1(Body),
-    /// As frames; [`Body::None`]: the head ends the message.
+    /// In frames; with [`Body::None`], the head ends the message.
     H2(Body),
-    /// To HTTP/2 only: a head that does not end the stream, and nothing behind it. An interim response, or the beginning of a tunnel.
+    /// Only towards HTTP/2: a head that does not end the stream, and no body. It is an interim response, or the beginning of a tunnel.
     HeadOnly,
 }
 
 impl Framing {
-    /// Of a body that is framed as the version of its side does it.
+    /// The framing of a body in the version of its side.
     pub(crate) fn of(is_h2: bool, body: Body) -> Self {
         if is_h2 { Self::H2(body) } else { Self::H1(body) }
     }
 }
 
-/// Where the head of a message is written to.
+/// The output for the head of a message.
 pub(crate) enum Head<'p> {
     H1(&'p mut Vec<u8>),
     H2(&'p mut HeaderList),
 }
 
-/// What a transfer does next.
+/// The next step of a transfer.
 pub(crate) enum Next<'t> {
     /// Write these bytes, which were framed here. Over HTTP/2 they are DATA; `ends`: they end the stream.
     Write { bytes: &'t [u8], ends: bool },
-    /// Write so many bytes of the input as they are. Over HTTP/2 they are DATA; `ends`: they end the stream.
+    /// Write this many bytes of the input unchanged. Over HTTP/2 they are DATA; `ends`: they end the stream.
     Forward { count: usize, ends: bool },
-    /// Write these bytes, which were framed here, and in the same write so many bytes of the input as they are. Never over HTTP/2.
+    /// Write these bytes, which were framed here, and in the same write this many bytes of the input unchanged. Never over HTTP/2.
     WriteAndForward { bytes: &'t [u8], count: usize },
     /// Send this head over HTTP/2. `ends`: it ends the stream.
     SendHead { head: &'t HeaderList, ends: bool },
     /// Send these trailers over HTTP/2, which end the stream.
     SendTrailers(&'t HeaderList),
-    /// See off what was written to a connection that buffers.
+    /// Flush what was written to a connection that buffers.
     Flush,
     /// Read more of the body into the input, which is empty.
     Read,
-    /// Let the kernel take up to so many bytes of the body into a pipe, which is empty; or read, as for [`Next::Read`].
+    /// Let the kernel move up to this many bytes of the body into a pipe, which is empty; or read, as for [`Next::Read`].
     FillPipe(u64),
     /// Let the kernel write what is in the pipe.
     DrainPipe,
-    /// Nothing: all is read and written.
+    /// Nothing: everything is read and written.
     Done,
 }
 
 /// One message from its sender to its receiver.
 ///
-/// What is looked at each time stands in front and together: hundreds wait, and each cache line that is touched is waited for.
+/// The fields that each step needs are at the front and together: hundreds of transfers wait, and each cache line that is touched is a
+/// cache miss.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Transfer {
     source: Source,
-    /// What is to be written before anything else: the head, and what was framed anew. `0 <= written <= out.len()`
+    /// Bytes to write before anything else: the head, and whatever has new framing. `0 <= written <= out.len()`
     out: Vec<u8>,
     written: usize,
     /// How the receiver gets the body.
     sink: Sink,
-    /// Something of the message was written and is not in `out` any more: it cannot be sent again.
+    /// Something of the message was written and is no longer in `out`, so it cannot be sent again.
     is_forgotten: bool,
-    /// Something was written that the receiver's connection may still hold.
+    /// The receiver's connection may still hold bytes that were written.
     is_unflushed: bool,
-    /// [`Transfer::next`] has come to the end: all is read and written.
+    /// [`Transfer::next`] has reached the end: everything is read and written.
     is_over: bool,
-    /// The last read filled its room: the body comes faster than it is read.
+    /// The last read filled its buffer: the body arrives faster than it is read.
     is_bulk: bool,
-    /// Both sides are connections in the clear, between which the kernel can move bytes.
+    /// Both sides are plain-text connections, between which the kernel can move bytes.
     may_splice: bool,
-    /// Trailers for HTTP/2 are to be sent.
+    /// Trailers must be sent over HTTP/2.
     has_trailers: bool,
-    /// When the last of the head was written, in microseconds; `None`: it was not yet.
+    /// When the last of the head was written, in microseconds; `None` before that.
     head_sent_us: Option<u64>,
     /// Bytes of the body taken from the sender.
     received: u64,
-    /// Bytes written, head and framing and all; of HTTP/2, heads as they are before HPACK.
+    /// Bytes written, including head and framing; over HTTP/2, heads before HPACK.
     sent: u64,
     /// Bytes of the body in the driver's pipe, which are received and not sent.
     in_pipe: u64,
-    /// Bytes that were taken from the input since [`Transfer::take_consumed`] was asked last.
+    /// Bytes that were taken from the input since the last call of [`Transfer::take_consumed`].
     consumed: usize,
-    /// Bytes of the body, as framed by the sender, that may still come; one more is an error.
+    /// Bytes of the body, as framed by the sender, that may still arrive; one more is an error.
     allowance: Option<u64>,
-    /// What of the body was taken, where somebody else wants it too.
+    /// The received body, if something else needs it, too.
     copy: Option<Box<Copy>>,
     /// For HTTP/2.
     head: HeaderList,
-    /// Trailers. In a box: most messages have none.
+    /// Trailers. Boxed, because most messages have none.
     trailers: Option<Box<Trailers>>,
     /// The message is one of a call.
     call: Option<CallPart>,
 }
 
-/// Trailers of HTTP/2: as they came, and as they go.
+/// Trailers of HTTP/2: as received, and as sent.
 #[derive(Default)]
 struct Trailers {
     fields: Vec<Field>,
@@ -133,7 +133,7 @@ struct Trailers {
     list: HeaderList,
 }
 
-/// A body kept for another than its receiver: `data.len() <= bytes_max`.
+/// A body kept for something other than its receiver: `data.len() <= bytes_max`.
 struct Copy {
     data: Vec<u8>,
     bytes_max: usize,
@@ -141,13 +141,13 @@ struct Copy {
     is_over: bool,
 }
 
-/// What is done for a call of gRPC.
+/// The state for a gRPC call.
 #[derive(Default)]
 struct CallPart {
-    /// As the trailers told it.
+    /// The status in the trailers.
     status: Option<grpc::Status>,
     translation: Option<Translation>,
-    /// A piece of the body as it was translated.
+    /// The translation of a piece of the body.
     translated: Vec<u8>,
 }
 
@@ -160,7 +160,7 @@ enum Source {
     UntilClose,
     /// DATA, until the stream ends.
     Frames,
-    /// The stream has ended: what is in the input is the last of the body, and trailers may follow it.
+    /// The stream has ended: the input contains the end of the body, and trailers may follow it.
     LastFrames,
 }
 
@@ -176,7 +176,7 @@ impl Default for Sink {
     }
 }
 
-/// How far a message to HTTP/2 is.
+/// The progress of a message to HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Nothing was sent.
@@ -186,7 +186,7 @@ enum Step {
     Ended,
 }
 
-/// What is wrong with a message that is read.
+/// What is wrong with a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyError {
     /// The sender's connection ended before the body did.
@@ -198,8 +198,8 @@ pub(crate) enum BodyError {
 }
 
 impl Transfer {
-    /// Begins a message: `from` as the sender frames its body, `to` as the receiver shall get it. The head is to be put into what
-    /// this returns, and leaves with the first bytes of the body.
+    /// Begins a message: `from` is the sender's framing of the body, and `to` the receiver's. The caller writes the head to the returned
+    /// output. The head is sent with the first bytes of the body.
     pub(crate) fn start(&mut self, from: Framing, to: Framing, body_bytes_max: Option<u64>) -> Head<'_> {
         self.source = match from {
             Framing::H1(Body::Length(length)) => Source::Length(length),
@@ -236,52 +236,53 @@ impl Transfer {
         }
     }
 
-    /// Begins a message that is made here. The bytes of HTTP/1 are put into what this returns, head and body; of HTTP/2 the head, and the body
-    /// with [`Transfer::put_body`].
+    /// Begins our own message. For HTTP/1, the caller writes head and body to the returned output; for HTTP/2 only the head, and passes the
+    /// body to [`Transfer::put_body`].
     pub(crate) fn start_own(&mut self, to_h2: bool) -> Head<'_> {
         self.start(Framing::H1(Body::None), Framing::of(to_h2, Body::None), None)
     }
 
-    /// The body of a message that is made here, for HTTP/2.
+    /// Adds the body of our own message, for HTTP/2.
     pub(crate) fn put_body(&mut self, body: &[u8]) {
         self.out.extend_from_slice(body);
     }
 
-    /// The whole body of a message that is sent from here: framed as it was begun.
+    /// Adds the whole body of our own message, in the framing with which it was begun.
     pub(crate) fn put_whole(&mut self, body: &[u8]) {
         put(&mut self.out, self.sink == Sink::H1 { is_chunked: true }, body);
-        // Only a call that is translated can fail here, and this is none.
+        // Only a translated call can fail here, and this is not one.
         _ = self.finish(&[], &[]);
     }
 
-    /// The message that was begun is sent once at most: nothing is kept for another time.
+    /// The message that was begun is sent at most once, so nothing is kept for another try.
     pub(crate) fn send_once(&mut self) {
         self.is_forgotten = true;
     }
 
-    /// The message that was begun is one of a call, and its body is to be translated so.
+    /// The message that was begun is one of a call, and its body is translated like this.
     pub(crate) fn set_call(&mut self, translation: Option<Translation>) {
         self.call = Some(CallPart { translation, ..CallPart::default() });
     }
 
-    /// A call is tried only now, or once more: so much is left of its time. Only towards HTTP/2, where calls are at home.
+    /// Sets the remaining time of a call that is tried now, or once more. Only towards HTTP/2, which calls use.
     pub(crate) fn set_grpc_timeout(&mut self, left_ms: u64) {
         self.head.replace(b"grpc-timeout", |out| grpc::write_timeout(out, left_ms));
     }
 
-    /// The status of the call, as its trailers told it.
+    /// The status of the call in its trailers.
     pub(crate) fn grpc_status(&self) -> Option<grpc::Status> {
         self.call.as_ref().and_then(|call| call.status)
     }
 
-    /// Ends the response of a call within its body: behind what is on its way comes `answer`. False: it cannot be ended so.
+    /// Ends the response of a call in the middle of its body: `answer` is sent after what is on its way. Returns false if that is not
+    /// possible.
     pub(crate) fn cut_short(&mut self, answer: &grpc::Answer) -> bool {
         let translation = self.call.as_mut().and_then(|call| call.translation.take());
         match (self.sink, translation) {
             _ if self.is_read() => false,
             (sink, Some(mut translation)) if sink != (Sink::H1 { is_chunked: false }) => {
                 let mut end = Vec::new();
-                // Only text that was to be decoded, a request's, can be wrong.
+                // Only text that is being decoded, which is a request's, can be invalid.
                 _ = translation.end(answer.trailers().into_iter(), &mut end);
                 self.put(&end).is_ok() && self.finish(&[], &[]).is_ok()
             }
@@ -299,22 +300,22 @@ impl Transfer {
         }
     }
 
-    /// Begins nothing: a body of which so much is still to be read stays where it is.
+    /// Begins nothing: the rest of a body stays where it is.
     pub(crate) fn leave(&mut self, from: Framing) {
         self.start(from, Framing::H1(Body::None), None);
     }
 
-    /// Leaves nothing of the message to the next.
+    /// Removes everything of the message, so that the next one finds nothing of it.
     pub(crate) fn clear(&mut self) {
         self.leave(Framing::H1(Body::None));
     }
 
-    /// Keeps the body, as the sender means it and without its framing, up to so many bytes. Asked before anything of it is taken.
+    /// Keeps the body without its framing, up to this many bytes. Call it before anything of the body is taken.
     pub(crate) fn keep_copy(&mut self, bytes_max: usize) {
         self.copy = Some(Box::new(Copy { data: Vec::new(), bytes_max, is_over: false }));
     }
 
-    /// The body that was to be kept; `None`: it is longer than that.
+    /// The kept body; `None` if it is longer than the limit.
     pub(crate) fn take_copy(&mut self) -> Option<Vec<u8>> {
         match self.copy.take() {
             Some(copy) if copy.is_over => None,
@@ -337,7 +338,7 @@ impl Transfer {
         self.received
     }
 
-    /// Bytes written, head and framing and all.
+    /// Bytes written, including head and framing.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
@@ -347,17 +348,17 @@ impl Transfer {
         self.head_sent_us
     }
 
-    /// Nothing is left to read from the sender.
+    /// Whether nothing is left to read from the sender.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.source, Source::Done)
     }
 
-    /// Nothing is left to read or to write.
+    /// Whether nothing is left to read or to write.
     pub(crate) fn is_done(&self) -> bool {
         self.is_over || (self.is_read() && !self.is_pending())
     }
 
-    /// Something of what was read is not written.
+    /// Whether something that was read is not written yet.
     fn is_pending(&self) -> bool {
         let is_unended = match self.sink {
             Sink::H1 { .. } => false,
@@ -367,24 +368,24 @@ impl Transfer {
         is_unended || self.written < self.out.len() || self.is_unflushed || self.in_pipe > 0
     }
 
-    /// The receiver has all that was read: if the transfer waits, it waits for the sender.
+    /// Whether the receiver has everything that was read: if the transfer waits, it waits for the sender.
     pub(crate) fn waits_for_sender(&self, input: &Buffer) -> bool {
         !self.is_pending() && input.is_empty()
     }
 
-    /// The body comes faster than it is read, and leaves as it came: a large piece at a time costs less.
+    /// Whether the body arrives faster than it is read, and is sent unchanged, so that large pieces cost less.
     pub(crate) fn is_bulk(&self) -> bool {
         // A chunk is copied for its framing.
         self.is_bulk && self.sink != (Sink::H1 { is_chunked: true })
     }
 
-    /// Whether all that was sent is still there to be sent again.
+    /// Whether everything that was sent is still available for sending again.
     pub(crate) fn can_rewind(&self) -> bool {
         !self.is_forgotten || faults::is_injected(InjectedFault::RewindsForgotten)
     }
 
-    /// Makes the transfer send all again, to another receiver. False, where some of it is gone. A small body stays with its head until more of
-    /// it comes.
+    /// Makes the transfer send everything again, to another receiver. Returns false if some of it is gone. A small body stays with its head
+    /// until more of it arrives.
     pub(crate) fn rewind(&mut self) -> bool {
         let possible = self.can_rewind();
         if possible {
@@ -399,10 +400,10 @@ impl Transfer {
         possible
     }
 
-    /// What is to be done next. `input` belongs to the sender and may hold bytes of the body, and behind them bytes of the next message.
+    /// What to do next. `input` belongs to the sender, and may hold bytes of the body followed by bytes of the next message.
     ///
     /// # Errors
-    /// What was read is not a body as it should be.
+    /// What was read is not a valid body.
     pub(crate) fn next(&mut self, input: &mut Buffer) -> Result<Next<'_>, BodyError> {
         if !self.is_read() && !input.is_empty() {
             if let Some((count, ends)) = self.take(input)? {
@@ -427,7 +428,7 @@ impl Transfer {
         Ok(self.splice_bytes().map_or(Next::Read, Next::FillPipe))
     }
 
-    /// What of that which was read is to be written next.
+    /// Which of the bytes that were read to write next.
     fn pending(&self) -> Next<'_> {
         let rest = self.out.get(self.written..).unwrap_or_default();
         let Sink::H2 { step, is_head_only } = self.sink else {
@@ -437,7 +438,7 @@ impl Transfer {
                 bytes => Next::Write { bytes, ends: false },
             };
         };
-        // END_STREAM stands on the last frame that there is anyway.
+        // END_STREAM is set on the last frame that is sent in any case.
         let is_last = self.is_read() && !self.has_trailers && !is_head_only;
         match &self.trailers {
             _ if step == Step::Head => Next::SendHead { head: &self.head, ends: is_last && self.out.is_empty() },
@@ -447,8 +448,8 @@ impl Transfer {
         }
     }
 
-    /// So many of the bytes of [`Next::Write`] were written. `clock_us` tells the time, in microseconds, where it is needed; `is_buffered`:
-    /// the connection may still hold them.
+    /// Records that `count` of the bytes of [`Next::Write`] were written. `clock_us` returns the time in microseconds, if it is needed;
+    /// `is_buffered`: the connection may still hold them.
     pub(crate) fn handle_written(&mut self, count: usize, is_buffered: bool, clock_us: impl FnOnce() -> u64) {
         let is_last = self.is_read() && !self.has_trailers;
         self.written += count;
@@ -465,7 +466,7 @@ impl Transfer {
         self.note_head_sent(clock_us);
     }
 
-    /// The head of [`Next::SendHead`] was taken.
+    /// Records that the head of [`Next::SendHead`] was taken.
     pub(crate) fn handle_head_sent(&mut self, ends: bool, clock_us: impl FnOnce() -> u64) {
         if let Sink::H2 { step, .. } = &mut self.sink {
             *step = if ends { Step::Ended } else { Step::Body };
@@ -476,7 +477,7 @@ impl Transfer {
         }
     }
 
-    /// The trailers of [`Next::SendTrailers`] were taken.
+    /// Records that the trailers of [`Next::SendTrailers`] were taken.
     pub(crate) fn handle_trailers_sent(&mut self) {
         if let Sink::H2 { step, .. } = &mut self.sink {
             *step = Step::Ended;
@@ -484,15 +485,15 @@ impl Transfer {
         self.sent += self.trailers.as_ref().map_or(0, |trailers| trailers.list.len() as u64);
     }
 
-    /// What was written has left.
+    /// Records that everything written was flushed.
     pub(crate) fn handle_flushed(&mut self) {
         self.is_unflushed = false;
     }
 
-    /// So many bytes of [`Next::WriteAndForward`] were written: those that were framed here first.
+    /// Records that `written` bytes of [`Next::WriteAndForward`] were written, of which those that were framed here come first.
     ///
     /// # Errors
-    /// As [`Transfer::next`].
+    /// Those of [`Transfer::next`].
     pub(crate) fn handle_written_and_forwarded(
         &mut self,
         written: usize,
@@ -509,10 +510,10 @@ impl Transfer {
         self.handle_forwarded(written - framed, (count, false), is_buffered, input)
     }
 
-    /// So many of the bytes of [`Next::Forward`], which was for `count` of them, were written.
+    /// Records that `written` of the bytes of [`Next::Forward`], which was for `count` of them, were written.
     ///
     /// # Errors
-    /// As [`Transfer::next`].
+    /// Those of [`Transfer::next`].
     pub(crate) fn handle_forwarded(
         &mut self,
         written: usize,
@@ -528,17 +529,17 @@ impl Transfer {
         self.consume(if faults::is_injected(InjectedFault::LosesBytes) { count } else { written }, input)
     }
 
-    /// More of the body was read into the input; `filled`: as much as there was room for.
+    /// Records that more of the body was read into the input; `filled`: as much as there was room for.
     pub(crate) fn handle_read(&mut self, count: usize, filled: bool) {
         self.is_bulk = filled || (self.is_bulk && count > SMALL_BYTES);
     }
 
-    /// Both sides are connections in the clear: see [`Next::FillPipe`].
+    /// Says whether both sides are plain-text connections: see [`Next::FillPipe`].
     pub(crate) fn set_splice(&mut self, may_splice: bool) {
         self.may_splice = may_splice;
     }
 
-    /// How much the kernel may move by itself; `None`: every byte has to be seen, or it does not pay.
+    /// How much the kernel may move by itself; `None` if every byte has to be seen, or it is not worthwhile.
     fn splice_bytes(&self) -> Option<u64> {
         let left = match self.source {
             Source::Length(left) => left,
@@ -550,10 +551,10 @@ impl Transfer {
         (self.may_splice && is_worth_it && !is_seen).then_some(left)
     }
 
-    /// So many bytes of the body are in the pipe.
+    /// Records that `count` bytes of the body are in the pipe.
     ///
     /// # Errors
-    /// As [`Transfer::next`].
+    /// Those of [`Transfer::next`].
     pub(crate) fn handle_pipe_filled(&mut self, count: usize) -> Result<(), BodyError> {
         self.in_pipe += count as u64;
         self.is_bulk = count > SMALL_BYTES;
@@ -567,16 +568,16 @@ impl Transfer {
         }
     }
 
-    /// So many bytes of the pipe were written.
+    /// Records that `count` bytes of the pipe were written.
     pub(crate) fn handle_pipe_drained(&mut self, count: usize) {
         self.in_pipe = self.in_pipe.saturating_sub(count as u64);
         self.sent += count as u64;
     }
 
-    /// The sender's connection has ended: nothing more comes.
+    /// Records that the sender's connection has ended, so nothing more arrives.
     ///
     /// # Errors
-    /// [`BodyError::Truncated`] where the body is not over.
+    /// [`BodyError::Truncated`] if the body is not complete.
     pub(crate) fn handle_closed(&mut self) -> Result<(), BodyError> {
         match self.source {
             Source::UntilClose => self.finish(&[], &[]),
@@ -585,13 +586,13 @@ impl Transfer {
         }
     }
 
-    /// It is not yet known that the stream of HTTP/2 that the body comes from has ended.
+    /// Whether the end of the HTTP/2 stream from which the body comes is not known yet.
     pub(crate) fn awaits_stream_end(&self) -> bool {
         matches!(self.source, Source::Frames)
     }
 
-    /// The stream of HTTP/2 that the body comes from has ended: what is in the input is the last of it. Where it has trailers, they are to be
-    /// put into what this gives: a list of fields, and the bytes that they point into.
+    /// Records that the HTTP/2 stream from which the body comes has ended: the input contains the last of it. If it has trailers, the
+    /// caller puts them into the returned list of fields and bytes.
     pub(crate) fn handle_stream_end(&mut self, has_trailers: bool) -> Option<(&mut Vec<Field>, &mut Vec<u8>)> {
         self.source = Source::LastFrames;
         if !has_trailers {
@@ -606,7 +607,7 @@ impl Transfer {
         Some((&mut trailers.fields, &mut trailers.bytes))
     }
 
-    /// Bytes that were taken from the input since this was asked last: so many the sender may send anew.
+    /// Bytes that were taken from the input since the last call, which the sender may replace by new ones.
     pub(crate) fn take_consumed(&mut self) -> usize {
         std::mem::take(&mut self.consumed)
     }
@@ -617,15 +618,15 @@ impl Transfer {
         self.out.capacity() + self.head.len()
     }
 
-    /// Either side may take its time now: gives back what is not needed for waiting.
+    /// Frees what is not needed during a wait, because either side may be slow now.
     pub(crate) fn rest(&mut self) {
         if self.is_forgotten && self.written == self.out.len() {
             self.clear_out();
         }
     }
 
-    /// Takes what `input` has of the body. Where it needs no framing and no head goes before it, it is to be forwarded: gives how much, and
-    /// whether that ends the stream. Else it is put into `out`.
+    /// Takes the body bytes of `input`. If they need no framing and no head precedes them, they should be forwarded: returns how many, and
+    /// whether they end the stream. Otherwise they are put into `out`.
     fn take(&mut self, input: &mut Buffer) -> Result<Option<(usize, bool)>, BodyError> {
         let limit = match &self.source {
             Source::Length(remaining) => usize::try_from(*remaining).unwrap_or(usize::MAX),
@@ -634,7 +635,7 @@ impl Transfer {
         };
         let piece = input.filled();
         let piece = piece.get(..limit.min(piece.len())).unwrap_or(piece);
-        // Judged before anything of it is passed on.
+        // Checked before anything of it is passed on.
         if self.allowance.is_some_and(|allowance| (piece.len() as u64) > allowance) {
             return Err(BodyError::TooLarge);
         }
@@ -650,12 +651,12 @@ impl Transfer {
             return self.consume(count, input).map(|()| None);
         }
         let is_first = match self.sink {
-            // What is kept to be sent again is written before something is sent that is not kept.
+            // The kept part is written before anything that is not kept.
             Sink::H1 { .. } => self.is_forgotten || self.written == self.out.len(),
             Sink::H2 { step, .. } => step != Step::Head && self.written == self.out.len(),
         };
         if !is_first {
-            // What goes before it first.
+            // First what precedes it.
             return Ok(None);
         }
         self.is_forgotten = true;
@@ -667,7 +668,7 @@ impl Transfer {
         Ok(Some((count, ends)))
     }
 
-    /// So many bytes of the input are taken.
+    /// Takes `count` bytes of the input.
     fn consume(&mut self, count: usize, input: &mut Buffer) -> Result<(), BodyError> {
         self.copy(input.filled().get(..count).unwrap_or_default());
         input.consume(count);
@@ -678,7 +679,7 @@ impl Transfer {
                 *remaining -= count as u64;
                 if *remaining == 0 { self.finish(&[], &[]) } else { Ok(()) }
             }
-            // Seen here, and not when it is asked for more, so that the end leaves with the last bytes.
+            // Detected here, and not when more is needed, so that the end is sent with the last bytes.
             Source::LastFrames if input.is_empty() => self.finish_frames(),
             _ => Ok(()),
         }
@@ -723,13 +724,13 @@ impl Transfer {
         Ok(())
     }
 
-    /// So many bytes more are put behind what was written already, so that all can be sent again. Of HTTP/2 alone: there a small body nearly
-    /// always comes behind its head, and endpoints say that they did not look at a request.
+    /// Whether `more` bytes are added after what was already written, so that everything can be sent again. Only over HTTP/2: there a small
+    /// body nearly always follows its head, and endpoints report that they did not process a request.
     fn is_kept(&self, more: usize) -> bool {
         matches!(self.sink, Sink::H2 { .. }) && !self.is_forgotten && self.out.len() + more <= COALESCE_BYTES_MAX
     }
 
-    /// Makes room in `out` once all of it is written, unless it is kept with as many bytes more.
+    /// Makes room in `out` once all of it is written, unless it is kept with this many more bytes.
     fn forget_written(&mut self, more: usize) {
         if self.written == self.out.len() && self.written > 0 && !self.is_kept(more) {
             self.is_forgotten = true;
@@ -762,7 +763,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// All of a body in frames was taken: its trailers may be sent.
+    /// The whole body in frames was taken, so its trailers may be sent.
     fn finish_frames(&mut self) -> Result<(), BodyError> {
         let Some(mut trailers) = self.trailers.take() else { return self.finish(&[], &[]) };
         let (fields, bytes) = (std::mem::take(&mut trailers.fields), std::mem::take(&mut trailers.bytes));
@@ -797,7 +798,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Takes in how a call has ended, and ends a body that is translated. True: the trailers are in it.
+    /// Records how a call has ended, and ends a translated body. Returns whether that contains the trailers.
     fn finish_call(&mut self, fields: &[Field], section: &[u8]) -> Result<bool, BodyError> {
         let Some(call) = &mut self.call else { return Ok(false) };
         call.status = grpc::find(fields, section, b"grpc-status").map(grpc::Status::parse);
@@ -810,7 +811,7 @@ impl Transfer {
     }
 }
 
-/// A piece of a body as it goes on.
+/// A piece of a body in the form in which it is passed on.
 fn translated<'p>(call: &'p mut Option<CallPart>, piece: &'p [u8]) -> Result<&'p [u8], BodyError> {
     let Some(CallPart { translation: Some(translation), translated, .. }) = call else { return Ok(piece) };
     translated.clear();

@@ -1,4 +1,4 @@
-//! One stream, as its exchange holds it: what it reads from and writes to in place of a connection of HTTP/1.
+//! One stream, as its exchange holds it: the exchange reads from and writes to it instead of an HTTP/1 connection.
 
 use std::io;
 use std::rc::Rc;
@@ -17,18 +17,18 @@ use super::window::{self, Counted};
 use crate::error::Error;
 use crate::grpc;
 
-/// A stream. Dropping it lets go of the stream, which is reset where it is not over.
+/// A stream. Dropping it releases the stream, which is reset if it is not over.
 pub(crate) struct Handle {
     connection: Rc<SharedConnection>,
     phase: Phase,
 }
 
 enum Phase {
-    /// Of a request to an endpoint, which is opened with its head.
+    /// For a request to an endpoint. Its stream is opened when its head is sent.
     Unopened,
     /// It could not be opened.
     Refused(Reason),
-    /// `counted`: it is open to an endpoint.
+    /// `_counted` is set for a stream to an endpoint.
     Open { key: StreamKey, _counted: Option<Counted> },
 }
 
@@ -41,17 +41,17 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// The stream of a request that came.
+    /// The stream of a received request.
     pub(crate) fn of_request(connection: Rc<SharedConnection>, key: StreamKey) -> Self {
         Self { connection, phase: Phase::Open { key, _counted: None } }
     }
 
-    /// A stream for a request that is still to be sent.
+    /// A stream for a request that is not sent yet.
     pub(crate) fn unopened(connection: Rc<SharedConnection>) -> Self {
         Self { connection, phase: Phase::Unopened }
     }
 
-    /// The stream; `None`: it is not open.
+    /// The stream; `None` if it is not open.
     fn key(&self) -> Option<StreamKey> {
         if let Phase::Open { key, .. } = self.phase { Some(key) } else { None }
     }
@@ -61,26 +61,26 @@ impl Handle {
         done.ok_or(self.connection.over().unwrap_or(Cut::Gone))
     }
 
-    /// Why the stream can do no more; a stream that is over in peace says so, too.
+    /// Why the stream can do no more. This also covers a stream that ended normally.
     fn cut(&self) -> io::Error {
         let cut = self.with(|state| state.cut).ok().flatten();
         io::Error::other(cut.or(self.connection.over()).unwrap_or(Cut::Gone))
     }
 
-    /// The request's head is beyond the limits, and was not kept.
+    /// Whether the request's head exceeds the limits and was not kept.
     pub(crate) fn is_too_large(&self) -> bool {
         self.with(|state| state.is_too_large).unwrap_or_default()
     }
 
-    /// All that will come is in the buffer that [`Handle::poll_data`] filled last.
+    /// Whether everything that will arrive is in the buffer that [`Handle::poll_data`] filled last.
     pub(crate) fn has_ended(&self) -> bool {
         self.with(|state| state.is_ended && state.input.is_empty()).unwrap_or_default()
     }
 
-    /// Puts what has come of the body into `input`, which is empty, without copying it. False: the body is over.
+    /// Puts the received part of the body into `input`, which is empty, without copying it. Returns false if the body is over.
     ///
     /// # Errors
-    /// [`Cut`], once all that came before it was taken.
+    /// [`Cut`], once everything that arrived before it was taken.
     pub(crate) fn poll_data(&self, cx: &Context<'_>, input: &mut Buffer) -> Poll<io::Result<bool>> {
         *input = Buffer::none();
         let polled = self.with(|state| {
@@ -93,7 +93,7 @@ impl Handle {
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
     }
 
-    /// So many bytes of the body were passed on: as many more may come.
+    /// Records that `count` bytes of the body were passed on, so that as many more may arrive.
     pub(crate) fn release(&self, count: usize) {
         let Some(key) = self.key() else { return };
         let mut wire = self.connection.wire.borrow_mut();
@@ -106,7 +106,7 @@ impl Handle {
         }
     }
 
-    /// Trailers ended the body.
+    /// Whether trailers ended the body.
     pub(crate) fn has_trailers(&self) -> bool {
         self.with(|state| state.has_trailers).unwrap_or_default()
     }
@@ -120,11 +120,11 @@ impl Handle {
                 std::mem::swap(&mut received.trailer_bytes, bytes);
             }
         });
-        // Those of a stream that is gone are gone.
+        // If the stream is gone, so are its trailers.
         taken.unwrap_or_default();
     }
 
-    /// The status of a call whose head has come, if its trailers have, too, and nothing is between them.
+    /// The status of a call whose head has arrived, if its trailers have too, with nothing in between.
     pub(crate) fn early_status(&self) -> Option<grpc::Status> {
         let status = self.with(|state| {
             let is_all = state.has_trailers && state.input.is_empty();
@@ -134,16 +134,16 @@ impl Handle {
         status.ok().flatten()
     }
 
-    /// Ready when [`Handle::take_response`] has something to take.
+    /// Ready when [`Handle::take_response`] has a head to return.
     ///
     /// # Errors
-    /// Of the upstream side.
+    /// Those of the upstream side.
     pub(crate) fn poll_response_ready(&self, cx: &Context<'_>) -> Poll<Result<(), Error>> {
         match self.phase {
             Phase::Open { .. } => {}
-            // Woken to open it, or never to be.
+            // It was woken to be opened, or because it never will be.
             Phase::Unopened => return Poll::Pending,
-            // Nothing that speaks against the endpoint: any client can ask for what it does not have.
+            // This does not count against the endpoint: any client can ask for what the endpoint does not have.
             Phase::Refused(Reason::UpstreamNoTunnel) => {
                 return Poll::Ready(Err(Error::internal(Reason::UpstreamNoTunnel)));
             }
@@ -164,7 +164,7 @@ impl Handle {
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(|cut| Error::endpoint_io(io::Error::other(cut)))
     }
 
-    /// Takes the head of a response, be it informational, which has come.
+    /// Takes the head of a response, which may be informational, and which has arrived.
     pub(crate) fn take_response(&self, head: &mut ResponseHead, bytes: &mut Vec<u8>) {
         let taken = self.with(|state| {
             let Some(received) = state.received.as_mut().filter(|_| state.has_head) else { return };
@@ -176,11 +176,11 @@ impl Handle {
                 state.has_head = true;
             }
         });
-        // It was there when it was asked for.
+        // It was there when the caller checked.
         taken.unwrap_or_default();
     }
 
-    /// Ready when the stream was cut off.
+    /// Ready when the stream was reset.
     pub(crate) fn poll_cut(&self, cx: &Context<'_>) -> Poll<io::Error> {
         let polled = self.with(|state| {
             if state.cut.is_none() {
@@ -194,14 +194,14 @@ impl Handle {
         }
     }
 
-    /// Ready when [`Handle::poll_read`] would give something.
+    /// Ready when [`Handle::poll_read`] would return something.
     pub(crate) fn poll_readable(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let polled =
             self.with(|state| if state.input.is_empty() { poll_nothing(state, cx) } else { Poll::Ready(Ok(())) });
         polled.unwrap_or_else(|cut| Poll::Ready(Err(cut))).map_err(io::Error::other)
     }
 
-    /// Reads bytes, which count as passed on. None: the end.
+    /// Reads bytes, which count as passed on. None is the end.
     pub(crate) fn poll_read(&self, cx: &Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let polled = self.with(|state| {
             if state.input.is_empty() {
@@ -240,7 +240,7 @@ impl Handle {
         }
         let mut wire = self.connection.wire.borrow_mut();
         if head.to().protocol.is_some() && !wire.allows_extended_connect() {
-            // RFC 8441 section 3: it would be malformed.
+            // RFC 8441 section 3: the request would be malformed.
             drop(wire);
             return self.refuse(Reason::UpstreamNoTunnel);
         }
@@ -263,26 +263,26 @@ impl Handle {
         }
     }
 
-    /// The connection takes no more streams, or is over.
+    /// Whether the connection accepts no more streams, or is over.
     pub(crate) fn is_connection_ending(&self) -> bool {
         self.connection.over().is_some() || self.connection.wire.borrow().is_going_away()
     }
 
-    /// The stream will not be opened: who waits for a response hears why.
+    /// Records that the stream will not be opened. Whatever waits for a response gets the reason.
     fn refuse(&mut self, reason: Reason) -> Poll<io::Result<()>> {
         self.phase = Phase::Refused(reason);
         Poll::Ready(Err(io::Error::other(Cut::Refused)))
     }
 
-    /// Bytes of a body that the other side lets the stream send now.
+    /// Bytes of a body that the other side allows the stream to send now.
     pub(crate) fn send_window(&self) -> usize {
         self.key().map_or(0, |key| self.connection.wire.borrow_mut().data_window(key))
     }
 
-    /// How much is read at once of what the stream is to send. Few streams of a connection may read a whole piece and wait with what is left of it; of many, each
-    /// reads no more than it can send now.
+    /// How much to read at once of what the stream is to send. With few streams on a connection, each may read a whole piece and keep the
+    /// rest of it. With many, each reads no more than it can send now.
     pub(crate) fn piece_bytes(&self) -> usize {
-        /// So many wait with 16 KiB each at most. A client with more that takes nothing holds 1 to 4 KiB for each of the others.
+        /// This many may wait with at most 16 KiB each. A client with more that takes nothing holds 1 to 4 KiB for each of the others.
         const FEW: usize = 16;
         let mut wire = self.connection.wire.borrow_mut();
         match self.key() {
@@ -291,7 +291,7 @@ impl Handle {
         }
     }
 
-    /// Sends some of `bytes`; when all of them are taken, `end` is, too.
+    /// Sends some of `bytes`. If all of them are taken, `end` is sent, too.
     pub(crate) fn poll_send(&self, cx: &Context<'_>, bytes: &[u8], end: bool) -> Poll<io::Result<usize>> {
         let Some(key) = self.key().filter(|_| self.connection.over().is_none()) else {
             return Poll::Ready(Err(self.cut()));
@@ -336,7 +336,7 @@ impl Handle {
         }
     }
 
-    /// Cuts the stream off, if it is not over.
+    /// Resets the stream, if it is not over.
     pub(crate) fn reset(&self, code: ErrorCode) {
         let Some(key) = self.key() else { return };
         self.connection.wire.borrow_mut().reset(key, code);
@@ -344,7 +344,7 @@ impl Handle {
     }
 }
 
-/// What comes where no DATA is: the end, an early one, or nothing yet.
+/// The result if there is no DATA: the end, an early end, or nothing yet.
 fn poll_nothing(state: &mut StreamState, cx: &Context<'_>) -> Poll<Result<(), Cut>> {
     match state.cut {
         _ if state.is_ended => Poll::Ready(Ok(())),
@@ -362,7 +362,7 @@ fn wait(registered: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// With what code a stream is reset whose response cannot be completed: as the endpoint did it, where that means something to a client.
+/// The code for resetting a stream whose response cannot be completed: the endpoint's own, if it means something to a client.
 pub(crate) fn code(error: &Error) -> ErrorCode {
     match (error.source.as_ref().and_then(Cut::within), error.reason) {
         (Some(Cut::Reset(code @ (ErrorCode::CANCEL | ErrorCode::ENHANCE_YOUR_CALM))), _) => code,

@@ -41,11 +41,11 @@ pub(crate) use header_list::HeaderList;
 use telemetry::Reason;
 use wire::h2::{self, Limits};
 
-/// DATA of one stream that may be on its way to an exchange, in either direction. A stream moves no more than this in a round trip. Streams to
-/// endpoints get less where they are many (`window`).
+/// DATA of one stream that may be on its way to an exchange, in either direction. A stream transfers at most this much per round trip.
+/// Streams to endpoints get less if there are many (`window`).
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 
-/// Likewise for all streams of a client's connection together: what one client can make this side hold for endpoints that do not read.
+/// The same for all streams of a client's connection together: how much one client can make this side hold for endpoints that do not read.
 const CLIENT_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 
 /// The limits of a client's connection.
@@ -66,7 +66,7 @@ pub(crate) fn client_limits(limits: &model::ClusterLimits) -> Limits {
     Limits {
         streams_max,
         stream_window_bytes: STREAM_WINDOW_BYTES,
-        // One client that does not read stalls its own stream, never those of others that share the connection.
+        // A client that does not read stalls its own stream, but never those of others on the connection.
         connection_window_bytes: STREAM_WINDOW_BYTES.saturating_mul(streams_max),
         header_list_bytes_max: wire::RESPONSE_HEAD_BYTES_MAX as u32,
         fields_max: wire::h1::FIELDS_MAX as u32,
@@ -74,7 +74,7 @@ pub(crate) fn client_limits(limits: &model::ClusterLimits) -> Limits {
     }
 }
 
-/// As what a breach of the protocol by a client is counted.
+/// The reason under which a client's violation of the protocol is counted.
 pub(crate) fn reason(reason: h2::Reason) -> Reason {
     match reason {
         h2::Reason::Preface => Reason::H2Preface,

@@ -1,4 +1,4 @@
-//! Heads as they arrive: taken from what was read once they are whole, and bounded in bytes.
+//! Takes heads out of the received bytes once they are complete, with a limit on their size.
 
 use model::ListenerLimits;
 use net::buffer::{Buffer, SMALL_BYTES};
@@ -10,11 +10,11 @@ use wire::{ResponseError, ResponseHeads};
 use crate::error::Error;
 use crate::exchange::{Request, Response};
 
-/// Takes a request head of HTTP/1 from `input` into `request` once it is whole, and makes room for more until then. `scanned`: bytes in which its end
-/// is not. `is_first`: the connection's first.
+/// Takes an HTTP/1 request head from `input` into `request` once it is complete, and makes room for more until then. `scanned`: the number
+/// of bytes that are known not to contain its end. `is_first`: the connection's first head.
 ///
 /// # Errors
-/// Of the downstream side: the head is malformed, or too large.
+/// Those of the downstream side: the head is malformed, or too large.
 pub(crate) fn request_head(
     request: &mut Request,
     input: &mut Buffer,
@@ -24,7 +24,7 @@ pub(crate) fn request_head(
 ) -> Result<bool, Error> {
     let Request { head, bytes, .. } = request;
     if *scanned == 0 {
-        // Until the head is there, nothing is known of the last request any more.
+        // Until the head is complete, the fields of the last request no longer apply.
         head.version = Version::Http11;
         head.method = Method::Get;
     }
@@ -51,17 +51,17 @@ pub(crate) fn request_head(
     Ok(false)
 }
 
-/// Moves a head of so many bytes out of `input`.
+/// Moves a head of `length` bytes out of `input`.
 fn take(bytes: &mut Vec<u8>, input: &mut Buffer, length: usize) {
     bytes.clear();
     bytes.extend_from_slice(input.filled().get(..length).unwrap_or_default());
     input.consume(length);
 }
 
-/// What `wire::h2` leaves to be said of a request.
+/// The checks and conversions that `wire::h2` leaves to the proxy.
 ///
 /// # Errors
-/// As [`request_head`].
+/// Those of [`request_head`].
 pub(crate) fn h2_request(request: &mut Request, is_too_large: bool) -> Result<(), Error> {
     let Request { head, bytes, .. } = request;
     if is_too_large {
@@ -75,8 +75,8 @@ pub(crate) fn h2_request(request: &mut Request, is_too_large: bool) -> Result<()
         if protocol.get(bytes).eq_ignore_ascii_case(b"h2c") {
             return Err(Error::downstream(Reason::BadHeader));
         }
-        // Extended CONNECT asks for what GET with `Upgrade` asks for in HTTP/1.1 (RFC 8441 section 4), and is routed and sent on as such. What
-        // comes behind the head is for the tunnel.
+        // Extended CONNECT asks for the same as GET with `Upgrade` in HTTP/1.1 (RFC 8441 section 4), and is routed and sent on as that. The
+        // bytes after the head are for the tunnel.
         let start = bytes.len() as u32;
         bytes.extend_from_slice(b"GET");
         head.method_name = Span { start, end: start + 3 };
@@ -89,14 +89,14 @@ pub(crate) fn h2_request(request: &mut Request, is_too_large: bool) -> Result<()
     Ok(())
 }
 
-/// Whether a connection begins with a line of three words of which none is a path or a version: whoever sends that speaks neither HTTP/1 nor
-/// HTTP/2, and an answer in either would only be a riddle to it (RFC 9113 section 3.4 asks to close the connection).
+/// Whether a connection begins with a line of three words of which none is a path or a version. The sender of that speaks neither HTTP/1
+/// nor HTTP/2, and could not understand an answer in either (RFC 9113 section 3.4 says to close the connection).
 fn is_foreign(input: &[u8]) -> bool {
     let line = input.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
     line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).count() == 3 && !line.contains(&b'/')
 }
 
-/// A request line that alone is too long is told apart: 414 says what to shorten.
+/// A request line that is too long by itself gets its own answer: 414 says what to shorten.
 fn too_large(input: &Buffer, limits: &ListenerLimits) -> Error {
     let fits = memchr::memchr(b'\n', input.filled()).is_some_and(|at| at < limits.header_bytes_max);
     Error::downstream(if fits { Reason::HeaderTooLarge } else { Reason::UriTooLong })
@@ -115,10 +115,10 @@ fn request_reason(error: HeadError) -> Reason {
     }
 }
 
-/// Takes a response head from `input` into `response` once it is whole.
+/// Takes a response head from `input` into `response` once it is complete.
 ///
 /// # Errors
-/// Of the upstream side: the head is malformed, or too large.
+/// Those of the upstream side: the head is malformed, or too large.
 pub(crate) fn response_head(
     response: &mut Response,
     input: &mut Buffer,

@@ -1,9 +1,10 @@
-//! Copies of requests for other clusters, whose answers nobody sees.
+//! Copies of requests for other clusters, whose responses are discarded.
 //!
-//! A copy is the request as the route's own endpoint gets it: path, headers and `Host` are not changed (Envoy's `-shadow` behind the host is
-//! left out on purpose: a name that the mirror does not serve, or has no certificate for, tests nothing). It is sent when its body is
-//! whole: at once where there is none, else when the exchange is over. From there on it is a task of its own: the client's exchange waits for
-//! nothing of it. What the mirror's endpoints do counts for their own ejection, since they would do the same to a client.
+//! A copy is the request that the route's own endpoint gets, with the same path, headers and `Host` (Envoy adds `-shadow` to the host; this
+//! is omitted on purpose, because a name that the mirror does not serve, or has no certificate for, tests nothing). It is sent when its
+//! body is complete: at once if there is none, otherwise when the exchange is over. From then on it is a separate task, and the client's
+//! exchange never waits for it. The behaviour of the mirror's endpoints counts for their own ejection, since they would behave the same
+//! towards a client.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,20 +21,20 @@ use crate::upstream::connect::OnBehalfOf;
 use crate::upstream::subrequest::{Subrequest, Terms};
 use crate::worker::ListenerView;
 
-/// Bytes of a body that are kept for a copy; a request with a longer one is not mirrored.
+/// Bytes of a body that are kept for a copy. A request with a longer body is not mirrored.
 pub(crate) const MIRROR_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Copies under way on one worker, those that wait for their body included.
+/// Copies in progress on one worker, including those that wait for their body.
 const MIRRORS_MAX: usize = 128;
 
-/// From the sending of a copy to the end of its answer.
+/// The time limit from sending a copy to the end of its response.
 const MIRROR_MS_MAX: u64 = 10_000;
 
-/// The copies of one worker that are under way.
+/// The number of copies in progress on one worker.
 #[derive(Clone, Default)]
 pub(crate) struct InFlight(Rc<Cell<usize>>);
 
-/// The right to one of them.
+/// Permission for one of them.
 struct InFlightGuard(Rc<Cell<usize>>);
 
 impl InFlight {
@@ -52,7 +53,7 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// The copies of one request, until its body is whole.
+/// The copies of one request, until its body is complete.
 pub(crate) struct Copies {
     listener: Rc<ListenerView>,
     who: OnBehalfOf,
@@ -68,7 +69,7 @@ struct MirrorTarget {
 }
 
 impl Copies {
-    /// The copies that the route asks for of this request, changed by `edits` as it is; `None`: there are none to be made.
+    /// The copies of this request, with the changes of `edits`, that the route asks for; `None` if there are none.
     pub(crate) fn begin(
         listener: &Rc<ListenerView>,
         mirrors: &[model::Mirror],
@@ -78,7 +79,7 @@ impl Copies {
         who: OnBehalfOf,
         in_flight: &InFlight,
     ) -> Option<Box<Self>> {
-        // What follows an upgrade is no request, and cannot be had twice.
+        // What follows an upgrade is not a request, and cannot be duplicated.
         if asked.head.upgrade.is_some() {
             return None;
         }
@@ -105,7 +106,7 @@ impl Copies {
         Some(Box::new(Self { listener: listener.clone(), who, targets }))
     }
 
-    /// Sends the copies on their way behind the request's body; `None`: it is too long for that.
+    /// Sends the copies, after the request's body. `body_data` is `None` if the body is too long for that.
     pub(crate) fn send(self, body_data: Option<Vec<u8>>, timers: &Timers) {
         let Self { listener, who, targets } = self;
         let Some(data) = body_data else {

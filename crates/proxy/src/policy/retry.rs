@@ -1,4 +1,4 @@
-//! Whether, where and how often a request is sent again.
+//! Decides whether, where and how often a request is sent again.
 
 use balance::Redispatch;
 use model::Retry;
@@ -12,24 +12,24 @@ use crate::exchange::transfer::Transfer;
 use crate::grpc::Status;
 use crate::upstream::cluster::{Cluster, Lease};
 
-/// Why a request might be retried: how a try failed, as far as a retry depends on it.
+/// Why a request might be retried: the kinds of failure that matter for a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryCause {
-    /// There was no connection, nor anything that could have been the endpoint's work.
+    /// There was no connection, and the endpoint did no work.
     Unreachable,
-    /// There was no connection: the endpoint did not answer, or not well.
+    /// There was no connection: the endpoint did not answer, or not properly.
     Connect,
-    /// The connection ended, and the endpoint cannot have read the request whole.
+    /// The connection ended, and the endpoint cannot have read the complete request.
     Unseen,
-    /// The connection ended before a byte of the response came.
+    /// The connection ended before any byte of the response arrived.
     Reset,
     /// The response did not begin in time.
     Timeout,
-    /// The response has this status, and nothing of it has gone to the client.
+    /// The response has this status, and nothing of it was sent to the client.
     Status(u16),
-    /// A call of gRPC has failed with this status, and that is all that there is of its response.
+    /// A gRPC call has failed with this status, and the response contains nothing else.
     Grpc(Status),
-    /// Something of a response came, or it is not the endpoint's fault.
+    /// Something of a response arrived, or it is not the endpoint's fault.
     Other,
 }
 
@@ -43,13 +43,13 @@ fn is_wanted(retry: &Retry, cause: RetryCause, method: Method) -> bool {
         RetryCause::Reset => retry.on_reset && is_repeatable,
         RetryCause::Timeout => retry.on_timeout && is_repeatable,
         RetryCause::Status(status) => retry.is_on_status(status) && is_repeatable,
-        // Every call is a POST: to name a status is to say that the service bears it twice.
+        // Every call is a POST. Naming a status means that the service tolerates a repeated call.
         RetryCause::Grpc(status) => retry.on_grpc.contains(&(status as u8)),
         RetryCause::Other => false,
     }
 }
 
-/// Nothing was asked of the endpoint, and another one is there to be asked: no time has to pass for anything to get better.
+/// Whether to retry without a wait: the endpoint was asked for nothing, and there is another one, so waiting improves nothing.
 fn is_at_once(cause: RetryCause, has_other: bool) -> bool {
     matches!(cause, RetryCause::Unreachable | RetryCause::Connect | RetryCause::Unseen) && has_other
 }
@@ -57,7 +57,7 @@ fn is_at_once(cause: RetryCause, has_other: bool) -> bool {
 /// The tries of one request.
 #[derive(Default)]
 pub(crate) struct Tries {
-    /// Those that have failed. In a box: there are few.
+    /// The failed ones. Boxed, because there are few.
     past: Option<Box<Past>>,
 }
 
@@ -67,17 +67,17 @@ struct Past {
     tried: SmallVec<[usize; 3]>,
     retries: u32,
     redispatch: Redispatch,
-    /// An endpoint that lost a request on a kept connection may be asked again on a fresh one, where there is no other.
+    /// An endpoint that lost a request on a kept connection may be asked again on a fresh one, if there is no other endpoint.
     may_return: bool,
-    /// What went wrong last, where no response came.
+    /// The last failure, if no response arrived.
     failed: Option<Error>,
-    /// The next try takes a connection that was made since then, in microseconds.
+    /// The next try needs a connection that was made since this time, in microseconds.
     fresh_since_us: Option<u64>,
-    /// The next try is to come so much later, in milliseconds.
+    /// The next try must wait this long, in milliseconds.
     wait_ms: u64,
 }
 
-/// A try that has failed.
+/// A failed try.
 pub(crate) struct Failed<'f> {
     pub(crate) lease: &'f Lease,
     /// Its connection had served another request before.
@@ -88,17 +88,17 @@ pub(crate) struct Failed<'f> {
 }
 
 impl Tries {
-    /// Endpoints that are not to be asked.
+    /// Endpoints that must not be asked.
     pub(crate) fn tried(&self) -> &[usize] {
         self.past.as_deref().map_or(&[], |past| &past.tried)
     }
 
-    /// An endpoint that is ejected will do, where there is no other.
+    /// Whether an ejected endpoint is acceptable if there is no other.
     pub(crate) fn takes_ejected(&self) -> bool {
         self.past.as_deref().is_some_and(|past| past.failed.is_some())
     }
 
-    /// There is no other endpoint: whether those that have failed may be asked once more.
+    /// There is no other endpoint. Returns whether those that have failed may be asked once more.
     pub(crate) fn may_return(&mut self, same_endpoint: bool) -> bool {
         let Some(past) = &mut self.past else { return false };
         if !(same_endpoint || past.may_return) || past.tried.is_empty() {
@@ -110,33 +110,34 @@ impl Tries {
         true
     }
 
-    /// The next try takes a connection that was made since then, in microseconds; `None`: any will do.
+    /// The next try needs a connection that was made since this time, in microseconds; `None` if any will do.
     pub(crate) fn fresh_since_us(&self) -> Option<u64> {
         self.past.as_deref().and_then(|past| past.fresh_since_us)
     }
 
-    /// From now on only a connection will do that was made since then.
+    /// From now on only connections that were made since this time are acceptable.
     pub(crate) fn set_fresh_since(&mut self, since_us: Option<u64>) {
         self.past.get_or_insert_default().fresh_since_us = since_us;
     }
 
-    /// How much later the next try is to come, in milliseconds. RequestView once.
+    /// How long the next try must wait, in milliseconds. Returned once.
     pub(crate) fn take_wait_ms(&mut self) -> u64 {
         self.past.as_mut().map_or(0, |past| std::mem::take(&mut past.wait_ms))
     }
 
-    /// What went wrong with the last try. `None`: it was answered.
+    /// Records what went wrong with the last try. `None` means that it got a response.
     pub(crate) fn failed(&mut self, error: Option<Error>) {
         self.past.get_or_insert_default().failed = error;
     }
 
-    /// What went wrong with the last try, where no response came.
+    /// What went wrong with the last try, if no response arrived.
     pub(crate) fn take_failure(&mut self) -> Option<Error> {
         self.past.as_mut().and_then(|past| past.failed.take())
     }
 
-    /// A connection from the pool was closed by its endpoint before the request came, or just then, which says nothing about the endpoint: whether
-    /// the request is sent once more, on a fresh one. Costs nothing of the budget, and is done whatever the policy.
+    /// The endpoint closed a pooled connection before the request arrived, or at that moment, which says nothing about the endpoint.
+    /// Returns whether the request is sent once more, on a fresh connection. This uses none of the budget, and does not depend on the
+    /// policy.
     pub(crate) fn again_fresh(
         &mut self,
         cluster: &Cluster,
@@ -145,7 +146,7 @@ impl Tries {
         upload: &mut Transfer,
         begun_us: Option<u64>,
     ) -> bool {
-        // Not a second time: a fresh connection that fails the same way is the endpoint's failure.
+        // Only once: if a fresh connection fails the same way, the endpoint has failed.
         if self.fresh_since_us().is_some() {
             return false;
         }
@@ -157,10 +158,10 @@ impl Tries {
         true
     }
 
-    /// Whether the request is sent again after a failure at this endpoint; if so that is counted, and the request made ready.
+    /// Returns whether the request is sent again after a failure at this endpoint. If so, the try is counted and the request prepared.
     ///
-    /// One that could not be reached costs none of the route's tries and nothing of the budget while there is another endpoint to go to, as far
-    /// as [`Redispatch`] goes. `refused` is called where it is the budget that does not allow it.
+    /// An unreachable endpoint uses none of the route's tries and none of the budget while there is another endpoint, up to the limit of
+    /// [`Redispatch`]. `refused` is called if the budget does not allow the try.
     pub(crate) fn again(
         &mut self,
         cluster: &Cluster,
@@ -176,21 +177,22 @@ impl Tries {
         }
         let past = self.past.get_or_insert_default();
         past.tried.push(lease.endpoint.index);
-        // One that is ejected is asked last, and before the client is told that nobody is there. Where there was an answer, that is better.
+        // An ejected endpoint is asked last, before the client gets an error that there is none. A response of another endpoint is better
+        // than that.
         let takes_ejected = !matches!(cause, RetryCause::Status(_) | RetryCause::Grpc(_));
         let has_other = cluster.has_other(&past.tried, takes_ejected, now_ms);
         let is_free = cause == RetryCause::Unreachable && has_other && retry.attempts > 0 && {
             let connect_timeout_ms = crate::millis(cluster.plan.policy.connect_timeout);
             past.redispatch.try_another(lease.at_ms, now_ms, connect_timeout_ms)
         };
-        // A kept connection may end at any time (RFC 9112 section 9.3.1): a cluster of one endpoint is to bear that, too.
+        // A kept connection may end at any time (RFC 9112 section 9.3.1), and a cluster with one endpoint must survive that, too.
         past.may_return = was_reused && matches!(cause, RetryCause::Reset | RetryCause::Unseen);
         let has_another = retry.same_endpoint || past.may_return || has_other;
         if !is_free && (past.retries >= retry.attempts || !has_another) {
             return false;
         }
         let wait_ms = if is_at_once(cause, has_other) { 0 } else { cluster.backoff_ms(past.retries + 1) };
-        // The request's time is over before the wait is: what there is to be told can be told now.
+        // The request's time ends before the wait does, so the failure can be reported now.
         if deadline.is_over(now_ms.saturating_add(wait_ms)) {
             return false;
         }

@@ -28,11 +28,11 @@ use crate::upstream::cluster::{Cluster, Demand, Endpoint, Lease};
 use crate::upstream::connect::{self, OnBehalfOf, Upstream, Wanted};
 use crate::worker::{ConnectionGuard, ListenerView, Worker};
 
-/// Endpoints that are tried for one connection, not counting those that could not be reached, as far as [`Redispatch`] goes. Nothing is sent
-/// before one accepts, so that trying is safe.
+/// Endpoints that are tried for one connection, not counting unreachable ones, up to the limit of [`Redispatch`]. Nothing is sent before an
+/// endpoint accepts, so trying again is safe.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Serves one connection to its end. `input` holds what came behind a PROXY protocol header.
+/// Serves one connection to its end. `input` holds the bytes after a PROXY protocol header.
 pub(crate) async fn serve(
     worker: &Worker,
     listener: Rc<ListenerView>,
@@ -48,10 +48,7 @@ pub(crate) async fn serve(
 }
 
 /// Relays one connection to an endpoint of a cluster, and logs it.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each is a part of the connection, and none has a use without the others"
-)]
+#[expect(clippy::too_many_arguments, reason = "each is a part of the connection, and they are only used together")]
 pub(crate) async fn relay(
     worker: &Worker,
     listener: Rc<ListenerView>,
@@ -69,7 +66,7 @@ pub(crate) async fn relay(
 
     let opened = open(&cluster, who, &stream, &timer, &mut record).await;
     let kept = Kept::of(&listener, &cluster);
-    // The connection may last for days, and snapshots come by the minute.
+    // The connection may last for days, and there may be a new snapshot every minute.
     drop((listener, cluster));
     let outcome = match opened {
         Ok((lease, mut upstream)) => {
@@ -82,7 +79,7 @@ pub(crate) async fn relay(
                 kept.record_reset(&lease.endpoint);
             }
             if outcome.is_err() {
-                // What ends in failure on one side must not look complete on the other.
+                // A failure on one side must not look like a normal end on the other.
                 stream.reset_on_close();
                 upstream.stream.reset_on_close();
             }
@@ -111,9 +108,9 @@ pub(crate) async fn relay(
 
 /// What a connection keeps of the snapshot under which it began.
 struct Kept {
-    /// Of the listener.
+    /// The listener's.
     counters: Arc<ListenerCounters>,
-    /// Of the listener and the cluster.
+    /// The names of the listener and the cluster.
     names: (String, String),
     cluster: Weak<Cluster>,
 }
@@ -127,11 +124,12 @@ impl Kept {
         }
     }
 
-    /// The endpoint has broken the connection off.
+    /// Records that the endpoint has broken the connection.
     fn record_reset(&self, endpoint: &Endpoint) {
         match self.cluster.upgrade() {
             Some(cluster) => cluster.record(endpoint, clock::now_ms(), Outcome::Reset),
-            // Under another snapshot the endpoint may have another place, or none: it is counted, and not ejected for it.
+            // Under another snapshot, the endpoint may have another index, or none: the failure is counted, but does not count for
+            // ejection.
             None => endpoint.counters.resets.inc(),
         }
     }
@@ -144,7 +142,7 @@ async fn open(
     timer: &Timer,
     record: &mut AccessRecord,
 ) -> Result<(Lease, Upstream), Error> {
-    // A FIN is passed on to the endpoint: the other direction may go on.
+    // A FIN is passed on to the endpoint, and the other direction may continue.
     let client = Watched { stream: client, leaves_by_fin: false };
     let mut tried: SmallVec<[usize; ATTEMPTS_MAX]> = SmallVec::new();
     let (mut attempts, mut redispatch, mut failed) = (0, Redispatch::default(), None);
@@ -155,7 +153,7 @@ async fn open(
         let demand = Demand { key, tried: &tried, takes_ejected: failed.is_some(), deadline: Deadline::Never };
         let lease = match cluster.lease_or_wait(clock::now_ms(), &demand, client, timer).await {
             Ok(lease) => lease,
-            // That there is no other endpoint is not what went wrong.
+            // Report the earlier failure instead of the lack of another endpoint.
             Err(error) => return Err(failed.unwrap_or(error)),
         };
         let now_ms = lease.at_ms;
@@ -182,7 +180,7 @@ async fn open(
                 return Ok((lease, upstream));
             }
             Err(error) => {
-                // The endpoint is not to blame where this host has run out of something, or where the client has left.
+                // The endpoint is not to blame if this host has run out of something, or if the client has left.
                 if error.side != Side::Upstream {
                     return Err(error);
                 }
@@ -206,7 +204,7 @@ async fn open(
     }
 }
 
-/// A connection has an address and nothing else to hash.
+/// A connection has only its address to hash.
 fn hash(key: &HashKey, client: SocketAddr) -> u64 {
     match key {
         HashKey::ClientIp | HashKey::Header(_) | HashKey::Cookie(_) => crate::upstream::hash::ip(client.ip()),

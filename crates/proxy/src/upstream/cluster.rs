@@ -1,4 +1,4 @@
-//! One worker's view of a cluster: which endpoint gets the next request, and whether it may have one at all.
+//! One worker's view of a cluster: it chooses the endpoint for the next request, and decides whether the request may have one at all.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,61 +18,61 @@ use crate::error::Error;
 use crate::upstream::pool::Pool;
 use crate::worker::snapshot::ClusterPlan;
 
-/// Of every picker of the process: the same for all its workers, or their round robins would not add up. Any number will do.
+/// The seed of every picker in the process. All workers must use the same one, or their round robins would not add up. Any number will do.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A cluster as one worker uses it, under one snapshot.
+/// A cluster as one worker uses it, in one snapshot.
 pub(crate) struct Cluster {
     pub(crate) plan: Arc<ClusterPlan>,
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
     pub(crate) counters: Arc<ClusterCounters>,
     picker: RefCell<Picker>,
-    /// The same through all snapshots.
+    /// The same object in all snapshots.
     pub(crate) budget: Rc<RefCell<RetryBudget>>,
     backoff: RefCell<Backoff>,
 }
 
 /// An endpoint as one worker uses it.
 pub(crate) struct Endpoint {
-    /// Its place in the cluster's state.
+    /// Its index in the cluster's state.
     pub(crate) index: usize,
     pub(crate) state: Arc<EndpointState>,
-    /// The name by which it was found.
+    /// The name from which it was resolved.
     pub(crate) host: Option<Box<str>>,
     pub(crate) pool: Pool,
     pub(crate) counters: Arc<EndpointCounters>,
 }
 
-/// Requests that wait for a connection, of all workers.
+/// Requests of all workers that wait for a connection.
 #[derive(Default)]
 pub(crate) struct Breaker {
     pending: AtomicUsize,
-    /// Leases given back while somebody waited.
+    /// Leases returned while something waited.
     releases: AtomicU64,
     freed: Notify,
 }
 
-/// What a request, or a connection, asks of its cluster.
+/// What a request or a connection needs from its cluster.
 #[derive(Clone, Copy)]
 pub(crate) struct Demand<'d> {
-    /// What the choice goes by, where it goes by a hash.
+    /// The hash key, if the choice uses one.
     pub(crate) key: u64,
-    /// Endpoints that are not to be chosen: they have failed it.
+    /// Endpoints that must not be chosen, because they have failed it.
     pub(crate) tried: &'d [usize],
-    /// One that is ejected will do where there is no other: it has failed, and may fail again, which is no worse than to give up.
+    /// An ejected endpoint is acceptable if there is no other. It has failed and may fail again, which is no worse than giving up.
     pub(crate) takes_ejected: bool,
-    /// When its time is over.
+    /// The end of its time.
     pub(crate) deadline: Deadline,
 }
 
 /// The right to use one connection of an endpoint.
 pub(crate) struct Lease {
     pub(crate) endpoint: Rc<Endpoint>,
-    /// The endpoint was ejected when it was chosen: for want of another, or in panic.
+    /// The endpoint was ejected when it was chosen, because there was no other or in panic.
     pub(crate) was_ejected: bool,
-    /// When it was given, after what waiting there was, in milliseconds.
+    /// The time when it was granted, after any wait, in milliseconds.
     pub(crate) at_ms: u64,
-    /// Not the cluster's plan: a lease may last for days, and would keep every endpoint of its snapshot.
+    /// It does not hold the cluster's plan: a lease may last for days, and would keep every endpoint of its snapshot.
     breaker: Arc<Breaker>,
 }
 
@@ -86,13 +86,13 @@ impl Cluster {
         budget: Rc<RefCell<RetryBudget>>,
     ) -> Self {
         let picker = Picker::new(&plan.policy.algorithm, &plan.state, worker, workers, SEED);
-        // Another for each worker, and each process: what they wait for is to be not the same.
+        // A different seed for each worker and each process, so that their waits differ.
         let seed = if cfg!(test) { 0 } else { clock::now_us() };
         let backoff = RefCell::new(Backoff::new(seed ^ worker as u64));
         Self { plan, endpoints, counters, picker: RefCell::new(picker), budget, backoff }
     }
 
-    /// What is to be hashed for this cluster's choice; `None`: nothing.
+    /// What to hash for this cluster's choice; `None` for nothing.
     pub(crate) fn hash_key(&self) -> Option<&HashKey> {
         match &self.plan.policy.algorithm {
             model::Algorithm::Maglev(key) => Some(key),
@@ -100,19 +100,19 @@ impl Cluster {
         }
     }
 
-    /// Chooses an endpoint that has a connection's worth of room.
+    /// Chooses an endpoint that has room for a connection.
     ///
     /// # Errors
-    /// There is none, or it must be waited for: [`Cluster::wait_for_lease`].
+    /// There is none, or the caller must wait for one: [`Cluster::wait_for_lease`].
     pub(crate) fn lease(&self, now_ms: u64, demand: &Demand<'_>) -> Result<Lease, Full> {
-        // Whoever waits came first.
+        // Requests that already wait come first.
         if self.has_queue() { Err(Full::NoRoom) } else { self.try_lease(now_ms, demand) }
     }
 
-    /// The same, and waits where it must: see [`Cluster::wait_for_lease`].
+    /// The same, but waits if it must: see [`Cluster::wait_for_lease`].
     ///
     /// # Errors
-    /// As [`Cluster::wait_for_lease`].
+    /// Those of [`Cluster::wait_for_lease`].
     pub(crate) async fn lease_or_wait(
         &self,
         now_ms: u64,
@@ -127,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// A connection's worth of room that is to be had without waiting. For work that nobody waits for.
+    /// A lease that is available without a wait, for work that no client waits for.
     ///
     /// # Errors
     /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`].
@@ -142,8 +142,8 @@ impl Cluster {
         })
     }
 
-    /// The same at one endpoint, for a client that comes back to it. One that drains, or has the weight 0, takes no new clients and still
-    /// serves those it has.
+    /// The same for one endpoint, for a client that returns to it. An endpoint that drains, or has the weight 0, takes no new clients but
+    /// still serves its own.
     pub(crate) fn lease_of(&self, index: usize, now_ms: u64) -> Option<Lease> {
         let state = &self.plan.state;
         let is_usable = match state.status(index, now_ms)? {
@@ -153,7 +153,7 @@ impl Cluster {
         if is_usable && !self.has_queue() { self.take(index, now_ms) } else { None }
     }
 
-    /// Whether there is an endpoint that is not in `tried` and takes new work, in panic even if it is unhealthy or ejected.
+    /// Whether there is an endpoint that is not in `tried` and takes new work; in panic, this includes unhealthy and ejected ones.
     pub(crate) fn has_other(&self, tried: &[usize], takes_ejected: bool, now_ms: u64) -> bool {
         let state = &self.plan.state;
         let is_there = |takes_work: fn(EndpointStatus) -> bool| {
@@ -167,12 +167,12 @@ impl Cluster {
             || takes_ejected && state.last_resort(now_ms, |index| tried.contains(&index)).is_some()
     }
 
-    /// How long to wait before a retry, the first of which is 1, in milliseconds.
+    /// How long to wait before a retry, in milliseconds. The first retry is 1.
     pub(crate) fn backoff_ms(&self, retry: u32) -> u64 {
         self.backoff.borrow_mut().wait_ms(retry)
     }
 
-    /// What its endpoints are reached by, as their requests say it.
+    /// The scheme of requests to its endpoints.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.plan.tls.is_some() { "https" } else { "http" }
     }
@@ -182,7 +182,7 @@ impl Cluster {
         if self.plan.policy.is_missing { Reason::ClusterMissing } else { Reason::NoEndpoint }
     }
 
-    /// Whether somebody waits for room, and so came first.
+    /// Whether other requests already wait for room.
     fn has_queue(&self) -> bool {
         self.plan.breaker.pending() > 0 && self.plan.policy.limits.connections_max.is_some()
     }
@@ -200,7 +200,8 @@ impl Cluster {
         if let Some(lease) = self.take(pick.index, now_ms) {
             return Ok(lease);
         }
-        // The one chosen is full: any other that has room will do. The room may go to another worker in between; then the next is tried.
+        // The chosen endpoint is full, so any other with room will do. Another worker may take the room in between; then the next one is
+        // tried.
         let is_out = |index: usize| tried.contains(&index) || self.is_full(index);
         for _ in 0..self.endpoints.len() {
             let Some(pick) = picker.pick_unless(state, now_ms, key, is_out) else { break };
@@ -211,7 +212,7 @@ impl Cluster {
         Err(Full::NoRoom)
     }
 
-    /// Room at an ejected endpoint, for a request that has nowhere else to go.
+    /// Room at an ejected endpoint, for a request that has no other choice.
     fn last_resort(&self, now_ms: u64, demand: &Demand<'_>) -> Option<Lease> {
         if !demand.takes_ejected {
             return None;
@@ -238,11 +239,11 @@ impl Cluster {
         Some(Lease { endpoint: endpoint.clone(), was_ejected, at_ms: now_ms, breaker })
     }
 
-    /// Waits for a connection's worth of room as long as `client` is there.
+    /// Waits for room for a connection as long as `client` is there.
     ///
     /// # Errors
-    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`]; those of
-    /// [`Error::client_io`].
+    /// [`Reason::NoEndpoint`], [`Reason::ClusterMissing`], [`Reason::PendingFull`], [`Reason::PendingTimeout`], [`Reason::RequestTimeout`];
+    /// those of [`Error::client_io`].
     pub(crate) async fn wait_for_lease(
         &self,
         now_ms: u64,
@@ -265,7 +266,7 @@ impl Cluster {
         }
     }
 
-    /// Waits in a queue in which the first to come is the first to be woken.
+    /// Waits in a first-in, first-out queue.
     async fn queue(&self, is_first: bool, demand: &Demand<'_>, timer: &Timer) -> Result<Lease, Reason> {
         let breaker = &self.plan.breaker;
         let mut may_try = is_first;
@@ -273,7 +274,7 @@ impl Cluster {
         loop {
             let notified = breaker.freed.notified();
             tokio::pin!(notified);
-            // Asked before looking, so that room made in between is not missed.
+            // Registered before the check, so that room made in between is not missed.
             notified.as_mut().enable();
             if may_try {
                 match self.try_lease(clock::now_ms(), demand) {
@@ -281,8 +282,8 @@ impl Cluster {
                     Err(Full::NoEndpoint) => return Err(self.nobody()),
                     Err(Full::NoRoom) => {}
                 }
-                // The room may be at an endpoint that this request has tried: the next one is to look. Once for each release, or two that
-                // wait for the same would wake each other, and one alone itself, without end.
+                // The room may be at an endpoint that this request has already tried, so the next request must check. This happens once per
+                // release; otherwise two requests that wait for the same would wake each other endlessly, or a single one itself.
                 let release = breaker.releases.load(Relaxed);
                 if !demand.tried.is_empty() && release != passed_on {
                     passed_on = release;
@@ -294,7 +295,7 @@ impl Cluster {
         }
     }
 
-    /// Takes note that an endpoint works again, if it was ejected.
+    /// Records that an endpoint works again, if it was ejected.
     pub(crate) fn readmit(&self, endpoint: &Endpoint, now_ms: u64, proof: Proof) {
         if self.plan.state.readmit(endpoint.index, now_ms, proof) {
             let (cluster, endpoint) = (&self.plan.policy.name, endpoint.state.address());
@@ -302,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// Takes note of how an endpoint did, a moment ago.
+    /// Records an endpoint's result.
     pub(crate) fn record(&self, endpoint: &Endpoint, now_ms: u64, outcome: Outcome) {
         match outcome {
             Outcome::Success => {}
@@ -333,20 +334,20 @@ impl Cluster {
 pub(crate) enum Full {
     /// No endpoint can be chosen.
     NoEndpoint,
-    /// Those that can be chosen have no room.
+    /// The endpoints that can be chosen have no room.
     NoRoom,
 }
 
-/// One request's place among those that wait.
+/// A request in the queue.
 struct Pending<'b> {
     breaker: &'b Breaker,
-    /// Nobody waited before.
+    /// The queue was empty before.
     is_first: bool,
 }
 
 impl<'b> Pending<'b> {
     fn new(breaker: &'b Breaker, pending_max: usize) -> Option<Self> {
-        // Before the first look for room, in the order that all threads see: see `EndpointState`.
+        // Before the first check for room, in the order that all threads see: see `EndpointState`.
         let before = breaker.pending.fetch_add(1, SeqCst);
         let pending = Self { breaker, is_first: before == 0 };
         (before < pending_max).then_some(pending)
@@ -359,7 +360,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// One of what a gauge counts, until it is dropped: a wait may end because its future is dropped.
+/// Counts one in a gauge until it is dropped, because a wait may end when its future is dropped.
 struct Counted<'g>(&'g Gauge);
 
 impl<'g> Counted<'g> {
@@ -386,8 +387,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.endpoint.state.end_request();
         self.endpoint.state.close_connection();
-        // Behind the room that was made, in the order that all threads see: see `EndpointState`. Under another snapshot there may be a limit where
-        // this one has none: whoever waits is told.
+        // After the room was made, in the order that all threads see: see `EndpointState`. Another snapshot may have a limit where this one
+        // has none, so waiting requests are always woken.
         if self.breaker.pending() > 0 {
             self.breaker.releases.fetch_add(1, Relaxed);
             self.breaker.freed.notify_one();
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
     use crate::stream::Stream;
 
-    /// Endpoints that take one connection each.
+    /// Endpoints that accept one connection each.
     fn cluster(addresses: &[&str], is_missing: bool) -> Cluster {
         let mut policy = model::Cluster { is_missing, ..model::Cluster::new("c", Vec::new()) };
         policy.limits.connections_max = Some(1);
@@ -456,7 +457,7 @@ mod tests {
             let anything = demand(&[], false);
             let mut lease = Box::pin(cluster.lease_or_wait(0, &anything, watched(&client), &timer));
             let Poll::Ready(Err(error)) = lease.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-                panic!("nothing to wait for")
+                panic!("there is nothing to wait for")
             };
             assert_eq!((error.reason, crate::http::respond::status(&error)), (reason, Some(status)));
             assert_eq!(cluster.lease_at_once(0, 0).err().map(|error| error.reason), Some(reason));
@@ -475,11 +476,11 @@ mod tests {
         cluster.plan.state.set_draining(2, true, 0);
         check(&[0, 1], false);
         check(&[0], true);
-        // Half of what counts is usable: the rest is not.
+        // Half of the weight is usable, and the rest is not.
         cluster.plan.state.set_healthy(1, false, 0);
         check(&[0], false);
         check(&[1], true);
-        // Less than that is panic, in which all are but those that drain.
+        // With less than that it is panic, in which all are usable except those that drain.
         cluster.plan.state.set_healthy(0, false, 0);
         check(&[0], true);
         check(&[0, 1], false);
@@ -514,17 +515,20 @@ mod tests {
         let timer = Timer::new(&timers);
         let room = cluster.take(0, 0).unwrap();
         let (client, mut far) = client().await;
-        // Nobody reads what it sends while it waits.
+        // Nothing reads what it sends while it waits.
         far.write_all(b"the body of a request").await.unwrap();
         let demand = demand(&[], false);
         let mut lease = Box::pin(cluster.lease_or_wait(0, &demand, watched(&client), &timer));
         assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         far.shutdown().await.unwrap();
         client.tcp().unwrap().ready(tokio::io::Interest::READABLE).await.unwrap();
-        assert!(lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "half-closed: it is there");
+        assert!(
+            lease.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+            "a half-closed client is still there"
+        );
         net::socket::reset_on_close(&far);
         drop(far);
-        let error = lease.await.err().expect("nobody waits");
+        let error = lease.await.err().expect("the wait must fail");
         assert_eq!((error.reason, cluster.plan.breaker.pending()), (Reason::ClientReset, 0));
         drop(room);
     }
@@ -558,14 +562,19 @@ mod tests {
         let mut other = Box::pin(cluster.lease_or_wait(0, &anew, watched(&client), &other_timer));
         assert!(retry.as_mut().poll(&mut cx).is_pending() && other.as_mut().poll(&mut cx).is_pending());
 
-        // Not for the one that tried it there: it comes to rest (a look that never ends would hang here), and tells the other.
+        // The room is not usable for the request that has tried that endpoint: its check must end (one that never ends would hang here),
+        // and wake the other one.
         drop(first);
         assert!(retry.as_mut().poll(&mut cx).is_pending());
-        let Poll::Ready(Ok(taken)) = other.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        let Poll::Ready(Ok(taken)) = other.as_mut().poll(&mut cx) else {
+            panic!("no request was woken for the free room")
+        };
         assert_eq!(taken.endpoint.index, 0);
 
         drop(second);
-        let Poll::Ready(Ok(taken)) = retry.as_mut().poll(&mut cx) else { panic!("room that nobody was told of") };
+        let Poll::Ready(Ok(taken)) = retry.as_mut().poll(&mut cx) else {
+            panic!("no request was woken for the free room")
+        };
         assert_eq!(taken.endpoint.index, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! An upstream connection: one from the pool, a stream of one that is shared, or a new one.
+//! An upstream connection: one from the pool, a stream of a shared one, or a new one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,39 +22,40 @@ use crate::worker::snapshot::ClusterPlan;
 /// A connection to an endpoint, in use.
 pub(crate) struct Upstream {
     pub(crate) stream: Stream,
-    /// What the endpoint sent and nobody took yet.
+    /// Bytes that the endpoint sent and nothing has taken yet.
     pub(crate) input: Buffer,
-    /// It served another request before: the endpoint may be closing it this very moment.
+    /// It served another request before, so the endpoint may be closing it at this moment.
     pub(crate) is_reused: bool,
 }
 
-/// Who the connection is for, where the endpoint is to be told.
+/// The client of the connection, if the endpoint must get its address.
 #[derive(Clone, Copy)]
 pub(crate) struct OnBehalfOf {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
 }
 
-/// What kind of connection is wanted, and by when.
+/// The kind of connection that is wanted, and until when.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'w> {
     pub(crate) who: &'w OnBehalfOf,
-    /// The client whose leaving ends the wait for a connection; `None`: nobody's does.
+    /// The client whose departure ends the wait for a connection; `None` if there is no such client.
     pub(crate) client: Option<Watched<'w>>,
-    /// When the request began, in microseconds: a connection may be made and used twice within a millisecond.
+    /// When the request began, in microseconds, because a connection may be made and used twice within a millisecond.
     pub(crate) begun_us: u64,
-    /// Only one that is made now, or (where several requests share one) was made since then; `None`: any will do.
+    /// Only a connection that is made now, or (if several requests share one) was made since then; `None` if any will do.
     pub(crate) fresh_since_us: Option<u64>,
     pub(crate) now_ms: u64,
-    /// When the request's time is over.
+    /// The end of the request's time.
     pub(crate) deadline: Deadline,
 }
 
-/// Gives a pooled connection, a stream of one that is shared, or opens one.
+/// Returns a pooled connection, a stream of a shared one, or a new connection.
 ///
 /// # Errors
-/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`] and its kinds, [`Reason::UpstreamH2`], each of
-/// the upstream side; [`Reason::NoLocalResources`]; those of [`Error::client_io`] if the client leaves meanwhile. For any of them nothing was sent.
+/// [`Reason::ConnectRefused`], [`Reason::ConnectTimeout`], [`Reason::ConnectFailed`], [`Reason::UpstreamTls`] and its kinds,
+/// [`Reason::UpstreamH2`], each of the upstream side; [`Reason::NoLocalResources`]; those of [`Error::client_io`] if the client leaves
+/// meanwhile. In all cases nothing was sent.
 pub(crate) async fn checkout(
     cluster: &Cluster,
     endpoint: &Rc<Endpoint>,
@@ -64,7 +65,7 @@ pub(crate) async fn checkout(
     if cluster.plan.policy.protocol == ClusterProtocol::H2 {
         let (handle, is_reused) = match endpoint.pool.mux().try_reserve(wanted) {
             Some(reserved) => reserved,
-            // In a box, here and below: who does not wait for a connection does not pay for the room that it takes.
+            // Boxed, here and below, so that a request that does not wait for a connection does not need the memory for it.
             None => {
                 Box::pin(unless_gone(wanted, endpoint.pool.mux().reserve(cluster, endpoint, wanted, timer))).await?
             }
@@ -83,7 +84,7 @@ pub(crate) async fn checkout(
     Box::pin(unless_gone(wanted, connect(cluster, endpoint, wanted, timer))).await
 }
 
-/// Waits for a connection as long as the client is there. What was not sent yet is not sent for a client that has left.
+/// Waits for a connection as long as the client is there. A request that was not sent yet is not sent for a client that has left.
 ///
 /// # Errors
 /// Those of `made`; those of [`Error::client_io`] if the client leaves meanwhile.
@@ -99,10 +100,10 @@ pub(crate) async fn unless_gone<T>(
     }
 }
 
-/// Opens a connection for one alone, whatever the cluster speaks.
+/// Opens a connection that is not shared, whatever the cluster's protocol is.
 ///
 /// # Errors
-/// As [`checkout`].
+/// Those of [`checkout`].
 pub(crate) async fn connect(
     cluster: &Cluster,
     endpoint: &Endpoint,
@@ -124,26 +125,26 @@ pub(crate) async fn connect(
     Err(error)
 }
 
-/// Whose doing it is that a connection could not be opened.
+/// Maps a failed connect to the side that caused it.
 pub(crate) fn failure(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::ConnectionRefused {
         Error::upstream(Reason::ConnectRefused).because(error)
     } else if is_local(&error) {
-        // Ours, not the endpoint's: it is not blamed, and another one would fare no better.
+        // This host's failure: the endpoint is not blamed, and another one would not do better.
         Error::internal(Reason::NoLocalResources).because(error)
     } else {
         Error::upstream(tls::reason(&error).unwrap_or(Reason::ConnectFailed)).because(error)
     }
 }
 
-/// Whether an endpoint could not be reached: it was put to no work. One that does not answer may be busy, and one whose handshake fails has
-/// worked for it: either is to be asked less, not more. One that goes away within a handshake of TLS is [`Reason::ConnectFailed`], and so one of
-/// those that could not be reached.
+/// Whether an endpoint could not be reached, and so did no work. An endpoint that does not answer may be busy, and one whose handshake
+/// fails has worked for it: both should get less work, not more. One that goes away during a TLS handshake is [`Reason::ConnectFailed`],
+/// and so counts as unreachable.
 pub(crate) fn is_unreachable(error: &Error) -> bool {
     matches!(error.reason, Reason::ConnectRefused | Reason::ConnectFailed)
 }
 
-/// Out of descriptors, buffers, memory, or ports for the address.
+/// Whether descriptors, buffers, memory, or ports for the address have run out.
 fn is_local(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let local = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
@@ -153,7 +154,7 @@ fn is_local(error: &io::Error) -> bool {
 /// Connects, and does the handshakes.
 ///
 /// # Errors
-/// What [`failure`] tells apart.
+/// Those that [`failure`] distinguishes.
 pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfOf) -> io::Result<Stream> {
     let address = endpoint.state.address();
     let mut stream = net::socket::connect(address).await?;
@@ -168,7 +169,7 @@ pub(crate) async fn open(plan: &ClusterPlan, endpoint: &Endpoint, who: OnBehalfO
     }
     match &plan.tls {
         None => Ok(Stream::Plain(stream)),
-        // In a box: connections in the clear do not pay for the room that a handshake takes.
+        // Boxed, so that plain-text connections do not need the memory for a handshake.
         Some(keys) => {
             let secured = Box::pin(keys.connect(stream, address, endpoint.host.as_deref())).await;
             match &secured {

@@ -20,10 +20,10 @@ use crate::upstream::cluster::{Cluster, Endpoint};
 use crate::upstream::connect::{self, OnBehalfOf};
 use crate::worker::snapshot::ClusterPlan;
 
-/// A connection stays at least so long without a request: whoever waited for it is about to send one.
+/// A connection stays at least this long without a request, because a request that waited for it is about to be sent.
 const GRACE_MS: u64 = 1_000;
 
-/// Makes a connection and serves it until it ends, on a task of its own. A request that waits for it may give up without ending it.
+/// Makes a connection and serves it until it ends, on its own task. A request that waits for it may give up without ending it.
 pub(super) fn spawn(
     mux: Mux,
     opening: Rc<Opening>,
@@ -38,7 +38,7 @@ pub(super) fn spawn(
             if error.side == Side::Upstream {
                 counters.connect_failures.inc();
             }
-            tracing::debug!(%error, "no connection to an endpoint");
+            tracing::debug!(%error, "cannot connect to an endpoint");
             mux.failed(&opening, &error);
         }
     });
@@ -62,7 +62,7 @@ async fn run(
         Ok(opened) => opened.map_err(connect::failure)?,
         Err(_) => return Err(Error::upstream(Reason::ConnectTimeout)),
     };
-    // What is left holds neither: the endpoint may leave the configuration.
+    // The rest of the task holds neither: the endpoint may be removed from the configuration.
     drop(endpoint);
 
     let connection = Rc::new(SharedConnection::new(Role::Client, crate::h2::client_limits(&policy.limits)));
@@ -108,11 +108,11 @@ struct Session<'d> {
     mux: &'d Mux,
     opening: &'d Rc<Opening>,
     connect_by_ms: u64,
-    /// The endpoint's settings have come: it does speak HTTP/2, and requests may go there.
+    /// The endpoint's settings have arrived, so it speaks HTTP/2 and requests may be sent.
     is_open: bool,
     idle_ms: u64,
     stall_ms: u64,
-    /// Since when there is no stream, in milliseconds; `None`: there is one.
+    /// The time since when there is no stream, in milliseconds; `None` if there is one.
     quiet_since_ms: Option<u64>,
     is_draining: bool,
 }
@@ -159,7 +159,7 @@ impl Session<'_> {
                 _ => {}
             }
             if now_ms < deadline_ms {
-                // Asks to be woken; a timer that was just set has not elapsed.
+                // This registers for the wake-up; a timer that was just set has not elapsed.
                 let _ = timer.poll_elapsed(cx);
                 return Poll::Pending;
             }
@@ -175,18 +175,18 @@ impl Session<'_> {
         }
     }
 
-    /// Says the last words where the endpoint can still hear them, for no longer than a moment: nobody waits for it.
+    /// Sends the last output if the endpoint can still read it, but only for a moment, because nothing waits for it.
     async fn part(&mut self, end: &End, timer: &Timer) {
         if let End::Done | End::Broken(_) = end {
             timer.set(clock::now_ms() + crate::downstream::session::LINGER_MS);
             let io = &mut self.io;
-            // Fails where the endpoint is gone.
+            // This fails if the endpoint is gone.
             let _ = timer.guard(poll_fn(|cx| io.poll_last_words(cx, clock::now_ms()))).await;
         }
     }
 }
 
-/// An endpoint sends no requests: `wire::h2` takes none.
+/// An endpoint sends no requests, and `wire::h2` accepts none.
 struct NoRequests;
 
 impl ConnectionHandler for NoRequests {
@@ -196,7 +196,7 @@ impl ConnectionHandler for NoRequests {
         tracing::debug!(reason = reason.name(), "an endpoint's frame was refused");
     }
 
-    /// Those belong to the connections of clients.
+    /// Only connections of clients have exchanges to poll.
     fn run(&mut self, _: &Context<'_>) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What consistent hashing hashes.
+//! The hash keys for consistent hashing.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use wire::message::RequestHead;
 use crate::http::cookie;
 use crate::http::headers::{self, Client};
 
-/// The key of a request. Where the header or cookie is missing, the client's address stands in: such a client still stays put.
+/// The key of a request. If the header or cookie is missing, the client's address is used instead, so such a client also stays with its
+/// endpoint.
 pub(crate) fn key(key: &HashKey, head: &RequestHead, buffer: &[u8], client: &Client<'_>) -> u64 {
     let value = match key {
         HashKey::ClientIp => None,

@@ -3,14 +3,14 @@
 //! | what | file |
 //! |---|---|
 //! | which endpoint, the breaker and its queue | `cluster` |
-//! | what consistent hashing hashes | `hash` |
+//! | the keys for consistent hashing | `hash` |
 //! | a connection for a request: from the pool, or a new one | `connect` |
 //! | idle HTTP/1 connections | `pool` |
 //! | which HTTP/2 connection takes a request | `mux` |
 //! | an HTTP/2 connection, from connect to its end | `h2_session` |
-//! | a request of our own, as the copies for mirrors are | `subrequest` |
+//! | our own requests, such as the copies for mirrors | `subrequest` |
 //!
-//! What an HTTP/2 connection has in common with one from a client is in [`crate::h2`].
+//! [`crate::h2`] has what an HTTP/2 connection has in common with one from a client.
 
 pub(crate) mod cluster;
 pub(crate) mod connect;

@@ -1,8 +1,8 @@
-//! The connections of one worker to an endpoint that speaks HTTP/2: which one takes the next request.
+//! The HTTP/2 connections of one worker to an endpoint: chooses the one for the next request.
 //!
-//! The first that has room: what goes over one connection leaves in one write and is answered in one, so the fewer connections are in use, the
-//! less a request costs. Those that are seldom needed fall idle, and end. A new one is made only when all have as many streams as the
-//! endpoint, or the cluster, allows; requests that come while it is being made wait for it, as many as it will take.
+//! It is the first with room. What goes over one connection is sent in one write and answered in one, so the fewer connections are in use,
+//! the less a request costs. Connections that are rarely needed become idle and end. A new one is made only when all have as many streams
+//! as the endpoint or the cluster allows. Requests that arrive while it is being made wait for it, up to its number of streams.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -20,10 +20,10 @@ use crate::h2::connection::{SharedConnection, is_same};
 use crate::upstream::cluster::{Cluster, Endpoint};
 use crate::upstream::connect::Wanted;
 
-/// Connections of one worker to one endpoint. Where all are full, requests wait for room on the one with the fewest.
+/// Connections of one worker to one endpoint. If all are full, requests wait for room on the one with the fewest streams.
 const CONNECTIONS_MAX: usize = 64;
 
-/// The connections to one endpoint. Cheap to clone: all clones are the same.
+/// The connections to one endpoint. Cloning is cheap, and all clones are the same object.
 #[derive(Clone, Default)]
 pub(crate) struct Mux(Rc<RefCell<Connections>>);
 
@@ -31,18 +31,18 @@ pub(crate) struct Mux(Rc<RefCell<Connections>>);
 struct Connections {
     open: Vec<OpenConnection>,
     opening: Vec<Rc<Opening>>,
-    /// The endpoint left the configuration.
+    /// The endpoint was removed from the configuration.
     closed: bool,
 }
 
-/// A connection that takes requests.
+/// A connection that accepts requests.
 #[derive(Clone)]
 struct OpenConnection {
     connection: Rc<SharedConnection>,
     opened_us: u64,
 }
 
-/// A connection in the making, and who waits for it.
+/// A connection that is being made, and the requests that wait for it.
 #[derive(Default)]
 pub(super) struct Opening {
     waiting: Cell<usize>,
@@ -101,19 +101,19 @@ impl Mux {
         }
     }
 
-    /// The first that has room. `fresh_since_us`: only one that was made since then.
+    /// The first with room. `fresh_since_us`: only one that was made since then.
     fn pick(&self, fresh_since_us: Option<u64>) -> Option<OpenConnection> {
         let connections = self.0.borrow();
         let eligible =
             || connections.open.iter().filter(|open| fresh_since_us.is_none_or(|since_us| open.opened_us >= since_us));
         let first = eligible().find(|open| open.connection.room() > 0);
-        // All are full, and there may be no more: whoever comes waits for room where the fewest are.
+        // All are full, and no more may be made: further requests wait for room on the one with the fewest streams.
         let is_at_limit = connections.open.len() + connections.opening.len() >= CONNECTIONS_MAX;
         let fewest = |open: &&OpenConnection| open.connection.held();
         first.or_else(|| eligible().filter(|_| is_at_limit).min_by_key(fewest)).cloned()
     }
 
-    /// A connection whose endpoint allows no stream at all: there is none on it, and no room for one.
+    /// A connection whose endpoint allows no streams at all: it has none, and no room for one.
     fn without_streams(&self, fresh_since_us: Option<u64>) -> Option<Rc<SharedConnection>> {
         let connections = self.0.borrow();
         let mut fresh =
@@ -124,12 +124,12 @@ impl Mux {
         Some(idle.connection.clone())
     }
 
-    /// One in the making that will have room for one more.
+    /// A connection that is being made and will have room for one more.
     fn opening(&self, streams_max: usize) -> Option<Rc<Opening>> {
         self.0.borrow().opening.iter().find(|opening| opening.waiting.get() < streams_max).cloned()
     }
 
-    /// A connection was made. It goes away at once where the endpoint has left the configuration, once it has served who waits.
+    /// Adds a new connection. If the endpoint was removed from the configuration, it ends once it has served the waiting requests.
     pub(super) fn opened(&self, opening: &Rc<Opening>, connection: Rc<SharedConnection>) {
         let mut connections = self.0.borrow_mut();
         connections.opening.retain(|other| !Rc::ptr_eq(other, opening));
@@ -138,28 +138,28 @@ impl Mux {
         opening.finish(Ok(()));
     }
 
-    /// No connection could be made.
+    /// Records that no connection could be made.
     pub(super) fn failed(&self, opening: &Rc<Opening>, error: &Error) {
         self.0.borrow_mut().opening.retain(|other| !Rc::ptr_eq(other, opening));
         opening.finish(Err((error.reason, error.side)));
     }
 
-    /// The endpoint left the configuration: no idle connection is kept.
+    /// Whether the endpoint was removed from the configuration, so that no idle connection is kept.
     pub(super) fn is_closed(&self) -> bool {
         self.0.borrow().closed
     }
 
-    /// A connection takes no more requests.
+    /// Removes a connection that accepts no more requests.
     pub(super) fn remove(&self, connection: &Rc<SharedConnection>) {
         self.0.borrow_mut().open.retain(|open| !is_same(&open.connection, connection));
     }
 
-    /// Lets all connections end with their last stream, and those that are still made for somebody.
+    /// Ends all connections after their last stream, and those that are still being made after the requests that wait for them.
     pub(crate) fn close(&self) {
         let mut connections = self.0.borrow_mut();
         connections.closed = true;
         for open in &connections.open {
-            // The task looks, and lets it end when nothing is under way.
+            // Its task then ends it if nothing is in progress.
             open.connection.wake_task();
         }
     }
@@ -179,7 +179,7 @@ impl Opening {
     }
 
     fn finish(&self, outcome: Result<(), (Reason, Side)>) {
-        // The first counts.
+        // The first outcome counts.
         let _ = self.outcome.set(outcome);
         self.done.notify_waiters();
     }

@@ -1,6 +1,6 @@
-//! Upstream connections between requests: one stack for each endpoint and worker, the last used on top.
+//! Upstream connections between requests: one stack per endpoint and worker, with the most recently used on top.
 //!
-//! The last used is the least likely to have been closed by the endpoint, and what lies at the bottom ages out.
+//! The endpoint is least likely to have closed the most recently used one, and those at the bottom expire.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::stream::Stream;
 use crate::upstream::mux::Mux;
 
-/// The connections of one worker to one endpoint that no request owns: those of HTTP/1 that are idle, and those of HTTP/2, which are shared.
-/// Cheap to clone: all clones are the same pool.
+/// The connections of one worker to one endpoint that no request owns: idle HTTP/1 connections, and shared HTTP/2 connections. Cloning is
+/// cheap, and all clones are the same pool.
 #[derive(Clone, Default)]
 pub(crate) struct Pool {
     idles: Rc<RefCell<Idles>>,
@@ -24,25 +24,25 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct Idles {
     ready: Vec<Idle>,
-    /// Connections to an endpoint that is not trusted, which are not used before the next sweep: see [`Pool::put_doubtful`].
+    /// Connections to a distrusted endpoint, which are not used before the next sweep: see [`Pool::put_doubtful`].
     aside: Vec<Idle>,
-    /// The endpoint has sent something behind a response that must have no body.
+    /// The endpoint has sent something after a response that must have no body.
     is_distrusted: bool,
-    /// The endpoint left the configuration.
+    /// The endpoint was removed from the configuration.
     closed: bool,
 }
 
 struct Idle {
     stream: Stream,
-    /// When it is closed, in milliseconds.
+    /// When it will be closed, in milliseconds.
     expires_ms: u64,
-    /// The last response on it had no body by rule, and the endpoint may send one all the same.
+    /// The last response on it must have no body, but the endpoint may still send one.
     is_doubtful: bool,
 }
 
 impl Pool {
-    /// The connection used last that is neither too old nor closed by the endpoint. That is told without a system call, except where the last
-    /// response had no body by rule.
+    /// The most recently used connection that is neither too old nor closed by the endpoint. This needs no system call, unless the last
+    /// response must have no body.
     pub(crate) fn take(&self, now_ms: u64) -> Option<Stream> {
         let idles = &mut *self.idles.borrow_mut();
         while let Some(mut connection) = idles.ready.pop() {
@@ -61,9 +61,9 @@ impl Pool {
         }
     }
 
-    /// Keeps a connection whose last response had no body by rule (to HEAD; 204; 304). Some endpoints send one all the same, a moment later,
-    /// and it would be taken for the next response. So the socket is looked at before the connection is used again; and once an endpoint has
-    /// been caught, its connections are used again only if they are silent at the next sweep.
+    /// Keeps a connection whose last response must have no body (to HEAD; 204; 304). Some endpoints still send one a moment later, and it
+    /// would be taken for the next response. So the socket is checked before the connection is reused. Once an endpoint has done this, its
+    /// connections are reused only if they are silent at the next sweep.
     pub(crate) fn put_doubtful(&self, stream: Stream, expires_ms: u64, connections_max: usize) {
         let idles = &mut *self.idles.borrow_mut();
         if !idles.closed && idles.ready.len() + idles.aside.len() < connections_max {
@@ -72,30 +72,30 @@ impl Pool {
         }
     }
 
-    /// The endpoint has sent something behind a response that must have no body, or what looks like it.
+    /// Records that the endpoint has sent something after a response that must have no body, or what looks like that.
     pub(crate) fn distrust(&self) {
         self.idles.borrow_mut().is_distrusted = true;
     }
 
-    /// Closes what is too old or was closed by the endpoint, and takes in what was put aside.
+    /// Closes connections that are too old or were closed by the endpoint, and takes in those that were put aside.
     pub(crate) fn sweep(&self, now_ms: u64) {
         let Idles { ready, aside, is_distrusted, .. } = &mut *self.idles.borrow_mut();
-        // In front: on top of the stack lies what was used last.
+        // At the front, because the most recently used ones are on top of the stack.
         ready.splice(0..0, aside.drain(..));
         ready.retain_mut(|connection| connection.is_usable(now_ms, is_distrusted));
     }
 
-    /// Tells it from all other pools that are there at the same time.
+    /// Distinguishes it from all other pools that exist at the same time.
     pub(crate) fn id(&self) -> *const () {
         Rc::as_ptr(&self.idles).cast()
     }
 
-    /// The connections of HTTP/2.
+    /// The HTTP/2 connections.
     pub(crate) fn mux(&self) -> &Mux {
         &self.mux
     }
 
-    /// Closes all, now and what comes back later. Shared ones end with the last request on them.
+    /// Closes all connections, now and when they are returned later. Shared ones end after the last request on them.
     pub(crate) fn close(&self) {
         self.mux.close();
         *self.idles.borrow_mut() = Idles { closed: true, ..Idles::default() };
@@ -103,7 +103,7 @@ impl Pool {
 }
 
 impl Idle {
-    /// Not too old, and silent. Sets `is_distrusted` where the endpoint has sent a body that must not be.
+    /// Whether it is not too old, and silent. Sets `is_distrusted` if the endpoint has sent a forbidden body.
     fn is_usable(&mut self, now_ms: u64, is_distrusted: &mut bool) -> bool {
         if self.expires_ms <= now_ms {
             return false;
@@ -111,12 +111,12 @@ impl Idle {
         if !self.is_doubtful {
             return is_silent(&mut self.stream);
         }
-        // The kernel is asked itself: the runtime does not know of bytes that came since it last looked.
+        // Ask the kernel itself, because the runtime does not know of bytes that arrived since it last polled.
         let looked = self.stream.tcp().map_or(Look::Ended, net::socket::look);
         if looked == Look::Silent && is_silent(&mut self.stream) {
             return true;
         }
-        // Within TLS not all that comes is a message.
+        // Within TLS, not all received bytes belong to a message.
         let has_spoken =
             if self.stream.plain().is_some() { looked == Look::Bytes } else { has_bytes(&mut self.stream) };
         *is_distrusted |= has_spoken;
@@ -124,7 +124,7 @@ impl Idle {
     }
 }
 
-/// Bytes have come, as far as the runtime knows. Takes some of them.
+/// Whether bytes have arrived, as far as the runtime knows. Takes some of them.
 fn has_bytes(stream: &mut Stream) -> bool {
     let mut byte = [0];
     let mut space = ReadBuf::new(&mut byte);
@@ -132,7 +132,7 @@ fn has_bytes(stream: &mut Stream) -> bool {
     matches!(read, Poll::Ready(Ok(()))) && !space.filled().is_empty()
 }
 
-/// An idle connection has nothing to say: if it is readable, that is its end, or bytes that nobody asked for.
+/// An idle connection has nothing to send: if it is readable, this is its end, or unsolicited bytes.
 fn is_silent(stream: &mut Stream) -> bool {
     stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending()
 }
@@ -183,7 +183,7 @@ mod tests {
         let pool = Pool::default();
         let (spoken, mut talker) = pair().await;
         talker.write_all(b"a body that HEAD must not have").await.unwrap();
-        // The runtime has not looked since, and would not know.
+        // The runtime has not polled since, and would not know.
         pool.put_doubtful(spoken, 10, 9);
         assert!(pool.take(0).is_none());
         // From now on they are watched until the next sweep, and others are not.

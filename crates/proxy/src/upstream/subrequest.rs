@@ -1,8 +1,8 @@
-//! A request of our own: it is whole when it is sent, and its response is read here instead of being relayed to a client.
+//! Our own requests: they are complete when they are sent, and their responses are read here instead of being relayed to a client.
 //!
-//! It uses the same parts as a client's request ([`Exchange`](crate::exchange::Exchange)): [`Transfer`] frames the body and can send it again,
-//! [`ResponseHeads`] reads the heads, another [`Transfer`] reads the body, [`ending`] says what a lost connection proves, and [`Reuse`] whether the
-//! connection can be used again. Not its job: what is asked, and what the response means.
+//! They use the same parts as a client's request ([`Exchange`](crate::exchange::Exchange)): [`Transfer`] frames the body and can send it
+//! again, [`ResponseHeads`] reads the heads, another [`Transfer`] reads the body, [`ending`] says what a lost connection proves, and
+//! [`Reuse`] whether the connection can be reused. The caller decides what to request, and what the response means.
 
 use std::future::poll_fn;
 
@@ -27,34 +27,34 @@ use crate::policy::RequestView;
 use crate::policy::headers::RequestEdits;
 use crate::stream::Stream;
 
-/// Bytes of a response's body that are read so that its connection can be used again; beyond it the connection is closed.
+/// Bytes of a response's body that are read so that its connection can be reused. Beyond that, the connection is closed.
 const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
 
-/// A request with its body, as its endpoint gets it.
+/// A request with its body, in the form for its endpoint.
 pub(crate) struct Subrequest {
     upload: Transfer,
     method: Method,
 }
 
-/// Who sends a subrequest, and how long it may take.
+/// The sender of a subrequest, and its time limit.
 pub(crate) struct Terms<'t> {
     pub(crate) who: OnBehalfOf,
     /// For consistent hashing.
     pub(crate) key: u64,
     pub(crate) timer: &'t Timer,
-    /// From now to the end of the response.
+    /// The limit from now to the end of the response.
     pub(crate) time_ms_max: u64,
 }
 
 /// Why there is no response.
 struct Failed {
     error: Error,
-    /// The endpoint closed a kept connection just then, so that the request is sent again, on a fresh one: see [`is_sent_again`].
+    /// The endpoint closed a kept connection at that moment, so the request is sent again on a fresh one: see [`is_sent_again`].
     is_stale: bool,
 }
 
 impl Subrequest {
-    /// Writes the head of a client's request, changed by `edits`, as an endpoint of `cluster` gets it.
+    /// Writes the head of a client's request, with the changes of `edits`, for an endpoint of `cluster`.
     pub(crate) fn new(cluster: &Cluster, view: &RequestView<'_>, edits: &RequestEdits<'_>) -> Self {
         let is_to_h2 = cluster.plan.policy.protocol == ClusterProtocol::H2;
         let mut upload = Transfer::default();
@@ -63,16 +63,16 @@ impl Subrequest {
         Self { upload, method: view.head.method }
     }
 
-    /// The body, as long as the head says. One that came in chunks goes as one chunk.
+    /// Adds the body, with the length that the head states. A chunked body is sent as one chunk.
     pub(crate) fn put_body(&mut self, body: &[u8]) {
         self.upload.put_whole(body);
     }
 
-    /// Sends it to an endpoint that the cluster chooses, and reads the response. The cluster is told how the endpoint did.
+    /// Sends it to an endpoint that the cluster chooses, and reads the response. The cluster records the endpoint's result.
     ///
     /// # Errors
-    /// Those of [`Cluster::lease_at_once`] and [`connect::checkout`]; [`Reason::ResponseTimeout`]; those of a response that breaks off or cannot be
-    /// read.
+    /// Those of [`Cluster::lease_at_once`] and [`connect::checkout`]; [`Reason::ResponseTimeout`]; those of a response that is cut off or
+    /// cannot be read.
     pub(crate) async fn send(mut self, cluster: &Cluster, terms: &Terms<'_>) -> Result<Response, Error> {
         let now_us = clock::now_us();
         let now_ms = now_us / 1000;
@@ -113,7 +113,7 @@ impl Subrequest {
         outcome
     }
 
-    /// Sends it over one connection, and gives that back where it can be used again.
+    /// Sends it over one connection, which is returned to the pool if it can be reused.
     async fn exchange(
         &mut self,
         cluster: &Cluster,
@@ -122,7 +122,7 @@ impl Subrequest {
         timer: &Timer,
     ) -> Result<Response, Failed> {
         let method = self.method;
-        // Asked only where it can matter, as for a client's request.
+        // Checked only if it matters, as for a client's request.
         let is_doubtful = upstream.is_reused && !method.is_idempotent();
         let before = if is_doubtful { upstream.stream.tcp().and_then(net::socket::progress) } else { None };
         let (mut response, mut heads) = (Response::default(), ResponseHeads::default());
@@ -137,7 +137,7 @@ impl Subrequest {
                 match heads.handle_head(response.head.status) {
                     Ok(HeadKind::Interim) => {}
                     Ok(HeadKind::Final) => break,
-                    // Nobody asked for another protocol.
+                    // The request did not ask for another protocol.
                     Ok(HeadKind::SwitchingProtocols) => return Err(Error::upstream(Reason::UpstreamBadHead)),
                     Err(error) => return Err(Error::upstream(response_reason(error))),
                 }
@@ -155,7 +155,7 @@ impl Subrequest {
             }
             Err(error) => {
                 let lost = driver::lost(&upstream, error);
-                // Something of a response came, be it half a head or a 1xx.
+                // Something of a response arrived, even if only half a head or a 1xx.
                 was_heard |= lost.has_input;
                 let sent =
                     Sent { bytes: self.upload.sent(), head_us: self.upload.head_sent_us(), failed: !is_sent, before };
@@ -167,8 +167,8 @@ impl Subrequest {
     }
 }
 
-/// The same rule as for a client's request: one that the endpoint may have seen is sent again only if its method is idempotent. That nobody reads the
-/// responses of a mirror does not make a POST harmless there.
+/// The same rule as for a client's request: if the endpoint may have seen it, it is sent again only if its method is idempotent. Discarding
+/// the responses of a mirror does not make a repeated POST harmless there.
 fn is_sent_again(ending: Ending, method: Method) -> bool {
     match ending {
         Ending::Unseen => true,
@@ -177,7 +177,7 @@ fn is_sent_again(ending: Ending, method: Method) -> bool {
     }
 }
 
-/// Reads the body and throws it away, as far as that is worth it. False: some of it is left, or the connection ends with it.
+/// Reads and discards the body as far as it is worthwhile. Returns false if some of it is left, or the connection ends with it.
 async fn skip_body(upstream: &mut Upstream, response: &mut Response) -> Result<bool, Error> {
     let Upstream { stream, input, .. } = upstream;
     let Response { head, download, .. } = response;

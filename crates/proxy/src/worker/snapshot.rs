@@ -1,4 +1,4 @@
-//! A snapshot as the workers use it: routes compiled, and the state of every endpoint that stays kept.
+//! A snapshot in the form that workers use: routes are compiled, and the state of every endpoint that stays is kept.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -18,22 +18,22 @@ use crate::upstream::cluster::Breaker;
 pub struct Compiled {
     /// The snapshot that this was made from.
     pub snapshot: Arc<Snapshot>,
-    /// As in the snapshot.
+    /// The listeners in the order of the snapshot.
     pub listeners: Vec<Arc<ListenerPlan>>,
     /// Indexed by `ClusterId`.
     pub clusters: Vec<Arc<ClusterPlan>>,
-    /// Those that rate limits remember; `None`: there are no rate limits.
+    /// The clients that rate limits remember; `None` if there are no rate limits.
     clients: Option<Arc<Clients>>,
 }
 
 /// A listener, ready for use.
 pub struct ListenerPlan {
-    /// What the operator wants.
+    /// Its configuration.
     pub policy: Listener,
     pub(crate) router: Arc<Router>,
-    /// `None`: in the clear.
+    /// `None` for plain text.
     pub(crate) tls: Option<Arc<ServerKeys>>,
-    /// Of the routes that have a rate limit, by their number.
+    /// The rate limits of routes, by the route's number.
     pub(crate) limiters: HashMap<usize, Limiter>,
     /// Open downstream connections of all workers.
     pub(crate) open: Arc<AtomicUsize>,
@@ -41,35 +41,36 @@ pub struct ListenerPlan {
 
 /// A cluster, ready for use.
 pub struct ClusterPlan {
-    /// What the operator wants.
+    /// Its configuration.
     pub policy: Arc<Cluster>,
-    /// What all workers and the health checks know of its endpoints.
+    /// The state of its endpoints, which all workers and the health checks share.
     pub state: Arc<ClusterState>,
     pub(crate) breaker: Arc<Breaker>,
-    /// `None`: in the clear.
+    /// `None` for plain text.
     pub(crate) tls: Option<Arc<ClientKeys>>,
-    /// `None`: clients are not kept where they were.
+    /// `None` if the cluster is not sticky.
     pub(crate) sticky: Option<StickyCookie>,
-    /// The names by which addresses were found, where TLS makes them matter.
+    /// The names from which addresses were resolved, if TLS needs them.
     pub(crate) hosts: HashMap<SocketAddr, String>,
 }
 
 impl ClusterPlan {
-    /// What the cluster believes and shows within TLS; `None`: it speaks in the clear.
+    /// The certificates that the cluster trusts and shows; `None` for plain text.
     pub fn tls(&self) -> Option<&Arc<ClientKeys>> {
         self.tls.as_ref()
     }
 
-    /// The name by which an address was found, where TLS makes it matter.
+    /// The name from which an address was resolved, if TLS needs it.
     pub fn host(&self, address: SocketAddr) -> Option<&str> {
         self.hosts.get(&address).map(String::as_str)
     }
 }
 
 impl Compiled {
-    /// Compiles a snapshot. What `previous` knows of endpoints, by cluster name and address, is kept.
+    /// Compiles a snapshot. Keeps what `previous` knows of endpoints, by cluster name and address.
     ///
-    /// Names among the endpoints must have been resolved; one that is left counts as having no address. `keys` are those of this snapshot.
+    /// The names among the endpoints must have been resolved; a remaining name counts as having no address. `keys` are those of this
+    /// snapshot.
     pub fn new(snapshot: Arc<Snapshot>, keys: &Keys, previous: Option<&Self>, now_ms: u64) -> Self {
         let is_limited = |listener: &Listener| routes(listener).iter().any(|route| route.policy.rate_limit.is_some());
         let clients = snapshot.listeners.iter().any(is_limited).then(|| {
@@ -112,13 +113,13 @@ impl Compiled {
         Self { listeners: listeners.collect(), clusters: clusters.collect(), clients, snapshot }
     }
 
-    /// Clients that lost their place in the table of rate limits to others before their allowance was whole again.
+    /// The number of clients whose entry in the table of rate limits was given to others before their allowance was restored.
     pub fn rate_limit_forgotten(&self) -> u64 {
         self.clients.as_ref().map_or(0, |clients| clients.forgotten())
     }
 }
 
-/// What is believed and shown is the very same.
+/// Whether both use the same keys.
 pub(crate) fn is_same(one: &Option<Arc<ClientKeys>>, other: &Option<Arc<ClientKeys>>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -126,7 +127,7 @@ pub(crate) fn is_same(one: &Option<Arc<ClientKeys>>, other: &Option<Arc<ClientKe
     }
 }
 
-/// What was there before, by name.
+/// The previous snapshot, by name.
 struct Before<'p> {
     listeners: HashMap<&'p str, &'p Arc<ListenerPlan>>,
     clusters: HashMap<&'p str, &'p Arc<ClusterPlan>>,
@@ -143,7 +144,7 @@ impl<'p> Before<'p> {
     }
 }
 
-/// Where only endpoints have changed the routes are the very same, and so are the tables made of them: making them anew is most of the work.
+/// If only endpoints have changed, the routes are identical, and so are the tables made from them. Making the tables is most of the work.
 fn router(listener: &Listener, old: Option<&Arc<ListenerPlan>>) -> Arc<Router> {
     let same = old.filter(|old| match (&old.policy.protocol, &listener.protocol) {
         (Protocol::Http(before), Protocol::Http(http)) => {
@@ -173,7 +174,7 @@ fn limiters(listener: &Listener, clients: Option<&Arc<Clients>>) -> HashMap<usiz
     routes(listener).iter().enumerate().filter_map(limiter).collect()
 }
 
-/// The name of each address that was found by one. Of several the first counts.
+/// The name from which each address was resolved. If there are several, the first counts.
 fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
     let mut hosts = HashMap::new();
     let mut seen = HashSet::new();
@@ -188,7 +189,7 @@ fn hosts(cluster: &Cluster) -> HashMap<SocketAddr, String> {
     hosts
 }
 
-/// Each with its weight. Nothing is written to states that are in use: the snapshot may yet be refused.
+/// The endpoints with their weights. States that are in use are not changed, because the snapshot may still be refused.
 fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> Vec<(Arc<EndpointState>, u32)> {
     let known: HashMap<SocketAddr, &Arc<EndpointState>> = old
         .map(|old| old.state.endpoints().iter().map(|endpoint| (endpoint.address(), endpoint)).collect())
@@ -197,7 +198,7 @@ fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> 
     let mut seen = HashSet::with_capacity(cluster.endpoints.len());
     for endpoint in &cluster.endpoints {
         let EndpointAddress::Socket(address) = endpoint.address else { continue };
-        // A name may resolve to an address that is also given as such.
+        // A name may resolve to an address that is also listed by itself.
         if !seen.insert(address) {
             continue;
         }
@@ -213,7 +214,7 @@ fn endpoints(cluster: &Cluster, old: Option<&Arc<ClusterPlan>>, now_ms: u64) -> 
 
 #[cfg(test)]
 pub(crate) mod fixture {
-    //! Snapshots for tests: some listeners, all of them in front of one cluster.
+    //! Snapshots for tests: several listeners, all in front of one cluster.
 
     use std::time::Duration;
 
@@ -325,7 +326,7 @@ mod tests {
         let used = Compiled::new(first.clone(), &Keys::default(), None, 0);
         let again = Compiled::new(first.clone(), &Keys::default(), Some(&used), 0);
         assert!(Arc::ptr_eq(&used.clusters[0], &again.clusters[0]));
-        // One that is merely equal is not looked at more closely: whoever makes snapshots knows what has changed.
+        // Equal is not enough, because the maker of a snapshot knows what has changed and shares the rest.
         let other = Compiled::new(snapshot(&[(1, 1)]), &Keys::default(), Some(&used), 0);
         assert!(!Arc::ptr_eq(&used.clusters[0], &other.clusters[0]));
     }

@@ -1,4 +1,4 @@
-//! A client's connection of HTTP/1, or its stream of HTTP/2.
+//! A client's HTTP/1 connection, or its HTTP/2 stream.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,38 +12,38 @@ use super::{Event, SimRequest, SimResponse, World, content};
 use crate::exchange::{Exchange, Next};
 use crate::worker::ListenerView;
 
-/// Bytes that the way to a client takes.
+/// Bytes that may be on their way to a client.
 const ROOM_BYTES: usize = 8 * 1024;
 
-/// Trailers, and the last chunk with them.
+/// Trailers, in the form that follows the last chunk.
 pub(super) const TRAILERS: &[u8] = b"T: u\r\n\r\n";
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\nT: u\r\n\r\n";
 
-/// What a client does.
+/// An action of a client.
 pub(super) enum Act {
     Bytes(Vec<u8>),
-    /// It ends its side, or its stream.
+    /// Ends its side, or its stream.
     End,
     Reset,
 }
 
 pub(super) struct Client {
     pub(super) is_h2: bool,
-    /// What it does and when, in order.
+    /// Its actions and their times, in order.
     pub(super) acts: VecDeque<(u64, Act)>,
-    /// What has come of it and was not read.
+    /// Bytes from it that have arrived and were not read.
     pub(super) arrived: Vec<u8>,
     pub(super) has_ended: bool,
     pub(super) was_reset: bool,
-    /// Numbers of its requests, in order.
+    /// The numbers of its requests, in order.
     pub(super) requests: Vec<usize>,
     /// The head of its request over HTTP/2.
     pub(super) head: Option<(RequestHead, Vec<u8>)>,
     /// The trailers of its request over HTTP/2.
     pub(super) trailers: Option<Vec<u8>>,
-    /// What it takes now.
+    /// How many bytes it takes now.
     pub(super) room: usize,
-    /// What it reads in a hundred milliseconds.
+    /// How many bytes it reads in a hundred milliseconds.
     rate: usize,
     next_read_us: u64,
     reads_at_us: Option<u64>,
@@ -53,23 +53,23 @@ pub(super) struct Client {
     pub(super) number: Option<usize>,
     pub(super) is_complete: bool,
     pub(super) got_trailers: bool,
-    /// The connection has ended; how.
+    /// Set when the connection has ended, and says how.
     pub(super) gone: Option<Next>,
     // The proxy's side.
     pub(super) exchange: Option<Box<Exchange>>,
     /// The listener as it was when the exchange began.
     pub(super) view: Option<Rc<ListenerView>>,
-    /// What it had received then, and whether its connection was to end already.
+    /// What it had received by then, and whether its connection was already going to end.
     pub(super) received_before: usize,
     pub(super) was_ending: bool,
     /// When the last try began, in milliseconds.
     pub(super) try_ms: u64,
-    /// All deadlines have come.
+    /// All deadlines have passed.
     pub(super) has_elapsed: bool,
     pub(super) input: Buffer,
     pub(super) upstream: Option<Upstream>,
     pub(super) connecting: Option<Connecting>,
-    /// What the kernel moves by itself: of the request, and of the response.
+    /// The bytes in the kernel's pipes: of the request, and of the response.
     pub(super) pipes: [Vec<u8>; 2],
     /// When it stops waiting for room at an endpoint.
     pub(super) waits_until_us: Option<u64>,
@@ -218,7 +218,7 @@ impl World {
         at_us
     }
 
-    /// Something of a client is due.
+    /// Performs the due actions of a client.
     pub(super) fn client_turn(&mut self, index: usize) {
         let now_us = self.now_us;
         let client = &mut self.clients[index];
@@ -252,7 +252,7 @@ impl World {
 }
 
 impl Client {
-    /// Writes to it; gives how much it took.
+    /// Writes to it, and returns how many bytes it took.
     pub(super) fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.was_reset {
             return Err(std::io::ErrorKind::ConnectionReset.into());
@@ -263,7 +263,7 @@ impl Client {
         Ok(count)
     }
 
-    /// What it got is what an endpoint sent for it, or a response made by the proxy; and what is incomplete is seen to be.
+    /// Checks that it got what an endpoint sent for it, or a response made by the proxy, and that an incomplete response is recognisable.
     pub(super) fn check(&self, seed: u64, asked: &[SimRequest], answered: &[SimResponse]) {
         if self.is_h2 {
             let Some(request) = self.requests.first() else { return };
@@ -294,7 +294,7 @@ impl Client {
                     Ok(Parsed::Complete(length)) if matches!(head.status, 100..=199) => {
                         rest = &rest[length..];
                         interims += 1;
-                        assert!(interims <= 16, "seed {seed}: an endless row of interim responses");
+                        assert!(interims <= 16, "seed {seed}: an endless series of interim responses");
                         assert!(!asked.is_http10, "seed {seed}: an interim response for HTTP/1.0");
                     }
                     Ok(Parsed::Complete(length)) => break length,
@@ -314,7 +314,10 @@ impl Client {
                 }
                 self.check_body(seed, (*request, asked), &answered[number], &body, is_complete);
             } else {
-                assert!(is_complete || is_reset || self.gone.is_none(), "seed {seed}: half an answer for {request}");
+                assert!(
+                    is_complete || is_reset || self.gone.is_none(),
+                    "seed {seed}: half a response to request {request}"
+                );
             }
             if !is_complete {
                 return;
@@ -338,13 +341,13 @@ impl Client {
             assert!(got.len() == expect.len(), "seed {seed}: {} of {} bytes look complete", got.len(), expect.len());
             assert!(
                 answered.is_whole || asked.is_head || expect.is_empty(),
-                "seed {seed}: a response that broke off looks complete"
+                "seed {seed}: a response that was cut off looks complete"
             );
         }
     }
 }
 
-/// The body behind a head, how many bytes it takes, and whether it is complete.
+/// The body after a head, how many bytes it takes, and whether it is complete.
 fn body(head: &ResponseHead, bytes: &[u8], has_ended: bool) -> (Vec<u8>, usize, bool) {
     match head.body {
         Body::None => (Vec::new(), 0, true),

@@ -1,4 +1,4 @@
-//! The driver of an exchange, as `driver` is for sockets.
+//! The driver of an exchange, in place of `driver` for sockets.
 
 use net::buffer::Buffer;
 use telemetry::Reason;
@@ -14,7 +14,7 @@ use crate::exchange::{Action, Connected, ConnectionInfo, Env, Exchange, Next, Re
 use crate::h2::Cut;
 use crate::upstream::connect::OnBehalfOf;
 
-/// What the proxy has of a link.
+/// The proxy's part of a link.
 pub(super) struct Upstream {
     link: usize,
     input: Buffer,
@@ -33,7 +33,7 @@ impl World {
         ConnectionInfo { who, ip_text: b"10.0.0.9"[..].into(), secured: None }
     }
 
-    /// Lets the exchange of a client go on as far as it goes.
+    /// Runs a client's exchange as far as possible.
     pub(super) fn drive(&mut self, index: usize) {
         let connection_info = Self::connection_info();
         loop {
@@ -98,7 +98,7 @@ impl World {
         Some(exchange)
     }
 
-    /// One thing that the exchange asks for; false: it has to wait.
+    /// Does one thing that the exchange asks for. Returns false if it has to wait.
     fn step(&mut self, index: usize, exchange: &mut Box<Exchange>, connection_info: &ConnectionInfo) -> bool {
         let view = self.clients[index].view.clone().expect("an exchange has begun");
         let worker = self.worker.clone();
@@ -202,7 +202,7 @@ impl World {
                 exchange.handle_lease(env, Err(Error::internal(Reason::PendingFull)));
                 return true;
             }
-            // No longer than the request's own time lasts.
+            // No longer than the request's own time.
             let mut until_us = now_us + limits.pending_timeout.as_micros() as u64;
             if let Some(Deadline::At(ends_ms)) = exchange.routed().map(|routed| routed.deadline) {
                 until_us = until_us.min(ends_ms.saturating_mul(1000)).max(now_us);
@@ -229,7 +229,7 @@ impl World {
         self.queue.retain(|waiting| *waiting != index);
     }
 
-    /// Lets those that wait for room look whether there is some.
+    /// Lets the clients that wait for room check whether there is some.
     pub(super) fn serve_queue(&mut self) {
         for _ in 0..self.queue.len() {
             let Some(first) = self.queue.front().copied() else { return };
@@ -244,9 +244,9 @@ impl World {
         let now_us = self.now_us;
         let Some((routed, lease, deadline, fresh_since_us)) = exchange.wanted() else { return (None, false) };
         let (endpoint, is_h2) = (lease.endpoint.index, routed.is_to_h2());
-        // Under an older snapshot, too.
+        // Also under an older snapshot.
         let is_drained = self.drained_ms[endpoint].is_some_and(|drained_ms| lease.at_ms > drained_ms);
-        assert!(!is_drained, "seed {}: endpoint {endpoint} drains and gets new work", self.seed);
+        assert!(!is_drained, "seed {}: endpoint {endpoint} drains and still gets new work", self.seed);
         self.clients[index].try_ms = lease.at_ms;
         let connect_ms = crate::millis(routed.cluster.plan.policy.connect_timeout);
         let (link, is_reused) = match self.clients[index].connecting.take() {
@@ -272,7 +272,7 @@ impl World {
                 }
                 match idle {
                     Some(link) => (link, true),
-                    // A stream of a connection that others use, too.
+                    // A stream of a connection that others also use.
                     None if is_h2 && fresh_since_us.is_none() && self.rng.one_in(2) => {
                         (self.open_link(true, index), true)
                     }
@@ -352,9 +352,9 @@ impl World {
         if exchange.action() != action {
             return true;
         }
-        // A timer that is set anew has not elapsed.
+        // A timer that is set again has not elapsed.
         self.clients[index].has_elapsed &= exchange.deadline_ms() == deadline_ms;
-        // Whoever reads hears of a reset; else it is looked for.
+        // A read reports a reset; otherwise check for one.
         let client = &self.clients[index];
         if client.was_reset && (exchange.upload().is_none() || client.is_h2) {
             let error = if client.is_h2 { std::io::Error::other(Cut::Gone) } else { reset() };
@@ -369,7 +369,7 @@ impl World {
         false
     }
 
-    /// Takes in the head of a response, if it has come.
+    /// Reads the head of a response, if it has arrived.
     fn read_response(
         &mut self,
         exchange: &mut Exchange,
@@ -408,7 +408,7 @@ impl World {
         }
     }
 
-    /// What becomes of a connection that the exchange no longer uses.
+    /// Handles a connection that the exchange no longer uses.
     fn release(&mut self, index: usize, exchange: &mut Exchange) {
         if exchange.action() != Action::Connect {
             self.clients[index].connecting = None;
@@ -429,12 +429,12 @@ impl World {
         }
     }
 
-    /// Before it waits: there is something that will wake it.
+    /// Checks before a wait that something will wake the exchange.
     fn rest(&mut self, index: usize, exchange: &mut Exchange) {
         let seed = self.seed;
         match exchange.action() {
-            Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: nobody connects"),
-            Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: nobody queues"),
+            Action::Connect => assert!(self.clients[index].connecting.is_some(), "seed {seed}: not connecting"),
+            Action::WaitForLease => assert!(self.queue.contains(&index), "seed {seed}: the client is not in the queue"),
             action => {
                 let Some(deadline_ms) = exchange.deadline_ms() else {
                     panic!("seed {seed}: client {index} waits without a deadline: {action:?}")
@@ -450,10 +450,10 @@ impl World {
 
     fn check_step(&self, index: usize, exchange: &Exchange) {
         let has_link = self.clients[index].upstream.is_some();
-        assert!(has_link || !exchange.holds_connection(), "seed {}: no connection is there", self.seed);
+        assert!(has_link || !exchange.holds_connection(), "seed {}: there is no connection", self.seed);
     }
 
-    /// What is told of bytes in the end.
+    /// Checks the byte counts at the end.
     fn check_counts(&self, index: usize, exchange: &Exchange, next: Next) {
         let (seed, client) = (self.seed, &self.clients[index]);
         let attempts = client.view.as_ref().map_or(0, |view| match &view.plan.policy.protocol {
@@ -461,7 +461,7 @@ impl World {
             _ => 0,
         });
         if let Some(request) = client.requests.get(client.served as usize) {
-            // The first, the retries, and one on a fresh connection in place of a stale one.
+            // The first, the retries, and one on a fresh connection instead of a stale one.
             let tries = self.asked[*request].tries;
             assert!(tries <= attempts + 2, "seed {seed}: request {request} was tried {tries} times");
         }
@@ -475,13 +475,13 @@ impl World {
         }
     }
 
-    /// An exchange that is about to be used knows nothing of the one before.
+    /// An exchange that is about to be used must contain nothing of the previous one.
     fn check_blank(&self, exchange: &Exchange) {
         let has_rest = exchange.deadline_ms().is_some() || exchange.is_begun() || exchange.bytes_in() > 0;
-        assert!(!has_rest && exchange.action() == Action::ReadHead, "seed {}: something is left over", self.seed);
+        assert!(!has_rest && exchange.action() == Action::ReadHead, "seed {}: the exchange is not cleared", self.seed);
     }
 
-    /// Nothing is waited for beyond the timeouts that stand in the configuration.
+    /// No wait exceeds the configured timeouts.
     fn check_deadline(&self, index: usize, exchange: &Exchange, deadline_ms: u64) {
         let (seed, client, action) = (self.seed, &self.clients[index], exchange.action());
         assert!(!self.is_cut || action == Action::Respond, "seed {seed}: client {index} outlives the cut: {action:?}");
@@ -518,7 +518,7 @@ impl World {
         client.pipes = [Vec::new(), Vec::new()];
         client.armed_ms = None;
         if next == Next::KeepAlive {
-            assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that is to end");
+            assert!(!client.was_ending, "seed {seed}: client {index} stays on a connection that must end");
             let Some(model::Protocol::Http(http)) = client.view.as_ref().map(|view| &view.plan.policy.protocol) else {
                 return;
             };
@@ -533,7 +533,7 @@ impl World {
     }
 }
 
-/// The endpoint is waited for, or another try at one.
+/// Whether it waits for the endpoint, or for another try at one.
 fn is_upstream(action: Action) -> bool {
     matches!(action, Action::Wait | Action::Await | Action::Relay)
 }
@@ -545,7 +545,7 @@ fn env<'e>(
     connection_info: &'e ConnectionInfo,
     index: usize,
 ) -> Env<'e> {
-    let model::Protocol::Http(http) = &view.plan.policy.protocol else { unreachable!("a listener of HTTP") };
+    let model::Protocol::Http(http) = &view.plan.policy.protocol else { unreachable!("not an HTTP listener") };
     Env {
         now_us: world.now_us,
         listener: view,
@@ -560,7 +560,7 @@ fn env<'e>(
     }
 }
 
-/// A head as it comes over HTTP/2.
+/// A head as received over HTTP/2.
 fn parse_h2(text: &[u8], ends: bool, head: &mut ResponseHead) {
     let parsed = h1::parse_response(text, 100, Method::Get, head);
     assert_eq!(parsed, Ok(Parsed::Complete(text.len())));

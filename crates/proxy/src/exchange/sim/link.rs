@@ -1,4 +1,4 @@
-//! A connection of HTTP/1 to an endpoint, or a stream of HTTP/2: what the endpoint reads of it, and what it answers.
+//! An HTTP/1 connection to an endpoint, or an HTTP/2 stream: what the endpoint reads from it, and what it answers.
 
 use std::collections::VecDeque;
 
@@ -17,16 +17,16 @@ use crate::h2::Cut;
 /// Bytes that may be on their way to an endpoint.
 const ROOM_BYTES: usize = 16 * 1024;
 
-/// How long a kernel holds an acknowledgement back, in microseconds.
+/// How long a kernel delays an acknowledgement, in microseconds.
 const DELAYED_ACK_US: u64 = 40_000;
 
-/// What comes from an endpoint.
+/// Something that an endpoint sends.
 pub(super) enum Sent {
     Bytes(Vec<u8>),
     Ack,
     Fin,
     Rst,
-    /// Over HTTP/2: the head of a response as HTTP/1 would write it, and whether it ends the stream.
+    /// Over HTTP/2: the head of a response in HTTP/1 form, and whether it ends the stream.
     Head(Vec<u8>, bool),
     /// Over HTTP/2: DATA, and whether it ends the stream.
     Data(Vec<u8>, bool),
@@ -35,35 +35,35 @@ pub(super) enum Sent {
 
 pub(super) struct Link {
     pub(super) is_h2: bool,
-    /// The proxy has it, in use or idle.
+    /// The proxy holds it, in use or idle.
     pub(super) is_held: bool,
-    /// Whose exchange is on it.
+    /// The client whose exchange uses it.
     pub(super) owner: Option<usize>,
-    // On its way to the endpoint, and what its kernel knows of it.
+    // The bytes on their way to the endpoint, and what its kernel knows of them.
     flight: VecDeque<(u64, Vec<u8>)>,
     pub(super) in_flight: usize,
     sent: u64,
     delivered: u64,
     acked: u64,
-    /// When the endpoint's kernel acknowledges what has come, if nothing else does before.
+    /// When the endpoint's kernel acknowledges what has arrived, unless something else does so before.
     ack_us: Option<u64>,
     // The endpoint.
     is_closed: bool,
     /// When it closes the connection, if it is idle until then.
     closes_us: Option<u64>,
-    /// It reads nothing for as long.
+    /// It reads nothing until then.
     deaf_until_us: u64,
     unread: Vec<u8>,
     /// Of HTTP/2: the request has ended.
     pub(super) end_sent: bool,
-    /// Trailers that came, and those of its response, over HTTP/2.
+    /// Over HTTP/2: trailers that arrived, and those of its response.
     pub(super) got_trailers: bool,
     pub(super) trailers: Option<Vec<u8>>,
-    /// The request that is being read: its number, its body so far, and how the rest is framed.
+    /// The request that is being read: its number, its body so far, and the framing of the rest.
     reading: Option<Reading>,
-    /// Nothing more is done with what comes.
+    /// Anything that arrives from now on is ignored.
     is_over: bool,
-    // On its way from the endpoint.
+    // The bytes on their way from the endpoint.
     coming: VecDeque<(u64, u64, Sent)>,
     /// Arrived and unread.
     pub(super) arrived: VecDeque<Sent>,
@@ -90,22 +90,22 @@ enum Framing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Answer,
-    /// Before the request is whole.
+    /// Before the request is complete.
     AnswerEarly,
-    /// With an error: the rest of the request is not waited for.
+    /// With an error, and without waiting for the rest of the request.
     RefuseEarly,
     Interims(usize),
     Unavailable,
     NoContent,
-    /// After it has acted on it: a reset, or an end.
+    /// After it has acted on the request: a reset, or an end.
     Reset,
     End,
-    /// Before it has acted on it, the request read.
+    /// Before it has acted on the request, which it has read.
     ResetUnread,
     HalfHead,
     HalfBody(bool),
     Silence,
-    /// HTTP/2: not looked at, and said so; by the stream, or by the connection.
+    /// HTTP/2: the request was not processed, as the stream or the connection says.
     Refuse(bool),
 }
 
@@ -167,7 +167,7 @@ impl World {
         self.links.len() - 1
     }
 
-    /// Sends bytes to the endpoint; gives how many were taken.
+    /// Sends bytes to the endpoint, and returns how many were taken.
     pub(super) fn write_link(&mut self, index: usize, bytes: &[u8], ends: bool) -> std::io::Result<usize> {
         let link = &mut self.links[index];
         if link.is_reset {
@@ -185,7 +185,7 @@ impl World {
         Ok(count)
     }
 
-    /// The proxy lets go of it.
+    /// The proxy closes it.
     pub(super) fn close_link(&mut self, index: usize) {
         let link = &mut self.links[index];
         (link.is_held, link.owner, link.is_over) = (false, None, true);
@@ -199,7 +199,7 @@ impl World {
         self.at(at_us, Event::Link(index));
     }
 
-    /// What has come to the endpoint, and what has come of it.
+    /// Processes what has arrived at the endpoint.
     pub(super) fn link_turn(&mut self, index: usize) {
         let now_us = self.now_us;
         let link = &mut self.links[index];
@@ -211,7 +211,7 @@ impl World {
             let Some((_, acked, what)) = link.coming.pop_front() else { break };
             match what {
                 Sent::Rst => {
-                    // What an RST acknowledges is not looked at.
+                    // The acknowledgement in an RST is not processed.
                     link.is_reset = true;
                     link.ack_us = None;
                     link.arrived.push_back(Sent::Rst);
@@ -238,7 +238,7 @@ impl World {
                 let Some((_, bytes)) = link.flight.pop_front() else { break };
                 link.in_flight -= bytes.len();
                 if link.is_closed {
-                    // Nobody is there: its kernel says so.
+                    // The process is gone, and its kernel says so.
                     let acked = link.delivered;
                     link.coming.push_back((now_us + TRANSIT_US, acked, Sent::Rst));
                     self.numbers += 1;
@@ -299,7 +299,7 @@ impl World {
         }
     }
 
-    /// Reads on, and acts where the plan says so. True: more has to come.
+    /// Reads further, and acts as planned. Returns true if more has to arrive.
     fn read_body(&mut self, index: usize) -> bool {
         let link = &mut self.links[index];
         let Some(mut reading) = link.reading.take() else { return true };
@@ -399,13 +399,13 @@ impl World {
         }
     }
 
-    /// The endpoint ends its side, and takes nothing any more.
+    /// The endpoint ends its side, and reads nothing more.
     fn end(&mut self, index: usize, delay_us: u64) {
         self.answer(index, delay_us, Sent::Fin);
         self.links[index].is_closed = true;
     }
 
-    /// `broken`: the response breaks off, by a reset or by an end.
+    /// `broken`: the response is cut off, by a reset or by an end.
     fn respond(&mut self, index: usize, asked: usize, delay_us: u64, status: u16, broken: Option<bool>) {
         let is_head = self.asked[asked].is_head;
         let number = self.answered.len();
@@ -429,7 +429,7 @@ impl World {
         let has_trailers =
             sends_body && broken.is_none() && framing == 1 && (!is_h2 || length > 0) && self.rng.one_in(3);
         let sent = if broken.is_some() { length / 2 } else { length };
-        // What ends with its connection is whole wherever that ends in peace.
+        // A body that ends with its connection is complete wherever that ends normally.
         let ends_anywhere = framing == 2 && !is_h2 && broken == Some(false);
         let is_whole = broken.is_none() || !sends_body || ends_anywhere;
         let told = if ends_anywhere { content(number + 1_000, sent) } else { body.clone() };
@@ -479,7 +479,7 @@ impl World {
         }
     }
 
-    /// Of a body so many bytes are sent.
+    /// Only this many bytes of a body are sent.
     fn respond_h2(
         &mut self,
         index: usize,
@@ -526,12 +526,12 @@ impl Link {
         Lost { error, has_input, connection }
     }
 
-    /// The endpoint has ended or reset it, as far as the proxy can know.
+    /// Whether the endpoint has ended or reset it, as far as the proxy can know.
     pub(super) fn has_left(&self) -> bool {
         self.arrived.iter().any(|sent| matches!(sent, Sent::Fin | Sent::Rst | Sent::Cut(..)))
     }
 
-    /// Idle, and nothing has come.
+    /// Whether it is idle, and nothing has arrived.
     pub(super) fn is_silent(&self) -> bool {
         self.arrived.is_empty()
     }

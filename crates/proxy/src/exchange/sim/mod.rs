@@ -1,5 +1,5 @@
-//! Exchanges in a world without sockets and clocks: clients and endpoints do what a seed says, faults included, and at every step it is checked
-//! that what must hold holds.
+//! Exchanges in a simulation without sockets and clocks. Clients and endpoints behave as a seed determines, including faults, and every
+//! step checks the invariants.
 //!
 //! | what | file |
 //! |---|---|
@@ -33,7 +33,7 @@ use crate::worker::{ListenerView, Worker};
 /// From one end to the other, in microseconds.
 const TRANSIT_US: u64 = 50;
 
-/// By when all must be over: every timeout of the configuration is far below.
+/// Everything must be over by then: every timeout of the configuration is far shorter.
 const END_US: u64 = 600_000_000;
 
 /// Random numbers of one seed (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
@@ -48,12 +48,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// Once in so many times.
+    /// True once in this many times.
     fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -63,14 +63,14 @@ impl Rng {
     }
 }
 
-/// Who is to be looked at.
+/// What to run next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Client(usize),
     Link(usize),
-    /// An endpoint takes no new work from now on.
+    /// An endpoint accepts no new work from now on.
     DrainEndpoint(usize),
-    /// Another snapshot comes: with other limits and policies.
+    /// Another snapshot arrives, with other limits and policies.
     Snapshot,
     /// The worker begins to drain.
     Drain,
@@ -78,11 +78,11 @@ enum Event {
     Cut,
 }
 
-/// A request that some client sends.
+/// A request of a client.
 pub(super) struct SimRequest {
     is_idempotent: bool,
     is_head: bool,
-    /// It came over HTTP/1.0.
+    /// It was sent over HTTP/1.0.
     is_http10: bool,
     body: Vec<u8>,
     has_trailers: bool,
@@ -94,13 +94,13 @@ pub(super) struct SimRequest {
     tries: u32,
 }
 
-/// A response that some endpoint begins.
+/// A response that an endpoint begins.
 pub(super) struct SimResponse {
-    /// The request that it is for.
+    /// The request that it answers.
     asked: usize,
     body: Vec<u8>,
     has_trailers: bool,
-    /// All of it was sent, with its end.
+    /// All of it was sent, including its end.
     is_whole: bool,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct World {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     numbers: u64,
     worker: Rc<Worker>,
-    /// The listener and its cluster under the snapshot of now, and what that was made of.
+    /// The listener and its cluster in the current snapshot, and what that was made from.
     view: Rc<ListenerView>,
     cluster: Rc<Cluster>,
     compiled: Compiled,
@@ -120,7 +120,7 @@ pub(super) struct World {
     links: Vec<Link>,
     /// Idle connections by endpoint.
     idle: Vec<Vec<usize>>,
-    /// Clients that wait for room at an endpoint, the first first.
+    /// Clients that wait for room at an endpoint, in order of arrival.
     queue: VecDeque<usize>,
     asked: Vec<SimRequest>,
     answered: Vec<SimResponse>,
@@ -128,13 +128,13 @@ pub(super) struct World {
     drained_ms: Vec<Option<u64>>,
     is_draining: bool,
     is_cut: bool,
-    /// Connections that could not be made, and tries that exchanges have told of.
+    /// Connections that could not be made, and tries that exchanges have reported.
     unreachable: u64,
     attempts: u64,
     /// Exchanges that were begun, and how they ended: answered, refused or aborted.
     begun: u64,
     ended: u64,
-    /// Each turn of it is printed.
+    /// Print each turn.
     is_loud: bool,
 }
 
@@ -202,13 +202,13 @@ impl World {
         self.events.push(Reverse((at_us.max(self.now_us), self.numbers, event)));
     }
 
-    /// Runs it to its end, and checks what is left.
+    /// Runs it to its end, and checks the final state.
     fn run(&mut self) {
         let mut turns = 0;
         while let Some(Reverse((at_us, _, event))) = self.events.pop() {
             self.now_us = at_us;
             turns += 1;
-            assert!(turns < 200_000, "seed {}: no end in sight at {event:?}", self.seed);
+            assert!(turns < 200_000, "seed {}: it does not end, at {event:?}", self.seed);
             assert!(at_us < END_US, "seed {}: {event:?} at {at_us} us", self.seed);
             match event {
                 Event::Client(index) => self.client_turn(index),
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// Nothing is left of anything, and nothing is lost.
+    /// Checks that nothing is left over, and nothing is lost.
     fn check_end(&self) {
         let seed = self.seed;
         for (index, client) in self.clients.iter().enumerate() {
@@ -263,7 +263,7 @@ impl World {
         assert_eq!(requests, self.attempts, "seed {seed}: tries of all exchanges");
         assert_eq!(self.worker.storage.waiting(), 0, "seed {seed}: exchanges that wait for a response");
         assert_eq!(self.begun, self.ended, "seed {seed}: exchanges begun, and answered, refused or aborted");
-        assert!(self.queue.is_empty(), "seed {seed}: somebody waits still");
+        assert!(self.queue.is_empty(), "seed {seed}: a client still waits");
         let held = self.links.iter().filter(|link| link.is_held).count();
         let idle: usize = self.idle.iter().map(Vec::len).sum();
         assert_eq!(held, idle, "seed {seed}: connections that are neither idle nor in use");
@@ -273,7 +273,7 @@ impl World {
                 "seed {seed}: request {number}, which is not idempotent, was executed {} times",
                 asked.executions
             );
-            // The first, two retries, and one on a fresh connection in place of a stale one.
+            // The first, two retries, and one on a fresh connection instead of a stale one.
             assert!(asked.tries <= 4, "seed {seed}: request {number} was tried {} times", asked.tries);
         }
         for client in &self.clients {
@@ -288,7 +288,7 @@ impl World {
     }
 }
 
-/// A listener in front of a cluster, with any limits and policies.
+/// A listener in front of a cluster, with random limits and policies.
 fn snapshot(rng: &mut Rng, ports: &[u16], protocol: ClusterProtocol) -> Arc<Snapshot> {
     let mut listener = fixture::http("web", 80);
     let Protocol::Http(http) = &mut listener.protocol else { unreachable!("a listener of HTTP") };
@@ -341,7 +341,7 @@ fn simulate(seed: u64, is_loud: bool) {
     world.run();
 }
 
-/// Seeds that found a fault once.
+/// Seeds that once found a fault.
 const FOUND: [u64; 0] = [];
 
 #[test]
@@ -368,7 +368,7 @@ fn injected_faults_are_found() {
     assert_eq!(missed, [], "not found");
 }
 
-/// `SIM_SEEDS` (how many) and `SIM_SEED` (one, told step by step) are for `cargo xtask sim` and for people.
+/// `SIM_SEEDS` (how many) and `SIM_SEED` (one, printed step by step) are for `cargo xtask sim` and for manual runs.
 #[test]
 fn whatever_happens_what_must_hold_holds() {
     if let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {

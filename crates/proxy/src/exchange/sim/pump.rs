@@ -10,7 +10,7 @@ use crate::exchange::TransferError;
 use crate::exchange::transfer::{self, Transfer};
 use crate::h2::HeaderList;
 
-/// Bytes that an exchange may hold, besides what it has read and not written.
+/// Bytes that an exchange may hold, in addition to those that it has read and not written.
 const HELD_BYTES_MAX: usize = 160 * 1024;
 
 /// A side of an exchange.
@@ -21,16 +21,16 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Of its pipe.
+    /// The number of its pipe.
     fn number(self) -> usize {
         usize::from(matches!(self, Self::Client(_)))
     }
 }
 
-/// What reading gave.
+/// The result of a read.
 pub(super) enum Read {
     Bytes(usize),
-    /// The end: of the connection, or of the stream.
+    /// The end of the connection or of the stream.
     End,
     Nothing,
 }
@@ -39,7 +39,7 @@ pub(super) fn reset() -> std::io::Error {
     std::io::ErrorKind::ConnectionReset.into()
 }
 impl World {
-    /// Moves a message as far as it goes.
+    /// Moves a message as far as possible.
     pub(super) fn pump(
         &mut self,
         index: usize,
@@ -80,7 +80,7 @@ impl World {
                     self.clients[index].pipes[to.number()] = input.filled()[..count].to_vec();
                     let rest = input.filled()[count..].to_vec();
                     *input = Buffer::none();
-                    // It stays with the sender's kernel.
+                    // It stays in the sender's kernel.
                     self.unread(from, rest);
                     transfer.handle_pipe_filled(count)?;
                 }
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// What was read and is not to be.
+    /// Puts back bytes that were read but must not be.
     fn unread(&mut self, from: Side, bytes: Vec<u8>) {
         if bytes.is_empty() {
             return;
@@ -148,7 +148,7 @@ impl World {
                     return Err(reset());
                 }
                 if head.status >= 200 {
-                    assert!(client.status.is_none(), "seed {}: a second response", self.seed);
+                    assert!(client.status.is_none(), "seed {}: the client got a second response", self.seed);
                     client.status = Some(head.status);
                     client.number = head.find(b"x-number").map(|text| text.parse().expect("a number"));
                     client.is_complete = ends;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Writes what there is; true: all is read and written.
+    /// Writes what there is. Returns true if everything is read and written.
     pub(super) fn write(
         &mut self,
         index: usize,
@@ -258,7 +258,7 @@ impl World {
     }
 }
 
-/// Reads what has come of a client into its input.
+/// Reads what has arrived from a client into its input.
 pub(super) fn read_client(client: &mut Client) -> Read {
     if client.arrived.is_empty() {
         return if client.has_ended { Read::End } else { Read::Nothing };
