@@ -1,4 +1,4 @@
-//! Which probes run, and whom their verdicts reach.
+//! Runs the probes, and reports their verdicts to the clusters.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,48 +13,48 @@ use tokio::time::{Duration, sleep};
 use crate::probe::{Failure, probe};
 use crate::transport::ProbeTransport;
 
-/// Probes under way at once, over all clusters: bounds the sockets. Others wait; their timeout begins when they do.
+/// Concurrent probes over all clusters, which limits the sockets. Further probes wait; their timeout begins when they start.
 pub const PROBES_AT_ONCE_MAX: usize = 512;
 
 /// An endpoint that is to be probed.
 #[derive(Clone, Debug)]
 pub struct ProbeTarget {
-    /// Who is told.
+    /// The cluster that gets the verdicts.
     pub cluster: Arc<ClusterState>,
     /// The endpoint, as an index into the cluster.
     pub index: usize,
     /// For logs and [`LastFailure`].
     pub cluster_name: String,
-    /// Where the endpoint is; [`HealthCheck::port`] may send the probe to another port.
+    /// The address of the endpoint; [`HealthCheck::port`] may direct the probe to another port.
     pub address: SocketAddr,
-    /// What is asked, and how often.
+    /// The check, and its interval.
     pub check: HealthCheck,
-    /// How the probe talks to the endpoint. Not used for another port than the endpoint's own, which may speak another protocol.
+    /// How the probe connects to the endpoint. It is not used for a different port, which may use another protocol.
     pub transport: ProbeTransport,
 }
 
-/// Why an endpoint is unhealthy, or why its last probe failed though it is not unhealthy yet.
+/// Why an endpoint is unhealthy, or why its last probe failed although it is not unhealthy yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastFailure {
     /// The cluster's name.
     pub cluster: String,
     /// The endpoint's address.
     pub address: SocketAddr,
-    /// As an operator reads it: `connect refused`, `status 503, expected 200-399`.
+    /// Text for an operator: `connect refused`, `status 503, expected 200-399`.
     pub why: String,
-    /// When, by the clock given to [`Checker::new`].
+    /// The time, by the clock given to [`Checker::new`].
     pub at_ms: u64,
 }
 
 /// All active probes of the process. Dropping it ends them.
 pub struct Checker {
-    /// By the address probed; several where clusters ask differently.
+    /// By the address probed. There are several if clusters have different checks.
     running: HashMap<SocketAddr, Vec<Running>>,
     common: Arc<Common>,
     rng: Rng,
 }
 
-/// What all probes use.
+/// Shared by all probes.
 struct Common {
     now_ms: Box<dyn Fn() -> u64 + Send + Sync>,
     permits: Semaphore,
@@ -71,15 +71,16 @@ struct Running {
 
 struct State {
     machine: HealthMachine,
-    /// A probe has ended, so that `machine` holds a verdict and not an assumption.
+    /// A probe has ended, so `machine` has a verdict instead of an assumption.
     proven: bool,
-    /// The last failure, and when it was; `None` once a probe has succeeded and the verdict is healthy.
+    /// The last failure and its time; `None` once a probe has succeeded and the verdict is healthy.
     failure: Option<(Failure, u64)>,
     targets: Vec<ProbeTarget>,
 }
 
 impl Checker {
-    /// No probes yet. `now_ms` is the clock that the cluster states go by; `seed` spreads the probes, and should differ between processes.
+    /// Starts without probes. `now_ms` is the clock that the cluster states use; `seed` spreads the probes, and should differ between
+    /// processes.
     pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         let common = Common {
             now_ms: Box::new(now_ms),
@@ -89,10 +90,10 @@ impl Checker {
         Self { running: HashMap::new(), common: Arc::new(common), rng: Rng::new(seed) }
     }
 
-    /// Makes the probes those of `targets`, all of them. Must be called on a tokio runtime, and before the new cluster states are used.
+    /// Replaces the probes by those of `targets`. It must be called on a tokio runtime, and before the new cluster states are used.
     ///
-    /// A probe whose address and check stay keeps its count of results and its schedule, and tells the new cluster states its verdict at
-    /// once. An endpoint that is probed no longer is taken as healthy again: nothing would ever say so.
+    /// A probe whose address and check stay keeps its count of results and its schedule, and reports its verdict to the new cluster states
+    /// at once. An endpoint that is no longer probed is reported as healthy again, because nothing else would ever do that.
     pub fn apply(&mut self, targets: Vec<ProbeTarget>) {
         let still_probed: HashSet<_> = targets.iter().filter_map(endpoint_of).collect();
         let mut groups = group(targets);
@@ -121,7 +122,7 @@ impl Checker {
     fn start(&mut self, address: SocketAddr, targets: Vec<ProbeTarget>) -> Option<Running> {
         let first = targets.first()?;
         let (check, transport) = (first.check.clone(), first.transport());
-        // What is known to be dead, since an earlier process or another check found it so, stays dead until probes say otherwise.
+        // An endpoint that an earlier process or another check has found dead stays dead until probes succeed.
         let healthy = !targets.iter().any(|target| target.cluster.probes_fail(target.index));
         let machine = HealthMachine::new(&check, healthy);
         let state = Arc::new(Mutex::new(State { machine, proven: false, failure: None, targets }));
@@ -147,7 +148,7 @@ impl Checker {
         failures
     }
 
-    /// Cluster and address of the endpoints of which no probe has ended yet: they are taken as healthy, and nobody knows.
+    /// Cluster and address of the endpoints of which no probe has ended yet. They are assumed to be healthy.
     pub fn unproven(&self) -> HashSet<(String, SocketAddr)> {
         let mut unproven = HashSet::new();
         for running in self.running.values().flatten() {
@@ -159,13 +160,13 @@ impl Checker {
         unproven
     }
 
-    /// How many probes have ended so far; changes after the cluster states have been told.
+    /// How many probes have ended so far. It changes after the verdicts were reported to the cluster states.
     pub fn results(&self) -> watch::Receiver<u64> {
         self.common.results.subscribe()
     }
 }
 
-/// By address, those together that one probe can serve.
+/// Groups targets by address, and within an address those that one probe can serve.
 fn group(targets: Vec<ProbeTarget>) -> HashMap<SocketAddr, Vec<Vec<ProbeTarget>>> {
     let mut groups: HashMap<SocketAddr, Vec<Vec<ProbeTarget>>> = HashMap::new();
     for target in targets {
@@ -181,13 +182,13 @@ fn group(targets: Vec<ProbeTarget>) -> HashMap<SocketAddr, Vec<Vec<ProbeTarget>>
     groups
 }
 
-/// Tells endpoint states apart, which outlive the cluster states.
+/// Identifies endpoint states, which outlive the cluster states.
 fn endpoint_of(target: &ProbeTarget) -> Option<*const balance::EndpointState> {
     target.cluster.endpoints().get(target.index).map(Arc::as_ptr)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Nothing that holds the lock leaves a state half changed.
+    // No code that holds the lock leaves a state half changed.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -196,7 +197,7 @@ impl ProbeTarget {
         SocketAddr::new(self.address.ip(), self.check.port.unwrap_or(self.address.port()))
     }
 
-    /// What goes before the question of the probe.
+    /// The transport of the probe.
     fn transport(&self) -> ProbeTransport {
         if self.probed() == self.address { self.transport.clone() } else { ProbeTransport::default() }
     }
@@ -226,7 +227,7 @@ async fn run(
     let interval_ms = u64::try_from(check.interval.as_millis()).unwrap_or(u64::MAX);
     sleep(Duration::from_millis(first_probe_delay_ms(interval_ms, &mut rng))).await;
     loop {
-        // Runs beside the probe: the interval goes from start to start.
+        // It runs while the probe runs, because the interval is from start to start.
         let next = sleep(Duration::from_millis(next_probe_delay_ms(interval_ms, &mut rng)));
         // The semaphore is never closed.
         let permit = common.permits.acquire().await.ok();
@@ -239,7 +240,7 @@ async fn run(
 }
 
 impl State {
-    /// Serves other targets from now on. Returns those before.
+    /// Serves other targets from now on. Returns the previous ones.
     fn take_over(&mut self, targets: Vec<ProbeTarget>, now_ms: u64) -> Vec<ProbeTarget> {
         let before = std::mem::replace(&mut self.targets, targets);
         if self.proven {
@@ -250,7 +251,7 @@ impl State {
 
     fn conclude(&mut self, result: Result<(), Failure>, now_ms: u64) {
         let is_success = result.is_ok();
-        // A connection alone is no answer, but for an endpoint that did not even take one before.
+        // A connection alone proves nothing, except for an endpoint that did not even accept one before.
         let is_answer =
             self.failure.is_some() || self.targets.first().is_some_and(|target| target.check.probe != Probe::Tcp);
         self.proven = true;
@@ -277,7 +278,7 @@ impl State {
         }
     }
 
-    /// Says how it stands, not what has changed: the clusters know best what is new to them.
+    /// Reports the verdict, whether or not it has changed: the clusters know what is new to them.
     fn tell(&self, now_ms: u64) {
         let healthy = self.machine.healthy();
         for target in &self.targets {
@@ -303,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// Three failures to go down, two successes to come up, as fast as loopback allows.
+    /// Three failures to become unhealthy, two successes to become healthy, as fast as loopback allows.
     fn check() -> HealthCheck {
         let mut check = HealthCheck::new(Probe::Tcp);
         (check.interval, check.timeout) = (Duration::from_millis(2), Duration::from_secs(10));
@@ -333,7 +334,7 @@ mod tests {
         Checker::new(|| 7, 1)
     }
 
-    /// A port that is ours and refuses connections until it listens. (One that nobody holds could be given to another test.)
+    /// Reserves a port that refuses connections until it listens. (An unreserved one could be given to another test.)
     fn closed(address: SocketAddr) -> TcpSocket {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
@@ -347,12 +348,12 @@ mod tests {
         (socket, address)
     }
 
-    /// Accepts nothing: the kernel completes the handshakes.
+    /// Accepts nothing; the kernel completes the handshakes.
     fn listen(socket: TcpSocket) -> TcpListener {
         socket.listen(1024).unwrap()
     }
 
-    /// Awaits probes until the endpoint is as expected.
+    /// Waits for probes until the endpoint has the expected status.
     async fn until(checker: &Checker, cluster: &ClusterState, expect: EndpointStatus) {
         let mut results = checker.results();
         let reached = async {
@@ -360,10 +361,10 @@ mod tests {
                 results.changed().await.unwrap();
             }
         };
-        timeout(Duration::from_secs(30), reached).await.expect("the verdict has not come");
+        timeout(Duration::from_secs(30), reached).await.expect("the verdict did not come in time");
     }
 
-    /// Awaits so many more probes.
+    /// Waits for this many further probes.
     async fn probes(checker: &Checker, count: u64) {
         let mut results = checker.results();
         let end = *results.borrow() + count;
@@ -426,7 +427,7 @@ mod tests {
         let mut checker = checker();
         checker.apply(vec![target(&silent, "web")]);
         probes(&checker, 3).await;
-        // The kernel takes connections for a process that hangs.
+        // The kernel accepts connections for a process that hangs.
         assert!(matches!(silent.status(0, 7), Some(EndpointStatus::Ejected { .. })));
         drop(listener);
         let socket = closed(address);
@@ -470,7 +471,7 @@ mod tests {
         until(&checker, &old, EndpointStatus::Unhealthy).await;
         let before = tasks(&checker);
 
-        // Another endpoint state, so that only the checker can know.
+        // Another endpoint state, so only the checker can know the verdict.
         let new = cluster(address);
         checker.apply(vec![target(&new, "web")]);
         assert_eq!(new.status(0, 7), Some(EndpointStatus::Unhealthy));

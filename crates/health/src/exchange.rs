@@ -1,7 +1,7 @@
 //! One request and its response on a connection that is used once: over HTTP/1.1, or over HTTP/2 by prior knowledge.
 //!
-//! [`ProbeExchange`] does no I/O. It writes with the encoders of `wire` and reads heads with [`ResponseHeads`], as the proxy does for requests of
-//! clients.
+//! [`ProbeExchange`] does no I/O. It writes with the encoders of `wire` and reads heads with [`ResponseHeads`], as the proxy does for
+//! clients' requests.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::h1::{self, HeadError, Parsed};
@@ -12,13 +12,13 @@ use wire::{HeadKind, ResponseError, ResponseHeads};
 use crate::probe::{Failure, broken};
 use crate::transport::Stream;
 
-/// Bytes of a response's body; a health check has some ten.
+/// The longest body of a response; that of a health check has about ten bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 4 * 1024;
 
-/// What is asked.
+/// The request of a probe.
 pub(crate) struct Request<'r> {
     pub(crate) target: PseudoHeaders<'r>,
     /// Names in lower case.
@@ -26,15 +26,15 @@ pub(crate) struct Request<'r> {
     pub(crate) over: Over<'r>,
 }
 
-/// How it is asked.
+/// The protocol of a probe.
 #[derive(Clone, Copy)]
 pub(crate) enum Over<'r> {
-    /// Without a body, over HTTP/1.1. The response is read up to the end of its head: closing then resets the connection, which ends a long body
-    /// early.
+    /// Without a body, over HTTP/1.1. The response is read up to the end of its head. The close then resets the connection, which ends a
+    /// long body early.
     Http1,
     /// The same over HTTP/2.
     Http2,
-    /// With this body over HTTP/2, whose windows take 16 KiB at once. The response is read to its end.
+    /// With this body over HTTP/2, whose windows accept 16 KiB at once. The response is read to its end.
     Grpc(&'r [u8]),
 }
 
@@ -42,13 +42,13 @@ pub(crate) enum Over<'r> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// The fields of the head and, behind them, those of the trailers: name and value.
+    /// Names and values of the fields of the head, followed by those of the trailers.
     pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    /// The last field of a name: trailers decide.
+    /// The last field with this name, so trailers take precedence.
     pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
         self.fields.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
     }
@@ -59,7 +59,7 @@ impl Answer {
     }
 }
 
-/// Sends a request, and gives its response.
+/// Sends a request, and returns its response.
 pub(crate) async fn ask(stream: &mut (impl Stream + ?Sized), request: &Request<'_>) -> Result<Answer, Failure> {
     let mut exchange = ProbeExchange::new(request)?;
     let mut buffer = vec![0; READ_BYTES];
@@ -70,7 +70,7 @@ pub(crate) async fn ask(stream: &mut (impl Stream + ?Sized), request: &Request<'
             return Err(exchange.closed());
         }
         if exchange.handle_bytes(buffer.get(..read).unwrap_or_default())? {
-            // The response is there: that the endpoint does not hear our goodbye is no failure.
+            // The response is complete, so it is no failure if the endpoint does not read our last frames.
             _ = flush(stream, &mut exchange).await;
             return Ok(exchange.answer);
         }
@@ -97,7 +97,7 @@ struct ProbeExchange {
 enum Protocol {
     Http1 {
         output: Vec<u8>,
-        /// What has come since the last head.
+        /// Bytes that have arrived since the last head.
         input: Vec<u8>,
     },
     Http2(Box<Connection>),
@@ -135,7 +135,7 @@ impl ProbeExchange {
         }
     }
 
-    /// Whether the response is there, as far as it is wanted.
+    /// Processes bytes. Returns whether the wanted part of the response has arrived.
     fn handle_bytes(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         match &mut self.protocol {
             Protocol::Http1 { input, .. } => {
@@ -146,7 +146,7 @@ impl ProbeExchange {
         }
     }
 
-    /// Reads past interim responses to the head of the final one.
+    /// Skips interim responses, up to the head of the final one.
     fn handle_heads(&mut self) -> Result<bool, Failure> {
         let Protocol::Http1 { input, .. } = &mut self.protocol else { return Ok(false) };
         let mut head = ResponseHead::default();
@@ -165,7 +165,7 @@ impl ProbeExchange {
     fn handle_frames(&mut self, mut input: &[u8]) -> Result<bool, Failure> {
         let Self { protocol: Protocol::Http2(connection), heads, answer, wants_body } = self else { return Ok(false) };
         loop {
-            // A connection that lives for one probe needs no clock: nothing that it spends comes back with time.
+            // A connection for one probe needs no clock, because nothing in its budget has to be paid back with time.
             let handled = connection.handle_bytes(0, input);
             let Handled { consumed, event } =
                 handled.map_err(|error| Failure::Http2(error.reason.name().to_owned()))?;
@@ -177,7 +177,7 @@ impl ProbeExchange {
                     connection.take_response(&mut head, &mut bytes);
                     match heads.handle_head(head.status).map_err(Failure::of_response)? {
                         HeadKind::Interim => false,
-                        // `wire::h2` takes no 101 for a response (RFC 9113 section 8.6).
+                        // `wire::h2` does not accept 101 as a response (RFC 9113 section 8.6).
                         HeadKind::SwitchingProtocols | HeadKind::Final => {
                             answer.status = head.status;
                             answer.keep(&head.fields, &bytes);
@@ -202,7 +202,7 @@ impl ProbeExchange {
 }
 
 impl Answer {
-    /// What comes behind the head, but for trailers. Whether it is the last.
+    /// Processes what follows the head, except trailers. Returns whether it is the last.
     fn handle(&mut self, event: Event<'_>) -> Result<bool, Failure> {
         match event {
             Event::Data { bytes, end, .. } => {
@@ -222,7 +222,7 @@ impl Answer {
     }
 }
 
-/// A head that asks for the connection to be closed behind the response.
+/// A head that asks the endpoint to close the connection after the response.
 fn h1_head(request: &Request<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     h1::request_line(&mut out, request.target.method, request.target.path);
@@ -238,7 +238,7 @@ fn h1_head(request: &Request<'_>) -> Vec<u8> {
 fn h2_request(request: &Request<'_>, body: &[u8]) -> Result<Protocol, Failure> {
     let limits = Limits { extended_connect: false, ..Limits::default() };
     let mut connection = Box::new(Connection::new(Role::Client, limits));
-    // A connection that nobody has answered on has room for one stream, and its windows for the body.
+    // A new connection has room for one stream, and its windows for the body.
     let not_sent = |_| Failure::Http2("no room for a request".to_owned());
     let end = body.is_empty();
     let sent = connection.send_request(&request.target, end, |head| {

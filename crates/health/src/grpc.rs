@@ -13,10 +13,10 @@ use crate::transport::Stream;
 
 const CHECK: &[u8] = b"/grpc.health.v1.Health/Check";
 
-/// The greatest number that a `grpc-timeout` holds.
+/// The largest number in a `grpc-timeout`.
 const TIMEOUT_MAX: u128 = 99_999_999;
 
-/// Asks whether `service` is served; empty: the endpoint as a whole.
+/// Asks whether `service` is served; an empty name stands for the whole endpoint.
 pub(crate) async fn check(
     stream: &mut (impl Stream + ?Sized),
     service: &str,
@@ -45,7 +45,7 @@ pub(crate) async fn check(
     verdict(&ask(stream, &request).await?)
 }
 
-/// What an answer says.
+/// The verdict of a response.
 fn verdict(answer: &Answer) -> Result<(), Failure> {
     if answer.status != 200 {
         return Err(Failure::NotGrpc(answer.status));
@@ -65,7 +65,7 @@ fn verdict(answer: &Answer) -> Result<(), Failure> {
     }
 }
 
-/// `12 UNIMPLEMENTED: unknown service`, as far as the endpoint says it in printable text.
+/// `12 UNIMPLEMENTED: unknown service`, with the part of the endpoint's message that is printable.
 fn status_text(code: &[u8], message: &[u8]) -> String {
     const MESSAGE_CHARS_MAX: usize = 200;
     let number = str::from_utf8(code).ok().and_then(|code| code.parse::<usize>().ok());
@@ -82,7 +82,7 @@ fn status_text(code: &[u8], message: &[u8]) -> String {
     text
 }
 
-/// `message HealthCheckRequest { string service = 1; }`. A field that is empty is left out.
+/// `message HealthCheckRequest { string service = 1; }`. An empty field is omitted.
 fn health_check_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -98,7 +98,7 @@ fn health_check_request(service: &str) -> Vec<u8> {
     message
 }
 
-/// A message of gRPC: not compressed, its length, itself.
+/// A gRPC message: the flag for no compression, the length, and the message.
 fn framed(message: &[u8]) -> Vec<u8> {
     let mut framed = vec![0];
     framed.extend((message.len() as u32).to_be_bytes());
@@ -106,7 +106,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// The one message of a body. We offered no compression.
+/// The only message of a body. We offered no compression.
 fn unframed(body: &[u8]) -> Option<&[u8]> {
     let (prefix, message) = body.split_first_chunk::<5>()?;
     let [0, length @ ..] = *prefix else { return None };
@@ -120,8 +120,8 @@ const LENGTH_DELIMITED: u8 = 2;
 const FIXED_32: u8 = 5;
 const FIELD_1: u8 = 1 << 3;
 
-/// `message HealthCheckResponse { ServingStatus status = 1; }`: 0 UNKNOWN, 1 SERVING, 2 NOT_SERVING, 3 SERVICE_UNKNOWN. Other fields are passed
-/// over; of the field more than once the last counts; without it, it is 0.
+/// `message HealthCheckResponse { ServingStatus status = 1; }`: 0 UNKNOWN, 1 SERVING, 2 NOT_SERVING, 3 SERVICE_UNKNOWN. Other fields are
+/// skipped. If the field is repeated, the last one counts; if it is missing, the status is 0.
 fn serving_status(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {
@@ -147,7 +147,7 @@ fn serving_status(mut message: &[u8]) -> Option<u64> {
     Some(status)
 }
 
-/// A number in groups of seven bits, the least significant first, and what is behind it.
+/// A number in groups of seven bits, the least significant first, and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     const BYTES_MAX: usize = 10;
     let mut value = 0;
@@ -189,10 +189,10 @@ mod tests {
         check(200, Some("0"), b"\0\0\0\0\x02\x08\x03", "SERVICE_UNKNOWN");
         check(200, Some("0"), b"\0\0\0\0\0", "UNKNOWN");
         check(200, Some("0"), b"\0\0\0\0\x02\x08\x09", "a serving status of 9");
-        check(200, Some("0"), b"", "the answer is no health check's");
-        check(200, Some("0"), b"\x01\0\0\0\x02\x08\x01", "the answer is no health check's");
-        check(200, Some("0"), b"\0\0\0\0\x03\x08\x01", "the answer is no health check's");
-        check(200, Some("0"), b"\0\0\0\0\x01\x08", "the answer is no health check's");
+        check(200, Some("0"), b"", "not a health check response");
+        check(200, Some("0"), b"\x01\0\0\0\x02\x08\x01", "not a health check response");
+        check(200, Some("0"), b"\0\0\0\0\x03\x08\x01", "not a health check response");
+        check(200, Some("0"), b"\0\0\0\0\x01\x08", "not a health check response");
         check(200, Some("12"), b"", "grpc-status 12 UNIMPLEMENTED: a b");
         check(200, Some("5"), b"", "grpc-status 5 NOT_FOUND: a b");
         check(200, Some("99"), b"", "grpc-status of no known code: a b");

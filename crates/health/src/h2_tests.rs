@@ -23,7 +23,7 @@ enum Then {
     Reset(Reason),
 }
 
-/// What the endpoint was asked.
+/// The request that the endpoint got.
 struct ReceivedRequest {
     request: Request<()>,
     body: Vec<u8>,
@@ -69,7 +69,7 @@ async fn serve(listener: TcpListener, then: Then) -> ReceivedRequest {
         }
         Then::Reset(reason) => respond.send_reset(reason),
     }
-    // Ends when the probe closes.
+    // It ends when the probe closes.
     driver.await.unwrap();
     ReceivedRequest { request: Request::from_parts(head, ()), body, trailers }
 }
@@ -81,7 +81,7 @@ fn grpc(service: &str, host: Option<&str>) -> HealthCheck {
     check
 }
 
-/// Empty for success, else the reason.
+/// Empty for success, or else the reason.
 async fn ask(check: &HealthCheck, transport: &ProbeTransport, then: Then) -> (ReceivedRequest, String) {
     let (listener, address) = listen().await;
     let (asked, result) = tokio::join!(serve(listener, then), probe(address, check, transport));
@@ -100,7 +100,7 @@ async fn only_serving_is_well() {
     check(Then::Answer(200, &[b"\0\0", b"\0\0\x02", b"\x08", b"\x01"], OK), "").await;
     check(Then::Answer(200, &[b"\0\0\0\0\x02\x08\x02"], OK), "NOT_SERVING").await;
     check(Then::Answer(200, &[b"\0\0\0\0\0"], OK), "UNKNOWN").await;
-    check(Then::Answer(200, &[], OK), "the answer is no health check's").await;
+    check(Then::Answer(200, &[], OK), "not a health check response").await;
     check(
         Then::HeadAlone(200, &[("grpc-status", "12"), ("grpc-message", "unknown service")]),
         "grpc-status 12 UNIMPLEMENTED: unknown service",
@@ -131,7 +131,7 @@ async fn what_is_asked() {
     assert_eq!(asked.body, b"\0\0\0\0\0");
 }
 
-/// A handshake that changes nothing: what is within TLS is told the same.
+/// A handshake that changes nothing: the HTTP/2 inside TLS is the same.
 struct NoHandshake;
 
 impl Handshake for NoHandshake {

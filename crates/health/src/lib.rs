@@ -1,11 +1,11 @@
-//! Active probes: asks endpoints whether they are well, and tells their clusters.
+//! Active probes, which test whether endpoints are healthy and report to their clusters.
 //!
-//! Job: connect, or ask over HTTP or gRPC, at intervals, count the results into verdicts ([`balance::HealthMachine`]), hand the verdicts to the
-//! [`balance::ClusterState`]s, remember why the last probe failed. Not its job: choosing endpoints, ejecting them for what real requests
-//! meet, resolving names.
+//! The probes connect, or send a request over HTTP or gRPC, at intervals. This crate counts the results into verdicts
+//! ([`balance::HealthMachine`]), passes the verdicts to the [`balance::ClusterState`]s, and remembers why the last probe failed. It does
+//! not choose endpoints, eject them for failures of real requests, or resolve names.
 //!
-//! [`Checker`] holds one task for each distinct address and check, however many clusters have it; the tasks live on the runtime of the control
-//! thread, so that probes cost the workers nothing.
+//! [`Checker`] has one task for each distinct address and check, however many clusters use it. The tasks run on the runtime of the control
+//! thread, so probes cost the workers nothing.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! One probe: connect, and judge the response to what is asked; `exchange` asks it, and `grpc` has what is asked of gRPC.
+//! One probe: it connects, and judges the response. `exchange` sends the request; `grpc` has the gRPC requests.
 
 use std::fmt;
 use std::io;
@@ -17,37 +17,37 @@ use crate::exchange::{Over, Request, ask};
 use crate::grpc;
 use crate::transport::{ProbeTransport, Stream};
 
-/// As servers' logs show probes.
+/// The name of probes in the logs of servers.
 pub(crate) const USER_AGENT: &str = concat!("steelyard-health/", env!("CARGO_PKG_VERSION"));
 
-/// Why a probe failed, as an operator reads it.
+/// Why a probe failed, with a text for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Refused,
     ConnectTimeout(Duration),
     AnswerTimeout(Duration),
-    /// The TLS handshake failed, or the certificate is not believed.
+    /// The TLS handshake failed, or the certificate is not trusted.
     Tls(String),
     /// The connection broke, or could not be made, for another reason.
     Io(String),
     /// The connection ended before the end of the response's head.
     Closed,
     NotHttp,
-    /// A client's request would be answered 502 on such a response.
+    /// The proxy would answer a client's request with 502 for such a response.
     BadHead(ResponseError),
     Status {
         got: u16,
         expect: (u16, u16),
     },
-    /// The connection or the request failed in the ways of HTTP/2.
+    /// The connection or the request failed at the level of HTTP/2.
     Http2(String),
-    /// An answer over HTTP/2, of this status, that is not one of gRPC.
+    /// An HTTP/2 response with this status that is not gRPC.
     NotGrpc(u16),
-    /// The call ended so: code, name and message.
+    /// The call ended with this code, name and message.
     GrpcStatus(String),
-    /// The answer cannot be read.
+    /// The response cannot be read.
     BadMessage,
-    /// The serving status, which is not SERVING.
+    /// The serving status is not SERVING.
     Serving(u64),
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Failure {
             Self::Http2(why) => write!(out, "HTTP/2: {why}"),
             Self::NotGrpc(status) => write!(out, "status {status} without grpc-status"),
             Self::GrpcStatus(status) => write!(out, "grpc-status {status}"),
-            Self::BadMessage => out.write_str("the answer is no health check's"),
+            Self::BadMessage => out.write_str("not a health check response"),
             Self::Serving(0) => out.write_str("UNKNOWN"),
             Self::Serving(2) => out.write_str("NOT_SERVING"),
             Self::Serving(3) => out.write_str("SERVICE_UNKNOWN"),
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// A duration as it was most likely written.
+/// A duration in the form in which it was most likely written.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -96,7 +96,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Probes `address` once. Takes no longer than the check's timeout.
+/// Probes `address` once. It takes no longer than the check's timeout.
 pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &ProbeTransport) -> Result<(), Failure> {
     let mut deadline = pin!(sleep(check.timeout));
     let connected = before(deadline.as_mut(), TcpStream::connect(address)).await;
@@ -131,7 +131,7 @@ pub(crate) async fn probe(address: SocketAddr, check: &HealthCheck, transport: &
     before(deadline, exchange).await.unwrap_or(Err(Failure::AnswerTimeout(check.timeout)))
 }
 
-/// What `work` gives, unless the deadline comes first.
+/// The result of `work`, or `None` if the deadline passes first.
 async fn before<T>(deadline: Pin<&mut Sleep>, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -167,11 +167,11 @@ pub(crate) fn broken(error: io::Error) -> Failure {
     }
 }
 
-/// The PROXY protocol header, where one is sent.
+/// The PROXY protocol header, if one is sent.
 fn header(stream: &TcpStream, address: SocketAddr, proxy_protocol: Option<ProxyProtocol>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(version) = proxy_protocol {
-        // The probe speaks for itself, and says so with its own addresses: receivers that refuse UNKNOWN and LOCAL exist
+        // The probe speaks for itself, and says so with its own addresses, because some receivers refuse UNKNOWN and LOCAL
         // (proxy-protocol.txt, section 2.1).
         let version = match version {
             ProxyProtocol::V1 => proxy_protocol::Version::V1,
@@ -201,7 +201,7 @@ mod tests {
         (listener, address)
     }
 
-    /// Probes an endpoint that reads a whole head, answers so, and closes. Returns what it read.
+    /// Probes an endpoint that reads a complete head, sends this answer, and closes. Returns what it read.
     async fn ask(check: &HealthCheck, header: Option<ProxyProtocol>, answer: &[u8]) -> (Vec<u8>, Result<(), Failure>) {
         let (listener, address) = listen().await;
         let serve = async {
@@ -217,7 +217,7 @@ mod tests {
         tokio::join!(serve, probed)
     }
 
-    /// `expect` is empty for success, else the reason.
+    /// `expect` is empty for success, or else the reason.
     async fn check(statuses: (u16, u16), answer: &[u8], expect: &str) {
         let (_, result) = ask(&http(statuses), None, answer).await;
         let got = result.err().map_or(String::new(), |failure| failure.to_string());
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A client's request would fail on them, so they are no proof that the endpoint serves.
+    /// A client's request would fail because of them, so they do not prove that the endpoint works.
     #[tokio::test]
     async fn response_heads_that_clients_do_not_get() {
         let ok = (200, 399);
@@ -296,7 +296,7 @@ mod tests {
 
     #[tokio::test]
     async fn refused() {
-        // Bound, so that it is nobody else's, and not listening.
+        // It is bound, so that nothing else takes it, but does not listen.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = socket.local_addr().unwrap();
@@ -305,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn silence_ends_at_the_timeout() {
-        // The handshake is completed by the kernel, and then nobody answers.
+        // The kernel completes the handshake, and then nothing answers.
         let (_listener, address) = listen().await;
         let mut check = http((200, 200));
         check.timeout = Duration::from_millis(20);

@@ -10,33 +10,33 @@ use model::{ClusterProtocol, ProxyProtocol};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// A connection on which a probe asks.
+/// A connection on which a probe sends its request.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A handshake that is under way.
+/// A handshake in progress.
 pub type Handshaking<'h> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send + 'h>>;
 
-/// Makes a TCP connection one within TLS, as requests to the cluster do: what is believed of a probe is believed of them.
+/// Does the TLS handshake on a TCP connection like requests to the cluster, so that the result of a probe is also valid for them.
 pub trait Handshake: Send + Sync {
-    /// Tells one from another for as long as it lives: two that give the same do the same.
+    /// Identifies it as long as it lives: two with the same id do the same.
     fn id(&self) -> usize;
 
-    /// Does the handshake with the endpoint at `address`, which was found by the name `host`.
+    /// Does the handshake with the endpoint at `address`, which was resolved from the name `host`.
     fn handshake<'h>(&'h self, tcp: TcpStream, address: SocketAddr, host: Option<&'h str>) -> Handshaking<'h>;
 }
 
-/// How a probe talks to its endpoint. Probes of one endpoint that agree in it are made once.
+/// How a probe connects to its endpoint. Probes of one endpoint with the same transport are made once.
 #[derive(Clone, Default)]
 pub struct ProbeTransport {
-    /// The cluster's [`model::Cluster::send_proxy_protocol`]: an endpoint that expects the header expects it of a probe, too.
+    /// The cluster's [`model::Cluster::send_proxy_protocol`]: an endpoint that expects the header expects it from a probe, too.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// What the cluster speaks, and so a probe over HTTP.
+    /// The cluster's protocol, which a probe over HTTP also uses.
     pub protocol: ClusterProtocol,
-    /// Where the cluster speaks TLS; probes of TCP alone do without.
+    /// Set if the cluster uses TLS; probes that only test TCP do not use it.
     pub tls: Option<Arc<dyn Handshake>>,
-    /// The name by which the endpoint was found.
+    /// The name from which the endpoint was resolved.
     pub host: Option<String>,
 }
 
