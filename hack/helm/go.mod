@@ -2,7 +2,7 @@ module steelyard.test/hack/helm
 
 go 1.26.0
 
-// What `cargo xtask dist` checks, renders and packs the chart with. The version changes here alone.
+// The Helm with which `cargo xtask dist` checks, renders and packs the chart. This is the only place for its version.
 tool helm.sh/helm/v3/cmd/helm
 
 require (

@@ -1,4 +1,4 @@
-//! Builds a folder of Markdown as a site: `book FOLDER`. `cargo xtask docs` prepares the folder and checks what comes out.
+//! Builds a folder of Markdown as a site: `book FOLDER`. `cargo xtask docs` prepares the folder and checks the result.
 //!
 //! This is a package outside the workspace, because mdBook brings a hundred crates that no other verb needs.
 #![forbid(unsafe_code)]

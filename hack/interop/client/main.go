@@ -1,11 +1,11 @@
-// Command client runs the cases of the gRPC interoperability suite that need no cloud, one in each process.
+// Command client runs the cases of the gRPC interoperability suite that need no cloud, each in its own process.
 //
-// The cases are grpc-go's own, from its library. Its command is not used: it links xDS, ALTS and Google's credentials, which take
-// minutes to compile, for the sake of the cases that are left out here.
+// The cases come from the library of grpc-go. Its own command is not used: it links xDS, ALTS and Google's credentials, which take
+// minutes to compile and are only needed for the cases that are left out here.
 //
-//	client cases                          the names of all cases, a line each
-//	client run -address A -case NAME      runs one case; exit status 0 when it held
-//	client run ... -ca F -name HOST       the same over TLS, believing the certificate in F
+//	client cases                          the names of all cases, one per line
+//	client run -address A -case NAME      runs one case; exit status 0 if it passed
+//	client run ... -ca F -name HOST       the same over TLS, trusting the certificate in F
 package main
 
 import (
@@ -23,20 +23,20 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// patience bounds a case that hangs. The longest waits for two reports that come a second apart.
+// patience is the time limit of a case. The longest case waits for two reports that come a second apart.
 const patience = 40 * time.Second
 
-// Of the soak cases: large calls one after another, on one connection or on a new one each.
+// The soak cases make large calls one after another, on one connection or each on a new one.
 const (
 	soakIterations   = 50
 	soakRequestBytes = 271_828
 	soakReplyBytes   = 314_159
 )
 
-// orcaPolicy has the client's balancer ask for load reports beside the calls, which the cases about them read.
+// orcaPolicy makes the client's balancer request load reports out of band. The ORCA cases read them.
 const orcaPolicy = `{"loadBalancingConfig":[{"test_backend_metrics_load_balancer":{}}]}`
 
-// channel is a client of one target, from which cases make their stubs.
+// channel is a client of one target, from which the cases create their stubs.
 type channel struct {
 	conn    *grpc.ClientConn
 	service testgrpc.TestServiceClient
@@ -44,7 +44,7 @@ type channel struct {
 	options []grpc.DialOption
 }
 
-// Each ends the process with a message when it does not hold.
+// A case that fails ends the process with a message.
 var cases = []struct {
 	name string
 	run  func(context.Context, *channel)
@@ -90,9 +90,9 @@ func main() {
 		}
 	case len(os.Args) > 2 && os.Args[1] == "run":
 		flags := flag.NewFlagSet("run", flag.ExitOnError)
-		address := flags.String("address", "", "where to")
-		name := flags.String("case", "", "which case")
-		ca := flags.String("ca", "", "the certificate to believe, for TLS")
+		address := flags.String("address", "", "the address of the server")
+		name := flags.String("case", "", "the name of the case")
+		ca := flags.String("ca", "", "the certificate to trust, for TLS")
 		host := flags.String("name", "", "the name that the certificate must be for")
 		flags.Parse(os.Args[2:])
 		if err := run(*address, *name, *ca, *host); err != nil {
@@ -122,7 +122,7 @@ func run(address, name, ca, host string) error {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	time.AfterFunc(patience, func() { log.Fatalf("%s: still under way after %v", name, patience) })
+	time.AfterFunc(patience, func() { log.Fatalf("%s: still running after %v", name, patience) })
 	for _, c := range cases {
 		if c.name == name {
 			c.run(ctx, &channel{conn, testgrpc.NewTestServiceClient(conn), address, options})
@@ -132,7 +132,7 @@ func run(address, name, ca, host string) error {
 	return fmt.Errorf("no case %q", name)
 }
 
-// soak asks for no latency: how fast a host is, is not what is tested.
+// soak sets no latency requirement, because it does not test how fast the host is.
 func soak(ctx context.Context, c *channel, channelForTest func() (*grpc.ClientConn, func())) {
 	interop.DoSoakTest(ctx, interop.SoakTestConfig{
 		RequestSize:                      soakRequestBytes,
