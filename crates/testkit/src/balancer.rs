@@ -1,4 +1,4 @@
-//! The binary under test, as a child process.
+//! The binary under test as a child process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +18,12 @@ use crate::{Failure, PATIENCE, client, prometheus};
 
 pub use rustix::process::Signal;
 
-/// What has no event to wait for (a port that opens, a counter that grows) is asked for again after this.
+/// The interval at which a condition without an event is checked again, such as a port that opens or a counter that
+/// grows.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 const ASK_MAX: u128 = PATIENCE.as_millis() / ASK_AGAIN.as_millis();
 
-/// A running `steelyard serve`. Dropped, it and whatever it started are killed.
+/// A running `steelyard serve`. Dropping it kills the process and everything that it started.
 pub struct Balancer {
     child: Child,
     directory: PathBuf,
@@ -32,18 +33,19 @@ pub struct Balancer {
     log: Vec<String>,
 }
 
-/// How the process ended.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
 impl Balancer {
-    /// Starts `exe serve -c FILE --workers 1`, where FILE is `config` with each `{name}` of `ports` replaced by its number, and waits until
-    /// `/readyz` on port `admin` (which must be among `ports`) says 200. One worker, so that pooled upstream connections are found again.
+    /// Starts `exe serve -c FILE --workers 1`, where FILE is `config` with each `{name}` of `ports` replaced by its
+    /// number. Waits until `/readyz` on the port `admin`, which must be among `ports`, answers 200. There is one
+    /// worker, so that requests find pooled upstream connections again.
     pub fn start(exe: &Path, config: &str, ports: BTreeMap<String, u16>) -> Result<Self, Failure> {
         let admin = *ports.get("admin").ok_or_else(|| Failure("the config has no {admin} port".into()))?;
         let directory = own_directory().map_err(|error| Failure(format!("no temporary directory: {error}")))?;
@@ -57,7 +59,7 @@ impl Balancer {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .env_remove("RUST_LOG")
-            // A group of its own, so that a successor started by an upgrade is killed with it.
+            // The process has a group of its own, so that a successor started by an upgrade is killed with it.
             .process_group(0)
             .spawn()
             .map_err(|error| Failure(format!("cannot start {}: {error}", exe.display())))?;
@@ -68,30 +70,30 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// The port that was put in for `{name}`.
+    /// The port that replaced `{name}`.
     pub fn port(&self, name: &str) -> Result<u16, Failure> {
         self.ports.get(name).copied().ok_or_else(|| Failure(format!("the config has no {{{name}}} port")))
     }
 
-    /// The listener bound to `{name}`.
+    /// The address of the listener bound to `{name}`.
     pub fn address(&self, name: &str) -> Result<SocketAddr, Failure> {
         Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(name)?)))
     }
 
-    /// Puts a new text in place of the config file, at once and whole; the process is not told.
+    /// Replaces the config file atomically. The process is not signalled.
     pub fn write_config(&self, config: &str) -> Result<(), Failure> {
         let (path, new) = (self.directory.join("steelyard.yaml"), self.directory.join("steelyard.yaml.new"));
         let swap = fs::write(&new, substitute(config, &self.ports)).and_then(|()| fs::rename(&new, &path));
         swap.map_err(|error| Failure(format!("cannot write {}: {error}", path.display())))
     }
 
-    /// Sends a signal to the process that was started.
+    /// Sends a signal to the started process.
     pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).map_err(|error| self.failure(format_args!("cannot be signalled: {error}")))
+        kill_process(pid, signal).map_err(|error| self.failure(format_args!("cannot send a signal: {error}")))
     }
 
-    /// Waits for the process that was started to end.
+    /// Waits for the started process to exit.
     pub fn exit(&mut self) -> Result<Exit, Failure> {
         for _ in 0..ASK_MAX {
             if let Some(status) = self.ended()? {
@@ -99,10 +101,10 @@ impl Balancer {
             }
             self.listen_a_while();
         }
-        Err(self.failure(format_args!("still runs after {PATIENCE:?}")))
+        Err(self.failure(format_args!("still running after {PATIENCE:?}")))
     }
 
-    /// GET on the admin address.
+    /// Sends a GET to the admin address.
     pub fn admin(&self, path: &str) -> Result<Response, Failure> {
         let mut conn = client::connect("admin", self.admin, None)?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin);
@@ -129,7 +131,7 @@ impl Balancer {
         Err(self.failure(format_args!("{name}{labels:?} is {sum} after {PATIENCE:?}, expected {at_least}")))
     }
 
-    /// What it wrote to stderr so far.
+    /// What the process has written to stderr so far.
     pub fn log(&mut self) -> String {
         self.log.extend(self.stderr.try_iter());
         self.log.join("\n")
@@ -156,12 +158,12 @@ impl Balancer {
         self.child.try_wait().map_err(|error| Failure(format!("balancer: {error}")))
     }
 
-    /// Lets a moment pass; the log is what wakes it early.
+    /// Waits a moment, or until the log has a new line.
     fn listen_a_while(&mut self) {
         match self.stderr.recv_timeout(ASK_AGAIN) {
             Ok(line) => self.log.push(line),
             Err(RecvTimeoutError::Timeout) => {}
-            // Its stderr is closed: it is ending, and nothing will wake us early.
+            // Its stderr is closed: it is ending, and nothing will end this wait early.
             Err(RecvTimeoutError::Disconnected) => std::thread::park_timeout(ASK_AGAIN),
         }
     }
@@ -173,7 +175,7 @@ impl Balancer {
 
 impl Drop for Balancer {
     fn drop(&mut self) {
-        // Each fails only where there is nothing left to do.
+        // Each of these fails only if there is nothing left to do.
         _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         _ = self.child.wait();
         _ = fs::remove_dir_all(&self.directory);

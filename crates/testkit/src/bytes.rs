@@ -1,11 +1,12 @@
-//! Bytes made visible, in the notation of the scripts: what looks empty or invisible is written as an escape.
+//! Makes bytes visible in the notation of the scripts: invisible bytes become escapes.
 
 use std::fmt::Write;
 
-/// More than this is cut in the middle: a failure must fit on a screen.
+/// Longer data is cut in the middle, because a failure must fit on a screen.
 const SHOWN_BYTES_MAX: usize = 4096;
 
-/// `\r`, `\n`, `\t`, `\0`, `\\`, and `\xNN` for whatever else is not printable ASCII. A line break follows each `\n`.
+/// Uses `\r`, `\n`, `\t`, `\0`, `\\`, and `\xNN` for everything else that is not printable ASCII. A line break follows
+/// each `\n`.
 pub fn escape(bytes: &[u8]) -> String {
     if bytes.len() > SHOWN_BYTES_MAX {
         let half = SHOWN_BYTES_MAX / 2;

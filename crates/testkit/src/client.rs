@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{Conn, Failure, PATIENCE};
 
-/// Connects, from `source` where one is given (any address of 127.0.0.0/8 will do on Linux).
+/// Connects, from `source` if it is given. On Linux it can be any address of 127.0.0.0/8.
 pub fn connect(name: &str, to: SocketAddr, source: Option<IpAddr>) -> Result<Conn, Failure> {
     let open = || -> std::io::Result<TcpStream> {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -19,7 +19,8 @@ pub fn connect(name: &str, to: SocketAddr, source: Option<IpAddr>) -> Result<Con
     };
     match open() {
         Ok(stream) => Conn::new(name, stream),
-        // The handshake was done and the RST came before we looked: a refusal would have said so.
+        // The handshake had completed and the RST arrived before we looked: a refused connection would have failed with
+        // another error.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Conn::reset_at_once(name)),
         Err(error) => Err(Failure::of(name, format_args!("cannot connect to {to}: {error}"))),
     }

@@ -1,4 +1,4 @@
-//! One TCP connection in the hand of a test.
+//! One TCP connection that a test controls.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,39 +9,40 @@ use socket2::SockRef;
 use crate::strict::{self, Request, Response, ResponseTo, Violation};
 use crate::{Failure, PATIENCE, escape};
 
-/// More than this is not read: a test that needs more should count bytes, not keep them.
+/// The maximum number of bytes kept. A test that needs more should count bytes, not keep them.
 const RECEIVED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How the other side ended the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// FIN: all that was sent has arrived.
+    /// FIN: everything that was sent has arrived.
     Fin,
     /// RST.
     Reset,
 }
 
-/// A connection that keeps every byte it received. Bytes that the test has asked for are *claimed*; at the end none should be left over.
+/// A connection that keeps every byte it received. Bytes that the test has asked for are *claimed*; at the end none
+/// should be unclaimed.
 pub struct Conn {
     name: String,
-    /// `None` once closed from this side.
+    /// `None` once this side has closed it.
     stream: Option<TcpStream>,
     received: Vec<u8>,
     /// `0 <= claimed <= received.len()`
     claimed: usize,
     end: Option<End>,
-    /// Nothing that came or will come is a surprise.
+    /// Whatever came or will come is accepted.
     rest_ignored: bool,
 }
 
 impl Conn {
-    /// Takes over an open connection; `name` is what failures call it.
+    /// Takes over an open connection. Failures call it `name`.
     pub fn new(name: &str, stream: TcpStream) -> Result<Self, Failure> {
         let io = |error: std::io::Error| Failure::of(name, error);
         stream.set_nonblocking(false).map_err(io)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(io)?;
-        // Pieces must leave as pieces.
+        // Pieces must leave as separate segments.
         stream.set_nodelay(true).map_err(io)?;
         Ok(Self {
             name: name.to_owned(),
@@ -53,13 +54,13 @@ impl Conn {
         })
     }
 
-    /// A connection that the other side reset as soon as it was there.
+    /// A connection that the other side reset at once.
     pub(crate) fn reset_at_once(name: &str) -> Self {
         let (stream, received) = (None, Vec::new());
         Self { name: name.to_owned(), stream, received, claimed: 0, end: Some(End::Reset), rest_ignored: false }
     }
 
-    /// What failures call it.
+    /// The name used in failures.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -69,12 +70,13 @@ impl Conn {
         self.stream()?.local_addr().map_err(|error| self.failure(error))
     }
 
-    /// Everything that ever arrived.
+    /// All bytes that have arrived.
     pub fn received(&self) -> &[u8] {
         &self.received
     }
 
-    /// Sends all of it. A peer that has already closed is no failure: what it answered before is still to be read, and judged.
+    /// Sends all bytes. It is not a failure if the peer has already closed: the test still reads and judges what it
+    /// answered before.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         if self.end == Some(End::Reset) {
             return Ok(());
@@ -85,12 +87,12 @@ impl Conn {
         }
     }
 
-    /// Sends in pieces of `piece_bytes`, each its own segment as far as the kernel allows.
+    /// Sends in pieces of `piece_bytes`, each in its own segment as far as the kernel allows.
     pub fn send_pieces(&mut self, bytes: &[u8], piece_bytes: usize) -> Result<(), Failure> {
         bytes.chunks(piece_bytes.max(1)).try_for_each(|piece| self.send(piece))
     }
 
-    /// FIN: no more from this side, which still reads.
+    /// Sends FIN. This side sends no more, but still reads.
     pub fn half_close(&mut self) -> Result<(), Failure> {
         match self.stream()?.shutdown(Shutdown::Write) {
             Err(error) if error.kind() != ErrorKind::NotConnected => Err(self.failure(error)),
@@ -98,12 +100,13 @@ impl Conn {
         }
     }
 
-    /// Closes as a process does that is done: FIN, or RST where bytes were never read, and RST to whatever comes later.
+    /// Closes as a finished process does: sends FIN, or RST if bytes were never read, and answers RST to everything
+    /// later.
     pub fn close(&mut self) {
         self.stream = None;
     }
 
-    /// RST.
+    /// Sends RST.
     pub fn reset(&mut self) -> Result<(), Failure> {
         let linger = SockRef::from(self.stream()?).set_linger(Some(Duration::ZERO));
         linger.map_err(|error| self.failure(error))?;
@@ -111,27 +114,28 @@ impl Conn {
         Ok(())
     }
 
-    /// One request, head and body, from a peer that must leave no doubt about what it says.
+    /// Claims one request with its body, which must be unambiguous.
     pub fn request(&mut self) -> Result<Request, Failure> {
         self.message("request", |bytes, _| strict::request(bytes))
     }
 
-    /// One request head; its body stays to be claimed as bytes.
+    /// Claims one request head. The body can then be claimed as bytes.
     pub fn request_head(&mut self) -> Result<Request, Failure> {
         self.message("request head", |bytes, _| strict::request_head(bytes))
     }
 
-    /// One response, whole.
+    /// Claims one complete response.
     pub fn response(&mut self, to: ResponseTo) -> Result<Response, Failure> {
         self.message("response", |bytes, ended| strict::response(bytes, to, ended))
     }
 
-    /// One response head; its body stays to be claimed as bytes.
+    /// Claims one response head. The body can then be claimed as bytes.
     pub fn response_head(&mut self) -> Result<Response, Failure> {
         self.message("response head", |bytes, _| strict::response_head(bytes))
     }
 
-    /// What came is at most the beginning of a request, after which the connection was cut. An idle connection will do.
+    /// Checks that at most the beginning of a request arrived before the connection was cut. An idle connection is
+    /// accepted too.
     pub fn no_whole_request(&mut self) -> Result<(), Failure> {
         if self.unclaimed()?.is_empty() {
             return Ok(());
@@ -139,13 +143,15 @@ impl Conn {
         while self.more()? {}
         match strict::request(&self.received[self.claimed..]) {
             Ok(None) => self.claimed = self.received.len(),
-            Ok(Some(_)) => return Err(self.failure(format_args!("a whole request came:\n{}", escape(&self.received)))),
+            Ok(Some(_)) => {
+                return Err(self.failure(format_args!("a complete request arrived:\n{}", escape(&self.received))));
+            }
             Err(violation) => return Err(self.violation("request", &violation)),
         }
         Ok(())
     }
 
-    /// The connection ends after what is at most the beginning of a response, or after a 502.
+    /// Checks that the connection ends after at most the beginning of a response, or after a 502.
     pub fn no_whole_response(&mut self) -> Result<(), Failure> {
         loop {
             let rest = &self.received[self.claimed..];
@@ -153,7 +159,7 @@ impl Conn {
                 Ok(None) if self.end.is_some() => break,
                 Ok(None) => _ = self.more()?,
                 Ok(Some((response, length))) if response.status == 502 && length == rest.len() => break,
-                Ok(Some(_)) => return Err(self.failure(format_args!("a whole response came:\n{}", escape(rest)))),
+                Ok(Some(_)) => return Err(self.failure(format_args!("a complete response arrived:\n{}", escape(rest)))),
                 Err(violation) => return Err(self.violation("response", &violation)),
             }
         }
@@ -161,12 +167,13 @@ impl Conn {
         Ok(())
     }
 
-    /// From now on nothing is unclaimed.
+    /// From now on, all bytes count as claimed.
     pub fn ignore_rest(&mut self) {
         self.rest_ignored = true;
     }
 
-    /// A response whose head is whole and whose body was cut off by the end of the connection; `Response::body` is what came before.
+    /// Claims a response whose head is complete and whose body was cut off by the end of the connection.
+    /// `Response::body` is what arrived before.
     pub fn truncated_response(&mut self) -> Result<Response, Failure> {
         let mut response = self.response_head()?;
         while self.more()? {}
@@ -181,7 +188,7 @@ impl Conn {
         }
     }
 
-    /// Exactly these bytes, next.
+    /// Claims exactly these bytes.
     pub fn expect_bytes(&mut self, expect: &[u8]) -> Result<(), Failure> {
         loop {
             let rest = &self.received[self.claimed..];
@@ -200,7 +207,7 @@ impl Conn {
         }
     }
 
-    /// The end of the connection, with nothing before it that was not claimed.
+    /// Checks that the connection ends without further unclaimed bytes.
     pub fn expect_end(&mut self) -> Result<End, Failure> {
         while self.claimed == self.received.len() && self.more()? {}
         match (self.end, &self.received[self.claimed..]) {
@@ -209,7 +216,7 @@ impl Conn {
         }
     }
 
-    /// What has arrived by now and was not claimed. Does not wait.
+    /// What has arrived by now and is unclaimed. Does not wait.
     pub fn unclaimed(&mut self) -> Result<Vec<u8>, Failure> {
         if self.rest_ignored {
             return Ok(Vec::new());
@@ -241,15 +248,15 @@ impl Conn {
                 Err(violation) => return Err(self.violation(what, &violation)),
                 Ok(None) if self.end.is_some() => {
                     let rest = escape(&self.received[self.claimed..]);
-                    return Err(self.failure(format_args!("ended ({:?}) before a whole {what}:\n{rest}", self.end)));
+                    return Err(self.failure(format_args!("ended ({:?}) before a complete {what}:\n{rest}", self.end)));
                 }
-                // The end of the connection may be what completes the message: parse once more.
+                // The end of the connection may complete the message, so parse again.
                 Ok(None) => _ = self.more()?,
             }
         }
     }
 
-    /// Waits for more bytes; false when the connection has ended.
+    /// Waits for more bytes. Returns false if the connection has ended.
     fn more(&mut self) -> Result<bool, Failure> {
         match self.read() {
             Ok(more) => Ok(more),
@@ -278,7 +285,7 @@ impl Conn {
     }
 
     fn stream(&self) -> Result<&TcpStream, Failure> {
-        self.stream.as_ref().ok_or_else(|| self.failure("was closed from this side before"))
+        self.stream.as_ref().ok_or_else(|| self.failure("was already closed from this side"))
     }
 
     fn set_nonblocking(&self, nonblocking: bool) -> Result<(), Failure> {

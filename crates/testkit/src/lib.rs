@@ -1,19 +1,19 @@
-//! Scripted HTTP peers, for tests of the whole binary: a client and an origin that do exactly what they are told, see every byte, and take
-//! nothing that two readers could read in two ways.
+//! Scripted HTTP peers for tests of the whole binary: a client and an origin that do exactly what the test says, see
+//! every byte, and accept nothing that two readers could read in two ways.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`strict`] | reads HTTP/1.1 to the letter of RFC 9112; shares no code with the balancer, so a fault there is not excused here |
-//! | [`Conn`] | one TCP connection held by a test: bytes out, bytes in, how it ended |
+//! | [`strict`] | reads HTTP/1.1 strictly by RFC 9112; it shares no code with the balancer, so a fault there cannot hide here |
+//! | [`Conn`] | one TCP connection of a test: bytes out, bytes in, how it ended |
 //! | [`client`] | opens connections to the balancer |
-//! | [`Origin`] | a listening endpoint; hands out its connections in the order in which they were opened |
-//! | [`Program`] | any program as a child process: what it says, how it ends |
+//! | [`Origin`] | a listening endpoint; returns its connections in the order in which they were opened |
+//! | [`Program`] | any program as a child process: its output, and how it ends |
 //! | [`Balancer`] | the binary under test as a child process: config, readiness, signals, metrics |
-//! | [`netns`] | network namespaces of a test's own, joined by veth pairs |
-//! | [`packet`] | packets described, built, read back with every checksum verified, printed in one line |
+//! | [`netns`] | network namespaces of one test, joined by veth pairs |
+//! | [`packet`] | packets that are described, built, read back with every checksum verified, and printed in one line |
 //!
-//! Blocking and single-threaded: a test says who does what next, so nothing is left to scheduling. Every wait ends with the event waited
-//! for or fails after [`PATIENCE`]; nothing sleeps.
+//! Everything is blocking and single-threaded: the test decides the order of events, so nothing depends on scheduling.
+//! Every wait ends with the awaited event or fails after [`PATIENCE`]; nothing sleeps.
 #![forbid(unsafe_code)]
 
 mod balancer;
@@ -38,11 +38,11 @@ pub use origin::Origin;
 pub use ports::{PORTS, free_port, share_of_ports};
 pub use program::{Finished, Program, until};
 
-/// The longest wait for any one event: a byte, a connection, an exit. Far more than loopback needs, and twice the longest fixed timeout of the
-/// balancer (5 s for a PROXY header), so that only a hang meets it.
+/// The longest wait for an event: a byte, a connection, an exit. It is far more than loopback needs, and twice the
+/// longest fixed timeout of the balancer (5 s for a PROXY header), so that only a hang reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What did not go as the test said, in words that name the connection and show the bytes.
+/// A failed expectation of a test, as text that names the connection and shows the bytes.
 #[derive(Debug)]
 pub struct Failure(pub String);
 

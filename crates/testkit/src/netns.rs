@@ -1,12 +1,13 @@
-//! Network namespaces: a network of a test's own, as root.
+//! Network namespaces, which give a test its own network. They need root.
 //!
-//! A namespace has no name that another could see. It lives as long as its [`Netns`], a process or a socket in it does, so nothing is left
-//! behind by a test that panics or is killed. Interfaces go with it.
+//! A namespace has no name that another process could see. It lives as long as its [`Netns`] or a process or socket in
+//! it, so a test that panics or is killed leaves nothing behind. Its interfaces disappear with it.
 //!
-//! Job: to make one, to join two by a veth pair, and to do things in one: on a thread ([`Netns::inside`]), or as a child process, which
-//! inherits the namespace of the thread that starts it. Addresses and routes are written as `ip` takes them ([`Netns::ip`]).
+//! Job: create a namespace, join two by a veth pair, and run something in one: on a thread ([`Netns::inside`]), or as a
+//! child process, which inherits the namespace of the thread that starts it. Addresses and routes are written as
+//! arguments of `ip` ([`Netns::ip`]).
 //!
-//! Not here: which namespaces a test needs.
+//! Not its job: deciding which namespaces a test needs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,10 +25,11 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes one. `name` is for messages alone.
+    /// Creates a namespace. `name` is only for messages.
     pub fn new(name: &str) -> Result<Self, Failure> {
         let fail = |what: String| Failure::of(name, what);
-        // A process that has moved into a namespace of its own says so, waits until we hold that namespace, and ends with its input.
+        // The process reports when it is in its own namespace. It then waits until we hold that namespace, and exits
+        // when its input ends.
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; read line"])
             .stdin(Stdio::piped())
@@ -38,23 +40,24 @@ impl Netns {
         let is_there = matches!(said, Some(Ok(1)));
         let file = File::open(format!("/proc/{}/ns/net", child.id()));
         drop(child.stdin.take());
-        // Nothing is owed to it: it has been asked to end.
+        // The result does not matter: the process was asked to exit.
         _ = child.wait();
         if !is_there {
-            return Err(fail("no network namespace: unshare(1) said why".to_owned()));
+            return Err(fail("no network namespace: see the message of unshare(1)".to_owned()));
         }
         let file = file.map_err(|error| fail(format!("cannot hold the namespace: {error}")))?;
         let netns = Self { name: name.to_owned(), file };
         netns.ip("link set lo up")?;
-        // Duplicate address detection makes a link-local address wait a second or two before it may be used.
+        // With duplicate address detection, a link-local address cannot be used for a second or two.
         netns.sysctl("net.ipv6.conf.default.accept_dad", "0")?;
         Ok(netns)
     }
 
-    /// Does `work` on a thread in the namespace, and waits for it. Sockets, threads and processes that it opens belong there, too.
+    /// Runs `work` on a thread in the namespace and waits for it. Sockets, threads and processes that it opens belong
+    /// to the namespace too.
     ///
     /// # Panics
-    /// When the work does.
+    /// If `work` panics.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let done = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -74,7 +77,7 @@ impl Netns {
         self.inside(|| Program::spawn(name, command))
     }
 
-    /// Runs a program in the namespace to its end, which must be a good one, and gives its standard output.
+    /// Runs a program in the namespace. It must succeed. Returns its standard output.
     pub fn run(&self, words: &[&str]) -> Result<String, Failure> {
         let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
         let finished = self.inside(|| Program::run(program, Command::new(program).args(arguments)))?;
@@ -85,7 +88,8 @@ impl Netns {
         Ok(finished.stdout)
     }
 
-    /// Lines as ip(8) takes them after its own name: `addr add 10.0.0.1/24 dev eth0`. The first that fails is the last. Addresses may be used at once.
+    /// Runs lines of arguments of ip(8), such as `addr add 10.0.0.1/24 dev eth0`, and stops at the first that fails.
+    /// Addresses can be used at once.
     pub fn ip(&self, lines: &str) -> Result<(), Failure> {
         let lines: String = lines.lines().map(|line| format!("{}\n", at_once(line.trim()))).collect();
         let finished = self.inside(|| {
@@ -104,7 +108,8 @@ impl Netns {
         Err(Failure::of(&self.name, format!("ip: {}in:\n{lines}", String::from_utf8_lossy(&finished.stderr))))
     }
 
-    /// Sets a kernel parameter of the namespace, as in `net.ipv4.ip_forward`; a dot within an interface's name is written as a slash.
+    /// Sets a kernel parameter of the namespace, such as `net.ipv4.ip_forward`. A dot in an interface's name is written
+    /// as a slash.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), Failure> {
         let path: String = key
             .chars()
@@ -122,31 +127,32 @@ impl Netns {
         written.map_err(|error| Failure::of(&self.name, format!("{key} = {value}: {error}")))
     }
 
-    /// Makes it a router, for both families.
+    /// Makes the namespace a router for both address families.
     pub fn forward(&self) -> Result<(), Failure> {
         self.sysctl("net.ipv4.ip_forward", "1")?;
         self.sysctl("net.ipv6.conf.all.forwarding", "1")
     }
 
-    /// Switches features of an interface, as ethtool(8) names them: `tx off tso off`.
+    /// Sets features of an interface, in the notation of ethtool(8): `tx off tso off`.
     pub fn offload(&self, interface: &str, features: &str) -> Result<(), Failure> {
         let words: Vec<&str> = ["ethtool", "-K", interface].into_iter().chain(features.split_whitespace()).collect();
         self.run(&words).map(drop)
     }
 
-    /// Where programs that ask for a namespace by its file find this one, as long as it is held: `ip link set x netns PATH`.
+    /// The file by which programs find this namespace as long as it is held: `ip link set x netns PATH`.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 }
 
-/// An address of IPv6 is tentative until a worker of the kernel has looked at it, even where it detects no duplicates: `nodad` alone spares it that.
+/// A new IPv6 address is tentative until a kernel worker has looked at it, even if it does not detect duplicates. Only
+/// `nodad` avoids that.
 fn at_once(line: &str) -> String {
     let is_ipv6 = line.split_whitespace().nth(2).is_some_and(|address| address.contains(':'));
     if line.starts_with("addr add ") && is_ipv6 { format!("{line} nodad") } else { line.to_owned() }
 }
 
-/// Joins two namespaces by a veth pair of this MTU, and waits until both ends are up.
+/// Joins two namespaces by a veth pair with this MTU, and waits until both ends are up.
 pub fn join(one: (&Netns, &str), other: (&Netns, &str), mtu: u32) -> Result<(), Failure> {
     let ((one, here), (other, there)) = (one, other);
     one.ip(&format!(
@@ -155,7 +161,8 @@ pub fn join(one: (&Netns, &str), other: (&Netns, &str), mtu: u32) -> Result<(), 
         other.path()
     ))?;
     other.ip(&format!("link set dev {there} up"))?;
-    // The kernel tells itself of a carrier some time after it is there; an address of IPv6 that comes before may not be used until then.
+    // The kernel notices a carrier some time after it appears. An IPv6 address that was added before cannot be used
+    // until then.
     for (netns, name) in [(one, here), (other, there)] {
         let is_up =
             || netns.run(&["ip", "-brief", "link", "show", "dev", name]).ok().filter(|said| said.contains(" UP "));
@@ -170,10 +177,10 @@ mod tests {
 
     use super::*;
 
-    /// As root only: elsewhere it says so, and as root the run fails if it was skipped.
+    /// Runs only as root. Otherwise it says so, and a run as root fails if it was skipped.
     fn pair(name: &str) -> Option<(Netns, Netns)> {
         if !rustix::process::geteuid().is_root() {
-            _ = writeln!(std::io::stderr(), "SKIP {name}: network namespaces are root's");
+            _ = writeln!(std::io::stderr(), "SKIP {name}: network namespaces need root");
             return None;
         }
         Some((Netns::new("one").unwrap(), Netns::new("other").unwrap()))
@@ -191,7 +198,7 @@ mod tests {
             assert_eq!(listener.accept().unwrap().1, stream.local_addr().unwrap());
         }
         assert!(one.run(&["ip", "link", "show", "veth0"]).unwrap().contains("mtu 1400"));
-        // The other's network is not ours.
+        // The network of the other namespace is separate.
         assert!(std::net::UdpSocket::bind("10.0.0.2:0").is_err());
     }
 
@@ -224,7 +231,7 @@ mod tests {
         let Some((one, other)) = pair("it_is_gone_when_it_is_dropped") else { return };
         join((&one, "veth0"), (&other, "eth0"), 1500).unwrap();
         drop(other);
-        // Half of a veth pair does not outlive the other half; the kernel takes a namespace down in its own time.
+        // One end of a veth pair does not outlive the other. The kernel removes a namespace some time later.
         let is_gone = || one.run(&["ip", "link", "show", "veth0"]).is_err().then_some(());
         assert!(until(PATIENCE, is_gone).is_some());
     }

@@ -1,4 +1,4 @@
-//! An endpoint: it accepts, and a test says what each connection answers.
+//! An endpoint that accepts connections; the test decides what each one answers.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,7 +9,8 @@ use crate::{Conn, Failure, PATIENCE};
 
 /// A listening socket and the connections it has accepted, in order.
 ///
-/// It accepts only when asked to: until then connections wait in the kernel's queue, complete in the eyes of the balancer.
+/// It accepts only on request. Until then, connections wait in the kernel's queue, and the balancer sees them as
+/// established.
 pub struct Origin {
     name: String,
     listener: TcpListener,
@@ -27,12 +28,12 @@ impl Origin {
         Ok(Self { name: name.to_owned(), listener, address, connections: Vec::new() })
     }
 
-    /// Where it listens.
+    /// The address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The connection of this number, from 1 in the order of opening; waits for it where it is not there yet.
+    /// Returns the connection with this number, counted from 1 in the order of opening. Waits for it if necessary.
     pub fn connection(&mut self, number: usize) -> Result<&mut Conn, Failure> {
         while self.connections.len() < number {
             let listener = PollFd::new(&self.listener, PollFlags::IN);
@@ -40,17 +41,19 @@ impl Origin {
             let ready = poll(&mut [listener], Some(&patience))
                 .map_err(|error| Failure::of(&self.name, format_args!("poll failed: {error}")))?;
             if !self.accept()? && ready == 0 {
-                let what = format_args!("no connection {number} within {PATIENCE:?}, {} came", self.connections.len());
+                let what =
+                    format_args!("no connection {number} within {PATIENCE:?}, {} arrived", self.connections.len());
                 return Err(Failure::of(&self.name, what));
             }
         }
         Ok(&mut self.connections[number - 1])
     }
 
-    /// What reached this origin and was not asked for by the test: one line for each connection that has something to tell.
+    /// What reached this origin although the test did not ask for it: one line for each connection that has something
+    /// to report.
     ///
-    /// Does not wait. It is exact once the balancer has closed the downstream connection: what a balancer sends upstream over loopback
-    /// before it closes downstream has arrived by then.
+    /// Does not wait. The result is exact once the balancer has closed the downstream connection: what a balancer sends
+    /// upstream over loopback before it closes downstream has arrived by then.
     pub fn unclaimed(&mut self) -> Result<Vec<String>, Failure> {
         let claimed = self.connections.len();
         while self.accept()? {}
@@ -58,15 +61,16 @@ impl Origin {
         for (index, conn) in self.connections.iter_mut().enumerate() {
             let bytes = conn.unclaimed()?;
             if !bytes.is_empty() {
-                told.push(format!("{} sent what nobody asked for:\n{}", conn.name(), crate::escape(&bytes)));
+                told.push(format!("{} sent unexpected bytes:\n{}", conn.name(), crate::escape(&bytes)));
             } else if index >= claimed {
-                told.push(format!("{} was opened and never asked for", conn.name()));
+                told.push(format!("{} was opened unexpectedly", conn.name()));
             }
         }
         Ok(told)
     }
 
-    /// Of all connections: what came is at most the beginning of a request, and was then cut off. Exact when [`Origin::unclaimed`] is.
+    /// Checks that every connection got at most the beginning of a request before it was cut off. The result is exact
+    /// when [`Origin::unclaimed`] is.
     pub fn no_whole_request(&mut self) -> Result<(), Failure> {
         while self.accept()? {}
         self.connections.iter_mut().try_for_each(Conn::no_whole_request)
@@ -91,7 +95,7 @@ mod tests {
     use crate::strict::ResponseTo;
     use crate::{End, client};
 
-    /// An origin, and a client connected to it: the client is the balancer's part here.
+    /// An origin and a client connected to it, which plays the balancer here.
     fn pair() -> (Origin, Conn) {
         let origin = Origin::listen("origin").unwrap();
         let client = client::connect("client", origin.address(), None).unwrap();
@@ -117,7 +121,7 @@ mod tests {
     #[test]
     fn what_nobody_asked_for_is_told() {
         let (mut origin, mut client) = pair();
-        assert_eq!(origin.unclaimed().unwrap(), ["origin/1 was opened and never asked for"]);
+        assert_eq!(origin.unclaimed().unwrap(), ["origin/1 was opened unexpectedly"]);
         client.send(b"x").unwrap();
         client.close();
         origin.connection(1).unwrap().expect_bytes(b"x").unwrap();
@@ -125,7 +129,7 @@ mod tests {
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nmore").unwrap();
         client.close();
         origin.connection(1).unwrap().request().unwrap();
-        assert_eq!(origin.unclaimed().unwrap(), ["origin/1 sent what nobody asked for:\nmore"]);
+        assert_eq!(origin.unclaimed().unwrap(), ["origin/1 sent unexpected bytes:\nmore"]);
     }
 
     #[test]
@@ -136,14 +140,14 @@ mod tests {
         let (mut origin, mut client) = pair();
         client.send(b"GET / HTTP/1.1\r\nHo").unwrap();
         client.close();
-        assert!(told(origin.connection(1).unwrap().request()).contains("before a whole request"));
+        assert!(told(origin.connection(1).unwrap().request()).contains("before a complete request"));
         origin.no_whole_request().unwrap();
         assert_eq!(origin.unclaimed().unwrap(), Vec::<String>::new());
         let (mut origin, mut client) = pair();
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         client.close();
         origin.connection(1).unwrap();
-        assert!(told(origin.no_whole_request()).contains("a whole request came"));
+        assert!(told(origin.no_whole_request()).contains("a complete request arrived"));
     }
 
     #[test]

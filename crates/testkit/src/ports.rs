@@ -1,4 +1,4 @@
-//! Ports for listeners that another process will open.
+//! Ports for listeners of other processes.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Failure;
 
-/// Below Linux's default `ip_local_port_range` (32768 to 60999): binding port 0 and letting go of it would hand out ports that the kernel may
-/// give to the next outgoing connection before the balancer binds them.
+/// Below Linux's default `ip_local_port_range` (32768 to 60999). Ports from binding port 0 and closing the socket would
+/// be in that range, and the kernel might give them to the next outgoing connection before the balancer binds them.
 const ALL: Range<u16> = 10_240..32_240;
 
-/// The variable that says which of them this process may give out, as in `10240-17572`. Whoever runs test binaries side by side gives each
-/// ports of its own: a port that is meant to refuse, or that a balancer leaves and takes again, must not be the next one's in between.
+/// The variable with the range of ports that this process may use, such as `10240-17572`. A runner that runs test
+/// binaries side by side gives each its own range: a port that is meant to refuse, or that a balancer closes and opens
+/// again, must not be used by another one in between.
 pub const PORTS: &str = "STEELYARD_TEST_PORTS";
 
-/// What to set [`PORTS`] to for the one of `count` that is called `index`, counted from 0.
+/// The value of [`PORTS`] for process `index` of `count`, counted from 0.
 #[must_use]
 pub fn share_of_ports(index: u16, count: u16) -> String {
     let count = count.clamp(1, ALL.len() as u16);
@@ -26,8 +27,8 @@ pub fn share_of_ports(index: u16, count: u16) -> String {
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A TCP port of 127.0.0.1 that nobody listened on a moment ago. Not given out again by this process until all others were; another
-/// process that runs the same tests starts elsewhere.
+/// A TCP port of 127.0.0.1 on which nothing listened a moment ago. This process does not return it again until it has
+/// used all others. Another process that runs the same tests starts elsewhere.
 pub fn free_port() -> Result<u16, Failure> {
     let range = range()?;
     let start = std::process::id().wrapping_mul(997);
@@ -52,7 +53,11 @@ fn parse(text: &str) -> Result<Range<u16>, String> {
     let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse::<u16>().ok()?)));
     match ends {
         Some((first, last)) if ALL.contains(&first) && ALL.contains(&last) && first <= last => Ok(first..last + 1),
-        _ => Err(format!("{PORTS}={text}: it is two ports from {} to {}, as in 10240-17572", ALL.start, ALL.end - 1)),
+        _ => Err(format!(
+            "{PORTS}={text}: it must be two ports from {} to {}, such as 10240-17572",
+            ALL.start,
+            ALL.end - 1
+        )),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Any program as a child process: what it says on both streams, and how it ends.
+//! Any program as a child process: what it writes to both streams, and how it ends.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Exit, Failure, PATIENCE};
 
-/// What has no event to wait for (a counter of another process, say) is asked for again after this.
+/// The interval at which a condition without an event is checked again, such as the counter of another process.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A running program. Dropped, it and whatever it started are killed.
+/// A running program. Dropping it kills the program and everything that it started.
 pub struct Program {
     name: String,
     child: Child,
@@ -22,7 +22,7 @@ pub struct Program {
     stderr: Stream,
 }
 
-/// What a program left behind.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Finished {
     /// How it ended.
@@ -33,7 +33,7 @@ pub struct Finished {
     pub stderr: String,
 }
 
-/// The lines of one stream, if it is read; a thread reads them, so that the program never waits for us.
+/// The lines of one stream, if it is read. A thread reads them, so that the program never waits for the test.
 #[derive(Default)]
 struct Stream {
     receiver: Option<Receiver<String>>,
@@ -41,27 +41,27 @@ struct Stream {
 }
 
 impl Program {
-    /// Starts `command`, whose failures are told under `name`, without input and in a process group of its own.
+    /// Starts `command` without input and in a process group of its own. Failures call it `name`.
     pub fn spawn(name: &str, command: &mut Command) -> Result<Self, Failure> {
         Self::spawn_on_own_stdio(name, command.stdin(Stdio::null()).stdout(Stdio::piped()))
     }
 
-    /// The same, with the standard input and output that `command` has been given.
+    /// The same, but keeps the standard input and output of `command`.
     pub fn spawn_on_own_stdio(name: &str, command: &mut Command) -> Result<Self, Failure> {
-        // A group of its own, so that a successor that it starts is killed with it.
+        // The program has a group of its own, so that a successor that it starts is killed with it.
         let started = command.stderr(Stdio::piped()).process_group(0).spawn();
-        let mut child = started.map_err(|error| Failure::of(name, format_args!("cannot be started: {error}")))?;
+        let mut child = started.map_err(|error| Failure::of(name, format_args!("cannot start: {error}")))?;
         let (stdout, stderr) = (child.stdout.take().map(Stream::of), child.stderr.take().map(Stream::of));
         let name = name.to_owned();
         Ok(Self { name, child, stdout: stdout.unwrap_or_default(), stderr: stderr.unwrap_or_default() })
     }
 
-    /// Runs `command` to its end.
+    /// Runs `command` until it exits.
     pub fn run(name: &str, command: &mut Command) -> Result<Finished, Failure> {
         Self::spawn(name, command)?.finish()
     }
 
-    /// Its process id.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -69,23 +69,23 @@ impl Program {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
         kill_process(Pid::from_child(&self.child), signal)
-            .map_err(|error| Failure::of(&self.name, format_args!("cannot be signalled: {error}")))
+            .map_err(|error| Failure::of(&self.name, format_args!("cannot send a signal: {error}")))
     }
 
-    /// Whether it has ended, and how.
+    /// Whether the program has ended, and how.
     pub fn ended(&mut self) -> Result<Option<Exit>, Failure> {
         let status = self.child.try_wait().map_err(|error| Failure::of(&self.name, error))?;
         Ok(status
             .map(|status| status.code().map_or_else(|| Exit::Signal(status.signal().unwrap_or_default()), Exit::Code)))
     }
 
-    /// Waits for its end, for at most `patience`.
+    /// Waits at most `patience` for the program to exit.
     pub fn exit_within(&mut self, patience: Duration) -> Result<Exit, Failure> {
         let ended = until(patience, || self.ended().transpose());
-        ended.unwrap_or_else(|| Err(self.failure(format_args!("still runs after {patience:?}"))))
+        ended.unwrap_or_else(|| Err(self.failure(format_args!("still running after {patience:?}"))))
     }
 
-    /// Waits until `ask` has an answer, as long as the program runs. `what` is what failures call it.
+    /// Waits until `ask` returns an answer, as long as the program runs. Failures call the answer `what`.
     pub fn until<T>(&mut self, what: &str, mut ask: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let answered = until(PATIENCE, || match ask() {
             Some(answer) => Some(Ok(answer)),
@@ -102,28 +102,28 @@ impl Program {
         }
     }
 
-    /// Waits for a line on its standard error that contains `text`, and gives the line.
+    /// Waits for a line on standard error that contains `text`, and returns the line.
     pub fn says(&mut self, text: &str) -> Result<String, Failure> {
         let said = until(PATIENCE, || {
             self.stderr.read();
             self.stderr.lines.iter().find(|line| line.contains(text)).cloned()
         });
-        said.ok_or_else(|| self.failure(format_args!("never said {text:?}")))
+        said.ok_or_else(|| self.failure(format_args!("never wrote {text:?}")))
     }
 
-    /// What it wrote to standard error so far.
+    /// What the program has written to standard error so far.
     pub fn log(&mut self) -> String {
         self.stderr.read();
         self.stderr.lines.join("\n")
     }
 
-    /// Waits for its end, and gives all that it said.
+    /// Waits until the program exits, and returns its whole output.
     pub fn finish(mut self) -> Result<Finished, Failure> {
         let exit = self.exit_within(2 * PATIENCE)?;
         Ok(Finished { exit, stdout: self.stdout.rest(), stderr: self.stderr.rest() })
     }
 
-    /// With what it said itself.
+    /// Adds what the program wrote to a failure.
     fn failure(&mut self, what: impl Display) -> Failure {
         let log = self.log();
         Failure::of(&self.name, format_args!("{what}:\n{log}"))
@@ -132,7 +132,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Each fails only where there is nothing left to do.
+        // Each of these fails only if there is nothing left to do.
         _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         _ = self.child.wait();
     }
@@ -155,7 +155,8 @@ impl Stream {
         self.lines.extend(self.receiver.iter().flat_map(Receiver::try_iter));
     }
 
-    /// Everything, of a program that has ended: what it started may hold the stream open for longer, and is not waited for.
+    /// The whole output of a program that has ended. A process that it started may hold the stream open for longer,
+    /// which this does not wait for.
     fn rest(&mut self) -> String {
         while let Some(Ok(line)) = self.receiver.as_ref().map(|lines| lines.recv_timeout(PATIENCE)) {
             self.lines.push(line);
@@ -164,7 +165,7 @@ impl Stream {
     }
 }
 
-/// Asks until there is an answer, for at most `patience`: for what tells nobody that it has changed.
+/// Calls `ask` until it returns an answer, for at most `patience`. This is for changes that cause no event.
 pub fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + patience;
     loop {
@@ -211,7 +212,7 @@ mod tests {
         let stat = || std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
         assert!(until(PATIENCE, || stat().contains("(sleep)").then_some(())).is_some());
         drop(program);
-        // Gone, or a zombie that nobody has collected yet.
+        // The process is gone, or is a zombie that nothing has collected yet.
         assert!(until(PATIENCE, || (stat().is_empty() || stat().contains(") Z ")).then_some(())).is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! Just enough of Prometheus' text format 0.0.4 to ask for a sum.
+//! Reads just enough of the Prometheus text format 0.0.4 to compute a sum.
 
-/// The sum over all samples of this name that carry all of these labels. 0 where there is none.
+/// The sum over all samples with this name and all of these labels; 0 if there is none.
 pub fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     text.lines().filter_map(|line| sample(line, name, labels)).fold(0.0, |sum, value| sum + value)
 }

@@ -1,16 +1,17 @@
-//! The checksum of the Internet (RFC 1071), in the plainest way: it is what faster ways are held against.
+//! The Internet checksum (RFC 1071), computed in the simplest way, so that faster ways can be compared with it.
 
 use std::net::IpAddr;
 
-/// The one's complement of the one's complement sum of all 16-bit words. Over bytes that hold a right checksum it is 0.
+/// The one's complement of the one's complement sum of all 16-bit words. It is 0 over bytes that contain a correct
+/// checksum.
 pub fn internet(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| match *pair {
         [high, low] => u32::from(u16::from_be_bytes([high, low])),
-        // An odd byte is the high half of a last word.
+        // An odd last byte is the high half of a word.
         [high] => u32::from(high) << 8,
         _ => 0,
     });
-    // 65,535 words of 65,535 still fit: no packet is that long.
+    // The sum of 65,535 words of 65,535 fits, and no packet is that long.
     let mut sum: u32 = words.sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -18,7 +19,7 @@ pub fn internet(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// What TCP, UDP and ICMPv6 put before their bytes when they sum (RFC 9293 section 3.1, RFC 8200 section 8.1).
+/// The pseudo header that TCP, UDP and ICMPv6 include in their sum (RFC 9293 section 3.1, RFC 8200 section 8.1).
 pub fn with_pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, bytes: &[u8]) -> u16 {
     let mut summed = Vec::with_capacity(40 + bytes.len());
     for address in [source, destination] {
@@ -27,7 +28,7 @@ pub fn with_pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, byt
             IpAddr::V6(address) => summed.extend(address.octets()),
         }
     }
-    // The length has 16 bits in IPv4 and 32 in IPv6, zeros before the protocol fill the rest: the sum is the same.
+    // The length has 16 bits in IPv4 and 32 in IPv6, with zeros before the protocol, so the sum is the same.
     summed.extend((bytes.len() as u32).to_be_bytes());
     summed.extend([0, 0, 0, protocol]);
     summed.extend(bytes);

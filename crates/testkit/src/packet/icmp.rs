@@ -1,4 +1,4 @@
-//! ICMP errors: one word for both families.
+//! ICMP errors, with the same names for both families.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use super::{Packet, Transport};
 /// Why a packet was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpError {
-    /// Longer than this next link carries, in bytes (RFC 1191 section 4, RFC 4443 section 3.2).
+    /// The packet is longer than the next link carries, given in bytes (RFC 1191 section 4, RFC 4443 section 3.2).
     TooBig(u16),
-    /// Nobody listens.
+    /// Port unreachable.
     PortUnreachable,
-    /// Nobody is there.
+    /// Host unreachable.
     HostUnreachable,
-    /// Its TTL ended.
+    /// The TTL reached 0.
     TimeExceeded,
 }
 
@@ -32,8 +32,8 @@ impl IcmpError {
 }
 
 impl Packet {
-    /// The error that `from` sends to the source of `about`, with as much of it as RFC 1812 section 4.3.2.3 (576 bytes in all) and RFC 4443
-    /// section 2.4 (1,280 in all) let in. [`Packet::quote`] takes less.
+    /// The error that `from` sends to the source of `about`. It quotes as much as RFC 1812 section 4.3.2.3 (576 bytes
+    /// in all) and RFC 4443 section 2.4 (1,280 in all) allow. [`Packet::quote`] shortens it.
     #[track_caller]
     pub fn error(from: &str, error: IcmpError, about: &Packet) -> Self {
         let source = super::address(from);
@@ -47,7 +47,7 @@ impl Packet {
         Self::between(source, about.source, Transport::Icmp { kind, rest }).payload(&quoted)
     }
 
-    /// Cuts the payload: of an error, what it quotes. 28 bytes are all that RFC 792 promises.
+    /// Cuts the payload, which in an error is the quoted packet. RFC 792 guarantees only 28 bytes.
     pub fn quote(mut self, bytes: usize) -> Self {
         self.payload.truncate(bytes);
         self

@@ -1,4 +1,4 @@
-//! Packets, described: built from words, read back into the same words, and printed in one line.
+//! Descriptions of packets: built from text, read back into the same description, and printed in one line.
 //!
 //! ```
 //! use testkit::packet::{Packet, SYN, ACK};
@@ -9,11 +9,12 @@
 //! assert_eq!(Packet::read(&syn.build()).unwrap().right(), syn);
 //! ```
 //!
-//! Every field has a plain default; what a test does not name does not matter to it. [`Packet::build`] writes the bytes with right lengths
-//! and checksums; [`Packet::read`] is its inverse and says which checksums are wrong. The sums are computed the plain way, over the whole
-//! packet, so they can be held against a program that computes differences.
+//! Every field has a simple default, so a test names only the fields that matter to it. [`Packet::build`] writes the
+//! bytes with correct lengths and checksums. [`Packet::read`] is its inverse and reports wrong checksums. The sums are
+//! computed in the simplest way, over the whole packet, so that programs that compute differences can be compared with
+//! them.
 //!
-//! Not here: sending anything, and packets that are wrong on purpose: a test cuts or alters the bytes itself.
+//! Not here: sending packets, and intentionally wrong packets: a test cuts or alters the bytes itself.
 
 mod checksum;
 mod icmp;
@@ -27,7 +28,7 @@ pub use checksum::{internet, with_pseudo_header};
 pub use icmp::IcmpError;
 pub use read::Reading;
 
-/// TCP flags, to be or-ed.
+/// TCP flags, to be combined with `|`.
 pub const FIN: u8 = 0x01;
 /// See [`FIN`].
 pub const SYN: u8 = 0x02;
@@ -49,45 +50,48 @@ pub(crate) mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// IPv6 extension headers that may stand before the transport (RFC 8200 section 4.1).
+/// IPv6 extension headers that may precede the transport header (RFC 8200 section 4.1).
 pub(crate) const EXTENSIONS: [u8; 3] = [HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS];
 /// For [`Packet::extension`].
 pub const HOP_BY_HOP: u8 = 0;
-/// For [`Packet::extension`]. The pseudo header is summed with the destination as it stands: no segments left.
+/// For [`Packet::extension`]. The pseudo header uses the destination of the packet: there are no segments left.
 pub const ROUTING: u8 = 43;
 /// For [`Packet::extension`].
 pub const DESTINATION_OPTIONS: u8 = 60;
 
-/// A whole packet on an Ethernet.
+/// A whole Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Link layer: from, to, and its VLAN tags from the outside in: priority in the upper four bits, identifier in the others.
+    /// Source and destination MAC address, and VLAN tags from the outermost: the priority in the upper four bits, the
+    /// identifier in the others.
     pub source_mac: [u8; 6],
     /// See `source_mac`.
     pub destination_mac: [u8; 6],
     /// See `source_mac`.
     pub vlans: Vec<u16>,
-    /// Of one family with `destination`.
+    /// The source address, of the same family as `destination`.
     pub source: IpAddr,
-    /// Of one family with `source`.
+    /// The destination address, of the same family as `source`.
     pub destination: IpAddr,
     /// TTL, or hop limit.
     pub ttl: u8,
     /// Type of service, or traffic class.
     pub tos: u8,
-    /// Identification; of 16 bits in IPv4, and in IPv6 only written into a fragment header.
+    /// Identification. 16 bits in IPv4; in IPv6 only used in a fragment header.
     pub id: u32,
     /// IPv4 only.
     pub dont_fragment: bool,
-    /// IPv4 only; padded with zeros to whole words when written.
+    /// IPv4 only. Padded with zeros to whole words when written.
     pub ip_options: Vec<u8>,
-    /// IPv6 only: number and content of each extension header but the fragment header; `6 + 8 n` bytes each.
+    /// IPv6 only: number and content of each extension header other than the fragment header, with `6 + 8 n` bytes
+    /// each.
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// This is a fragment: at this offset in bytes (a multiple of 8), and whether more follow. `payload` is its raw share.
+    /// Set for a fragment: its offset in bytes (a multiple of 8), and whether more fragments follow. `payload` is its
+    /// raw part.
     pub fragment: Option<(u16, bool)>,
-    /// What is in it.
+    /// The transport header.
     pub transport: Transport,
-    /// What is in that.
+    /// The payload of the transport.
     pub payload: Vec<u8>,
 }
 
@@ -98,11 +102,11 @@ pub enum Transport {
     Tcp(Tcp),
     /// UDP.
     Udp {
-        /// From.
+        /// The source port.
         source_port: u16,
-        /// To.
+        /// The destination port.
         destination_port: u16,
-        /// False: the checksum field is 0, "none" (IPv4 only; RFC 768).
+        /// If false, the checksum field is 0, which means "none" (IPv4 only; RFC 768).
         is_summed: bool,
     },
     /// ICMP or ICMPv6, by the family of the addresses.
@@ -112,36 +116,37 @@ pub enum Transport {
         /// The four bytes after the checksum.
         rest: [u8; 4],
     },
-    /// Another protocol, or a fragment: all is payload.
+    /// Another protocol, or a fragment. Everything is payload.
     Opaque(u8),
 }
 
 /// A TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// From.
+    /// The source port.
     pub source_port: u16,
-    /// To.
+    /// The destination port.
     pub destination_port: u16,
-    /// Number of its first byte.
+    /// The sequence number of the first byte.
     pub seq: u32,
-    /// Next number expected; meant only with [`ACK`].
+    /// The next expected sequence number; only meaningful with [`ACK`].
     pub ack: u32,
     /// [`SYN`] and so on.
     pub flags: u8,
-    /// As written, not scaled.
+    /// The raw field, without scaling.
     pub window: u16,
-    /// As written, not checked.
+    /// The raw field, not checked.
     pub urgent: u16,
-    /// Padded with zeros to whole words when written.
+    /// The options, padded with zeros to whole words when written.
     pub options: Vec<u8>,
 }
 
 impl Packet {
-    /// A TCP segment with ACK alone, between two addresses with ports, as in `10.0.0.1:40000` or `[fd00::1]:40000`.
+    /// A TCP segment with only ACK, between two addresses with ports, such as `10.0.0.1:40000` or `[fd00::1]:40000`.
     ///
     /// # Panics
-    /// On what is no address, and on two families. So do all that take an address in words.
+    /// If a text is not an address, or if the addresses are of two families. So do all functions that take an address
+    /// as text.
     #[track_caller]
     pub fn tcp(from: &str, to: &str) -> Self {
         let (from, to) = (socket_address(from), socket_address(to));
@@ -207,13 +212,13 @@ impl Packet {
         }
     }
 
-    /// From the link-layer address to the other.
+    /// Sets the source and destination MAC address.
     pub fn macs(mut self, from: [u8; 6], to: [u8; 6]) -> Self {
         (self.source_mac, self.destination_mac) = (from, to);
         self
     }
 
-    /// Adds a VLAN tag inside those that it has.
+    /// Adds a VLAN tag inside the existing ones.
     pub fn vlan(mut self, id: u16) -> Self {
         self.vlans.push(id);
         self
@@ -249,7 +254,7 @@ impl Packet {
         self
     }
 
-    /// Adds an IPv6 extension header behind those that it has; padded to a multiple of 8 bytes.
+    /// Adds an IPv6 extension header after the existing ones, padded to a multiple of 8 bytes.
     pub fn extension(mut self, number: u8, content: &[u8]) -> Self {
         let mut content = content.to_vec();
         content.resize((content.len() + 2).next_multiple_of(8) - 2, 0);
@@ -257,13 +262,13 @@ impl Packet {
         self
     }
 
-    /// An IPv6 packet with a fragment header that is not in pieces (RFC 6946), or a raw piece of any packet.
+    /// An IPv6 packet with a fragment header that is not fragmented (RFC 6946), or a raw fragment of any packet.
     pub fn fragment(mut self, offset_bytes: u16, more: bool) -> Self {
         self.fragment = Some((offset_bytes, more));
         self
     }
 
-    /// Exactly these flags.
+    /// Sets exactly these flags.
     #[track_caller]
     pub fn flags(self, flags: u8) -> Self {
         self.change_tcp(|tcp| tcp.flags = flags)
@@ -275,7 +280,7 @@ impl Packet {
         self.change_tcp(|tcp| tcp.seq = seq)
     }
 
-    /// Acknowledgement number; the flag is not touched.
+    /// Acknowledgement number. The flag does not change.
     #[track_caller]
     pub fn ack(self, ack: u32) -> Self {
         self.change_tcp(|tcp| tcp.ack = ack)
@@ -302,7 +307,7 @@ impl Packet {
         self
     }
 
-    /// A UDP checksum of 0.
+    /// Sends no UDP checksum (0).
     #[track_caller]
     pub fn unsummed(mut self) -> Self {
         match &mut self.transport {
@@ -312,19 +317,19 @@ impl Packet {
         self
     }
 
-    /// The content.
+    /// The payload.
     pub fn payload(mut self, payload: &[u8]) -> Self {
         self.payload = payload.to_vec();
         self
     }
 
-    /// As many bytes of content, in a pattern in which no two places within 251 bytes look alike.
+    /// A payload of this many bytes, in a pattern in which no two places within 251 bytes look alike.
     pub fn payload_bytes(mut self, count: usize) -> Self {
         self.payload = (0..count).map(|index| (index % 251) as u8).collect();
         self
     }
 
-    /// Another source: an address with a port, or an address alone.
+    /// Sets another source: an address with or without a port.
     #[track_caller]
     pub fn from(mut self, source: &str) -> Self {
         let (address, port) = place(source);
@@ -335,7 +340,7 @@ impl Packet {
         self
     }
 
-    /// Another destination: an address with a port, or an address alone.
+    /// Sets another destination: an address with or without a port.
     #[track_caller]
     pub fn to(mut self, destination: &str) -> Self {
         let (address, port) = place(destination);
@@ -346,7 +351,8 @@ impl Packet {
         self
     }
 
-    /// The other way: link addresses, addresses and ports change places, the TTL is fresh. An echo request becomes its reply.
+    /// The packet in the other direction: MAC addresses, addresses and ports are swapped, and the TTL is reset. An echo
+    /// request becomes its reply.
     pub fn reply(&self) -> Self {
         let mut reply = self.clone();
         (reply.source_mac, reply.destination_mac) = (self.destination_mac, self.source_mac);
@@ -364,7 +370,7 @@ impl Packet {
         reply
     }
 
-    /// Source and destination port, where it has any.
+    /// The source and destination port, if there are any.
     pub fn ports(&self) -> Option<(u16, u16)> {
         match &self.transport {
             Transport::Tcp(tcp) => Some((tcp.source_port, tcp.destination_port)),
@@ -395,12 +401,12 @@ impl Packet {
 
 #[track_caller]
 fn socket_address(text: &str) -> SocketAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text:?} is no address with a port"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not an address with a port"))
 }
 
 #[track_caller]
 fn address(text: &str) -> IpAddr {
-    text.parse().unwrap_or_else(|_| panic!("{text:?} is no address"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not an address"))
 }
 
 #[track_caller]

@@ -1,19 +1,19 @@
-//! Bytes back into a packet, and whether its sums are right.
+//! Reads bytes back into a packet, and checks its sums.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{EXTENSIONS, Packet, Tcp, Transport, checksum, protocol};
 
-/// Extension headers of one packet at most.
+/// The maximum number of extension headers in a packet.
 const EXTENSIONS_MAX: usize = 16;
 
-/// What was read: the packet, and what is wrong with it.
+/// The result of reading: the packet, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// As far as it could be read.
+    /// The packet, as far as it could be read.
     pub packet: Packet,
-    /// Each wrong checksum and length, in words; empty: all is right.
+    /// A sentence for each wrong checksum and length. Empty if everything is correct.
     pub faults: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Packet {
     /// Reads a frame.
     ///
     /// # Errors
-    /// What is no IP packet, or ends before its headers do.
+    /// The frame is not an IP packet, or ends before its headers do.
     pub fn read(frame: &[u8]) -> Result<Reading, String> {
         let mut cursor = Cursor { rest: frame };
         let (destination_mac, source_mac) = (cursor.take::<6>("Ethernet")?, cursor.take::<6>("Ethernet")?);
@@ -51,10 +51,10 @@ impl Packet {
         Ok(reading)
     }
 
-    /// Reads from the IP header on; the link layer is a builder's default.
+    /// Reads from the IP header on. The link layer has the defaults of the builder.
     ///
     /// # Errors
-    /// As [`Packet::read`].
+    /// Same as [`Packet::read`].
     pub fn read_ip(bytes: &[u8]) -> Result<Reading, String> {
         let mut faults = Vec::new();
         let (packet, content) = match bytes.first().map(|first| first >> 4) {
@@ -64,7 +64,7 @@ impl Packet {
             None => return Err("empty".to_owned()),
         };
         let packet = if packet.fragment.is_some_and(|(offset, more)| offset > 0 || more) {
-            // A piece: what is in it makes sense only with the others.
+            // The content of a fragment makes sense only together with the others.
             packet.payload(content)
         } else {
             transport(packet, content, &mut faults)?
@@ -72,10 +72,10 @@ impl Packet {
         Ok(Reading { packet, faults })
     }
 
-    /// Reads a frame and says all about it in one line, wrong sums included: for the message of an assertion.
+    /// Reads a frame and describes it in one line, including wrong sums, for the message of an assertion.
     pub fn describe(frame: &[u8]) -> String {
         match Self::read(frame) {
-            Err(why) => format!("{} bytes that are no packet ({why})", frame.len()),
+            Err(why) => format!("{} bytes that are not a packet ({why})", frame.len()),
             Ok(Reading { packet, faults }) => faults.iter().fold(packet.to_string(), |mut line, fault| {
                 // Writing to a String cannot fail.
                 let _ = write!(line, " WRONG: {fault}");
@@ -103,7 +103,7 @@ impl<'b> Cursor<'b> {
     }
 }
 
-/// The packet without its content, and the content.
+/// The packet without its payload, and the payload.
 fn ipv4<'b>(bytes: &'b [u8], faults: &mut Vec<String>) -> Result<(Packet, &'b [u8]), String> {
     let mut cursor = Cursor { rest: bytes };
     let [first, tos] = cursor.take("IPv4")?;
@@ -114,11 +114,12 @@ fn ipv4<'b>(bytes: &'b [u8], faults: &mut Vec<String>) -> Result<(Packet, &'b [u
     let [ttl, number, _, _] = cursor.take("IPv4")?;
     let source = Ipv4Addr::from(cursor.take::<4>("IPv4")?);
     let destination = Ipv4Addr::from(cursor.take::<4>("IPv4")?);
-    let options = cursor.take_slice(header_bytes.checked_sub(20).ok_or("IPv4 header shorter than itself")?, "IPv4")?;
+    let options =
+        cursor.take_slice(header_bytes.checked_sub(20).ok_or("IPv4 header length is less than 20 bytes")?, "IPv4")?;
     if checksum::internet(&bytes[..header_bytes]) != 0 {
         faults.push("IPv4 header checksum".to_owned());
     }
-    let content_bytes = total.checked_sub(header_bytes).ok_or("IPv4 length shorter than its header")?;
+    let content_bytes = total.checked_sub(header_bytes).ok_or("IPv4 total length is less than its header")?;
     let content = content(cursor.rest, content_bytes, faults);
     let mut packet = Packet::between(source.into(), destination.into(), Transport::Opaque(number));
     (packet.tos, packet.ttl, packet.id, packet.ip_options) = (tos, ttl, id.into(), options.to_vec());
@@ -159,10 +160,10 @@ fn ipv6<'b>(bytes: &'b [u8], faults: &mut Vec<String>) -> Result<(Packet, &'b [u
     Ok((packet, cursor.rest))
 }
 
-/// The bytes that the length names. What stands behind them pads a short frame; a frame that holds fewer was cut.
+/// The bytes that the length covers. Bytes after them pad a short frame. A frame with fewer bytes was cut.
 fn content<'b>(rest: &'b [u8], bytes: usize, faults: &mut Vec<String>) -> &'b [u8] {
     rest.get(..bytes).unwrap_or_else(|| {
-        faults.push(format!("cut: {} of {bytes} bytes behind the IP header", rest.len()));
+        faults.push(format!("cut: {} of {bytes} bytes after the IP header", rest.len()));
         rest
     })
 }
@@ -223,7 +224,8 @@ fn tcp(cursor: &mut Cursor) -> Result<Tcp, String> {
     let window = u16::from_be_bytes(cursor.take("TCP")?);
     let _sum: [u8; 2] = cursor.take("TCP")?;
     let urgent = u16::from_be_bytes(cursor.take("TCP")?);
-    let option_bytes = (usize::from(offset >> 4) * 4).checked_sub(20).ok_or("TCP header shorter than itself")?;
+    let option_bytes =
+        (usize::from(offset >> 4) * 4).checked_sub(20).ok_or("TCP header length is less than 20 bytes")?;
     let options = cursor.take_slice(option_bytes, "TCP")?.to_vec();
     Ok(Tcp { source_port, destination_port, seq, ack, flags, window, urgent, options })
 }
@@ -234,7 +236,7 @@ fn check_sum(name: &str, source: IpAddr, destination: IpAddr, number: u8, conten
     }
 }
 
-/// A quoted packet is cut as a rule: only what is wrong with what is there counts.
+/// A quoted packet is usually cut, so only faults in what is there count.
 fn quoted(bytes: &[u8], faults: &mut Vec<String>) {
     match Packet::read_ip(bytes) {
         Ok(reading) => {

@@ -1,4 +1,4 @@
-//! A packet in one line.
+//! Prints a packet in one line.
 
 use std::fmt::{Display, Formatter, Result};
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,8 @@ use super::{ACK, FIN, PSH, Packet, RST, SYN, Transport, URG};
 
 const FLAGS: [(u8, char); 6] = [(SYN, 'S'), (FIN, 'F'), (RST, 'R'), (PSH, 'P'), (URG, 'U'), (ACK, '.')];
 
-/// As tcpdump would say it, what has its default left out: `10.0.0.1:40000 > 20.0.0.1:80 tcp S. seq 1 ack 2, 3 bytes, ttl 63`.
+/// The notation resembles tcpdump's, and fields with default values are left out: `10.0.0.1:40000 > 20.0.0.1:80 tcp S.
+/// seq 1 ack 2, 3 bytes, ttl 63`.
 impl Display for Packet {
     fn fmt(&self, to: &mut Formatter<'_>) -> Result {
         for id in &self.vlans {

@@ -1,8 +1,8 @@
-//! Packets there and back, and what a reader notices. What a balancer does with them is not tested here.
+//! Round trips of packets, and faults that the reader notices. What a balancer does with packets is not tested here.
 
 use super::*;
 
-/// Built and read again it is the same, with nothing wrong; and the line is this.
+/// Checks that the packet is the same after building and reading, without faults, and that it prints as this line.
 #[track_caller]
 fn check(packet: Packet, line: &str) {
     let bytes = packet.build();
@@ -10,7 +10,7 @@ fn check(packet: Packet, line: &str) {
     assert_eq!(reading.faults, Vec::<String>::new(), "{packet}");
     assert_eq!(reading.packet, packet);
     assert_eq!(Packet::describe(&bytes), line);
-    // Any byte behind the link layer that changes is noticed: it is summed, or it is read.
+    // A change of any byte after the link layer is noticed, because it is in a sum or is read.
     for index in 12..bytes.len() {
         let mut altered = bytes.clone();
         altered[index] ^= 0x10;
@@ -18,7 +18,7 @@ fn check(packet: Packet, line: &str) {
             Err(_) => true,
             Ok(reading) => !reading.faults.is_empty() || reading.packet != packet,
         };
-        // IPv6's flow label is not read: nothing here depends on it.
+        // The IPv6 flow label is not read, because nothing here depends on it.
         let is_flow_label = packet.source.is_ipv6() && (16..18).contains(&(index - 4 * packet.vlans.len()));
         assert!(noticed || is_flow_label, "{packet}: byte {index}");
     }
@@ -92,7 +92,7 @@ fn a_wrong_sum_is_named() {
     assert_eq!(&unsummed.build()[40..42], [0, 0]);
     assert_eq!(Packet::read(&unsummed.build()).unwrap().right(), unsummed);
 
-    // A right outer sum does not excuse a wrong inner one.
+    // A correct outer sum does not hide a wrong inner one.
     let mut quoted = Packet::udp("10.0.0.1:1", "10.0.0.2:2").build_ip();
     quoted[10] ^= 1;
     let error = Packet::icmp("192.0.2.1", "10.0.0.1", (3, 3), [0; 4]).payload(&quoted);
@@ -101,7 +101,7 @@ fn a_wrong_sum_is_named() {
 
 #[test]
 fn a_udp_sum_of_zero_is_written_as_ones() {
-    // The payload that makes the sum 0 is the sum over the rest.
+    // With this payload the sum is 0: it is the sum over the rest.
     let base = Packet::udp("10.0.0.1:1", "10.0.0.2:2").payload(&[0, 0]);
     let sum = base.build()[40..42].to_vec();
     let zero = base.payload(&sum);
@@ -140,7 +140,7 @@ fn headers_that_are_cut_are_no_packet() {
     }
     let payload = Packet::udp("10.0.0.1:1", "10.0.0.2:2").payload(b"abcd").build();
     let cut = Packet::read(&payload[..payload.len() - 1]).unwrap();
-    assert_eq!(cut.faults[0], "cut: 11 of 12 bytes behind the IP header");
+    assert_eq!(cut.faults[0], "cut: 11 of 12 bytes after the IP header");
 }
 
 #[test]

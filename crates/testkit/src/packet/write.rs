@@ -1,4 +1,4 @@
-//! A packet's bytes.
+//! Writes the bytes of a packet.
 
 use std::net::IpAddr;
 
@@ -7,14 +7,15 @@ use super::{EXTENSIONS, Packet, Transport, checksum, protocol};
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
-/// Of the outer of two tags (IEEE 802.1ad).
+/// The ethertype of the outer of two tags (IEEE 802.1ad).
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 
 impl Packet {
-    /// The whole frame, with right lengths and checksums.
+    /// The whole frame, with correct lengths and checksums.
     ///
     /// # Panics
-    /// On what fits no packet: more than 64 KiB, options of more than 40 bytes, IPv6 parts in an IPv4 packet.
+    /// If something does not fit in a packet: more than 64 KiB, options of more than 40 bytes, IPv6 parts in an IPv4
+    /// packet.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.destination_mac);
@@ -29,18 +30,18 @@ impl Packet {
         bytes
     }
 
-    /// From the IP header on.
+    /// The bytes from the IP header on.
     pub fn build_ip(&self) -> Vec<u8> {
         let content = self.content();
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                assert!(self.extensions.is_empty(), "extension headers are IPv6's");
+                assert!(self.extensions.is_empty(), "only IPv6 has extension headers");
                 let options = padded(&self.ip_options, 4);
                 assert!(options.len() <= 40, "{} bytes of IPv4 options", options.len());
                 let header_bytes = 20 + options.len();
                 let total = u16::try_from(header_bytes + content.len()).expect("at most 65,535 bytes");
                 let (offset, more) = self.fragment.unwrap_or_default();
-                assert_eq!(offset % 8, 0, "a fragment begins at a multiple of 8");
+                assert_eq!(offset % 8, 0, "the offset of a fragment is a multiple of 8");
                 let flags = u16::from(self.dont_fragment) << 14 | u16::from(more) << 13;
                 let mut bytes = vec![0x40 | (header_bytes / 4) as u8, self.tos];
                 bytes.extend(total.to_be_bytes());
@@ -56,7 +57,7 @@ impl Packet {
                 bytes
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                assert!(self.ip_options.is_empty() && !self.dont_fragment, "options and DF are IPv4's");
+                assert!(self.ip_options.is_empty() && !self.dont_fragment, "only IPv4 has options and DF");
                 let (first, chain) = self.chain();
                 let length = u16::try_from(chain.len() + content.len()).expect("at most 65,535 bytes");
                 let mut bytes = vec![0x60 | self.tos >> 4, self.tos << 4, 0, 0];
@@ -68,11 +69,11 @@ impl Packet {
                 bytes.extend(content);
                 bytes
             }
-            _ => panic!("{} and {} are of two families", self.source, self.destination),
+            _ => panic!("{} and {} are of different families", self.source, self.destination),
         }
     }
 
-    /// The extension headers, and the number of the first header behind IPv6's own.
+    /// The extension headers, and the number of the first header after IPv6's own.
     fn chain(&self) -> (u8, Vec<u8>) {
         let mut numbers: Vec<u8> = self.extensions.iter().map(|(number, _)| *number).collect();
         if let Some(unknown) = numbers.iter().find(|number| !EXTENSIONS.contains(number)) {
@@ -82,12 +83,12 @@ impl Packet {
         numbers.push(self.protocol());
         let mut bytes = Vec::new();
         for ((_, content), next) in self.extensions.iter().zip(&numbers[1..]) {
-            assert_eq!((content.len() + 2) % 8, 0, "an extension header is a multiple of 8 bytes long");
+            assert_eq!((content.len() + 2) % 8, 0, "the length of an extension header is a multiple of 8 bytes");
             bytes.extend([*next, ((content.len() + 2) / 8 - 1) as u8]);
             bytes.extend(content);
         }
         if let Some((offset, more)) = self.fragment {
-            assert_eq!(offset % 8, 0, "a fragment begins at a multiple of 8");
+            assert_eq!(offset % 8, 0, "the offset of a fragment is a multiple of 8");
             bytes.extend([self.protocol(), 0]);
             bytes.extend((offset | u16::from(more)).to_be_bytes());
             bytes.extend(self.id.to_be_bytes());
@@ -95,7 +96,7 @@ impl Packet {
         (numbers[0], bytes)
     }
 
-    /// The transport header and its payload, summed.
+    /// The transport header with its checksum, and its payload.
     fn content(&self) -> Vec<u8> {
         let (mut bytes, sum_at) = match &self.transport {
             Transport::Opaque(_) => return self.payload.clone(),
@@ -135,14 +136,14 @@ impl Packet {
             Transport::Icmp { .. } if self.source.is_ipv4() => checksum::internet(&bytes),
             _ => checksum::with_pseudo_header(self.source, self.destination, self.protocol(), &bytes),
         };
-        // A sum of 0 is written as its other form, since 0 means "none" (RFC 768).
+        // A sum of 0 is written in its other form, because 0 means "none" (RFC 768).
         let is_summed_udp = matches!(self.transport, Transport::Udp { is_summed: true, .. });
         let sum = if is_summed_udp && sum == 0 { 0xffff } else { sum };
         bytes[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
         bytes
     }
 
-    /// The frames in which it crosses a link that carries IP packets of `mtu` bytes; one, if it fits.
+    /// The frames in which the packet crosses a link that carries IP packets of `mtu` bytes; one frame if it fits.
     pub fn fragments(&self, mtu: usize) -> Vec<Vec<u8>> {
         let whole = self.build_ip();
         if whole.len() <= mtu {

@@ -3,8 +3,8 @@
 use super::head::{fields, line};
 use super::{Field, Framing, Violation};
 
-/// Trailers that must never be: they would change framing, routing, authentication or what the balancer says of the client, had they been
-/// merged into the header section (RFC 9110 section 6.5.1).
+/// Trailers that must never occur: if they were merged into the header section, they would change framing, routing,
+/// authentication or what the balancer says about the client (RFC 9110 section 6.5.1).
 const FORBIDDEN_TRAILERS: [&str; 8] = [
     "content-length",
     "transfer-encoding",
@@ -16,16 +16,16 @@ const FORBIDDEN_TRAILERS: [&str; 8] = [
     "connection",
 ];
 
-/// How far a body got.
+/// How much of a body has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All of it: its data, its trailers, and the bytes it took.
+    /// All of it: its data, its trailers, and the number of bytes read.
     Whole(Vec<u8>, Vec<Field>, usize),
     /// The data so far.
     Partial(Vec<u8>),
 }
 
-/// Reads a body at the start of `bytes`; `ended` says that nothing will follow them.
+/// Reads a body at the start of `bytes`. `ended` means that nothing will follow.
 pub fn body(bytes: &[u8], framing: Framing, ended: bool) -> Result<Progress, Violation> {
     match framing {
         Framing::None => Ok(Progress::Whole(Vec::new(), Vec::new(), 0)),
@@ -67,8 +67,8 @@ fn chunked(bytes: &[u8]) -> Result<Progress, Violation> {
     }
 }
 
-/// Hex digits and nothing else; at most eight of them, no leading zeros. Extensions are to be ignored by whoever re-frames a body (RFC 9112
-/// section 7.1.1), so none may arrive.
+/// Only hex digits, at most eight, without leading zeros. A recipient that re-frames a body must ignore extensions (RFC
+/// 9112 section 7.1.1), so none may arrive.
 fn chunk_size(text: &[u8], offset: usize) -> Result<usize, Violation> {
     let plain = (1..=8).contains(&text.len()) && text.iter().all(u8::is_ascii_hexdigit);
     let canonical = plain && (text.len() == 1 || text[0] != b'0');

@@ -2,18 +2,18 @@
 
 use super::{Field, Framing, Violation, values};
 
-/// The lines of a head: a start line and fields, and the length of it all with the empty line.
+/// The lines of a head, which are a start line and fields, and its total length including the empty line.
 pub(super) struct Head {
     pub start_line: Vec<u8>,
     pub fields: Vec<Field>,
     pub length: usize,
 }
 
-/// Reads up to the empty line; `None` when it is not there yet and nothing is wrong so far.
+/// Reads up to the empty line. Returns `None` if it has not arrived yet and nothing is wrong so far.
 pub(super) fn head(bytes: &[u8]) -> Result<Option<Head>, Violation> {
     let Some((start_line, mut offset)) = line(bytes, 0)? else { return Ok(None) };
     if start_line.is_empty() {
-        // A server may skip it (RFC 9112 section 2.2), a client must not send it.
+        // A server may skip an empty line (RFC 9112 section 2.2), but a client must not send one.
         return Err(Violation::at(0, "empty line where a message begins"));
     }
     let start_line = start_line.to_vec();
@@ -34,8 +34,8 @@ pub(super) fn fields(bytes: &[u8], offset: &mut usize) -> Result<Option<Vec<Fiel
     }
 }
 
-/// The line that begins at `offset`, without its CRLF, and the offset of the next one. No CR, LF or other control character but HTAB may
-/// stand within (RFC 9112 section 2.2; RFC 9110 section 5.5).
+/// The line that begins at `offset`, without its CRLF, and the offset of the next one. It must contain no CR, LF or
+/// other control character except HTAB (RFC 9112 section 2.2; RFC 9110 section 5.5).
 pub(super) fn line(bytes: &[u8], offset: usize) -> Result<Option<(&[u8], usize)>, Violation> {
     let rest = bytes.get(offset..).unwrap_or_default();
     for (index, &byte) in rest.iter().enumerate() {
@@ -64,7 +64,7 @@ fn field(text: &[u8], offset: usize) -> Result<Field, Violation> {
         return Err(Violation::at(offset, "field without a colon"));
     };
     let name = token(&text[..colon]).ok_or_else(|| {
-        Violation::at(offset, format!("field name {:?} is no token", String::from_utf8_lossy(&text[..colon])))
+        Violation::at(offset, format!("field name {:?} is not a token", String::from_utf8_lossy(&text[..colon])))
     })?;
     Ok(Field { name, value: text[colon + 1..].trim_ascii().to_vec() })
 }
@@ -75,7 +75,7 @@ pub(super) fn token(text: &[u8]) -> Option<String> {
     (!text.is_empty() && text.iter().all(is_tchar)).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// What the fields say of the body: `None` when they say nothing.
+/// What the fields say about the body; `None` if they say nothing.
 pub(super) fn declared_framing(fields: &[Field]) -> Result<Option<Framing>, Violation> {
     let lengths = values(fields, "content-length");
     let encodings = values(fields, "transfer-encoding");
@@ -93,7 +93,8 @@ pub(super) fn declared_framing(fields: &[Field]) -> Result<Option<Framing>, Viol
     }
 }
 
-/// Digits only. Leading zeros are allowed by the grammar and refused here: some readers take them for octal.
+/// Only digits. The grammar allows leading zeros, but they are refused here because some readers take such a number as
+/// octal.
 fn content_length(value: &[u8]) -> Result<u64, Violation> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let canonical = digits && (value.len() == 1 || value[0] != b'0');
@@ -101,7 +102,7 @@ fn content_length(value: &[u8]) -> Result<u64, Violation> {
     parsed.ok_or_else(|| Violation::at(0, format!("Content-Length {:?}", String::from_utf8_lossy(value))))
 }
 
-/// Exactly one Host, a host and perhaps a port (RFC 9112 section 3.2; RFC 3986 section 3.2.2).
+/// There must be exactly one Host, with a host and optionally a port (RFC 9112 section 3.2; RFC 3986 section 3.2.2).
 pub(super) fn host(fields: &[Field]) -> Result<(), Violation> {
     let hosts = values(fields, "host");
     let [host] = hosts.as_slice() else {
@@ -110,7 +111,7 @@ pub(super) fn host(fields: &[Field]) -> Result<(), Violation> {
     if authority(host) {
         return Ok(());
     }
-    Err(Violation::at(0, format!("Host {:?} is no host", String::from_utf8_lossy(host))))
+    Err(Violation::at(0, format!("Host {:?} is not a host", String::from_utf8_lossy(host))))
 }
 
 fn authority(text: &[u8]) -> bool {

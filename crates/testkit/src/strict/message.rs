@@ -1,53 +1,53 @@
-//! Whole messages: which start lines there are, and how head and body belong together (RFC 9112 section 6.3).
+//! Whole messages: the valid start lines, and how head and body belong together (RFC 9112 section 6.3).
 
 use super::body::{Progress, body};
 use super::head::{Head, declared_framing, head, host, token};
 use super::{Field, Framing, Violation};
 
-/// A request that can be read in one way only.
+/// A request that can be read in only one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// A token.
+    /// The method, a token.
     pub method: String,
-    /// Origin-form, or `*`: what an origin is to receive (RFC 9112 section 3.2.1).
+    /// Origin-form, or `*`: the forms that an origin may receive (RFC 9112 section 3.2.1).
     pub target: String,
-    /// In order.
+    /// The fields, in order.
     pub headers: Vec<Field>,
-    /// As the headers declare it.
+    /// The framing that the headers declare.
     pub framing: Framing,
-    /// Decoded; empty where only the head was read.
+    /// The decoded body; empty if only the head was read.
     pub body: Vec<u8>,
-    /// Of a chunked body.
+    /// The trailers of a chunked body.
     pub trailers: Vec<Field>,
 }
 
-/// A response that can be read in one way only.
+/// A response that can be read in only one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The minor version: 1, or 0 to a client that speaks HTTP/1.0.
+    /// The minor version: 1, or 0 in a response to a client that uses HTTP/1.0.
     pub minor_version: u8,
-    /// 100 to 999: those above 599 are in use, and unambiguous.
+    /// 100 to 999. Statuses above 599 are in use, and are unambiguous.
     pub status: u16,
-    /// In order.
+    /// The fields, in order.
     pub headers: Vec<Field>,
-    /// As headers, status and the request's method decide it.
+    /// The framing, decided by headers, status and the request's method.
     pub framing: Framing,
-    /// Decoded; empty where only the head was read.
+    /// The decoded body; empty if only the head was read.
     pub body: Vec<u8>,
-    /// Of a chunked body.
+    /// The trailers of a chunked body.
     pub trailers: Vec<Field>,
 }
 
 /// What the framing of a response depends on besides its own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseTo {
-    /// A HEAD request: headers tell of a body that is not there.
+    /// A HEAD request: the headers describe a body that is not sent.
     Head,
-    /// Any other.
+    /// Any other request.
     Other,
 }
 
-/// One request at the start of `bytes`, and its length; `None` when more is needed.
+/// Reads one request at the start of `bytes`, and returns it with its length; `None` if more is needed.
 pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     let Some((mut request, head_length)) = request_head(bytes)? else { return Ok(None) };
     match after_head(bytes, head_length, request.framing, false)? {
@@ -60,7 +60,7 @@ pub fn request(bytes: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     }
 }
 
-/// One request head at the start of `bytes`, and its length.
+/// Reads one request head at the start of `bytes`, and returns it with its length.
 pub fn request_head(bytes: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     let Some(Head { start_line, fields, length }) = head(bytes)? else { return Ok(None) };
     let parts: Vec<&[u8]> = start_line.split(|&byte| byte == b' ').collect();
@@ -68,14 +68,15 @@ pub fn request_head(bytes: &[u8]) -> Result<Option<(Request, usize)>, Violation>
         let line = String::from_utf8_lossy(&start_line);
         return Err(Violation::at(0, format!("request line {line:?} is not METHOD SP TARGET SP HTTP/1.1")));
     };
-    let method = token(method).ok_or_else(|| Violation::at(0, "method is no token"))?;
+    let method = token(method).ok_or_else(|| Violation::at(0, "the method is not a token"))?;
     let target = request_target(&method, target)?;
     host(&fields)?;
     let framing = declared_framing(&fields)?.unwrap_or(Framing::None);
     Ok(Some((Request { method, target, headers: fields, framing, body: Vec::new(), trailers: Vec::new() }, length)))
 }
 
-/// One response at the start of `bytes`, and its length; `ended` says that the connection was closed after them in good order.
+/// Reads one response at the start of `bytes`, and returns it with its length. `ended` means that the connection was
+/// closed properly after them.
 pub fn response(bytes: &[u8], to: ResponseTo, ended: bool) -> Result<Option<(Response, usize)>, Violation> {
     let Some((mut response, head_length)) = response_head(bytes)? else { return Ok(None) };
     if to == ResponseTo::Head {
@@ -91,7 +92,8 @@ pub fn response(bytes: &[u8], to: ResponseTo, ended: bool) -> Result<Option<(Res
     }
 }
 
-/// One response head at the start of `bytes`, and its length; `framing` is that of a response to anything but HEAD.
+/// Reads one response head at the start of `bytes`, and returns it with its length. `framing` assumes that the request
+/// was not HEAD.
 pub fn response_head(bytes: &[u8]) -> Result<Option<(Response, usize)>, Violation> {
     let Some(Head { start_line, fields, length }) = head(bytes)? else { return Ok(None) };
     let (minor_version, status) = status(&start_line).ok_or_else(|| {
@@ -100,7 +102,7 @@ pub fn response_head(bytes: &[u8]) -> Result<Option<(Response, usize)>, Violatio
     })?;
     let declared = declared_framing(&fields)?;
     let framing = match (status, declared) {
-        // RFC 9110 sections 8.6 and 6.4.1: neither field may be sent, for there is no body.
+        // RFC 9110 sections 8.6 and 6.4.1: neither field may be sent, because there is no body.
         (100..=199 | 204, Some(_)) => return Err(Violation::at(0, format!("{status} with a declared body"))),
         (100..=199 | 204 | 304, _) => Framing::None,
         (_, Some(Framing::Chunked)) if minor_version == 0 => {
@@ -118,7 +120,7 @@ fn after_head(bytes: &[u8], head_length: usize, framing: Framing, ended: bool) -
     body(rest, framing, ended).map_err(|violation| Violation { offset: violation.offset + head_length, ..violation })
 }
 
-/// Visible ASCII that begins with a slash; no fragment, which is never sent (RFC 9112 section 3.2.1).
+/// Visible ASCII that begins with a slash. A fragment is never sent (RFC 9112 section 3.2.1).
 fn request_target(method: &str, target: &[u8]) -> Result<String, Violation> {
     let visible = target.iter().all(|byte| (0x21..=0x7e).contains(byte) && *byte != b'#');
     let asterisk = target == b"*" && method == "OPTIONS";
@@ -146,7 +148,8 @@ fn status(line: &[u8]) -> Option<(u8, u16)> {
 mod tests {
     use super::*;
 
-    /// `Ok(true)`: a whole request; `Ok(false)`: more is needed; `Err`: a part of what is said against it.
+    /// `Ok(true)` expects a complete request, `Ok(false)` an incomplete one, and `Err` an error that contains this
+    /// text.
     fn check(bytes: &str, expect: Result<bool, &str>) {
         match (request(bytes.as_bytes()), expect) {
             (Ok(Some((_, length))), Ok(true)) => assert_eq!(length, bytes.len(), "{bytes:?}"),
@@ -182,7 +185,7 @@ mod tests {
         check("GET / HTTP/1.1\r\nHost: a\r\nx: y\r\n z\r\n\r\n", Err("obs-fold"));
         check("GET / HTTP/1.1\r\n\r\n", Err("0 Host"));
         check("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", Err("2 Host"));
-        check("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", Err("no host"));
+        check("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", Err("not a host"));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! HTTP/1.1 to the letter of RFC 9112, and a little more: where the RFC lets a recipient choose, this reader refuses, since what one
-//! recipient may choose another may choose differently.
+//! Reads HTTP/1.1 strictly by RFC 9112, and a little more strictly: where the RFC gives a recipient a choice, this
+//! reader refuses, because two recipients may choose differently.
 //!
-//! It is the judge of what a balancer emits, so it takes only the canonical form: CRLF line ends, one space, one way to write a length, no
-//! chunk extensions. It shares no code with the balancer. Byte by byte and allocating: it is slow, and easy to check against the RFC.
+//! It judges what a balancer sends, so it accepts only the canonical form: CRLF line ends, one space, one way to write
+//! a length, no chunk extensions. It shares no code with the balancer. It works byte by byte and allocates: it is slow,
+//! but easy to check against the RFC.
 
 mod body;
 mod head;
@@ -16,9 +17,9 @@ pub use message::{Request, Response, ResponseTo, request, request_head, response
 /// Why bytes are not one unambiguous message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Where, counted from the start of what was given.
+    /// The offset from the start of the input.
     pub offset: usize,
-    /// What is wrong, and the section that says so.
+    /// What is wrong, and the section of the RFC that says so.
     pub what: String,
 }
 
@@ -37,18 +38,18 @@ impl fmt::Display for Violation {
 /// One header or trailer field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// As it was written.
+    /// The name as it was written.
     pub name: String,
-    /// Without the white space around it.
+    /// The value without surrounding white space.
     pub value: Vec<u8>,
 }
 
-/// The values of all fields of this name, in order; the name is compared without case.
+/// The values of all fields with this name, in order. Names are compared case-insensitively.
 pub fn values<'a>(fields: &'a [Field], name: &str) -> Vec<&'a [u8]> {
     fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value.as_slice()).collect()
 }
 
-/// How the end of a body is known (RFC 9112 section 6.3).
+/// How the end of a body is found (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
@@ -57,6 +58,6 @@ pub enum Framing {
     Length(u64),
     /// Transfer-Encoding: chunked.
     Chunked,
-    /// The end of the connection: responses only.
+    /// The end of the connection; for responses only.
     UntilClose,
 }
