@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the workspace, reduced to what the verbs ask.
+//! What `cargo metadata` says about the workspace, reduced to what the verbs need.
 
 use std::path::PathBuf;
 
@@ -8,46 +8,46 @@ use crate::command::{capture, cargo};
 
 /// The workspace and everything that it is built from.
 pub struct Metadata {
-    /// Ours, by name.
+    /// Our crates, by name.
     pub members: Vec<Member>,
-    /// Everyone else's.
+    /// The crates of others.
     pub externals: Vec<External>,
-    /// Where cargo puts what it builds.
+    /// The folder for build output.
     pub target_directory: PathBuf,
 }
 
 /// A crate of this workspace.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// As in its manifest.
+    /// The name, as in its manifest.
     pub name: String,
-    /// Relative to the workspace's folder, `/` between the parts: `crates/wire`.
+    /// The path relative to the workspace's folder, with `/` as the separator: `crates/wire`.
     pub folder: String,
-    /// The files at which a library or a binary begins, relative to the workspace's folder.
+    /// The root files of the library and the binaries, relative to the workspace's folder.
     pub roots: Vec<String>,
-    /// All that its manifest names, ours and others'.
+    /// All dependencies in its manifest, ours and others'.
     pub dependencies: Vec<Dependency>,
 }
 
-/// An entry of a manifest.
+/// A dependency in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
-    /// The package's name, not the name it may be renamed to.
+    /// The package's name, not the name that it may be renamed to.
     pub name: String,
-    /// Under `[dev-dependencies]`: it is not in what users run.
+    /// It is under `[dev-dependencies]`, so it is not part of what users run.
     pub dev: bool,
 }
 
-/// A crate of someone else.
+/// A crate of others.
 #[derive(Debug, Clone)]
 pub struct External {
     /// `name version`.
     pub name: String,
-    /// The SPDX expression, empty where the manifest has none.
+    /// The SPDX expression; empty if the manifest has none.
     pub licence: String,
 }
 
-/// Asks cargo.
+/// Runs `cargo metadata`.
 pub fn metadata() -> Result<Metadata, String> {
     let text = capture(&mut cargo(&["metadata", "--format-version=1", "--all-features"]))?;
     let value: Value =

@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: what a change must pass, here as on the server, ending with the very commands that the README names for tests.
+//! `cargo xtask ci`: the checks that a change must pass, the same here as on the server. The last ones are exactly the
+//! commands that the README gives for tests.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ struct Stage {
     run: fn() -> Result<(), String>,
 }
 
-/// Cheap before dear; all of them run, so that one push shows every problem.
+/// The cheap stages come first. All of them run, so that one push shows every problem.
 const STAGES: &[Stage] = &[
     Stage { name: "lock file", run: lock_file },
     Stage { name: "format", run: format },
@@ -29,7 +30,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "packages", run: || dist::trial::run(&[]) },
 ];
 
-/// Runs every stage; an error names those that failed.
+/// Runs every stage. The error names those that failed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask ci (it takes no arguments: CI is the same for everyone)".into());
@@ -74,7 +75,7 @@ fn format() -> Result<(), String> {
 }
 
 fn lints() -> Result<(), String> {
-    // With what only `test kube` builds, too.
+    // Includes what only `test kube` builds.
     let targets = ["clippy", "--workspace", "--all-targets", "--features", "e2e/kube", "--locked"];
     run_command(cargo(&targets).args(["--", "--deny", "warnings"]))
 }
@@ -84,9 +85,9 @@ fn documentation() -> Result<(), String> {
     run_command(cargo(&arguments).env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
-/// The fuzz targets stand outside the workspace, so no other stage would notice when one no longer compiles, links or takes its seeds. CI runs each
-/// on its seeds with the stable compiler: libFuzzer cannot search without a nightly one's instrumentation, but it still runs the inputs it is given.
-/// `cargo xtask fuzz` searches.
+/// The fuzz targets are outside the workspace, so no other stage would notice if one no longer compiles, links or
+/// accepts its seeds. CI runs each target on its seeds with the stable compiler: libFuzzer cannot search without the
+/// instrumentation of a nightly compiler, but it still runs the given inputs. `cargo xtask fuzz` searches.
 fn fuzz_targets() -> Result<(), String> {
     let manifest = ["--manifest-path", fuzz::MANIFEST, "--locked"];
     run_command(&mut cargo(&[&["clippy"], &manifest[..], &["--", "--deny", "warnings"]].concat()))?;

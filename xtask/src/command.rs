@@ -1,14 +1,14 @@
-//! Running other programs, and saying which one failed.
+//! Runs other programs, and reports which one failed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The folder of the workspace, wherever the verb was called from.
+/// The folder of the workspace, whatever the current directory is.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// `program` in the workspace's folder, without standard input: no verb asks a question.
+/// Prepares `program` in the workspace's folder, without standard input: no verb asks questions.
 pub fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root()).stdin(Stdio::null());
@@ -20,7 +20,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), arguments)
 }
 
-/// Runs it, its output going where ours goes; an error when it does not end with 0.
+/// Runs it with our standard output. Fails if it does not exit with 0.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);
     println!("+ {shown}");
@@ -28,29 +28,29 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
 }
 
-/// Runs it and returns its standard output; an error carries what it wrote to standard error.
+/// Runs it and returns its standard output. The error contains its standard error.
 pub fn capture(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let output = command.output().map_err(|error| format!("`{shown}` did not start: {error}"))?;
     if !output.status.success() {
         return Err(format!("`{shown}` failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
-    String::from_utf8(output.stdout).map_err(|error| format!("`{shown}` wrote what is not UTF-8: {error}"))
+    String::from_utf8(output.stdout).map_err(|error| format!("`{shown}` wrote output that is not UTF-8: {error}"))
 }
 
-/// Whether it starts and ends with 0; what it writes is dropped.
+/// Whether it starts and exits with 0. Its output is discarded.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Where `program` is: on the PATH, or where Debian keeps servers, which is not on the PATH of a user who is not root.
+/// The path of `program`: on the PATH, or where Debian installs servers, which is not on the PATH of ordinary users.
 pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     places.map(|place| place.join(program)).find(|candidate| candidate.is_file())
 }
 
-/// Whether we are root, by asking the kernel for our own effective user id.
+/// Whether we are root, by our effective user ID.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find_map(|line| line.strip_prefix("Uid:")).and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")

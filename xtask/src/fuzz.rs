@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/`, with cargo-fuzz, bounded in time and memory.
+//! `cargo xtask fuzz`: runs the targets of `fuzz/` with cargo-fuzz, with limits on time and memory.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use crate::cargo::binaries;
 use crate::command::{cargo, command, root, run as run_command, succeeds};
 use crate::setup;
 
-/// Names the targets, and what they are built from.
+/// The manifest with the names of the targets.
 pub const MANIFEST: &str = "fuzz/Cargo.toml";
-/// For each target, where `--seconds` does not say otherwise.
+/// The default of `--seconds`, for each target.
 const SECONDS_DEFAULT: u32 = 60;
-/// An input that takes longer is a finding: parsers take microseconds.
+/// An input that takes longer is a finding, because parsers take microseconds.
 const INPUT_SECONDS_MAX: u32 = 5;
-/// A process that grows beyond this is a finding.
+/// A process that uses more memory is a finding.
 const RSS_MIB_MAX: u32 = 1024;
 
 const USAGE: &str = "usage: cargo xtask fuzz [TARGET] [--seconds N]";
@@ -29,12 +29,13 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     setup::install_for("fuzz")?;
     tools()?;
     for target in &targets {
-        // What libFuzzer finds goes to the first folder; the seeds, which are committed, are only read.
+        // libFuzzer writes its findings to the first folder. The seeds are committed and are only read.
         let corpus = root().join("fuzz/corpus").join(target);
         std::fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
         let options =
             [format!("-dict={}", root().join("fuzz/http.dict").display()), format!("-max_total_time={seconds}")];
-        // Through rustup and not `cargo +nightly`: the cargo on the PATH may be the one that runs us, which knows no `+`.
+        // This uses rustup and not `cargo +nightly`, because the cargo on the PATH may be the one that runs us, which
+        // does not understand `+`.
         let mut fuzz = command("rustup", &["run", "nightly", "cargo", "fuzz", "run", target]);
         fuzz.arg(corpus).arg(seed_folder(target)).arg("--").args(options).args(limits());
         run_command(fuzz.env_remove("CARGO").env_remove("RUSTC"))?;
@@ -43,12 +44,12 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// What makes an input a finding, as options of libFuzzer.
+/// The options of libFuzzer that define a finding.
 pub fn limits() -> [String; 2] {
     [format!("-timeout={INPUT_SECONDS_MAX}"), format!("-rss_limit_mb={RSS_MIB_MAX}")]
 }
 
-/// The committed inputs of a target, each of which is a file. Every target has some.
+/// The committed inputs of a target, one file each. Every target has some.
 pub fn seeds(target: &str) -> Result<Vec<PathBuf>, String> {
     let folder = seed_folder(target);
     let failed = |error: std::io::Error| format!("{}: {error}; every fuzz target needs a seed there", folder.display());

@@ -1,18 +1,18 @@
-//! Programs of others that are written in Go: modules under `hack` pin them, and they are built into the target folder.
+//! Builds Go programs of other projects into the target folder. Modules under `hack` pin their versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{command, find_program, root};
 
-/// `go` with these arguments, in the folder of a module.
+/// Runs `go` with these arguments, in the folder of a module.
 pub fn go(module: &str, arguments: &[&str]) -> Result<Command, String> {
-    // Where Go's own archive puts it, which a shell that no login read does not have on its PATH.
+    // Go's own archive is installed there. In a shell that did not read the login profile, this is not on the PATH.
     let installed = Some(PathBuf::from("/usr/local/go/bin/go")).filter(|path| path.is_file());
     let go = find_program("go").or(installed).ok_or_else(|| {
         format!(
-            "programs are built here that are written in Go, and there is no go: \
-             install the version that {module}/go.mod asks for, as https://go.dev/dl says"
+            "this builds programs in Go, and go is not installed: install the version in {module}/go.mod, see \
+             https://go.dev/dl"
         )
     })?;
     let mut command = command(&go.to_string_lossy(), arguments);
@@ -20,13 +20,13 @@ pub fn go(module: &str, arguments: &[&str]) -> Result<Command, String> {
     Ok(command)
 }
 
-/// `go build` of a module into a folder, which is made: the packages and flags are for the caller to add.
+/// Runs `go build` of a module into a folder, which is created. The caller adds the packages and flags.
 pub fn build(module: &str, directory: &Path) -> Result<Command, String> {
-    std::fs::create_dir_all(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-    // With the slash, the binaries go into the folder whatever their number.
+    std::fs::create_dir_all(directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
+    // With the slash, the binaries go into the folder even if there is only one.
     let output = format!("{}/", directory.display());
     let mut build = go(module, &["build", "-mod=readonly", "-trimpath", "-o", &output])?;
-    // C is of no use to any of them, and would want a compiler.
+    // None of them needs C, which would require a compiler.
     build.env("CGO_ENABLED", "0");
     Ok(build)
 }

@@ -1,6 +1,7 @@
-//! The developer's verbs: `cargo xtask <verb>`. CI calls the same verbs; there is no second way to do any of this.
+//! The developer's commands: `cargo xtask <verb>`. CI calls the same verbs, and there is no second way to do any of
+//! this.
 //!
-//! Not here: anything that a user of Steelyard runs. That is the `steelyard` binary.
+//! Not here: anything that a user of Steelyard runs. That is in the `steelyard` binary.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -24,7 +25,7 @@ mod without_clang;
 
 use std::process::ExitCode;
 
-/// One thing a developer can ask for.
+/// A verb.
 struct Verb {
     name: &'static str,
     arguments: &'static str,
@@ -36,31 +37,33 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "demo",
         arguments: "[ARGS]",
-        about: "build Steelyard and watch it balance, lose an endpoint, and say what that cost",
+        about: "build Steelyard and watch it balance, lose an endpoint, and report what that cost",
         run: demo::run,
     },
     Verb {
         name: "test",
         arguments: "[h2|kube|kernels|dist] [ARGS]",
-        about: "every test, as root also those that need root; or (h2) h2spec and gRPC's interoperability suite; or (kube) those on a real API server; or (kernels) the kernel plane on Debian's kernels, under qemu; or (dist) the packages",
+        about: "run every test, as root also those that need root; or (h2) h2spec and the gRPC interoperability suite; \
+                or (kube) the tests on a real API server; or (kernels) the kernel plane on Debian's kernels under \
+                qemu; or (dist) the packages",
         run: test::run,
     },
     Verb {
         name: "ci",
         arguments: "",
-        about: "format, house, lints, documentation, tests: what a change must pass",
+        about: "run everything that a change must pass: format, tidy, lints, documentation, tests",
         run: ci::run,
     },
     Verb {
         name: "tidy",
         arguments: "",
-        about: "hold the house against its own rules: arrows, bans, licences, links",
+        about: "check the rules of this repository that no compiler checks: dependencies, bans, licences, links",
         run: tidy::run,
     },
     Verb {
         name: "sim",
         arguments: "[--seeds N | --seed N]",
-        about: "simulate exchanges from many seeds (100,000) or tell what happens in one, without sockets",
+        about: "simulate exchanges from many seeds (100,000), or show what happens in one, without sockets",
         run: sim::run,
     },
     Verb {
@@ -72,13 +75,15 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "bench",
         arguments: "[l4|packet|kube] [ARGS]",
-        about: "beside nginx, HAProxy and Envoy on this host, or (l4) beside nftables, IPVS and a routed path, or (packet) the BPF programs alone, or (kube) as a controller with thousands of routes",
+        about: "compare with nginx, HAProxy and Envoy on this host, or (l4) with nftables, IPVS and a routed path; or \
+                (packet) measure the BPF programs alone, or (kube) the controller with thousands of routes",
         run: bench::run,
     },
     Verb {
         name: "soak",
         arguments: "[--minutes N] [--bin FILE]",
-        about: "mixed load with a reload every 2 s, for 10 minutes or N: memory, descriptors and failures over time",
+        about: "run mixed load with a reload every 2 s, for 10 minutes or N, and report memory, descriptors and \
+                failures over time",
         run: soak::run,
     },
     Verb {
@@ -90,13 +95,14 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "dist",
         arguments: "[render | --profile NAME]",
-        about: "make what a release publishes: programs, Debian package, image, chart, bill of materials; or (render) write deploy/*.yaml anew",
+        about: "build what a release publishes: programs, Debian package, image, chart, bill of materials; or (render) \
+                regenerate deploy/*.yaml",
         run: dist::run,
     },
     Verb {
         name: "setup",
         arguments: "[VERB]",
-        about: "install the Debian packages that a verb needs; the verbs do it by themselves",
+        about: "install the Debian packages that a verb needs (the verbs also do that themselves)",
         run: setup::run,
     },
 ];

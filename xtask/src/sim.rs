@@ -2,15 +2,17 @@
 
 use crate::command::{cargo, run as run_command};
 
-/// Seeds where `--seeds` does not say otherwise: what CI runs.
+/// The default of `--seeds`, which is what CI runs.
 const SEEDS_DEFAULT: u64 = 100_000;
 
 const USAGE: &str = "usage: cargo xtask sim [--seeds N | --seed N]";
 
-/// Simulates. A seed that fails is named, and goes to `FOUND` in crates/proxy/src/exchange/sim/mod.rs once its fault is mended.
+/// Runs the simulation. A seed that fails is printed, and goes to `FOUND` in crates/proxy/src/exchange/sim/mod.rs once
+/// its bug is fixed.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (variable, value) = parse(arguments)?;
-    // Of the whole workspace, so that nothing is built anew for it; only one crate has a test of this name.
+    // Built with the features of the whole workspace, so that nothing is compiled again. Only one crate has a test with
+    // this name.
     let test = ["test", "--workspace", "--lib", "--locked", "--quiet", "--", "exchange::sim::whatever", "--nocapture"];
     run_command(cargo(&test).env(variable, value.to_string()))?;
     if variable == "SIM_SEEDS" {

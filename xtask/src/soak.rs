@@ -1,6 +1,8 @@
-//! `cargo xtask soak`: mixed load with reloads for minutes or hours, and what it does to memory, descriptors and requests.
+//! `cargo xtask soak`: runs mixed load with reloads for minutes or hours, and measures memory, descriptors and failed
+//! requests.
 //!
-//! nginx is the origin, curl and h2load are the clients: none of them is the code under test. Not its job: speed, which `bench` measures.
+//! nginx is the origin, and curl and h2load are the clients: none of them is the code under test. Not its job: speed,
+//! which `bench` measures.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -15,28 +17,29 @@ use crate::test::build_steelyard;
 
 const USAGE: &str = "usage: cargo xtask soak [--minutes N] [--bin FILE]";
 
-/// How often the configuration is changed and reloaded.
+/// The interval at which the configuration is changed and reloaded.
 const RELOAD_EVERY: Duration = Duration::from_secs(2);
 
-/// How often a line is printed.
+/// The interval at which a line is printed.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// How often memory is looked at.
+/// The interval at which memory is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two rounds of a client: the load is to be mixed, not as high as the host can make it.
+/// The pause between two rounds of a client: the load should be mixed, not as high as possible.
 const REST: Duration = Duration::from_millis(250);
 
-/// Resident memory has levelled off if the line through the second half of its samples rises by less than this share of their mean, in percent.
+/// Resident memory has levelled off if the line through the second half of its samples rises by less than this share of
+/// their mean, in percent.
 const GROWTH_PERCENT_MAX: f64 = 2.0;
 
-/// Bytes of a page, as /proc/PID/statm counts.
+/// The size of a page, which is the unit of /proc/PID/statm.
 const PAGE_BYTES: u64 = 4096;
 
-/// The files that nginx serves, and their bytes.
+/// The files that nginx serves, with their sizes in bytes.
 const FILES: [(&str, usize); 3] = [("small", 1_000), ("middle", 300_000), ("large", 5_000_000)];
 
-/// The verb.
+/// Runs the verb.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (mut minutes, mut binary) = (10_u64, None);
     let mut words = arguments.iter().map(String::as_str);
@@ -52,24 +55,24 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("steelyard-soak-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let outcome = soak(&steelyard, &folder, Duration::from_secs(60 * minutes));
-    // What is left is in the temporary directory.
+    // What is left behind is in the temporary directory.
     _ = fs::remove_dir_all(&folder);
     outcome
 }
 
-/// Where everything listens.
+/// The ports of everything that listens.
 struct Ports {
     http: u16,
     https: u16,
     tcp: u16,
-    /// Of nginx: two of HTTP/1.1, which take turns as endpoints, and one of HTTP/2.
+    /// The ports of nginx: two for HTTP/1.1, which take turns as endpoints, and one for HTTP/2.
     origins: [u16; 2],
     origin_h2: u16,
 }
 
 impl Ports {
     fn free() -> Result<Self, String> {
-        // All at once, so that none is given out twice.
+        // All at once, so that none is returned twice.
         let mut sockets = Vec::new();
         for _ in 0..6 {
             sockets.push(TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?);
@@ -80,7 +83,7 @@ impl Ports {
     }
 }
 
-/// What the clients have met.
+/// What the clients have counted.
 #[derive(Default)]
 struct Met {
     requests: AtomicU64,
@@ -93,7 +96,7 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited by itself.
         _ = self.0.kill();
         _ = self.0.wait();
     }
@@ -143,7 +146,8 @@ fn soak(steelyard: &Path, folder: &Path, time: Duration) -> Result<(), String> {
     }
 }
 
-/// Reloads and prints until the time is over. Gives when each sample was taken, in seconds, and the resident MiB then.
+/// Reloads and prints until the time is over. Returns the time of each sample in seconds, with the resident MiB at that
+/// time.
 fn watch(
     pid: u32,
     time: Duration,
@@ -202,34 +206,34 @@ fn verdict(samples: &[(f64, f64)]) -> String {
 }
 
 fn resident_mib(pid: u32) -> Result<f64, String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).map_err(|_| "steelyard has ended".to_owned())?;
-    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).ok_or("steelyard has ended")?;
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).map_err(|_| "steelyard has exited".to_owned())?;
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).ok_or("steelyard has exited")?;
     Ok((pages * PAGE_BYTES) as f64 / f64::from(1 << 20))
 }
 
-/// A client that is started again and again.
+/// A client that is started repeatedly.
 struct Client {
     command: Vec<String>,
-    /// Requests of one round.
+    /// The requests per round.
     requests: u64,
-    /// It gives up in the middle of its requests: that it fails says nothing.
+    /// It gives up in the middle of its requests, so its failure says nothing.
     gives_up: bool,
-    /// The first failure was printed.
+    /// Whether the first failure has been printed.
     has_told: AtomicBool,
 }
 
 impl Client {
-    /// Requests, and how many of them failed.
+    /// The number of requests, and how many of them failed.
     fn round(&self) -> (u64, u64) {
         let Some((program, words)) = self.command.split_first() else { return (0, 0) };
-        // The report of h2load; of curl, bodies.
+        // The output is the report of h2load, or the bodies for curl.
         let stdout = if program == "curl" { Stdio::null() } else { Stdio::piped() };
         let command =
             Command::new(program).args(words).stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped()).spawn();
         let Ok(output) = command.and_then(Child::wait_with_output) else { return (self.requests, self.requests) };
         let failures = match program.as_str() {
             _ if self.gives_up => 0,
-            // With --fail-early one exit code for all: the first that failed was the last.
+            // --fail-early has the same exit code for any failure. The request that failed first was the last one.
             "curl" => u64::from(!output.status.success()),
             _ => self.requests.saturating_sub(succeeded(&String::from_utf8_lossy(&output.stdout)).unwrap_or(0)),
         };
@@ -241,7 +245,7 @@ impl Client {
     }
 }
 
-/// Requests that succeeded, by the report of h2load.
+/// The number of successful requests, from the report of h2load.
 fn succeeded(report: &str) -> Option<u64> {
     report.lines().find_map(|line| {
         let (before, _) = line.strip_prefix("requests: ")?.split_once(" succeeded")?;
@@ -280,7 +284,8 @@ fn clients(folder: &Path, ports: &Ports) -> Vec<Client> {
         h2load(500, &["--h1", "-c", "20"], secured("small")),
         h2load(500, &["--h1", "-c", "20"], tcp("small")),
         curl(&["--http1.1"], &mix(&plain)),
-        // One request for each connection: curl 7.88 fails with status 16 when it uses one again that began by prior knowledge.
+        // Each connection carries one request: curl 7.88 fails with status 16 if it reuses one that began with prior
+        // knowledge.
         curl(&["--http2-prior-knowledge"], &[plain("middle")]),
         curl(&["--http2-prior-knowledge"], &[plain("h2/large")]),
         curl(&["--http2"], &mix(&secured)),
@@ -294,7 +299,7 @@ fn clients(folder: &Path, ports: &Ports) -> Vec<Client> {
     ]
 }
 
-/// Each time with another table of routes, and another endpoint.
+/// A configuration that has another table of routes and another endpoint each time.
 fn configure(file: &Path, folder: &Path, ports: &Ports, number: u64) -> Result<(), String> {
     let routes: String =
         (0..number % 50).map(|route| format!("      - {{path: /of-{number}/{route}/, to: web}}\n")).collect();
@@ -336,7 +341,7 @@ fn certificate(folder: &Path) -> Result<(), String> {
 }
 
 fn nginx(folder: &Path, ports: &Ports) -> Result<Process, String> {
-    let program = find_program("nginx").ok_or("there is no nginx")?;
+    let program = find_program("nginx").ok_or("nginx is not installed")?;
     fs::create_dir_all(folder.join("h2")).map_err(|error| format!("{}: {error}", folder.display()))?;
     for (name, bytes) in FILES {
         for file in [folder.join(name), folder.join("h2").join(name)] {
@@ -383,7 +388,7 @@ mod tests {
             |_| 16.0,
             "RSS has levelled off: in the second half (299 s) a mean of 16.0 MiB (16.0 to 16.0) and a slope of +0.0 KiB",
         );
-        // It grows at first, and swings later.
+        // Memory grows at first and fluctuates later.
         check(|s| 10.0 + (s / 60.0).min(4.0) + (s % 7.0) / 10.0, "RSS has levelled off");
         check(|s| 20.0 - s / 600.0, "RSS has levelled off");
         check(

@@ -1,18 +1,18 @@
-//! Steelyard where there is no clang: it builds, it runs, and it says what it lacks. A stage of `cargo xtask ci`.
+//! A stage of `cargo xtask ci`: Steelyard on a host without clang builds, runs, and says what it lacks.
 //!
-//! In the same target folder as all else, so that only what depends on the kernel plane is built twice.
+//! It uses the same target folder as everything else, so that only what depends on the kernel plane is built twice.
 
 use std::process::Command;
 
 use crate::command::{cargo, command, run as run_command};
 use crate::test;
 
-/// What to set to what no host has.
+/// The variable that names the compiler. It is set to a program that no host has.
 const NO_CLANG: (&str, &str) = ("CLANG", "clang-that-is-not-here");
-/// "This host cannot".
+/// The exit code for "this host cannot do it".
 const HOST_CANNOT: i32 = 77;
 
-/// Builds and asks it.
+/// Builds Steelyard and checks its messages.
 pub fn run() -> Result<(), String> {
     let packages = ["--package", "l4", "--package", "steelyard", "--locked"];
     run_command(without(&mut cargo(

@@ -1,4 +1,5 @@
-//! Processes of a bench: pinned to a CPU, with their standard error in a file, gone when dropped; and what they cost.
+//! The processes of a bench: each is pinned to a CPU, has its standard error in a file, and is killed when dropped.
+//! Also their cost.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -9,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use crate::command::{command, find_program, succeeds};
 
-/// How long a process may take until it serves.
+/// The time in which a process must serve.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// For prlimit(1): a hard limit can only be raised by root.
+/// The limit on open files, for prlimit(1). Only root can raise a hard limit.
 const OPEN_FILES: &str = "--nofile=65536:65536";
 
-/// How often something is looked at that cannot be waited for.
+/// The interval at which a condition without an event is checked.
 pub const POLL: Duration = Duration::from_millis(50);
 
 /// A process pinned to one CPU.
@@ -25,14 +26,14 @@ pub struct Child {
     stderr: PathBuf,
 }
 
-/// How to tell that a process serves.
+/// How to find out that a process serves.
 #[derive(Clone, Copy)]
 pub enum Ready {
-    /// It accepts.
+    /// It accepts a connection.
     Accepts,
     /// It answers an HTTP request with 200.
     Answers,
-    /// It answers one in HTTP/2, in the clear and by prior knowledge.
+    /// It answers an HTTP/2 request in cleartext, with prior knowledge.
     AnswersH2,
 }
 
@@ -51,7 +52,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Starts `program` pinned to `cpu`, and waits for nothing.
+    /// Starts `program` pinned to `cpu`, without waiting.
     pub fn spawn(
         name: &str,
         cpu: usize,
@@ -71,7 +72,7 @@ impl Child {
         self.process.id()
     }
 
-    /// Waits until it serves, by its own word or anybody's.
+    /// Waits until the process serves, by its own report or by a probe.
     pub fn wait_for(&mut self, serves: impl Fn() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !serves() {
@@ -79,7 +80,7 @@ impl Child {
             if ended.is_some() || Instant::now() > deadline {
                 let what = if ended.is_some() { "ended before it served" } else { "did not serve in time" };
                 let said = fs::read_to_string(&self.stderr).unwrap_or_default();
-                return Err(format!("{} {what}; it said:\n{said}", self.name));
+                return Err(format!("{} {what}; its output:\n{said}", self.name));
             }
             pause(POLL);
         }
@@ -89,13 +90,14 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail only for a process that has ended already.
+        // Both fail only for a process that has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// `program` on one CPU, with room for 10,000 connections on both sides if we may give it, and dead when we are, where setpriv(1) is there to see to that.
+/// Runs `program` on one CPU. It may open enough files for 10,000 connections on both sides, if we may raise the limit,
+/// and dies with us if setpriv(1) exists.
 pub fn pinned(cpu: usize, program: &Path) -> Command {
     let mut words = Vec::new();
     if let Some(setpriv) = find_program("setpriv") {
@@ -110,7 +112,7 @@ pub fn pinned(cpu: usize, program: &Path) -> Command {
     command
 }
 
-/// CPU time of all threads of a process, in ns. None of the contenders ends a thread while it is measured.
+/// The CPU time of all threads of a process, in ns. No contender ends a thread while it is measured.
 pub fn cpu_ns(pid: u32) -> Result<u64, String> {
     let tasks = format!("/proc/{pid}/task");
     let entries = fs::read_dir(&tasks).map_err(|error| format!("cannot read {tasks}: {error}"))?;
@@ -129,18 +131,18 @@ pub fn rss_kib(pid: u32) -> Result<u64, String> {
     number.ok_or_else(|| format!("process {pid} is gone, or has no memory"))
 }
 
-/// Open files of a process.
+/// The number of open files of a process.
 pub fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
-/// A port that nobody listened on a moment ago.
+/// A port on which nothing listened a moment ago.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "other people's programs give no event to wait for")]
+#[expect(clippy::disallowed_methods, reason = "other programs give no event to wait for")]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);
 }

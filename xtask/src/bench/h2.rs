@@ -1,6 +1,7 @@
-//! HTTP/2 and gRPC beside the rivals: requests in closed loops of three shapes, and streams that stay.
+//! HTTP/2 and gRPC in comparison with the rivals: requests in closed loops of three shapes, and long-lived streams.
 //!
-//! The load is h2load, and for streams the lab's. The origin of HTTP/2 is `steelyard origin grpc`, which answers plain requests, too.
+//! The load is h2load, and the lab's for streams. The HTTP/2 origin is `steelyard origin grpc`, which answers plain
+//! requests too.
 
 use super::Bench;
 use super::child::{Ready, cpu_ns, rss_kib};
@@ -9,29 +10,29 @@ use super::scenario::{CPU_US, ERRORS, Field, RPS};
 use super::table::Samples;
 use super::tools::{failures, figure, h2load, h2load_percentiles_us, steelyard_load};
 
-/// Connections, and requests at once on each.
+/// Connections, and concurrent requests on each.
 pub const FEW_STREAMS_EACH: (usize, usize) = (8, 32);
 pub const MANY_CONNECTIONS: (usize, usize) = (100, 1);
 pub const ONE_CONNECTION: (usize, usize) = (1, 100);
 
 pub const CPU_US_EACH: &str = "CPU-us/message";
 
-/// Of the streams that stay: within what every contender allows on a connection by itself.
+/// The number of long-lived streams: within what every contender allows on a connection by default.
 const STREAM_CONNECTIONS: &str = "10";
 const STREAMS_EACH: &str = "100";
 const STREAMS: &str = "1000";
 const REPLIES_PER_SECOND: u64 = 10;
-/// Time between replies, as strest reads it: 100 ms at all percentiles but the least.
+/// The time between replies, as strest sets it: 100 ms at all percentiles but the lowest.
 const REPLY_GAP: &str = "1=100,100=100";
 
-/// Requests as fast as answers come.
+/// Sends requests as fast as responses arrive.
 pub fn closed_loop(bench: &Bench, mode: Mode, shape: (usize, usize)) -> Result<Samples, String> {
     let origin: &[&str] = if mode == Mode::H2c { &["grpc"] } else { &["http"] };
     let field = Field::start(bench, mode, origin, Ready::AnswersH2)?;
     let log = bench.directory.join("h2load.log");
     let mut samples = Samples::default();
     for running in field.running.iter().flatten() {
-        // Connections to the origin, code and memory: warm for everybody before the first round.
+        // Connections to the origin, code and memory are warm for every contender before the first round.
         h2load_percentiles_us(running.port, shape, &log)?;
     }
     for round in 0..bench.rounds {
@@ -56,13 +57,13 @@ pub fn closed_loop(bench: &Bench, mode: Mode, shape: (usize, usize)) -> Result<S
     Ok(samples)
 }
 
-/// Many calls that stay, each of which gets a reply now and then.
+/// Many long-lived calls, each of which gets a reply now and then.
 pub fn streams(bench: &Bench) -> Result<Samples, String> {
     let field = Field::start(bench, Mode::H2c, &["grpc"], Ready::AnswersH2)?;
     let replies = (bench.seconds * REPLIES_PER_SECOND).to_string();
     let load = |port: u16| {
         let address = format!("127.0.0.1:{port}");
-        // Patient beyond what the calls take by themselves.
+        // The timeout exceeds the duration of the calls.
         let timeout = format!("{}s", 3 * bench.seconds + 10);
         let words =
             ["grpc", &address, "-c", STREAM_CONNECTIONS, "-s", STREAMS_EACH, "-n", STREAMS, "--streaming", &replies];
@@ -82,7 +83,7 @@ pub fn streams(bench: &Bench) -> Result<Samples, String> {
             let calls = figure(&said, "/ok")?;
             samples.add(contender.name, "calls", calls);
             samples.add(contender.name, ERRORS, failures(&said));
-            // How much longer than direct: replies that came late held up those behind them.
+            // The latency on top of that of `direct`: late replies delayed those after them.
             samples.add(contender.name, "s", figure(&said, "/window_s")?);
             let messages = calls * (bench.seconds * REPLIES_PER_SECOND) as f64;
             samples.add(contender.name, CPU_US_EACH, cpu_us / messages);

@@ -1,11 +1,14 @@
-//! `cargo xtask bench`: Steelyard beside nginx, HAProxy and Envoy, on this host; the kernel plane has a bench of its own ([`l4`]).
+//! `cargo xtask bench`: Steelyard in comparison with nginx, HAProxy and Envoy on this host. The kernel plane has a
+//! bench of its own ([`l4`]).
 //!
-//! Every contender is one process with one worker, pinned to CPU 1; the load and the origin share CPU 0. Contenders take turns, round by
-//! round, so that a host that changes on the way does so for all. What is printed are medians and, in brackets, the least and the most of
-//! the rounds. Nothing here is asserted: a figure belongs to the host it was measured on.
+//! Every contender is one process with one worker, pinned to CPU 1. The load and the origin share CPU 0. Contenders
+//! take turns, round by round, so that a change of the host affects all of them. The output has medians and, in
+//! brackets, the minimum and maximum of the rounds. Nothing is asserted: a figure belongs to the host it was measured
+//! on.
 //!
-//! The origin is `steelyard origin http`: a request costs it about a tenth less CPU than nginx's `return 200`, which leaves more of CPU 0 to
-//! the load. It and the load are the same for all contenders. HTTP/2 is in [`h2`], TLS in [`tls`].
+//! The origin is `steelyard origin http`: a request costs it about a tenth less CPU than nginx's `return 200`, which
+//! leaves more of CPU 0 for the load. The load and the origin are the same for all contenders. HTTP/2 is in [`h2`], TLS
+//! in [`tls`].
 
 mod child;
 mod contender;
@@ -37,7 +40,7 @@ const USAGE: &str = "usage: cargo xtask bench [--rounds N] [--seconds N] [--only
        cargo xtask bench collect
        cargo xtask bench kube [--routes N] [--services N] [--changes N]";
 
-/// What pins and what puts load on: the program, and Debian's package of it.
+/// The tools that pin and that generate load: each program and its Debian package.
 const TOOLS: [(&str, &str); 5] =
     [("wrk", "wrk"), ("taskset", "util-linux"), ("h2load", "nghttp2-client"), ("openssl", "openssl"), ("curl", "curl")];
 
@@ -45,19 +48,19 @@ const TOOLS: [(&str, &str); 5] =
 struct Bench {
     steelyard: PathBuf,
     contenders: Vec<Contender>,
-    /// For configurations, standard errors and `raw.csv`.
+    /// The folder for configurations, standard errors and `raw.csv`.
     directory: PathBuf,
     rounds: usize,
     seconds: u64,
 }
 
-/// Builds the release binary, finds the rivals, and runs all scenarios or those named.
+/// Builds the release binary, finds the rivals, and runs all scenarios or the named ones.
 ///
-/// With `wire` in front, the codec alone: see [`wire`].
+/// `wire` as the first argument runs only the codec's bench: see [`wire`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("l4", rest)) => return l4::run(rest),
-        // Rust does nothing there that an optimised build would do faster.
+        // There, an optimised build of the Rust code would not be faster.
         Some(("packet", [])) => return kernel_plane("packet", "dev"),
         Some(("collect", [])) => return kernel_plane("collect", "release"),
         Some(("wire", rest)) => return wire::run(rest),
@@ -66,7 +69,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     }
     let options = parse(arguments)?;
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return Err("one CPU for the contender and one for load and origin are needed, and there is only one".into());
+        return Err("this needs one CPU for the contender and one for load and origin, but there is only one".into());
     }
     setup::install_for("bench")?;
     for (tool, package) in TOOLS {
@@ -77,7 +80,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     command::run(&mut cargo(&["build", "--release", "--package", "steelyard"]))?;
     let target = metadata()?.target_directory;
     let directory = target.join("bench");
-    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     let steelyard = target.join("release/steelyard");
     let (contenders, gaps) = contender::find_all(&steelyard, &directory);
     let bench = Bench { steelyard, contenders, directory, rounds: options.rounds, seconds: options.seconds };
@@ -102,7 +105,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// What the BPF programs alone cost a packet, and what the collection of a large table costs.
+/// The cost of the BPF programs per packet, and of collecting a large table.
 fn kernel_plane(bench: &str, profile: &str) -> Result<(), String> {
     setup::install_for("bench")?;
     command::run(&mut cargo(&["bench", "--profile", profile, "--package", "l4", "--bench", bench]))
@@ -124,7 +127,7 @@ impl Bench {
         Duration::from_secs(self.seconds)
     }
 
-    /// The contenders in the order of one round: everybody is first once.
+    /// The contenders in the order of a round: each comes first once.
     fn order(&self, round: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.contenders.len();
         (0..count).map(move |position| (position + round) % count.max(1))

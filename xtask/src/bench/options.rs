@@ -1,17 +1,17 @@
-//! What the benches are told on the command line: `--option value`, one pair after the other.
+//! The command line of the benches: pairs of `--option value`.
 
-/// What a bench that goes by rounds can be told, and what it does unless it is.
+/// The options of a bench that runs in rounds, with their defaults.
 pub struct Options<T> {
     pub rounds: usize,
-    /// Of one turn.
+    /// The duration of one turn.
     pub seconds: u64,
-    /// What is measured: scenarios, rows.
+    /// What to measure: scenarios or rows.
     pub only: Vec<T>,
 }
 
 impl<T> Options<T> {
-    /// These, as far as `arguments` do not say otherwise. `by_name` finds what a name behind `--only` stands for; `other` takes an option that this
-    /// bench alone has, and says whether it is one.
+    /// Applies `arguments` to the defaults. `by_name` finds what a name after `--only` stands for. `other` takes an
+    /// option that only this bench has, and returns whether it is one.
     pub fn parse(
         mut self,
         arguments: &[String],
@@ -37,7 +37,7 @@ impl<T> Options<T> {
     }
 }
 
-/// Options and their values; the usage in the place of an option without one.
+/// Returns options and their values, or the usage if an option has no value.
 pub fn pairs<'a>(arguments: &'a [String], usage: &str) -> impl Iterator<Item = Result<(&'a str, &'a str), String>> {
     arguments.chunks(2).map(move |pair| match pair {
         [option, value] => Ok((option.as_str(), value.as_str())),
@@ -49,7 +49,8 @@ pub fn pairs<'a>(arguments: &'a [String], usage: &str) -> impl Iterator<Item = R
 mod tests {
     use super::*;
 
-    /// Of a bench of `a`, `b` and `c` that knows `--loud yes` besides: rounds, seconds and what is measured, or what is said.
+    /// Parses for a bench of `a`, `b` and `c` that also knows `--loud yes`. Returns rounds, seconds and what to
+    /// measure, or the error.
     fn check(line: &str, expect: Result<(usize, u64, &str), &str>) {
         let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let by_name = |name: &str| match name {

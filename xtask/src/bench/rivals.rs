@@ -1,5 +1,5 @@
-//! Configurations of the contenders, by mode. One file each for HTTP/1.1 and TCP; the other modes are that of HTTP/1.1 with the lines
-//! changed that make the difference, so that nothing else can differ.
+//! The configurations of the contenders, by mode. There is one file each for HTTP/1.1 and TCP. The other modes are the
+//! HTTP/1.1 file with only the necessary lines replaced, so that nothing else can differ.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub fn steelyard() -> Templates {
     vec![
         (Mode::Http, http.into()),
         (Mode::Tcp, include_str!("rivals/steelyard-tcp.yaml").into()),
-        // One listener for both versions.
+        // One listener serves both versions.
         (Mode::H2, http.into()),
         (Mode::H2c, changed(http, &[("  origin:\n", "  origin:\n    protocol: h2c\n")])),
         (Mode::Tls, changed(http, &[("protocol: http", tls)])),
@@ -57,7 +57,7 @@ pub fn haproxy() -> Templates {
     ]
 }
 
-/// Without TLS: what it has to be measured by there are the two others.
+/// Without TLS: the two others are enough for a comparison.
 pub fn envoy() -> Templates {
     let http = include_str!("rivals/envoy-http.yaml");
     let h2 = ("codec_type: HTTP1", "codec_type: HTTP2");
@@ -77,8 +77,8 @@ pub fn envoy() -> Templates {
     ]
 }
 
-/// The template with these pieces replaced, each of which must be in it once: a bench that compares something else than it says is worse
-/// than none.
+/// The template with these pieces replaced, each of which must occur in it exactly once: a bench that does not compare
+/// what it claims is worse than none.
 fn changed(template: &str, changes: &[(&str, &str)]) -> Cow<'static, str> {
     let mut text = template.to_owned();
     for (from, to) in changes {
@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn every_change_finds_its_line() {
-        // That is asserted on the way; here, that a mode is not the mode it was made from.
+        // That is asserted while the templates are made. This checks that a mode differs from the mode that it was made
+        // from.
         let check = |templates: Templates, modes: &[Mode]| {
             let modes_there: Vec<Mode> = templates.iter().map(|(mode, _)| *mode).collect();
             assert_eq!(modes_there, modes);

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The scenarios: what is measured.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::tools::{self, CONNECTIONS, figure, percentile_us, steelyard_load, wrk
 pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
-    /// The figure by which Steelyard is set against the others.
+    /// The figure by which Steelyard is compared with the others.
     pub headline: &'static str,
     pub run: fn(&Bench) -> Result<Samples, String>,
 }
@@ -29,27 +29,27 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "routes",
-        about: "the same, Steelyard alone: one route, and ten thousand of which the last is taken",
+        about: "the same with Steelyard alone: one route, and ten thousand routes of which the last one matches",
         headline: CPU_US,
         run: routes,
     },
-    Scenario { name: "tcp", about: "the same load, the contender relaying TCP", headline: CPU_US, run: tcp },
+    Scenario { name: "tcp", about: "the same load, with the contender relaying TCP", headline: CPU_US, run: tcp },
     Scenario { name: "bulk", about: "TCP, 4 streams to a sink", headline: CORES, run: bulk },
     Scenario {
         name: "half",
-        about: "latency at half of what the slowest contender can do, open loop",
+        about: "latency at half the rate of the slowest contender, open loop",
         headline: "p50 us",
         run: half,
     },
     Scenario {
         name: "memory",
-        about: "resident memory with idle HTTP connections, each of which has carried a request",
+        about: "resident memory with idle HTTP connections, each of which has carried one request",
         headline: MIB_AT_2000,
         run: memory,
     },
     Scenario {
         name: "h2-8x32",
-        about: "HTTP/2 in the clear to an origin of HTTP/1.1, 8 connections of 32 streams, closed loop",
+        about: "HTTP/2 in cleartext to an HTTP/1.1 origin, 8 connections of 32 streams, closed loop",
         headline: CPU_US,
         run: |bench| h2::closed_loop(bench, Mode::H2, FEW_STREAMS_EACH),
     },
@@ -67,7 +67,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "h2c-8x32",
-        about: "HTTP/2 in the clear on both sides, 8 connections of 32 streams, closed loop",
+        about: "HTTP/2 in cleartext on both sides, 8 connections of 32 streams, closed loop",
         headline: CPU_US,
         run: |bench| h2::closed_loop(bench, Mode::H2c, FEW_STREAMS_EACH),
     },
@@ -85,25 +85,25 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "grpc-streams",
-        about: "1,000 calls at once of 10 replies a second each, over 10 connections",
+        about: "1,000 concurrent calls with 10 replies a second each, over 10 connections",
         headline: h2::CPU_US_EACH,
         run: h2::streams,
     },
     Scenario {
         name: "tls-full",
-        about: "TLS 1.3, a connection with a whole handshake (P-256) for each request, one after another",
+        about: "TLS 1.3, a connection with a full handshake (P-256) for each request, one after another",
         headline: tls::CPU_US_EACH,
         run: |bench| tls::handshakes(bench, false),
     },
     Scenario {
         name: "tls-resumed",
-        about: "the same, the session resumed",
+        about: "the same with a resumed session",
         headline: tls::CPU_US_EACH,
         run: |bench| tls::handshakes(bench, true),
     },
     Scenario {
         name: "tls-bulk",
-        about: "bodies of 256 MiB within TLS 1.3, one after another",
+        about: "bodies of 256 MiB over TLS 1.3, one after another",
         headline: tls::PER_CORE,
         run: tls::bulk,
     },
@@ -116,13 +116,14 @@ const MIB_AT_2000: &str = "MiB at 2000";
 pub const RPS: &str = "RPS";
 pub const ERRORS: &str = "errors";
 
-/// No load of a bench takes longer, whatever happens to it.
+/// A load that takes longer is stopped.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// From the last request until connections count as idle: everybody's pools get the time to shrink, and so do those who never shrink.
+/// The time from the last request until connections count as idle: the pools of every contender get time to shrink,
+/// also of those that never do.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// The one of this name, or all of a family: `h2` are `h2-8x32` and its like.
+/// The scenario with this name, or a family of scenarios: `h2` stands for `h2-8x32` and the others like it.
 pub fn by_name(name: &str) -> Result<Vec<&'static Scenario>, String> {
     let is_of_it = |other: &str| other == name || other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
     let found: Vec<&Scenario> = SCENARIOS.iter().filter(|scenario| is_of_it(scenario.name)).collect();
@@ -151,7 +152,7 @@ fn closed_loop(bench: &Bench, mode: Mode) -> Result<Samples, String> {
     let field = Field::start(bench, mode, &["http"], Ready::Answers)?;
     let mut samples = Samples::default();
     for running in field.running.iter().flatten() {
-        // Connections to the origin, code and memory: warm for everybody before the first round.
+        // Connections to the origin, code and memory are warm for every contender before the first round.
         wrk(running.port, Duration::from_secs(1))?;
     }
     for round in 0..bench.rounds {
@@ -209,7 +210,7 @@ fn half(bench: &Bench) -> Result<Samples, String> {
         slowest = slowest.min(wrk(running.port, Duration::from_secs(bench.seconds.min(3)))?.rps);
     }
     let rate = format!("{:.0}", slowest / 2.0);
-    println!("{rate} requests per second; latency from when a request was due\n");
+    println!("{rate} requests per second; latency is counted from the time when a request was due\n");
     let connections = CONNECTIONS.to_string();
     let seconds = format!("{}s", bench.seconds);
     let load = |port: u16| {
@@ -227,7 +228,7 @@ fn half(bench: &Bench) -> Result<Samples, String> {
             let (p50, p99) = (percentile_us(&said, "response", 50.0)?, percentile_us(&said, "response", 99.0)?);
             samples.add(contender.name, "p50 us", p50);
             samples.add(contender.name, "p99 us", p99);
-            // The shift of a percentile, which is not the time added to any one request.
+            // The shift of a percentile is not the time added to any single request.
             samples.add(contender.name, "shift of p50 us", p50 - direct.0);
             samples.add(contender.name, "shift of p99 us", p99 - direct.1);
             samples.add(contender.name, "not sent", figure(&said, "/errors/unsent")?);
@@ -250,14 +251,14 @@ fn memory(bench: &Bench) -> Result<Samples, String> {
                 samples.add(contender.name, "MiB at 10000", many / 1024.0);
                 samples.add(contender.name, "KiB for each between", (many - few) / 8_000.0);
             }
-            // Most likely a limit on open files, which is this host's and not the contender's fault.
+            // The most likely cause is a limit on open files, which is the fault of this host and not of the contender.
             Err(why) => println!("GAP  {}: {why}", contender.name),
         }
     }
     Ok(samples)
 }
 
-/// Resident memory in KiB once `count` connections have carried a request each and were left alone for [`SETTLE`].
+/// Resident memory in KiB after each of `count` connections has carried one request and was idle for [`SETTLE`].
 fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Result<u64, String> {
     let count_text = count.to_string();
     let url = format!("http://127.0.0.1:{}/", running.port);
@@ -270,22 +271,25 @@ fn with_idle_connections(bench: &Bench, running: &Running, count: usize) -> Resu
     let outcome = loop {
         let before = cpu_ns(pid)?;
         pause(POLL * 10);
-        // Connected, and busy for less than a hundredth of the time: idle.
+        // The load is connected, and busy for less than a hundredth of the time, so it is idle.
         if open_files(pid) >= count && cpu_ns(pid)? - before < (POLL * 10).as_nanos() as u64 / 100 {
             pause(SETTLE);
             break rss_kib(pid);
         }
         if Instant::now() > deadline {
-            break Err(format!("{} open files and no rest where {count} idle connections should be", open_files(pid)));
+            break Err(format!(
+                "{} open files, and the load is not idle, where {count} idle connections should be",
+                open_files(pid)
+            ));
         }
     };
-    // Both fail only for a load that has ended already.
+    // Both fail only for a load that has already ended.
     let _ = load.kill();
     let _ = load.wait();
     outcome
 }
 
-/// An origin, and every contender that can do it in front of it.
+/// An origin, and every contender that supports the mode in front of it.
 pub struct Field {
     pub origin_port: u16,
     pub running: Vec<Option<Running>>,

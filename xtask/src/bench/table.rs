@@ -1,9 +1,9 @@
-//! Samples, and the table that shows their medians.
+//! Samples, and a table of their medians.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Every round's figures, by contender and figure, both in the order in which they first came.
+/// The figures of every round, by contender and figure, both in the order of their first occurrence.
 #[derive(Default)]
 pub struct Samples {
     contenders: Vec<String>,
@@ -22,8 +22,9 @@ impl Samples {
         self.values.entry((contender.to_owned(), figure)).or_default().push(value);
     }
 
-    /// One line: the first contender's figure divided by that of each other that has it. Divided round by round, since what disturbs a
-    /// round disturbs all of it; then the median of the rounds, with the least and the most.
+    /// One line with the first contender's figure divided by that of each other contender that has it. The division is
+    /// per round, because a disturbance of a round affects all contenders in it. The line shows the median of the
+    /// rounds with minimum and maximum.
     pub fn ratios(&self, figure: &'static str) -> String {
         let values = |contender: &str| self.values.get(&(contender.to_owned(), figure));
         let mut having = self.contenders.iter().filter(|contender| *contender != "direct");
@@ -42,14 +43,14 @@ impl Samples {
     pub fn append_csv(&self, scenario: &str, csv: &mut String) {
         for ((contender, figure), values) in &self.values {
             for (round, value) in values.iter().enumerate() {
-                // Writing to a string does not fail.
+                // Writing to a String cannot fail.
                 let _ = writeln!(csv, "{scenario},{contender},{round},{figure},{value}");
             }
         }
     }
 }
 
-/// A row for each contender, a column for each figure: `median (least-most)`.
+/// A row for each contender and a column for each figure: `median (min-max)`.
 pub fn text(samples: &Samples) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(samples.figures.iter().map(|figure| (*figure).to_owned()));
@@ -80,7 +81,7 @@ fn spread(values: &[f64]) -> String {
     if least == most { short(median) } else { format!("{} ({}-{})", short(median), short(least), short(most)) }
 }
 
-/// The middle one, or the middle of the two; `None` of none.
+/// The median; `None` if there are no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -89,7 +90,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Three digits that matter, and all of those before the point.
+/// Three significant digits, or all digits before the point if those are more.
 fn short(value: f64) -> String {
     let decimals = match value.abs() {
         0.0 => 0,

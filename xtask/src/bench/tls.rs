@@ -1,7 +1,8 @@
-//! TLS beside the rivals that end it: what a handshake costs, and what a byte does.
+//! TLS in comparison with the rivals that terminate it: the cost of a handshake and of a byte.
 //!
-//! Clients make one connection after another, by OpenSSL's `s_time`: a client's half of a handshake costs more than a server's, so that one
-//! CPU of clients does not saturate the contender's; what counts is the CPU time of each, from which handshakes a second and core follow.
+//! The clients open one connection after another with OpenSSL's `s_time`. A client's half of a handshake costs more
+//! than a server's, so one CPU of clients does not saturate the contender's. What counts is each contender's CPU time,
+//! which gives handshakes per second and core.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,11 +18,11 @@ use crate::command::capture;
 pub const CPU_US_EACH: &str = "CPU-us/connection";
 pub const PER_CORE: &str = "GB/s per core";
 
-/// Of the bodies that are fetched.
+/// The size of the fetched bodies.
 const BODY: &str = "256MiB";
 const BODY_BYTES: f64 = (256 << 20) as f64;
 
-/// Connections that carry one request each, with whole handshakes or resumed sessions.
+/// Connections that carry one request each, with full handshakes or resumed sessions.
 pub fn handshakes(bench: &Bench, resumed: bool) -> Result<Samples, String> {
     make_certificate(&bench.directory)?;
     let field = Field::start(bench, Mode::Tls, &["http"], Ready::Accepts)?;
@@ -63,7 +64,7 @@ pub fn bulk(bench: &Bench) -> Result<Samples, String> {
             let seconds = start.elapsed().as_secs_f64();
             let cpu_ns = (cpu_ns(running.child.pid())? - before) as f64;
             samples.add(contender.name, "GB/s", fetched / seconds / 1e9);
-            // Bytes for each ns are GB for each s.
+            // Bytes per ns equal GB per s.
             samples.add(contender.name, PER_CORE, fetched / cpu_ns);
             samples.add(contender.name, ERRORS, errors);
         }
@@ -71,7 +72,7 @@ pub fn bulk(bench: &Bench) -> Result<Samples, String> {
     Ok(samples)
 }
 
-/// What `openssl s_time` did.
+/// The result of `openssl s_time`.
 #[derive(Debug, PartialEq)]
 struct STime {
     connections: f64,
@@ -82,33 +83,34 @@ struct STime {
 fn s_time(port: u16, resumed: bool, seconds: u64) -> Result<STime, String> {
     let mut command = pinned(CPU, Path::new("openssl"));
     command.args(["s_time", "-connect", &format!("127.0.0.1:{port}"), "-time", &seconds.to_string()]);
-    // The tickets of TLS 1.3 come behind the handshake: it has to read something to get one.
+    // TLS 1.3 sends tickets after the handshake, so the client has to read something to get one.
     command.args(["-tls1_3", "-www", "/", if resumed { "-reuse" } else { "-new" }]);
     parse_s_time(&capture(&mut command)?)
 }
 
-/// A letter for each connection, `r` if it was resumed; then `N connections in S real seconds, B bytes read per connection`.
+/// The output has a letter for each connection, `r` if it was resumed; then `N connections in S real seconds, B bytes
+/// read per connection`.
 fn parse_s_time(text: &str) -> Result<STime, String> {
-    let failed = || format!("openssl s_time had no answer:\n{text}");
+    let failed = || format!("openssl s_time printed no result:\n{text}");
     let line = text.lines().rev().find(|line| line.contains(" real seconds, ")).ok_or_else(failed)?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let [connections, "connections", "in", seconds, "real", "seconds,", bytes, ..] = words.as_slice() else {
         return Err(failed());
     };
     let number = |text: &str| text.parse::<f64>().ok().filter(|number| *number > 0.0).ok_or_else(failed);
-    // Without a byte it was a handshake and no request.
+    // Without a byte, it was a handshake without a request.
     number(bytes)?;
     let letters = text.lines().filter(|line| !line.is_empty() && line.bytes().all(|byte| b"rt*3".contains(&byte)));
     let resumed = letters.map(|line| line.bytes().filter(|byte| *byte == b'r').count()).sum::<usize>();
     Ok(STime { connections: number(connections)?, resumed: resumed as f64, seconds: number(seconds)? })
 }
 
-/// Fetches one body; the bytes that came.
+/// Fetches one body and returns the number of bytes received.
 fn fetch(port: u16) -> Result<f64, String> {
     let mut command = pinned(CPU, Path::new("curl"));
     command.args(["--silent", "--insecure", "--http1.1", "--output", "/dev/null", "--write-out", "%{size_download}"]);
     let said = capture(command.arg(format!("https://127.0.0.1:{port}/")))?;
-    said.trim().parse().map_err(|_| format!("curl said {said:?} where a size was expected"))
+    said.trim().parse().map_err(|_| format!("curl printed {said:?} instead of a size"))
 }
 
 #[cfg(test)]

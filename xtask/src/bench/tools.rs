@@ -1,4 +1,4 @@
-//! The tools that put load on, and what they say.
+//! The load generators, and how to read their output.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use crate::command::capture;
 /// The CPU that load and origin share.
 pub const CPU: usize = 0;
 
-/// Connections of a load, unless it says otherwise.
+/// The number of connections of a load by default.
 pub const CONNECTIONS: usize = 64;
 
-/// What wrk said.
+/// The result of wrk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Wrk {
     pub requests: f64,
     pub rps: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Socket errors, and answers above 399.
+    /// Socket errors, and responses with a status above 399.
     pub errors: f64,
 }
 
-/// A closed loop for so long.
+/// Runs a closed loop for this long.
 pub fn wrk(port: u16, duration: Duration) -> Result<Wrk, String> {
     let mut command = pinned(CPU, Path::new("wrk"));
     command.args(["-t1", &format!("-c{CONNECTIONS}"), &format!("-d{}s", duration.as_secs()), "--latency"]);
     parse_wrk(&capture(command.arg(format!("http://127.0.0.1:{port}/")))?)
 }
 
-/// Its report, read.
+/// Parses wrk's report.
 pub fn parse_wrk(text: &str) -> Result<Wrk, String> {
     let mut said = Wrk::default();
     for line in text.lines() {
@@ -51,28 +51,28 @@ pub fn parse_wrk(text: &str) -> Result<Wrk, String> {
             _ => {}
         }
     }
-    if said.requests > 0.0 { Ok(said) } else { Err(format!("wrk had no answer:\n{text}")) }
+    if said.requests > 0.0 { Ok(said) } else { Err(format!("wrk printed no result:\n{text}")) }
 }
 
-/// What h2load said.
+/// The result of h2load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct H2load {
-    /// Those that succeeded.
+    /// Requests that succeeded.
     pub requests: f64,
     pub rps: f64,
-    /// What failed, errored or timed out, and answers other than 2xx.
+    /// Requests that failed or timed out, and responses other than 2xx.
     pub errors: f64,
 }
 
-/// A closed loop of HTTP/2, `streams` at once on each of `connections`, for so long.
+/// Runs a closed loop of HTTP/2, with `streams` concurrent streams on each of `connections`, for this long.
 pub fn h2load(port: u16, shape: (usize, usize), duration: Duration) -> Result<H2load, String> {
     parse_h2load(&capture(&mut h2load_command(port, shape, duration))?)
 }
 
-/// The same for a second, each request written down, for percentiles: p50 and p99 in µs. h2load itself tells none, and writing them down
-/// costs it so much that nothing else is measured meanwhile.
+/// Runs the same for a second with a log of each request, to get percentiles: p50 and p99 in µs. h2load does not print
+/// percentiles itself, and the log costs it so much that nothing else is measured in this run.
 pub fn h2load_percentiles_us(port: u16, shape: (usize, usize), log: &Path) -> Result<(f64, f64), String> {
-    // It appends.
+    // h2load appends to the file.
     let gone = std::fs::remove_file(log).or_else(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),
@@ -91,7 +91,7 @@ fn h2load_command(port: u16, (connections, streams): (usize, usize), duration: D
     command
 }
 
-/// `requests: 9 total, 9 started, 9 done, 9 succeeded, 0 failed, 0 errored, 0 timeout`, and its like.
+/// Parses lines like `requests: 9 total, 9 started, 9 done, 9 succeeded, 0 failed, 0 errored, 0 timeout`.
 fn parse_h2load(text: &str) -> Result<H2load, String> {
     let mut said = H2load::default();
     for line in text.lines() {
@@ -105,13 +105,13 @@ fn parse_h2load(text: &str) -> Result<H2load, String> {
             }
         } else if let Some(finished) = line.strip_prefix("finished in ") {
             let rate = finished.split(", ").find_map(|part| part.strip_suffix(" req/s"));
-            said.rps = number(rate.ok_or_else(|| format!("h2load told no rate: {line}"))?)?;
+            said.rps = number(rate.ok_or_else(|| format!("h2load printed no rate: {line}"))?)?;
         }
     }
-    if said.requests > 0.0 { Ok(said) } else { Err(format!("h2load had no answer:\n{text}")) }
+    if said.requests > 0.0 { Ok(said) } else { Err(format!("h2load printed no result:\n{text}")) }
 }
 
-/// Lines of when it began, status, and µs to its end; -1 is the status of what failed.
+/// Each line has the start time, the status, and µs until the end. A failed request has the status -1.
 fn percentiles_of_log(text: &str) -> Result<(f64, f64), String> {
     let mut times = Vec::new();
     for line in text.lines() {
@@ -124,38 +124,40 @@ fn percentiles_of_log(text: &str) -> Result<(f64, f64), String> {
     }
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
-    at(0.5).zip(at(0.99)).ok_or_else(|| "h2load wrote no request down".to_owned())
+    at(0.5).zip(at(0.99)).ok_or_else(|| "h2load logged no request".to_owned())
 }
 
 fn number(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| format!("the load said {text:?} where a number was expected"))
+    text.parse().map_err(|_| format!("the load printed {text:?} instead of a number"))
 }
 
 fn micros(text: &str) -> Result<f64, String> {
     let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6)];
     let unit = units.iter().find_map(|(unit, us)| Some((text.strip_suffix(unit)?.parse::<f64>().ok()?, us)));
-    unit.map(|(value, us)| value * us).ok_or_else(|| format!("wrk said {text:?} where a time was expected"))
+    unit.map(|(value, us)| value * us).ok_or_else(|| format!("wrk printed {text:?} instead of a time"))
 }
 
-/// `steelyard load` with these words; its report.
+/// Runs `steelyard load` with these arguments and returns its report.
 pub fn steelyard_load(steelyard: &Path, words: &[&str]) -> Result<Value, String> {
     let mut command = pinned(CPU, steelyard);
     let said = capture(command.arg("load").args(words).arg("--json"))?;
-    serde_json::from_str(&said).map_err(|error| format!("steelyard load said {said:?}: {error}"))
+    serde_json::from_str(&said)
+        .map_err(|error| format!("the report of steelyard load, {said:?}, cannot be parsed: {error}"))
 }
 
-/// A number in a report, by its path.
+/// Returns a number in a report, by its path.
 pub fn figure(report: &Value, pointer: &str) -> Result<f64, String> {
     report.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| format!("no {pointer} in the report {report}"))
 }
 
-/// What failed, of whatever kind.
+/// All failures, of any kind.
 pub fn failures(report: &Value) -> f64 {
     let kinds = report.pointer("/errors").and_then(Value::as_object);
     kinds.into_iter().flat_map(|kinds| kinds.values()).filter_map(Value::as_f64).sum()
 }
 
-/// A percentile, in µs, of a distribution: `response` is latency from when requests were due, `service` from when they were sent.
+/// A percentile of a distribution, in µs: `response` is latency from the time when requests were due, `service` from
+/// the time when they were sent.
 pub fn percentile_us(report: &Value, of: &str, percent: f64) -> Result<f64, String> {
     let pairs = report.pointer(&format!("/{of}/percentiles")).and_then(Value::as_array).into_iter().flatten();
     let mut found = pairs.filter(|pair| pair.get(0).and_then(Value::as_f64) == Some(percent));

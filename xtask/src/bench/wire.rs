@@ -1,7 +1,9 @@
-//! `cargo xtask bench wire`: the HTTP/2 codec beside the h2 crate, in memory. Needs no rival, no socket and no root.
+//! `cargo xtask bench wire`: the HTTP/2 codec in comparison with the h2 crate, in memory. It needs no rival, no socket
+//! and no root.
 //!
-//! What is measured, and how, stands in `crates/wire/benches/h2.rs`; this only builds and runs it. With `--instructions` it counts
-//! the instructions of one exchange under valgrind's callgrind, which it installs where it is missing, of `crates/wire/benches/exchange.rs`: they are the same on a busy host.
+//! `crates/wire/benches/h2.rs` describes what is measured and how; this only builds and runs it. With `--instructions`
+//! it counts the instructions of one exchange in `crates/wire/benches/exchange.rs` under valgrind's callgrind, which it
+//! installs if it is missing. These counts are the same on a busy host.
 
 use super::options::pairs;
 use crate::command::{capture, cargo, run as run_command};
@@ -10,19 +12,19 @@ use crate::setup;
 const USAGE: &str =
     "usage: cargo xtask bench wire [--rounds N] [--calls N], or bench wire --instructions, which needs valgrind";
 
-/// What `exchange.rs` can vary.
+/// The variants of `exchange.rs`.
 const VARIANTS: [&str; 3] = ["same", "paths", "tenants"];
-/// Exchanges of the shorter and of the longer run, whose difference is what counts.
+/// The exchanges of the shorter and the longer run. Their difference is the result.
 const EXCHANGES: [u64; 2] = [3_200, 9_600];
 
-/// Rounds of each of the two, in turns.
+/// The rounds of each of the two, in turns.
 const ROUNDS_DEFAULT: u32 = 7;
-/// Calls of one round.
+/// The calls per round.
 const CALLS_DEFAULT: u32 = 100_000;
-/// Fewer would measure the warm-up.
+/// With fewer calls, the result would be dominated by the warm-up.
 const CALLS_MIN: u32 = 1_000;
 
-/// Builds the benchmark as the release is built, and runs it.
+/// Builds the benchmark with the release profile, and runs it.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if arguments == ["--instructions"] {
         return count_instructions();
@@ -33,7 +35,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 fn count_instructions() -> Result<(), String> {
-    // Nothing else here needs valgrind, so that no other verb asks for it.
+    // Only this needs valgrind, so no other verb installs it.
     setup::install_for("instructions")?;
     println!("{:<10}{:>14}", "", "instructions");
     for variant in VARIANTS {
@@ -49,10 +51,10 @@ fn instructions(variant: &str, exchanges: u64) -> Result<u64, String> {
         "target.'cfg(all())'.runner=['valgrind','--tool=callgrind','--callgrind-out-file=/dev/null','--log-fd=1']";
     let exchanges = exchanges.to_string();
     let bench = ["bench", "--package", "wire", "--bench", "exchange", "--config", runner, "--", variant, &exchanges];
-    collected(&capture(&mut cargo(&bench))?).ok_or_else(|| "callgrind did not say what it collected".into())
+    collected(&capture(&mut cargo(&bench))?).ok_or_else(|| "callgrind did not print what it collected".into())
 }
 
-/// `==1234== Collected : 89848528`
+/// Parses `==1234== Collected : 89848528`.
 fn collected(log: &str) -> Option<u64> {
     log.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok())
 }

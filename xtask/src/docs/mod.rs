@@ -1,7 +1,8 @@
-//! `cargo xtask docs`: the documentation as a site, `target/book/html`.
+//! `cargo xtask docs`: builds the documentation as a site in `target/book/html`.
 //!
-//! mdBook wants all pages in one folder, and the pages link to files all over the repository (examples, kept runs). So this verb copies the
-//! pages and what they link to into `target/book`, has `hack/book` build the site there, and checks every link of it.
+//! mdBook needs all pages in one folder, but the pages link to files all over the repository (examples, kept runs). So
+//! this verb copies the pages and the linked files into `target/book`, runs `hack/book` to build the site there, and
+//! checks every link of it.
 
 mod site;
 
@@ -13,13 +14,13 @@ use crate::command::{cargo, root, run as run_command};
 use crate::tidy::docs::{resolve, targets};
 use crate::tidy::tree::{self, File};
 
-/// The package that builds the site. It stands outside the workspace.
+/// The package that builds the site. It is outside the workspace.
 pub const MANIFEST: &str = "hack/book/Cargo.toml";
 const SETTINGS: &str = "hack/book/book.toml";
-/// The table of contents. Its links are relative to the folder that it is in, as in every page.
+/// The table of contents. Its links are relative to its folder, as in every page.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Builds the site, and names every link in it that leads nowhere or loads something from another host.
+/// Builds the site, and reports every link in it that leads nowhere or loads something from another host.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask docs".into());
@@ -66,7 +67,8 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What the folder of the site's sources holds: the table of contents, the chapters that it names, and every file that a chapter links to.
+/// The content of the folder with the site's sources: the table of contents, the chapters in it, and every file that a
+/// chapter links to.
 fn prepared(files: &[File]) -> Result<BTreeMap<String, String>, String> {
     let find = |path: &str| files.iter().find(|file| file.path == path);
     let summary = find(SUMMARY).ok_or_else(|| format!("{SUMMARY} is missing: it names the chapters in their order"))?;
@@ -74,7 +76,7 @@ fn prepared(files: &[File]) -> Result<BTreeMap<String, String>, String> {
         targets(&summary.text).into_iter().map(|(_, target)| resolve(SUMMARY, target)).collect();
     let mut prepared = BTreeMap::from([("SUMMARY.md".to_owned(), moved_up(&summary.text))]);
     for chapter in &chapters {
-        let chapter = find(chapter).ok_or_else(|| format!("{SUMMARY} names {chapter}, which is not there"))?;
+        let chapter = find(chapter).ok_or_else(|| format!("{SUMMARY} names {chapter}, which does not exist"))?;
         prepared.insert(chapter.path.clone(), renamed(chapter, &chapters));
         for (_, target) in targets(&chapter.text) {
             let path = resolve(&chapter.path, target.split('#').next().unwrap_or_default());
@@ -86,7 +88,7 @@ fn prepared(files: &[File]) -> Result<BTreeMap<String, String>, String> {
     Ok(prepared)
 }
 
-/// mdBook makes `index.html` of a chapter `README.md`, but does not follow that in links.
+/// mdBook builds `index.html` from a chapter `README.md`, but links to it must be changed here.
 fn renamed(chapter: &File, chapters: &[String]) -> String {
     let mut text = chapter.text.clone();
     for (_, target) in targets(&chapter.text) {
@@ -101,7 +103,7 @@ fn renamed(chapter: &File, chapters: &[String]) -> String {
     text
 }
 
-/// The table of contents as seen from the folder above.
+/// The table of contents with links relative to the parent folder.
 fn moved_up(summary: &str) -> String {
     let mut text = String::new();
     for line in summary.lines() {
@@ -143,6 +145,6 @@ mod tests {
     #[test]
     fn a_chapter_that_is_not_there_is_named() {
         let files = [File::new("docs/SUMMARY.md", "- [Gone](gone.md)\n")];
-        assert_eq!(prepared(&files).unwrap_err(), "docs/SUMMARY.md names docs/gone.md, which is not there");
+        assert_eq!(prepared(&files).unwrap_err(), "docs/SUMMARY.md names docs/gone.md, which does not exist");
     }
 }

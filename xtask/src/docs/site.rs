@@ -1,4 +1,5 @@
-//! The links of a built site: each leads to a file of the site and an anchor in it, and nothing is loaded from another host.
+//! Checks the links of a built site: each must lead to a file of the site and to an anchor in it, and nothing may be
+//! loaded from another host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,17 +7,17 @@ use std::path::Path;
 
 use crate::tidy::docs::resolve;
 
-/// Tags that load what they name. `<a>` only leads to it.
+/// Tags that load what they link to. `<a>` only leads to it.
 const LOADING: [&str; 8] = ["link", "script", "img", "iframe", "source", "image", "use", "object"];
 
-/// What is wrong with the site in `folder`, a line for each problem.
+/// Returns the problems of the site in `folder`, one per line.
 pub fn check(folder: &Path) -> Result<Vec<String>, String> {
     let mut files = BTreeMap::new();
     walk(folder, "", &mut files).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(problems(&files))
 }
 
-/// `files` by path; the text is empty for all but pages and style sheets.
+/// `files` by path. The text is empty except for pages and style sheets.
 fn problems(files: &BTreeMap<String, String>) -> Vec<String> {
     let is_page = |path: &str| path.ends_with(".html");
     let anchors: BTreeMap<&str, BTreeSet<&str>> =
@@ -59,7 +60,7 @@ fn is_elsewhere(target: &str) -> bool {
     target.starts_with("//") || target.starts_with("http://") || target.starts_with("https://")
 }
 
-/// The name of each tag that has `href` or `src`, and the value.
+/// The name of each tag with `href` or `src`, and the value of that attribute.
 fn links(page: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for tag in tags(page) {
@@ -76,7 +77,7 @@ fn ids(page: &str) -> BTreeSet<&str> {
     tags(page).filter_map(|tag| Some(tag.split_once(" id=\"")?.1.split_once('"')?.0)).collect()
 }
 
-/// What stands between `<` and `>`. Script texts have `<` as an operator, but then no attribute that is looked for follows it.
+/// The text between `<` and `>`. Scripts use `<` as an operator, but then none of the attributes follows it.
 fn tags(page: &str) -> impl Iterator<Item = &str> {
     page.split('<').skip(1).filter_map(|rest| rest.split_once('>').map(|(tag, _)| tag))
 }

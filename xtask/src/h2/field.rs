@@ -1,4 +1,5 @@
-//! What the suites run against: one Steelyard with a listener for each mixture, and the origins behind it.
+//! The setup for the suites: one Steelyard with a listener for each combination of protocols, and the origins behind
+//! it.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
@@ -10,12 +11,12 @@ use testkit::{Program, free_port};
 use super::tools::Tools;
 use crate::command::{capture, command};
 
-/// How clients come.
+/// The protocol of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// In clear text, by prior knowledge.
+    /// Cleartext HTTP/2, with prior knowledge.
     H2c,
-    /// By ALPN.
+    /// HTTP/2 over TLS, by ALPN.
     Tls,
 }
 
@@ -32,10 +33,10 @@ impl fmt::Display for Side {
 /// The name on the certificate.
 pub const HOST: &str = "steelyard.test";
 
-/// Everything that runs. Dropped, it is gone.
+/// Everything that runs. Dropping it stops it.
 pub struct Field {
     listeners: Vec<Listener>,
-    /// Believed by the clients: the balancer shows it.
+    /// The certificate of the balancer, which the clients trust.
     pub certificate: PathBuf,
     _programs: Vec<Program>,
 }
@@ -46,11 +47,11 @@ struct Listener {
     port: u16,
 }
 
-/// The clusters: their names, what their endpoints speak, and how the origin is started.
+/// The clusters: the name, the protocol of the endpoints, and how the origin is started.
 const ORIGINS: [(&str, &str); 3] = [("h1", "h1"), ("h2c", "h2c"), ("grpc", "h2c")];
 
 impl Field {
-    /// Starts the origins, and the balancer in front of them; each accepts when this returns.
+    /// Starts the origins and the balancer. All of them accept connections when this returns.
     pub fn start(steelyard: &Path, tools: &Tools, directory: &Path) -> Result<Self, String> {
         let certificate = make_certificate(directory)?;
         let mut programs = Vec::new();
@@ -76,19 +77,19 @@ impl Field {
         std::fs::write(&file, config).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         let ports: Vec<u16> = listeners.iter().map(|listener| listener.port).collect();
         let mut command = Command::new(steelyard);
-        // Two: what holds on one worker must hold where connections are spread, too.
+        // Two workers, because the suites must also pass when connections are spread over workers.
         command.args(["serve", "--workers", "2", "-c"]).arg(&file);
         programs.push(start("steelyard", &mut command, &ports)?);
         Ok(Self { listeners, certificate, _programs: programs })
     }
 
-    /// Where h2spec goes to from this side, and what is behind it there.
+    /// The address for h2spec with this client protocol, and the origin behind it.
     pub fn h2spec_ports(&self, side: Side) -> impl Iterator<Item = (&'static str, u16)> {
         let of_side = self.listeners.iter().filter(move |listener| listener.side == side && listener.to != "grpc");
         of_side.map(|listener| (listener.to, listener.port))
     }
 
-    /// Where the gRPC suite's server is behind.
+    /// The address of the gRPC suite's server.
     pub fn grpc_address(&self, side: Side) -> String {
         let port = self.listeners.iter().find(|listener| listener.side == side && listener.to == "grpc");
         format!("127.0.0.1:{}", port.map_or(0, |listener| listener.port))
@@ -125,7 +126,7 @@ fn key(directory: &Path) -> PathBuf {
     directory.join("key.pem")
 }
 
-/// A certificate that signs itself, for a day.
+/// A self-signed certificate that is valid for a day.
 fn make_certificate(directory: &Path) -> Result<PathBuf, String> {
     let (certificate, key) = (directory.join("certificate.pem"), key(directory));
     let names = format!("subjectAltName=DNS:{HOST},IP:127.0.0.1");
@@ -136,7 +137,7 @@ fn make_certificate(directory: &Path) -> Result<PathBuf, String> {
     Ok(certificate)
 }
 
-/// Starts a program and waits until it accepts at these ports.
+/// Starts a program and waits until it accepts connections on these ports.
 fn start(name: &str, command: &mut Command, ports: &[u16]) -> Result<Program, String> {
     let failed = |failure: testkit::Failure| failure.to_string();
     let mut program = Program::spawn(name, command).map_err(failed)?;

@@ -1,4 +1,5 @@
-//! The gRPC interoperability suite: grpc-go's cases, each in a process of its own, through the balancer to grpc-go's server.
+//! The gRPC interoperability suite: the cases of grpc-go, each in its own process, through the balancer to the server
+//! of grpc-go.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +11,10 @@ use super::Score;
 use super::field::{Field, HOST, Side};
 use crate::command::{capture, command};
 
-/// More than a case gives itself.
+/// More than the limit that a case sets itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs all cases that the client knows.
+/// Runs all cases that the client has.
 pub fn run(client: &Path, side: Side, field: &Field) -> Result<Score, String> {
     let names = capture(&mut command(&client.to_string_lossy(), &["cases"]))?;
     let mut score = Score::default();
@@ -24,7 +25,7 @@ pub fn run(client: &Path, side: Side, field: &Field) -> Result<Score, String> {
             Err(why) => score.failures.push(format!("{name}: {why}")),
         }
     }
-    if score.all == 0 { Err("the client knows no case".into()) } else { Ok(score) }
+    if score.all == 0 { Err("the client has no cases".into()) } else { Ok(score) }
 }
 
 fn case(client: &Path, name: &str, side: Side, field: &Field) -> Result<(), String> {

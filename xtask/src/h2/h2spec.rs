@@ -1,6 +1,6 @@
-//! h2spec: runs it, and reads what it says in JUnit's XML.
+//! Runs h2spec, and parses its JUnit report.
 //!
-//! Its standards are RFC 7540 and RFC 7541. Where RFC 9113 changed something (priorities), its cases can still be held, and are.
+//! It tests RFC 7540 and RFC 7541. Where RFC 9113 changed something (priorities), its cases still pass, and must.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,19 +12,20 @@ use super::Score;
 use super::field::Side;
 use crate::command::{command, succeeds};
 
-/// All there are, strict ones and all. One that cannot even connect is missing in the report.
+/// All cases, including the strict ones. A case that cannot even connect is missing from the report.
 const CASES: usize = 146;
 
-/// How long one case waits for an answer; many end by hearing nothing for so long, so that it decides how long the suite takes.
+/// How long a case waits for an answer. Many cases pass if no answer comes in this time, so it determines the duration
+/// of the suite.
 const CASE_SECONDS: &str = "2";
 
-/// All cases wait to the end: it hangs.
+/// The time in which all cases would have waited to the end. After that, h2spec hangs.
 const PATIENCE: Duration = Duration::from_secs(2 * CASES as u64 + 30);
 
 /// Runs all cases against a listener of this host.
 pub fn run(h2spec: &Path, side: Side, port: u16, directory: &Path) -> Result<Score, String> {
     let report = directory.join(format!("h2spec-{port}.xml"));
-    // Without one, a failure to write it would show us the last run's.
+    // Otherwise, if h2spec fails to write a report, we would read that of the last run.
     succeeds(command("rm", &["-f"]).arg(&report));
     let port = port.to_string();
     let mut command = Command::new(h2spec);
@@ -34,7 +35,8 @@ pub fn run(h2spec: &Path, side: Side, port: u16, directory: &Path) -> Result<Sco
     }
     let mut program = Program::spawn("h2spec", &mut command).map_err(|failure| failure.to_string())?;
     let exit = program.exit_within(PATIENCE).map_err(|failure| failure.to_string())?;
-    let xml = std::fs::read_to_string(&report).map_err(|error| format!("h2spec left no report ({exit:?}): {error}"))?;
+    let xml =
+        std::fs::read_to_string(&report).map_err(|error| format!("h2spec wrote no report ({exit:?}): {error}"))?;
     let mut score = read(&xml)?;
     if exit != Exit::Code(0) && score.failures.is_empty() {
         return Err(format!("h2spec ended with {exit:?}, and its report names no failure"));
@@ -43,8 +45,8 @@ pub fn run(h2spec: &Path, side: Side, port: u16, directory: &Path) -> Result<Sco
     Ok(score)
 }
 
-/// Counts the cases of a report. A case is `<testcase package= classname= time=>`, with `<failure>`, `<error>` or `<skipped>` in it if it did
-/// not hold.
+/// Counts the cases of a report. A case is `<testcase package= classname= time=>`. It contains `<failure>`, `<error>`
+/// or `<skipped>` if it did not pass.
 fn read(xml: &str) -> Result<Score, String> {
     let mut score = Score::default();
     for case in xml.split("<testcase").skip(1) {
@@ -60,7 +62,7 @@ fn read(xml: &str) -> Result<Score, String> {
             }
         }
     }
-    if score.all == 0 { Err("h2spec's report has no cases in it".into()) } else { Ok(score) }
+    if score.all == 0 { Err("h2spec's report has no cases".into()) } else { Ok(score) }
 }
 
 fn attribute<'x>(head: &'x str, name: &str) -> &'x str {
@@ -68,7 +70,7 @@ fn attribute<'x>(head: &'x str, name: &str) -> &'x str {
     value.map_or("?", |(value, _)| value)
 }
 
-/// What stands in an element, without the escapes that h2spec's messages have.
+/// The content of an element, without the escapes that h2spec's messages contain.
 fn text(body: &str, element: &str) -> String {
     let inner = body.split_once(&format!("<{element}>")).map_or("", |(_, rest)| rest);
     let inner = inner.split("</").next().unwrap_or("").trim();

@@ -1,10 +1,10 @@
-//! `cargo xtask test h2`: HTTP/2 and gRPC as others see them, through the built binary.
+//! `cargo xtask test h2`: tests HTTP/2 and gRPC through the built binary with the suites of other projects.
 //!
-//! Two suites, both Go programs of other people that `hack/interop` pins: h2spec, every case of it and strictly, and the gRPC
-//! interoperability suite, all cases that need no cloud. Each runs against a client side in clear text and one over TLS; h2spec in front of
-//! an origin of either protocol. A case that fails, is skipped or does not run fails the verb.
+//! There are two suites, both in Go and pinned by `hack/interop`: h2spec with all of its cases, strictly, and the gRPC
+//! interoperability suite with all cases that need no cloud. Each runs against a listener in cleartext and one over
+//! TLS; h2spec also in front of origins of both protocols. If a case fails, is skipped or does not run, the verb fails.
 //!
-//! Not here: attacks and behaviour beyond the standards, which are tests of `e2e`.
+//! Not here: attacks, and behaviour beyond the standards. The tests in `e2e` cover them.
 
 mod field;
 mod grpc;
@@ -19,7 +19,7 @@ use field::{Field, Side};
 
 const USAGE: &str = "usage: cargo xtask test h2 [h2spec|grpc]";
 
-/// Runs both suites, or the one that is named.
+/// Runs both suites, or the named one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (with_h2spec, with_grpc) = match arguments {
         [] => (true, true),
@@ -52,7 +52,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     report(&outcomes)
 }
 
-/// What a suite came to: cases that held, of all cases, and a paragraph on each of the others.
+/// The result of a suite: how many cases passed of how many, and a paragraph about each other case.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Score {
     held: usize,

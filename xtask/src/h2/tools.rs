@@ -1,4 +1,4 @@
-//! The suites' programs: Go, pinned by `hack/interop/go.mod`, built into the target folder.
+//! The programs of the suites: in Go, pinned by `hack/interop/go.mod`, built into the target folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,10 +6,10 @@ use std::time::Instant;
 use crate::command::run as run_command;
 use crate::go;
 
-/// Where the module is.
+/// The folder of the module.
 const MODULE: &str = "hack/interop";
 
-/// What is built: the package, and what `go build` calls its binary.
+/// What to build: the package, and the name that `go build` gives its binary.
 const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec/cmd/h2spec", "h2spec");
 const SERVER: (&str, &str) = ("google.golang.org/grpc/interop/server", "server");
 const CLIENT: (&str, &str) = ("./client", "client");
@@ -17,12 +17,12 @@ const CLIENT: (&str, &str) = ("./client", "client");
 /// The built programs.
 pub struct Tools {
     pub h2spec: PathBuf,
-    /// The gRPC suite's server, and our command around its client's cases.
+    /// The gRPC suite's server, and our command that runs the cases of its client.
     pub server: PathBuf,
     pub client: PathBuf,
 }
 
-/// Builds them, which takes a minute or two the first time and a second after that.
+/// Builds them. This takes a minute or two the first time, and a second after that.
 pub fn build(directory: &Path) -> Result<Tools, String> {
     let start = Instant::now();
     run_command(go::build(MODULE, directory)?.args([H2SPEC.0, SERVER.0, CLIENT.0]))?;

@@ -1,33 +1,34 @@
-//! Boots a kernel with an archive as its only file system, and reads what the guest says on its serial line.
+//! Boots a kernel with an archive as its only file system, and reads the guest's output on its serial line.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::command::command;
 
-/// The guest's first process ends with one of these.
+/// The first process of the guest ends with one of these lines.
 const PASSED: &str = "guest: passed: ";
 const FAILED: &str = "guest: FAILED: ";
 
-/// The guest's kernel has reported a fault of its own, so that what failed says nothing about Steelyard.
+/// The guest's kernel has reported a fault of its own, so the failure says nothing about Steelyard.
 const FAULT: &str = "guest: kernel fault";
 
-/// About one boot in twenty panics: qemu's emulation loses a race with a kernel that patches its own code (`Oops: int3`).
+/// The maximum number of boots. About one in twenty panics: qemu's emulation loses a race with a kernel that patches
+/// its own code (`Oops: int3`).
 const BOOTS_MAX: u32 = 6;
 
-/// Boots that hang. Each takes all of its time, so there are fewer of them.
+/// The maximum number of boots that hang. Each takes its full time, so there are fewer of them.
 const HANGS_MAX: u32 = 2;
 
-/// Seconds, for a guest that hangs. One that worked took 200 on two CPUs with a load of twenty.
+/// The timeout in seconds of a guest that hangs. A working one took 200 on two CPUs with a load of twenty.
 const SECONDS_MAX: &str = "600";
 
-/// The exit code of timeout(1) for a program that it ended.
+/// The exit code of timeout(1) for a program that it killed.
 const TIMED_OUT: i32 = 124;
 
-/// Lines of the serial line that an error shows.
+/// The number of lines of the serial output that an error shows.
 const LINES_MAX: usize = 40;
 
-/// Whether it went as `expect` says, and what the guest says of it.
+/// Whether the outcome is as in `expect`, and the message of the guest.
 pub fn boot(kernel: &Path, image: &Path, expect: &str) -> Result<String, String> {
     let mut last = String::new();
     let (mut boots, mut hangs) = (0, 0);
@@ -49,11 +50,11 @@ pub fn boot(kernel: &Path, image: &Path, expect: &str) -> Result<String, String>
     ))
 }
 
-/// The kernel's first words about what is wrong.
+/// The first message of the kernel about the fault.
 fn panic_of(said: &str) -> &str {
     let is_fault =
         |line: &&str| ["Oops", "BUG:", "Kernel panic", "protection fault"].iter().any(|word| line.contains(word));
-    said.lines().find(is_fault).unwrap_or("it said nothing")
+    said.lines().find(is_fault).unwrap_or("there was no output")
 }
 
 fn tail(said: &str) -> String {
@@ -61,7 +62,7 @@ fn tail(said: &str) -> String {
     lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
 }
 
-/// `None`: the kernel panicked, hung, or reported a fault of its own.
+/// Returns `None` if the kernel panicked, hung, or reported a fault of its own.
 fn outcome(said: &str) -> Option<Result<String, String>> {
     if said.contains(FAULT) {
         return None;
@@ -73,7 +74,7 @@ fn outcome(said: &str) -> Option<Result<String, String>> {
 }
 
 fn qemu(kernel: &Path, image: &Path, expect: &str) -> Command {
-    // One CPU, and one thread to emulate it: with more, more of these races are lost.
+    // One CPU and one emulation thread: with more, these races are lost more often.
     let machine = ["-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max,la57=off", "-smp", "1", "-m", "3072"];
     let nothing_else = ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"];
     let words = format!("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr {expect}");
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn what_the_kernel_says_of_a_panic() {
         assert_eq!(panic_of("hello\n[1.0] Oops: int3\n[1.1] Kernel panic"), "[1.0] Oops: int3");
-        assert_eq!(panic_of("hello"), "it said nothing");
+        assert_eq!(panic_of("hello"), "there was no output");
         let many: Vec<String> = (0..100).map(|line| line.to_string()).collect();
         assert!(tail(&many.join("\n")).starts_with("60\n"));
         assert_eq!(tail("one"), "one");

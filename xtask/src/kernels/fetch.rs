@@ -1,28 +1,28 @@
-//! A kernel from Debian's archive: its newest in a suite, unpacked into a folder of ours.
+//! Gets the newest kernel of a suite from Debian's archive, unpacked into a folder of ours.
 //!
-//! apt is given lists of its own, so that nothing is added to this host's sources. It asks the host's mirror, and then Debian's archive of suites
-//! that mirrors no longer have. What is there is not fetched again.
+//! apt gets its own lists, so that the sources of this host do not change. It asks the host's mirror first, and then
+//! Debian's archive of suites that mirrors no longer have. Existing files are not fetched again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::command::{capture, command, run as run_command};
 
-/// Signs every suite.
+/// The keyring that signs every suite.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Where a suite goes when it leaves the mirrors, some years after its release.
+/// Suites move here when they leave the mirrors, some years after their release.
 const ARCHIVE: &str = "http://archive.debian.org/debian";
 
-/// A kernel on this host's disk.
+/// A kernel on the disk of this host.
 pub struct Unpacked {
-    /// What is booted.
+    /// The kernel to boot.
     pub image: PathBuf,
-    /// Where its modules lie.
+    /// The folder of its modules.
     pub modules: PathBuf,
 }
 
-/// The kernel of `suite` for everyone, in `folder`.
+/// Returns the generic kernel of `suite`, in `folder`.
 pub fn fetch(suite: &str, folder: &Path) -> Result<Unpacked, String> {
     let root = folder.join("root");
     if let Some(unpacked) = find(&root) {
@@ -36,12 +36,12 @@ pub fn fetch(suite: &str, folder: &Path) -> Result<Unpacked, String> {
     let package = download_from(&[&mirror()?, ARCHIVE], suite, &apt)?;
     let fetched = files(&apt).into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
     let fetched = fetched.ok_or_else(|| format!("apt-get has not left {package} in {}", apt.display()))?;
-    // Under another name until it is whole.
+    // It has another name until it is complete.
     let partial = folder.join("partial");
     let words = [fetched.display().to_string(), partial.display().to_string()];
     run_command(command("dpkg-deb", &["--extract"]).args(&words))?;
     fs::remove_dir_all(&apt).and_then(|()| fs::rename(&partial, &root)).map_err(failed)?;
-    find(&root).ok_or_else(|| format!("{package} has no kernel"))
+    find(&root).ok_or_else(|| format!("{package} contains no kernel"))
 }
 
 /// Downloads the package of the newest kernel from the first of these sources that has it, and returns its name.
@@ -79,9 +79,9 @@ fn options(apt: &Path) -> Vec<String> {
         "Dir::Etc::sourceparts=-".to_owned(),
         format!("Dir::State::lists={apt}/lists"),
         format!("Dir::Cache={apt}/cache"),
-        // Nobody renews the lists of an archived suite.
+        // The lists of an archived suite are no longer renewed.
         "Acquire::Check-Valid-Until=false".to_owned(),
-        // It may not read the folders of whoever builds here.
+        // The other user may not be able to read the folders of the one who builds here.
         "APT::Sandbox::User=root".to_owned(),
     ]
     .into_iter()
@@ -89,7 +89,7 @@ fn options(apt: &Path) -> Vec<String> {
     .collect()
 }
 
-/// Where this host gets Debian from.
+/// The mirror of this host.
 pub fn mirror() -> Result<String, String> {
     let targets = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"];
     let known = capture(&mut command("apt-get", &targets))?;
@@ -97,7 +97,7 @@ pub fn mirror() -> Result<String, String> {
     debian.map(str::to_owned).ok_or_else(|| "this host has no sources of Debian's packages".into())
 }
 
-/// What the package that always names the newest kernel depends on.
+/// The dependency of the package that always depends on the newest kernel.
 fn image_package(depends: &str) -> Option<&str> {
     depends
         .lines()

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of a guest of `cargo xtask test kernels`, and all that happens there. The words after `steelyard.` on the kernel's command line
-# say what is expected; the last line says how it went.
+# The first process of a guest of `cargo xtask test kernels`, which does everything there. The words after `steelyard.` on the kernel's command
+# line are the expected outcome, and the last line of output is the result.
 
 /bin/busybox --install -s /bin 2>/dev/null
 export PATH=/bin
@@ -10,7 +10,7 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs run /run
 mount -t bpf bpf /sys/fs/bpf
-# The shell prefers what busybox calls `ip`, which knows no namespaces.
+# The shell would use the `ip` of busybox, which does not support namespaces.
 ip() { /bin/ip "$@"; }
 words=$(tr ' ' '\n' </proc/cmdline | sed -n 's/^steelyard\.//p')
 
@@ -20,7 +20,7 @@ end() {
 }
 
 fail() {
-    # The emulation has broken the kernel, which then breaks programs: that is no failure of theirs.
+    # The emulation has broken the kernel, which then breaks programs. That is not their fault.
     if dmesg | grep -E 'Oops|BUG:|general protection fault|kernel panic'; then
         echo "guest: kernel fault: $*"
         end
@@ -36,7 +36,7 @@ for module in /modules/*; do
     insmod /tmp/module || fail "insmod $module"
 done
 
-# A client and two endpoints, each in a namespace of its own; the balancer is the router between them.
+# A client and two endpoints each have a namespace of their own, and the balancer is the router between them.
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
@@ -65,7 +65,7 @@ case $words in *refused=1*)
     end
 esac
 
-# What each compiler makes of the programs.
+# The programs, compiled by each compiler.
 loaded=
 for object in /objects/*.o; do
     name=$(basename "$object" .o)

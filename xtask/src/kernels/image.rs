@@ -1,7 +1,8 @@
-//! What the guest has for a file system: an archive that the kernel unpacks into memory (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! The guest's file system: an archive that the kernel unpacks into memory
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 //!
-//! busybox, iproute2, curl, bpftool and the program under test with the libraries that they need, the modules, and `guest.sh`, which is everything
-//! that is done there.
+//! It contains busybox, iproute2, curl, bpftool and the program under test with the libraries that they need, the
+//! modules, and `guest.sh`, which does all of the guest's work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,21 +14,21 @@ use crate::kernels::fetch::Unpacked;
 
 /// The first process of the guest.
 const INIT: &str = include_str!("guest.sh");
-/// What it serves.
+/// The configuration that it serves.
 const CONFIG: &str = include_str!("vips.yaml");
 
-/// In this order: nothing here needs what comes after it.
+/// In this order: no module needs a later one.
 const MODULES: &[&str] = &["veth", "sch_ingress", "cls_bpf"];
 
-/// Makes the archive in `folder`.
+/// Creates the archive in `folder`.
 pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[PathBuf]) -> Result<PathBuf, String> {
     let stripped = folder.join("steelyard");
-    // Symbols to debug with are nine tenths of it.
+    // Debug symbols are nine tenths of it.
     run_command(command("strip", &["--strip-debug", "-o"]).arg(&stripped).arg(steelyard))?;
     let mut archive = Archive::default();
     archive.file("init", INIT.as_bytes(), true)?;
     archive.file("vips.yaml", CONFIG.as_bytes(), false)?;
-    let program = |name: &str| find_program(name).ok_or_else(|| format!("there is no {name}"));
+    let program = |name: &str| find_program(name).ok_or_else(|| format!("{name} is not installed"));
     let mut libraries = BTreeSet::new();
     for (name, path) in [
         ("busybox", program("busybox")?),
@@ -56,13 +57,13 @@ pub fn build(folder: &Path, kernel: &Unpacked, steelyard: &Path, objects: &[Path
     Ok(path)
 }
 
-/// Debian's /usr/sbin/bpftool is the program itself, or a script that looks for that of the running kernel.
+/// Debian's /usr/sbin/bpftool is the program itself, or a script that looks for the one of the running kernel.
 fn bpftool() -> Result<PathBuf, String> {
-    let found = find_program("bpftool").ok_or("there is no bpftool")?;
+    let found = find_program("bpftool").ok_or("bpftool is not installed")?;
     fs::canonicalize(&found).map_err(|error| format!("{}: {error}", found.display()))
 }
 
-/// The shared libraries of a program, and what loads them; none where it is static.
+/// The shared libraries of a program and its loader; none if the program is static.
 fn libraries_of(program: &Path) -> Result<Vec<String>, String> {
     let Ok(said) = capture(command("ldd", &[]).arg(program)) else { return Ok(Vec::new()) };
     Ok(said
@@ -85,7 +86,7 @@ fn find_module(modules: &Path, name: &str) -> Result<PathBuf, String> {
     Err(format!("{} has no module {name}", modules.display()))
 }
 
-/// Files one after the other, each behind a header of thirteen numbers in hexadecimal digits.
+/// Writes files one after another, each with a header of thirteen hexadecimal numbers.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
-//! `cargo xtask test kernels`: the kernel plane on the kernels that it is said to run on, each booted under qemu.
+//! `cargo xtask test kernels`: tests the kernel plane on the kernels that it claims to support, each booted under qemu.
 //!
-//! Job: Debian's kernels, unpacked and not installed; a guest with a network of its own in which the built program serves virtual IPs, or
-//! says that it cannot; and what became of that. Non-job: figures. qemu emulates the CPU, twenty times slower than the host, so that no
-//! virtualisation is needed and any kernel can be booted.
+//! Job: unpack Debian's kernels without installing them; boot a guest with its own network in which the built program
+//! serves virtual IPs, or says that it cannot; report the outcome. Not its job: performance. qemu emulates the CPU,
+//! twenty times slower than the host, so that it needs no virtualisation and can boot any kernel.
 
 mod boot;
 mod fetch;
@@ -17,34 +17,34 @@ use crate::cargo::metadata;
 use crate::command::{command, find_program, run as run_command};
 use crate::{setup, test};
 
-/// What a kernel is expected to do with the kernel plane.
+/// The expected behaviour of the kernel plane on a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
-    /// Serve, attached in this way.
+    /// It serves, attached in this way.
     Serves { by: &'static str },
-    /// Be refused, in words.
+    /// It is refused with this message.
     Refused,
 }
 
 /// A kernel of Debian.
 #[derive(Debug)]
 struct Kernel {
-    /// Its version as people say it.
+    /// Its version as in conversation.
     name: &'static str,
-    /// The suite of Debian's archive whose kernel for everyone this is.
+    /// The suite of Debian's archive whose generic kernel this is.
     suite: &'static str,
     expect: Expect,
 }
 
-/// The oldest that the documents name, and a newer one that attaches in another way; and one that is too old. Debian has nothing between
-/// 5.10 and 6.1.
+/// The oldest one that the documentation names, a newer one that attaches in another way, and one that is too old.
+/// Debian has no kernel between 5.10 and 6.1.
 const KERNELS: &[Kernel] = &[
     Kernel { name: "5.10", suite: "bullseye", expect: Expect::Refused },
     Kernel { name: "6.1", suite: "bookworm", expect: Expect::Serves { by: "tc" } },
     Kernel { name: "6.12", suite: "bookworm-backports", expect: Expect::Serves { by: "tcx" } },
 ];
 
-/// The oldest on which the kernel plane is shown to serve.
+/// The oldest kernel on which the kernel plane is shown to serve.
 #[cfg(test)]
 pub fn oldest_that_serves() -> &'static str {
     let serving = KERNELS.iter().filter(|kernel| matches!(kernel.expect, Expect::Serves { .. }));
@@ -53,10 +53,10 @@ pub fn oldest_that_serves() -> &'static str {
     oldest.map_or("", |kernel| kernel.name)
 }
 
-/// The compilers that `crates/l4/build.rs` takes and Debian has. What each makes of the programs must load.
+/// The compilers that `crates/l4/build.rs` accepts and Debian has. The programs that each one compiles must load.
 const CLANGS: &[&str] = &["clang-14", "clang-15", "clang-16", "clang-19"];
 
-/// Boots all of them, or those that are named.
+/// Boots all of them, or the named ones.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let chosen = chosen(arguments)?;
     setup::install_for("kernels")?;
@@ -90,7 +90,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Kernel>, String> {
 
 fn try_kernel(kernel: &Kernel, folder: &Path, steelyard: &Path, objects: &[PathBuf]) -> Result<String, String> {
     let unpacked = fetch::fetch(kernel.suite, folder)?;
-    // One that is too old is told so before anything is loaded.
+    // On a kernel that is too old, the refusal comes before anything is loaded.
     let objects = if kernel.expect == Expect::Refused { &[] } else { objects };
     let image = image::build(folder, &unpacked, steelyard, objects)?;
     let expect = match kernel.expect {
@@ -100,14 +100,14 @@ fn try_kernel(kernel: &Kernel, folder: &Path, steelyard: &Path, objects: &[PathB
     boot::boot(&unpacked.image, &image, &expect)
 }
 
-/// The programs, by each compiler there is.
+/// The programs, compiled by each compiler.
 fn compile(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
     let mut objects = Vec::new();
     for clang in CLANGS.iter().filter(|clang| find_program(clang).is_some()) {
         let object = folder.join(format!("{clang}.o"));
         let output = object.display().to_string();
-        // As in crates/l4/build.rs.
+        // The same flags as in crates/l4/build.rs.
         let headers = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
         let arguments = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I", &headers];
         run_command(command(clang, &arguments).args(["-c", "crates/l4/bpf/lb.bpf.c", "-o", &output]))?;

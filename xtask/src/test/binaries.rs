@@ -1,8 +1,9 @@
-//! The test binaries of the workspace: built with the program that they drive, and run some at a time.
+//! The test binaries of the workspace: builds them with the program that they drive, and runs several at a time.
 //!
-//! Job: what `cargo test --workspace` does, in less time. That runs one binary after the other, and most of them wait for timers and for
-//! programs that they start. What a binary wrote is handed on in one piece when it has ended, under the line that cargo would have
-//! written. Non-job: reading and printing it; and doc-tests, which have no binary: no crate has them, and one that would is refused.
+//! Job: the same as `cargo test --workspace`, in less time. That runs one binary after another, and most of them wait
+//! for timers and for programs that they start. When a binary has ended, its whole output is passed on under the line
+//! that cargo would have written. Not its job: interpreting and printing the output; and doc tests, which have no
+//! binary. No crate has doc tests, and one that would is refused.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -16,19 +17,20 @@ use testkit::{PORTS, share_of_ports};
 
 use crate::command::{cargo, command, root};
 
-/// Whatever else is built, this is. All of the workspace, since a package that is built alone may get other features of what it depends on,
-/// and then that is compiled once more.
+/// Always builds the whole workspace: the dependencies of a package that is built alone may get other features, and
+/// would then be compiled again.
 const BUILD: [&str; 5] = ["build", "--workspace", "--bin", "steelyard", "--message-format=json-render-diagnostics"];
 
-/// So many more at a time than there are CPUs, since each waits more than it works.
+/// This many more binaries than CPUs run at a time, because each waits more than it works.
 const MORE_THAN_CPUS: usize = 1;
 
-/// Then the longest of them takes as long as all. Each has an eighth of the ports, which is more than the scripts take at once.
+/// With this many, the longest binary takes as long as all others. Each has an eighth of the ports, which is more than
+/// the scripts use at once.
 const AT_A_TIME_MAX: usize = 8;
 
-/// Those that load the kernel plane, most in networks of their own. They run beside others, but one after the other: the kernel has one
-/// lock for all networks and takes its time to let go of tables, so that three of them at once take longer than in turn, up to where a
-/// plane is not there in time. First, as together they take longest.
+/// The binaries that load the kernel plane, most of them in their own networks. They run beside others, but one after
+/// another. The kernel has one lock for all networks and frees tables slowly, so three of them at once take longer than
+/// in turn, and a plane may not be ready in time. They start first, because together they take longest.
 const IN_TURN: &[&str] = &[
     "crates/l4/tests/packets/main.rs",
     "e2e/tests/vip_life.rs",
@@ -38,52 +40,53 @@ const IN_TURN: &[&str] = &[
     "e2e/tests/vip_refusals.rs",
 ];
 
-/// Of the others, those that take longest begin first: what began last would run on when all have ended.
+/// Of the others, the longest start first: otherwise one that starts last would still run when all others have ended.
 const FIRST: &[&str] =
     &["e2e/tests/scripts.rs", "e2e/tests/matrix.rs", "crates/lab/tests/demo.rs", "e2e/tests/change_without_loss.rs"];
 
-/// Those that run beside no other, and why.
+/// The binaries that run alone, and why.
 const ALONE: &[(&str, &str)] = &[
-    ("e2e/tests/fair.rs", "it holds what streams got within two seconds against each other"),
-    ("e2e/tests/lab.rs", "a measurement that others disturbed is made again, up to four times"),
+    ("e2e/tests/fair.rs", "it compares what streams got within two seconds"),
+    ("e2e/tests/lab.rs", "a measurement that others disturbed is repeated up to four times"),
 ];
 
-/// When none has ended for so long, it is said who runs.
+/// If no binary has ended for this long, the running ones are named.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// What was built.
+/// The result of the build.
 pub struct Built {
-    /// The program that is tested from outside.
+    /// The program that the end-to-end tests drive.
     pub steelyard: PathBuf,
-    /// In the order in which they are to begin.
+    /// In the order in which they start.
     tests: Vec<TestBinary>,
 }
 
 /// The tests of a library, of a program, or of a file under `tests/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct TestBinary {
-    /// The file that it begins at, relative to the workspace's folder.
+    /// The path of its root file, relative to the workspace's folder.
     source: String,
     executable: PathBuf,
-    /// Of its package. Tests are run there.
+    /// The folder of its package, in which tests run.
     directory: PathBuf,
 }
 
-/// What one has done.
+/// The result of one binary.
 pub struct Ended {
-    /// The file that it begins at.
+    /// The path of its root file.
     pub source: String,
-    /// The line that names it, and all that it wrote.
+    /// The line that names it, and its whole output.
     pub output: Vec<u8>,
-    /// It said that all is well.
+    /// Whether all tests passed.
     pub succeeded: bool,
     /// How long it ran.
     pub took: Duration,
 }
 
-/// Builds the program, the very one that the tests have, in this environment.
+/// Builds exactly the program that the tests use, in this environment.
 pub fn build_steelyard(environment: &[(&str, &str)]) -> Result<PathBuf, String> {
-    // A test besides: the features that tests ask of a dependency (tokio's paused clock) count where some test is built. This one is small.
+    // This also builds a test, which is small: features that tests need from a dependency (tokio's paused clock) are
+    // only enabled if a test is built.
     Ok(build(&["--test", "scripts"], environment)?.steelyard)
 }
 
@@ -103,14 +106,14 @@ fn build(what: &[&str], environment: &[(&str, &str)]) -> Result<Built, String> {
     built(&String::from_utf8_lossy(&output.stdout), &root())
 }
 
-/// Reads what cargo says of what it has built: a line of JSON each.
+/// Parses the messages of cargo about what it has built: one line of JSON each.
 fn built(messages: &str, root: &Path) -> Result<Built, String> {
     let mut steelyard = None;
     let mut tests = Vec::new();
     for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if message["target"]["doctest"] == true && Path::new(&text(&message["manifest_path"])).starts_with(root) {
-            return Err(format!("{} lacks `doctest = false`: nobody runs doc-tests here", message["manifest_path"]));
+            return Err(format!("{} lacks `doctest = false`: nothing runs doc tests here", message["manifest_path"]));
         }
         let Some(executable) = message["executable"].as_str().map(PathBuf::from) else { continue };
         if message["profile"]["test"] == true {
@@ -122,19 +125,19 @@ fn built(messages: &str, root: &Path) -> Result<Built, String> {
             steelyard = Some(executable);
         }
     }
-    // Stable: the others stay in the order of cargo, which is that of the alphabet.
+    // The sort is stable: the others stay in the order of cargo, which is alphabetical.
     tests.sort_by_key(|test: &TestBinary| FIRST.iter().position(|first| *first == test.source).unwrap_or(FIRST.len()));
     Ok(Built { steelyard: steelyard.ok_or("cargo has built no steelyard")?, tests })
 }
 
 impl Built {
-    /// How many test binaries there are.
+    /// The number of test binaries.
     pub fn tests(&self) -> usize {
         self.tests.len()
     }
 }
 
-/// Runs them all; `tell` is told of each when it has ended.
+/// Runs them all, and calls `tell` with each result.
 pub fn run_all(built: &Built, mut tell: impl FnMut(&Ended)) -> Result<(), String> {
     let is_alone = |test: &&TestBinary| ALONE.iter().any(|(source, _)| *source == test.source);
     let (alone, together): (Vec<_>, Vec<_>) = built.tests.iter().partition(is_alone);
@@ -146,13 +149,13 @@ pub fn run_all(built: &Built, mut tell: impl FnMut(&Ended)) -> Result<(), String
     run_some_at_a_time((&alone, &[]), 1, &built.steelyard, &mut tell)
 }
 
-/// What a thread that runs binaries says.
+/// A message from a thread that runs binaries.
 enum News<'a> {
     Begun(&'a TestBinary),
     Ended(&'a TestBinary, io::Result<Ended>),
 }
 
-/// Those `in_turn` are the first thread's, which helps with the others when it is through.
+/// The first thread runs those of `in_turn`, and helps with the others when it is done.
 fn run_some_at_a_time(
     (in_turn, free): (&[&TestBinary], &[&TestBinary]),
     at_a_time: usize,
@@ -189,7 +192,7 @@ fn run_some_at_a_time(
     })
 }
 
-/// One of the threads, which has ports of its own, and may have tests of its own.
+/// One of the threads. It has its own range of ports, and may have tests of its own.
 fn run_one_by_one<'a>(
     (own, next): (&[&'a TestBinary], &Mutex<impl Iterator<Item = &'a TestBinary>>),
     (steelyard, ports): (&Path, &str),
@@ -197,7 +200,7 @@ fn run_one_by_one<'a>(
 ) {
     let mut own = own.iter().copied();
     while let Some(test) = own.next().or_else(|| next.lock().ok()?.next()) {
-        // Whom the news is for outlives us.
+        // The receiver outlives this thread.
         _ = sender.send(News::Begun(test));
         _ = sender.send(News::Ended(test, run(test, steelyard, ports)));
     }
@@ -205,12 +208,12 @@ fn run_one_by_one<'a>(
 
 fn run(test: &TestBinary, steelyard: &Path, ports: &str) -> io::Result<Ended> {
     let start = Instant::now();
-    // One pipe for both streams, to have what they say in its order.
+    // One pipe for both streams keeps their order.
     let (mut reader, writer) = io::pipe()?;
     let mut command = command(&test.executable.to_string_lossy(), &[]);
     command.current_dir(&test.directory).env("STEELYARD_BIN", steelyard).env(PORTS, ports);
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    drop(command); // It holds the writing ends; the pipe would never end.
+    drop(command); // It holds the writing ends, which would keep the pipe open.
     let mut written = Vec::new();
     let outcome = reader.read_to_end(&mut written);
     let status = child.wait()?;
@@ -270,7 +273,8 @@ mod tests {
         let mut tests = Vec::new();
         for (number, script) in scripts.iter().enumerate() {
             let executable = directory.join(format!("t{number}"));
-            // Not written by us: while another test starts a process, that has our open files, and a file that is being written cannot be run.
+            // Another process writes the script: if another test started a process meanwhile, that would inherit our
+            // open file, and a file that is open for writing cannot be executed.
             let write = format!("printf '#!/bin/sh\\n%s\\n' \"$0\" > {0}; chmod +x {0}", executable.display());
             crate::command::run(&mut command("sh", &["-c", &write, script])).unwrap();
             tests.push(TestBinary { source: format!("{number}.rs"), executable, directory: directory.clone() });
@@ -302,7 +306,7 @@ mod tests {
 
     #[test]
     fn some_run_at_a_time() {
-        // The first ends when the second has begun, which waits for nobody.
+        // The first script ends when the second one, which waits for nothing, has started.
         let heard = run_scripts(&["while ! [ -e mark ]; do :; done", "touch mark; echo done"], 0, 2).unwrap();
         assert_eq!(heard.len(), 2);
         assert!(heard.iter().all(|(_, _, succeeded)| *succeeded));
@@ -310,7 +314,7 @@ mod tests {
 
     #[test]
     fn some_run_in_turn_beside_the_others() {
-        // Each of two has the place alone while it runs, and ends when a third has run beside it.
+        // Each of two scripts is alone while it runs, and ends when a third has run beside it.
         let hold = "mkdir held && while ! [ -e mark ]; do :; done && rmdir held";
         let heard = run_scripts(&[hold, hold, "touch mark"], 2, 3).unwrap();
         assert!(heard.len() == 3 && heard.iter().all(|(_, _, succeeded)| *succeeded), "{heard:?}");

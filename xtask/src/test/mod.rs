@@ -1,8 +1,8 @@
-//! `cargo xtask test`: every test there is, and proof that they ran.
+//! `cargo xtask test`: runs every test, and makes sure that they ran.
 //!
-//! The program that the end-to-end tests drive is built with them and handed to them in `STEELYARD_BIN`. A test that cannot run on this host
-//! says so with a line `SKIP name: why` straight to standard error, past the test harness's capture; as root such a line is a failure,
-//! since a test that nobody runs proves nothing.
+//! The program that the end-to-end tests drive is built with them, and they find it by `STEELYARD_BIN`. A test that
+//! cannot run on this host writes a line `SKIP name: why` directly to standard error, past the capture of the test
+//! harness. As root, such a line is a failure, because a test that does not run proves nothing.
 
 mod binaries;
 
@@ -19,10 +19,12 @@ use crate::setup;
 use crate::tidy::tree;
 use crate::{dist, h2, kernels, kube};
 
-/// Runs them all; `arguments` go to `cargo test` (`-p wire`, `-- name`), and then nothing is asked of the counts but that some test ran.
+/// Runs all tests. `arguments` go to `cargo test` (`-p wire`, `-- name`); with arguments, the counts are not checked,
+/// except that some test ran.
 ///
-/// With `h2` in front, the suites of others instead: see [`h2`]; with `kube`, the tests that need an API server: see [`kube`];
-/// with `kernels`, the kernel plane on older kernels: see [`kernels`]; with `dist`, the packages: see [`dist::trial`].
+/// As the first argument, `h2` runs the suites of other projects: see [`h2`]; `kube` the tests that need an API server:
+/// see [`kube`]; `kernels` the kernel plane on older kernels: see [`kernels`]; `dist` the tests of the packages: see
+/// [`dist::trial`].
 pub fn run(arguments: &[String]) -> Result<(), String> {
     match arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         Some(("h2", rest)) => return h2::run(rest),
@@ -39,7 +41,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     run_chosen(cargo(&["test", "--no-fail-fast"]).args(arguments).env("STEELYARD_BIN", steelyard))
 }
 
-/// Runs `cargo test`, all of whose tests must run and pass.
+/// Runs `cargo test`, and requires that all of its tests run and pass.
 pub fn run_chosen(tests: &mut Command) -> Result<(), String> {
     let mut tally = Tally::default();
     let failed = if watch(tests, &mut tally)? { Vec::new() } else { vec!["cargo test".to_owned()] };
@@ -70,7 +72,7 @@ fn run_everything() -> Result<(), String> {
     judge(&tally, &failed, scripts()?)
 }
 
-/// One line for a binary that has ended. What a failed one wrote stands above it.
+/// One line for a binary that has ended. The output of a failed one is printed above it.
 fn progress((ended, all): (usize, usize), since: Duration, of: &Ended, passed: u64, failed: usize) -> String {
     let took = time(of.took);
     let outcome = match of.succeeded {
@@ -81,7 +83,7 @@ fn progress((ended, all): (usize, usize), since: Duration, of: &Ended, passed: u
     format!("[{ended}/{all}] {:>7}  {}: {outcome}{failures}", time(since), of.source)
 }
 
-/// As people say it: `45 s`, `2 m 05 s`.
+/// A duration for people: `45 s`, `2 m 05 s`.
 fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     if seconds < 60 { format!("{seconds} s") } else { format!("{} m {:02} s", seconds / 60, seconds % 60) }
@@ -93,27 +95,27 @@ fn judge(tally: &Tally, failed: &[String], scripts_min: u64) -> Result<(), Strin
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
 
-/// How many scripts there are: each is one end-to-end test.
+/// The number of scripts. Each is one end-to-end test.
 fn scripts() -> Result<u64, String> {
     let files = tree::read(&root())?;
     Ok(files.iter().filter(|file| file.path.starts_with("e2e/scripts/") && file.path.ends_with(".http")).count() as u64)
 }
 
-/// What the tests said about themselves.
+/// What the tests reported about themselves.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// Tests that passed, by the name of their binary, which is the crate's or the file's under `tests/`.
+    /// Tests that passed, by the name of their binary, which is that of the crate or of the file under `tests/`.
     passed: BTreeMap<String, u64>,
     failed: u64,
     ignored: u64,
     /// `name: why`.
     skipped: Vec<String>,
-    /// The binary that is running.
+    /// The running binary.
     current: String,
 }
 
 impl Tally {
-    /// Takes one line of `cargo test`.
+    /// Reads one line of `cargo test`.
     fn handle_line(&mut self, line: &str) {
         let line = line.trim();
         if let Some(skipped) = line.strip_prefix("SKIP ") {
@@ -138,14 +140,15 @@ fn count_before(counts: &str, word: &str) -> u64 {
     before.rsplit([' ', ';', '.']).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Runs cargo test, passing every line on as it comes. Whether it says that all is well.
+/// Runs cargo test, passing on every line as it arrives. Returns whether it succeeded.
 fn watch(tests: &mut Command, tally: &mut Tally) -> Result<bool, String> {
     let failed = |error: std::io::Error| format!("`cargo test`: {error}");
-    // One pipe for both streams: cargo names the binary on standard error, the binary counts on standard output, and the order matters.
+    // There is one pipe for both streams, because their order matters: cargo names the binary on standard error, and
+    // the binary prints counts on standard output.
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     tests.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     let mut child = tests.spawn().map_err(failed)?;
-    tests.stdout(Stdio::null()).stderr(Stdio::null()); // It holds the writing ends; the pipe would never end.
+    tests.stdout(Stdio::null()).stderr(Stdio::null()); // It holds the writing ends, which would keep the pipe open.
     read_lines(BufReader::new(reader), tally).map_err(failed)?;
     Ok(child.wait().map_err(failed)?.success())
 }
@@ -162,7 +165,8 @@ fn read_lines(mut reader: impl BufRead, tally: &mut Tally) -> std::io::Result<()
     Ok(())
 }
 
-/// Everything that is wrong with this run. `failed`: who said so itself; `scripts_min`: end-to-end scripts that must have passed.
+/// Everything that is wrong with this run. `failed` names the failures that were reported; `scripts_min` is the number
+/// of end-to-end scripts that must have passed.
 fn verdict(tally: &Tally, failed: &[String], scripts_min: u64, root: bool) -> Vec<String> {
     let scripts = tally.passed.get("scripts").copied().unwrap_or(0);
     let mut problems = Vec::new();
@@ -177,10 +181,10 @@ fn verdict(tally: &Tally, failed: &[String], scripts_min: u64, root: bool) -> Ve
             .push(format!("{} tests are ignored; assert what happens today and say why it is wrong", tally.ignored));
     }
     if scripts < scripts_min {
-        problems.push(format!("of {scripts_min} end-to-end scripts {scripts} passed"));
+        problems.push(format!("only {scripts} of {scripts_min} end-to-end scripts passed"));
     }
     if root && !tally.skipped.is_empty() {
-        problems.push(format!("{} tests skipped themselves under root", tally.skipped.len()));
+        problems.push(format!("{} tests were skipped under root", tally.skipped.len()));
     }
     problems
 }
@@ -255,12 +259,12 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let unit_only = "Running x (d/wire-1)\ntest result: ok. 3 passed; 0 failed; 0 ignored;";
         let skipped = &format!("{ran}\nSKIP a: no root");
         check(ran, true, 3, true, &[]);
-        check(ran, true, 4, true, &["of 4 end-to-end scripts 3 passed"]);
+        check(ran, true, 4, true, &["only 3 of 4 end-to-end scripts passed"]);
         check(ran, false, 3, true, &["e2e/tests/scripts.rs failed (0 tests)"]);
-        check(unit_only, true, 3, false, &["of 3 end-to-end scripts 0 passed"]);
+        check(unit_only, true, 3, false, &["only 0 of 3 end-to-end scripts passed"]);
         check(unit_only, true, 0, false, &[]);
         check(skipped, true, 3, false, &[]);
-        check(skipped, true, 3, true, &["1 tests skipped themselves under root"]);
+        check(skipped, true, 3, true, &["1 tests were skipped under root"]);
         check("", true, 0, false, &["no test ran"]);
         let ignored = "Running x (d/scripts-1)\ntest result: ok. 1 passed; 0 failed; 1 ignored;";
         check(ignored, true, 0, false, &["1 tests are ignored; assert what happens today and say why it is wrong"]);

@@ -1,9 +1,9 @@
-//! Which crate may use which: the table of ARCHITECTURE.md, held against the manifests.
+//! Which crate may use which: checks the manifests against the table of ARCHITECTURE.md.
 
 use super::Problem;
 use crate::cargo::Member;
 
-/// A crate of ours, and what it may be built from.
+/// One of our crates, and what it may depend on.
 struct Row {
     name: &'static str,
     may_use: &'static [&'static str],
@@ -22,7 +22,8 @@ const ARROWS: &[Row] = &[
     Row { name: "l4", may_use: &["model", "balance", "telemetry"] },
     Row { name: "admin", may_use: &["model", "telemetry"] },
     Row { name: "controller", may_use: &["model"] },
-    // It drives Steelyard as it drives a rival, and shares no code with it, so that a fault in the instrument cannot hide the same fault in the proxy.
+    // It drives Steelyard like a rival and shares no code with it, so that a fault in the instrument cannot hide the
+    // same fault in the proxy.
     Row { name: "lab", may_use: &[] },
     Row {
         name: "steelyard",
@@ -44,14 +45,14 @@ const ARROWS: &[Row] = &[
     Row { name: "testkit", may_use: &[] },
     // All of it is tests: it drives the binary from outside, with the lab's origins and load on the other side.
     Row { name: "e2e", may_use: &["testkit", "lab"] },
-    // Its bench of the kernel plane needs the namespaces that tests run in.
+    // Its bench of the kernel plane needs the namespaces that tests use.
     Row { name: "xtask", may_use: &["testkit"] },
 ];
 
-/// What every crate's tests may use besides; it is not in what users run.
+/// What the tests of every crate may use in addition. It is not part of what users run.
 const IN_TESTS: &str = "testkit";
 
-/// Every arrow outside the table, and every crate without a row.
+/// Reports every dependency outside the table, and every crate without a row.
 pub fn check(members: &[Member]) -> Vec<Problem> {
     let ours = |name: &str| members.iter().any(|member| member.name == name);
     let mut problems = Vec::new();
@@ -70,7 +71,7 @@ pub fn check(members: &[Member]) -> Vec<Problem> {
             let allowed = row.may_use.contains(&name) || dependency.dev && name == IN_TESTS;
             if !allowed {
                 let kind = if dependency.dev { "uses (in tests)" } else { "uses" };
-                let right = if row.may_use.is_empty() { "nothing of ours".into() } else { row.may_use.join(", ") };
+                let right = if row.may_use.is_empty() { "none of our crates".into() } else { row.may_use.join(", ") };
                 problem(format!("`{}` {kind} `{name}`; it may use {right}", row.name));
             }
         }
@@ -98,10 +99,10 @@ mod tests {
         };
         check("proxy", "wire", false, None);
         check("proxy", "config", false, Some("`proxy` uses `config`; it may use model, balance, wire, net, telemetry"));
-        check("wire", "model", false, Some("`wire` uses `model`; it may use nothing of ours"));
+        check("wire", "model", false, Some("`wire` uses `model`; it may use none of our crates"));
         check("wire", "testkit", true, None);
-        check("wire", "testkit", false, Some("`wire` uses `testkit`; it may use nothing of ours"));
-        check("lab", "wire", true, Some("`lab` uses (in tests) `wire`; it may use nothing of ours"));
+        check("wire", "testkit", false, Some("`wire` uses `testkit`; it may use none of our crates"));
+        check("lab", "wire", true, Some("`lab` uses (in tests) `wire`; it may use none of our crates"));
         check("e2e", "lab", true, None);
         check("e2e", "testkit", false, None);
         check("e2e", "proxy", true, Some("`e2e` uses (in tests) `proxy`; it may use testkit, lab"));

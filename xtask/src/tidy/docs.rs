@@ -1,15 +1,15 @@
-//! Rules on the documents: links that lead somewhere, no example and no crate left unmentioned.
+//! Rules for the documents: every link leads somewhere, and every example and crate is mentioned.
 
 use super::Problem;
 use super::tree::File;
 use crate::cargo::Member;
 
-/// Describes each example.
+/// The page that describes each example.
 const EXAMPLES: &str = "docs/examples.md";
 /// The table of contents of the documentation.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Every rule of this file, on every Markdown file.
+/// Applies every rule of this file to every Markdown file.
 pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -26,7 +26,7 @@ pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     problems
 }
 
-/// Whoever comes upon the project reads one page, not a book: everything else goes to `docs/`.
+/// A newcomer reads one page, not a book. Everything else goes to `docs/`.
 const FRONT_PAGE_LINES_MAX: usize = 120;
 
 fn front_page(files: &[File], problems: &mut Vec<Problem>) {
@@ -37,7 +37,7 @@ fn front_page(files: &[File], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Each name stands on the page as code, or a link leads to it.
+/// Each name must occur on the page as code, or as the target of a link.
 fn mentioned<'a>(page: &str, names: impl Iterator<Item = &'a str>, files: &[File], problems: &mut Vec<Problem>) {
     let text = files.iter().find(|file| file.path == page).map_or("", |file| &file.text);
     let linked: Vec<String> = targets(text).into_iter().map(|(_, target)| resolve(page, target)).collect();
@@ -46,7 +46,8 @@ fn mentioned<'a>(page: &str, names: impl Iterator<Item = &'a str>, files: &[File
     }
 }
 
-/// Relative links: the file is there, and the heading where one is named. Links into the world are not followed: CI has no business there.
+/// Checks relative links: the file and the named heading must exist. Links to other sites are not followed, because CI
+/// must not depend on them.
 fn links(file: &File, files: &[File], problems: &mut Vec<Problem>) {
     for (place, target) in targets(&file.text) {
         if target.contains("://") || target.starts_with("mailto:") {
@@ -72,7 +73,7 @@ fn links(file: &File, files: &[File], problems: &mut Vec<Problem>) {
     }
 }
 
-/// `[text](target)` outside fenced code, with line numbers from 1.
+/// The targets of `[text](target)` outside fenced code, with line numbers from 1.
 pub fn targets(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -86,7 +87,7 @@ pub fn targets(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The names that GitHub gives to headings: lower case, spaces to `-`, other signs dropped.
+/// The anchors that GitHub gives to headings: lower case, spaces become `-`, other punctuation is dropped.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter(|line| line.starts_with('#')).map(|line| {
         let kept = line.trim_start_matches('#').trim().to_lowercase();
@@ -95,7 +96,7 @@ fn anchors(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// `path` as seen from the folder of `from`.
+/// `path`, resolved relative to the folder of `from`.
 pub fn resolve(from: &str, path: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();

@@ -1,9 +1,10 @@
-//! What we may be built from: the licence of every crate in the lock file.
+//! Checks the licence of every crate in the lock file.
 
 use super::Problem;
 use crate::cargo::External;
 
-/// Licences that ask no more of a user of an Apache-2.0 binary than to pass on their notices. Each that is not obvious has its reason.
+/// Licences that require no more of a user of an Apache-2.0 binary than to pass on their notices. Each one that is not
+/// obvious has its reason.
 const ALLOWED: &[&str] = &[
     "Apache-2.0",
     "MIT",
@@ -11,18 +12,19 @@ const ALLOWED: &[&str] = &[
     "BSD-3-Clause",
     "ISC",
     "Zlib",
-    // Boost: a notice in source only.
+    // Boost: requires a notice only in source code.
     "BSL-1.0",
-    // Public root certificates as data, with the client of Kubernetes; in no binary for Linux, which uses those of the host.
+    // Public root certificates as data, used by the Kubernetes client. No Linux binary contains them, because it uses
+    // those of the host.
     "CDLA-Permissive-2.0",
-    // Both give up all rights as far as the law lets them.
+    // Both waive all rights as far as the law allows.
     "CC0-1.0",
     "Unlicense",
-    // The tables that `regex` and `unicode-ident` carry.
+    // For the tables in `regex` and `unicode-ident`.
     "Unicode-3.0",
 ];
 
-/// Every crate whose licence cannot be met with the allowed ones alone.
+/// Reports every crate whose licence cannot be met with the allowed ones alone.
 pub fn check(externals: &[External]) -> Vec<Problem> {
     let refused = externals.iter().filter(|external| !is_allowed(&external.licence));
     refused
@@ -41,7 +43,7 @@ pub fn check(externals: &[External]) -> Vec<Problem> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met. `AND` binds before `OR`; `/` is how old manifests write `OR`.
+/// Whether an SPDX expression can be met. `AND` binds tighter than `OR`; old manifests write `/` for `OR`.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
@@ -49,7 +51,7 @@ fn is_allowed(expression: &str) -> bool {
     any_of(&mut rest) == Some(true) && rest.is_empty()
 }
 
-/// `None`: not an expression.
+/// Returns `None` if this is not an expression.
 fn any_of(rest: &mut &[&str]) -> Option<bool> {
     let mut met = all_of(rest)?;
     while let ["OR", after @ ..] = *rest {

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler holds.
+//! `cargo xtask tidy`: the rules of this repository that no compiler checks.
 //!
-//! Each check takes what it looks at and returns [`Problem`]s, so that each has tests of its own beside it. What clippy can hold is in
-//! `clippy.toml` and the workspace's lints, not here.
+//! Each check takes its input and returns [`Problem`]s, so that each has its own tests beside it. What clippy can check
+//! is in `clippy.toml` and the lints of the workspace, not here.
 
 mod arrows;
 pub mod docs;
@@ -15,12 +15,12 @@ use std::fmt;
 use crate::cargo::metadata;
 use crate::command::root;
 
-/// A place where the house is not in order.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Relative to the workspace's folder.
+    /// The path relative to the workspace's folder.
     pub file: String,
-    /// From 1.
+    /// The line, counted from 1.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub message: String,
@@ -32,7 +32,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Prints every problem; an error when there is one.
+/// Prints every problem, and fails if there is one.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err("usage: cargo xtask tidy".into());

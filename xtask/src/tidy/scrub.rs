@@ -1,8 +1,10 @@
-//! Rust with everything blanked that is not code.
+//! Blanks everything in Rust source that is not code.
 //!
-//! A few states of a lexer, not a parser: enough to tell `unsafe` in code from `unsafe` in a comment or a string.
+//! This is a few states of a lexer, not a parser: enough to distinguish `unsafe` in code from `unsafe` in a comment or
+//! a string.
 
-/// The same text, line for line and column for column (in characters), with comments and the contents of literals replaced by spaces.
+/// Returns the text with comments and the contents of literals replaced by spaces. Every line and column (in
+/// characters) stays the same.
 pub fn scrub(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -19,7 +21,8 @@ pub fn scrub(text: &str) -> String {
     out
 }
 
-/// The end of the word, literal, comment or single character that begins at `start`, and whether it is code. `start < end <= chars.len()`.
+/// The end of the word, literal, comment or single character that begins at `start`, and whether it is code. `start <
+/// end <= chars.len()`.
 fn token(chars: &[char], start: usize) -> (usize, bool) {
     match (chars[start], chars.get(start + 1)) {
         ('/', Some('/')) => (find(chars, start, |rest| rest[0] == '\n'), false),
@@ -45,7 +48,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// `r"..."`, `br#"..."#`, `b"..."`, `b'x'`: a word that is a prefix, and a literal right after it.
+/// `r"..."`, `br#"..."#`, `b"..."`, `b'x'`: a prefix word and a literal right after it.
 fn end_of_prefixed_literal(chars: &[char], start: usize, end: usize) -> Option<usize> {
     let word: String = chars[start..end].iter().collect();
     let hashes = chars[end..].iter().take_while(|c| **c == '#').count();
@@ -80,7 +83,7 @@ fn end_of_char_literal(chars: &[char], start: usize) -> Option<usize> {
     }
 }
 
-/// They nest.
+/// Block comments nest.
 fn end_of_block_comment(chars: &[char], start: usize) -> usize {
     let mut depth = 0_usize;
     let mut at = start;
@@ -97,7 +100,7 @@ fn end_of_block_comment(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// The first place from `start` on where `is_there` holds of the rest, which is never empty; or the end.
+/// The first position from `start` on where `is_there` holds for the rest, which is never empty; or the end.
 fn find(chars: &[char], start: usize, is_there: impl Fn(&[char]) -> bool) -> usize {
     (start..chars.len()).find(|at| is_there(&chars[*at..])).unwrap_or(chars.len())
 }

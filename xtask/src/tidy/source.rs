@@ -1,27 +1,27 @@
-//! Rules on single files: what they begin with, how long they are, and what must not stand in them.
+//! Rules for single files: how they begin, how long they are, and what they must not contain.
 //!
-//! Bans that hold everywhere and need types to be seen are clippy's (`clippy.toml`); here are those that only some crates are free of. A
-//! place that must break a ban says why on the line above: `// tidy: allow(Instant::now): the reason`.
+//! Bans that apply everywhere and need type information are in `clippy.toml`. The bans here apply only to some crates.
+//! If code must break a ban, the line above says why: `// tidy: allow(Instant::now): the reason`.
 
 use super::Problem;
 use super::tree::File;
 use crate::cargo::Member;
 
-/// Beyond this a file needs a reason in its `//!`, with the word "length" in it.
+/// A longer file needs a reason in its `//!`, with the word "length" in it.
 const LINES_MAX: usize = 800;
-/// Beyond this a file is named in a note.
+/// A longer file is named in a note.
 const LINES_AIM: usize = 400;
 
-/// The crates that may hold `unsafe`, each block with its reason (clippy asks for that).
+/// The crates that may contain `unsafe`. Clippy requires a reason for each block.
 const UNSAFE_CRATES: &[&str] = &["net", "l4"];
-/// The crates that network bytes pass through: there a panic is an outage.
+/// The crates that handle bytes from the network: a panic there is an outage.
 const DATA_PLANE: &[&str] = &["wire", "net", "proxy", "balance", "health"];
 const DATA_PLANE_DENIES: &[&str] =
     &["clippy::unwrap_used", "clippy::expect_used", "clippy::indexing_slicing", "clippy::panic"];
 
-/// Something that only some crates may say.
+/// Something that only some crates may use.
 struct Ban {
-    /// As in the code, and in `tidy: allow(...)`.
+    /// The text in the code, and in `tidy: allow(...)`.
     said: &'static str,
     free: &'static [&'static str],
     instead: &'static str,
@@ -30,8 +30,8 @@ struct Ban {
 const BANS: &[Ban] = &[
     Ban {
         said: "Instant::now",
-        // `steelyard` is the shell that tells the others what time it is. The shell of `controller` reads the clock of its runtime, which its
-        // tests stop and move.
+        // `steelyard` is the shell that passes the time to the others. The shell of `controller` reads the clock of its
+        // runtime, which its tests stop and move.
         free: &["net", "lab", "steelyard", "controller", "testkit", "e2e", "xtask"],
         instead: "take `now` as an argument, so that a test can say what time it is (`net` has the clock)",
     },
@@ -47,13 +47,13 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// A state machine without I/O: time is an argument, and whoever drives it has the sockets. (`wire` and `balance` have no dependency that they
-/// could do any with.)
+/// A state machine without I/O: time is an argument, and the caller has the sockets. (`wire` and `balance` have no
+/// dependency with which they could do I/O.)
 const PURE: &str = "crates/proxy/src/exchange/";
-/// What has no place there.
+/// What it must not contain.
 const IO: &[&str] = &["tokio", "clock", "async", "await", "Waker", "TcpStream", "crate::stream", "crate::driver"];
 
-/// Every rule of this file, on every file.
+/// Applies every rule of this file to every file.
 pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for file in files {
@@ -70,7 +70,7 @@ pub fn check(files: &[File], members: &[Member]) -> Vec<Problem> {
     problems
 }
 
-/// The files that are longer than we aim at, longest first, as sentences.
+/// The files that are longer than our aim, longest first, as sentences.
 pub fn long_files(files: &[File]) -> Vec<String> {
     let rust = files.iter().filter(|file| file.path.ends_with(".rs"));
     let mut long: Vec<(usize, &str)> = rust.map(|file| (file.text.lines().count(), file.path.as_str())).collect();
@@ -106,7 +106,7 @@ fn rust_file(file: &File, member: Option<&Member>, problems: &mut Vec<Problem>) 
                 format!("`unsafe` outside {}: move it there, behind a safe function", UNSAFE_CRATES.join(" and ")),
             );
         }
-        // The crate's code only: its examples and its build script speak to a person.
+        // Only the code of the crate: its examples and its build script print for people.
         let in_crate = member.is_some_and(|member| file.path.starts_with(&format!("{}/src/", member.folder)));
         for ban in BANS.iter().filter(|ban| in_crate && !ban.free.contains(&name) && has_word(code, ban.said)) {
             let allowance = format!("tidy: allow({}): ", ban.said);
@@ -119,7 +119,7 @@ fn rust_file(file: &File, member: Option<&Member>, problems: &mut Vec<Problem>) 
         {
             problem(
                 line,
-                format!("`{said}` in a state machine without I/O: its driver does that, and tells it what happened"),
+                format!("`{said}` in a state machine without I/O: the caller does that, and passes in what happened"),
             );
         }
         above = text;
@@ -154,14 +154,14 @@ fn manifest(files: &[File], member: &Member, problems: &mut Vec<Problem>) {
     }
 }
 
-/// All that stands in `#![...]`, which for a crate's root is said of the whole crate.
+/// The content of `#![...]`, which applies to the whole crate in a crate's root.
 fn inner_attributes(code: &str) -> String {
     code.split("#![").skip(1).filter_map(|rest| rest.split(']').next()).collect()
 }
 
-/// Marks of work that was put off: it belongs in an issue, or is done now.
+/// Marks of postponed work. It belongs in an issue, or is done now.
 fn unfinished(file: &File, problems: &mut Vec<Problem>) {
-    // In two parts, or this file would be the first that it finds.
+    // In two parts, because otherwise this file would be the first finding.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
     if ![".rs", ".toml", ".md", ".sh", ".yaml", ".c", ".h"].iter().any(|ending| file.path.ends_with(ending)) {
         return;
@@ -174,9 +174,9 @@ fn unfinished(file: &File, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Paths that exist on one machine only.
+/// Paths that exist on only one machine.
 fn machine_paths(file: &File, problems: &mut Vec<Problem>) {
-    // Scripts of HTTP exchanges hold request targets, which look like paths.
+    // Scripts of HTTP exchanges contain request targets, which look like paths.
     if !["", "rs", "toml", "md", "sh", "yaml", "lock"].contains(&ending(&file.path)) {
         return;
     }
@@ -199,7 +199,7 @@ fn ending(path: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, ending)| ending)
 }
 
-/// Whether `word` stands in `line` with no letter, digit or `_` right before or after it.
+/// Whether `line` contains `word` without a letter, digit or `_` right before or after it.
 fn has_word(line: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| !line[..at].ends_with(part) && !line[at + word.len()..].starts_with(part))
@@ -217,7 +217,7 @@ mod tests {
         Member { name: name.into(), roots: vec![format!("{folder}/src/lib.rs")], folder, dependencies: Vec::new() }
     }
 
-    /// Checks one file of the crate that its path names; `expect` is the start of each `line: message`.
+    /// Checks one file of the crate that its path names. `expect` has the start of each `line: message`.
     fn check_file(path: &str, text: &str, expect: &[&str]) {
         let name = path.split('/').nth(1).unwrap_or("");
         let problems = check(&[File::new(path, text)], &[member(name)]);
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn state_machines_do_no_io() {
-        let problem = "2: `tokio` in a state machine without I/O: its driver does that, and tells it what happened";
+        let problem = "2: `tokio` in a state machine without I/O: the caller does that, and passes in what happened";
         check_file("crates/proxy/src/exchange/mod.rs", "//! Job.\nuse tokio::net::TcpStream;\n", &[problem]);
         check_file("crates/proxy/src/exchange/mod.rs", "//! Job, of no tokio.\nfn f(clock_us: u64) {}\n", &[]);
         check_file("crates/proxy/src/driver/mod.rs", "//! Job.\nuse tokio::net::TcpStream;\n", &[]);

@@ -1,4 +1,4 @@
-//! The text files of the repository: what is committed, or would be.
+//! The text files of the repository, both committed and new ones.
 
 use std::fs;
 use std::path::Path;
@@ -7,16 +7,17 @@ use super::scrub::scrub;
 
 /// A text file.
 pub struct File {
-    /// Relative to the workspace's folder, `/` between the parts.
+    /// The path relative to the workspace's folder, with `/` as the separator.
     pub path: String,
-    /// As it stands.
+    /// The content.
     pub text: String,
-    /// For Rust: the same lines with comments and the contents of literals blanked, so that only code is left. Empty for the rest.
+    /// For Rust, the same lines with comments and the contents of literals blanked, so that only code is left. Empty
+    /// for other files.
     pub code: String,
 }
 
 impl File {
-    /// As [`read`] makes them.
+    /// Creates a file as [`read`] does.
     pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
         let (path, text) = (path.into(), text.into());
         let code = if path.ends_with(".rs") { scrub(&text) } else { String::new() };
@@ -24,9 +25,10 @@ impl File {
     }
 }
 
-/// Every file below `root` that is UTF-8, apart from what `.gitignore` names, sorted by path.
+/// Every file below `root` that is UTF-8 and not in `.gitignore`, sorted by path.
 ///
-/// Of `.gitignore` only anchored paths (`/target`) are understood; the repository's has no others, and another one is an error.
+/// Only anchored paths (`/target`) in `.gitignore` are understood. The repository has no others, and another one is an
+/// error.
 pub fn read(root: &Path) -> Result<Vec<File>, String> {
     let ignore = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
     let mut ignored = vec![".git".to_owned()];
@@ -47,7 +49,7 @@ fn walk(folder: &Path, prefix: &str, ignored: &[String], files: &mut Vec<File>) 
         if ignored.contains(&path) {
             continue;
         }
-        // Not through symbolic links: what they point at is read where it lies.
+        // Symbolic links are not followed: their targets are read where they are.
         let kind = entry.file_type()?;
         if kind.is_dir() {
             walk(&entry.path(), &format!("{path}/"), ignored, files)?;

@@ -1,4 +1,4 @@
-//! Who takes part: each does the same in a namespace, for the same addresses.
+//! The contenders: each does the same in a namespace, for the same addresses.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,27 +12,27 @@ use super::network::text;
 use crate::bench::child::Child;
 use crate::command::{capture, command, find_program};
 
-/// How long a look at whether something serves may take.
+/// The timeout of a check whether something serves.
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     Steelyard,
-    /// No balancer: the same hosts, routed, to one endpoint.
+    /// No balancer: the same hosts, with a route to one endpoint.
     Routed,
     Nftables,
     Ipvs,
     Haproxy,
 }
 
-/// An address of a contender, and what stands behind it.
+/// An address of a contender and its endpoints.
 pub struct Frontend {
     pub name: &'static str,
     pub port: u16,
     pub endpoints: Vec<SocketAddr>,
 }
 
-/// The network that a contender runs in.
+/// The network of a contender.
 pub struct Testbed<'n> {
     pub netns: &'n Netns,
     pub vip: String,
@@ -40,29 +40,30 @@ pub struct Testbed<'n> {
     pub frontends: Vec<Frontend>,
 }
 
-/// A contender at work; gone when dropped.
+/// A running contender, which is removed when dropped.
 pub struct Running {
     _child: Option<Child>,
-    /// Steelyard, and the namespace out of which it must be taken: it stays in place on purpose when its process ends.
+    /// Steelyard, and the namespace from which it must be detached: it intentionally stays attached when its process
+    /// ends.
     to_detach: Option<(PathBuf, String)>,
 }
 
-/// Those that this host can run, and a sentence on each that it cannot.
+/// Returns the contenders that this host can run, and a sentence about each that it cannot.
 pub fn find_all() -> (Vec<Contender>, Vec<String>) {
     let mut found = vec![Contender::Steelyard, Contender::Routed];
     let mut gaps = Vec::new();
     match find_program("nft") {
         Some(_) => found.push(Contender::Nftables),
-        None => gaps.push("nftables is not here: apt-get install nftables".to_owned()),
+        None => gaps.push("nftables is not installed: apt-get install nftables".to_owned()),
     }
     match (Path::new("/proc/net/ip_vs").exists(), find_program("ipvsadm")) {
         (true, Some(_)) => found.push(Contender::Ipvs),
-        (true, None) => gaps.push("ipvsadm is not here: apt-get install ipvsadm".to_owned()),
+        (true, None) => gaps.push("ipvsadm is not installed: apt-get install ipvsadm".to_owned()),
         (false, _) => gaps.push("this kernel has no IPVS, or its module is not loaded (modprobe ip_vs)".to_owned()),
     }
     match find_program("haproxy") {
         Some(_) => found.push(Contender::Haproxy),
-        None => gaps.push("HAProxy is not here: apt-get install haproxy".to_owned()),
+        None => gaps.push("HAProxy is not installed: apt-get install haproxy".to_owned()),
     }
     (found, gaps)
 }
@@ -78,7 +79,7 @@ impl Contender {
         }
     }
 
-    /// Puts it in its place and waits until it serves.
+    /// Starts the contender and waits until it serves.
     pub fn start(self, testbed: &Testbed, cpu: usize, steelyard: &Path, directory: &Path) -> Result<Running, String> {
         let mut running = Running { _child: None, to_detach: None };
         match self {
@@ -118,13 +119,13 @@ impl Drop for Running {
         if let Some((steelyard, netns)) = &self.to_detach {
             let words = [&format!("--net={netns}"), "--", &*steelyard.to_string_lossy(), "vip", "detach"];
             if let Err(why) = capture(&mut command("nsenter", &words)) {
-                eprintln!("could not take Steelyard out of a namespace again: {why}");
+                eprintln!("could not detach Steelyard from a namespace: {why}");
             }
         }
     }
 }
 
-/// A program in a namespace, pinned, and dead when we are.
+/// Runs a program in a namespace, pinned. It dies with us.
 pub fn in_namespace(
     netns: &Netns,
     name: &str,
@@ -138,7 +139,7 @@ pub fn in_namespace(
     Child::spawn(name, cpu, Path::new("nsenter"), &arguments, directory)
 }
 
-/// Whether somebody accepts there, seen from within.
+/// Whether something accepts connections there, seen from inside the namespace.
 pub fn accepts(netns: &Netns, address: &str, port: u16) -> bool {
     let Ok(address) = format!("{address}:{port}").parse() else { return false };
     netns.inside(|| TcpStream::connect_timeout(&address, LOOK).is_ok())
@@ -161,7 +162,7 @@ fn steelyard_config(testbed: &Testbed) -> String {
     let mut config = format!("admin: 127.0.0.1:{ADMIN_PORT}\nvips:\n");
     for frontend in &testbed.frontends {
         let endpoints: Vec<String> = frontend.endpoints.iter().map(|endpoint| format!("'{endpoint}'")).collect();
-        // Writing to a string does not fail, here and below.
+        // Writing to a String cannot fail, here and below.
         let _ = writeln!(
             config,
             "  {}: {{address: '{}:{}/tcp', interfaces: [{}], endpoints: [{}]}}",
@@ -189,7 +190,7 @@ fn haproxy_config(testbed: &Testbed) -> String {
     config
 }
 
-/// Destination translation alone, endpoints in turn: what kube-proxy's nftables mode comes down to.
+/// Only destination translation, with the endpoints in turn: this is what kube-proxy's nftables mode does.
 fn nft_rules(testbed: &Testbed) -> String {
     let mut rules = String::from(
         "table ip bench {\n  chain prerouting {\n    type nat hook prerouting priority dstnat; policy accept;\n",
@@ -212,7 +213,7 @@ fn nft_rules(testbed: &Testbed) -> String {
 
 fn ipvs(testbed: &Testbed) -> Result<(), String> {
     testbed.netns.ip(&format!("addr add {}/32 dev lo", testbed.vip)).map_err(text)?;
-    // Off by default, and without it replies are not translated where the host also tracks connections.
+    // This is off by default. Without it, replies are not translated if the host also tracks connections.
     testbed.netns.sysctl("net.ipv4.vs.conntrack", "0").map_err(text)?;
     for frontend in &testbed.frontends {
         let address = format!("{}:{}", testbed.vip, frontend.port);
@@ -224,7 +225,7 @@ fn ipvs(testbed: &Testbed) -> Result<(), String> {
     Ok(())
 }
 
-/// Into a file of its own: several of one kind are at work at once.
+/// Writes to a file of its own, because several contenders of one kind run at once.
 fn write(directory: &Path, name: &str, content: &str) -> Result<String, String> {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,21 +1,22 @@
-//! What the whole machine did, and what it is: the kernel plane has no process whose time could be read.
+//! The work of the whole machine, and its description. The kernel plane has no process whose CPU time could be read.
 
 use std::fs;
 use std::time::Instant;
 
 use crate::bench::table::median;
 
-/// Time that CPUs of this host spend working: what passes, less what they sleep.
+/// The time that the CPUs of this host spend working: the elapsed time minus the time that they sleep.
 ///
-/// Sleep is measured to the microsecond where a CPU stops its tick (NO_HZ); work is only sampled by the tick, 100 to 1,000 times a second, and a load
-/// whose parts wake each other is never sampled fairly. What a hypervisor takes counts as neither.
+/// Sleep is measured to the microsecond if a CPU stops its tick (NO_HZ). Work is only sampled by the tick, 100 to 1,000
+/// times a second, and a load whose parts wake each other is never sampled fairly. Time that a hypervisor takes counts
+/// as neither.
 pub struct Meter {
     cpu: Option<usize>,
     begun: Instant,
     rested: Rest,
 }
 
-/// What the CPUs that are looked at have not worked since the host started.
+/// The idle time of the observed CPUs since the host started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rest {
     cpus: usize,
@@ -23,19 +24,19 @@ struct Rest {
 }
 
 impl Meter {
-    /// Of one CPU, or of all.
+    /// The idle time of one CPU, or of all.
     pub fn start(cpu: Option<usize>) -> Result<Self, String> {
         Ok(Self { cpu, rested: rest(cpu)?, begun: Instant::now() })
     }
 
-    /// Seconds worked since then.
+    /// Seconds of work since then.
     pub fn busy_seconds(&self) -> Result<f64, String> {
         let passed = self.begun.elapsed().as_secs_f64();
         let rest = rest(self.cpu)?;
         Ok(passed * rest.cpus as f64 - (rest.seconds - self.rested.seconds))
     }
 
-    /// The part of the time since then that was not worked, of 1.
+    /// The idle part of the time since then, as a fraction of 1.
     pub fn idle_share(&self) -> Result<f64, String> {
         let passed = self.begun.elapsed().as_secs_f64();
         let rest = rest(self.cpu)?;
@@ -48,10 +49,10 @@ fn rest(cpu: Option<usize>) -> Result<Rest, String> {
     parse_rest(&text, cpu)
 }
 
-/// USER_HZ, which is 100 on every architecture that Linux still runs on.
+/// USER_HZ, which is 100 on every architecture that Linux still supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The times in /proc/stat of idling, of waiting for a disk, and of other people's machines.
+/// The times in /proc/stat of idling, of waiting for a disk, and of other virtual machines.
 fn parse_rest(text: &str, cpu: Option<usize>) -> Result<Rest, String> {
     let wanted = cpu.map(|cpu| format!("cpu{cpu}"));
     let mut rest = Rest { cpus: 0, seconds: 0.0 };
@@ -73,7 +74,7 @@ fn parse_rest(text: &str, cpu: Option<usize>) -> Result<Rest, String> {
     if rest.cpus > 0 { Ok(rest) } else { Err(format!("/proc/stat has no {}", wanted.as_deref().unwrap_or("CPU"))) }
 }
 
-/// The kernel and the settings that the figures depend on, a line each.
+/// The kernel and the settings that affect the figures, one per line.
 pub fn describe() -> Vec<String> {
     let read =
         |path: &str| fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned());
@@ -92,8 +93,8 @@ pub fn describe() -> Vec<String> {
     ]
 }
 
-/// The slope of the straight line through the points, as the median of the slopes of all pairs (Theil and Sen): up to three in ten points may be
-/// anywhere. `None` where all have one place.
+/// The slope of the straight line through the points: the median of the slopes of all pairs (Theil and Sen). Up to
+/// three in ten points may be outliers. `None` if all points have the same position.
 pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let pairs =
         points.iter().enumerate().flat_map(|(index, one)| points[index + 1..].iter().map(move |other| (one, other)));
@@ -126,7 +127,7 @@ mod tests {
     fn slopes() {
         let check = |points: &[(f64, f64)], expect: Option<f64>| assert_eq!(slope(points), expect, "{points:?}");
         check(&[(0.0, 5.0), (1.0, 7.0), (2.0, 9.0), (4.0, 13.0)], Some(2.0));
-        // One that somebody disturbed.
+        // An outlier.
         check(&[(0.0, 5.0), (1.0, 7.0), (2.0, 9.0), (4.0, 99.0), (4.0, 13.0), (2.0, 9.0)], Some(2.0));
         check(&[(0.0, 1.0), (2.0, 1.0)], Some(0.0));
         check(&[(1.0, 1.0), (1.0, 2.0)], None);

@@ -1,18 +1,21 @@
-//! `cargo xtask bench l4`: the kernel plane beside a routed path, nftables, IPVS and HAProxy.
+//! `cargo xtask bench l4`: the kernel plane in comparison with a routed path, nftables, IPVS and HAProxy.
 //!
-//! A client, three endpoints and a balancer, each in a namespace, joined by veth pairs; each contender has a balancer of its own, and all
-//! take turns. The load is pinned to CPU 0, the endpoints to CPU 1, HAProxy to CPU 2 where there is one and else to CPU 1; what the kernel
-//! does for a packet it does on the CPU that sent it. CPU is the time that the whole host did not sleep, divided by what was done. It holds the
-//! load, the endpoints, and whatever else runs there: only differences mean anything. The row `hop` makes one of them: it puts 1, 2 and
-//! 4 of a contender in a row and takes the slope over no hop at all, with everything on CPU 0.
+//! A client, three endpoints and a balancer each have a namespace, and veth pairs join them. Each contender has a
+//! balancer of its own, and all take turns. The load is pinned to CPU 0 and the endpoints to CPU 1. HAProxy is on CPU 2
+//! if there is one, else on CPU 1. The kernel handles a packet on the CPU that sent it. The CPU figure is the time that
+//! the whole host did not sleep, divided by the amount of work. It includes the load, the endpoints, and everything
+//! else that runs, so only differences mean anything. The row `hop` computes such a difference: it puts 1, 2 and 4 of a
+//! contender in a row, with everything on CPU 0, and takes the slope, starting from no hop.
 //!
-//! Turns are short and rounds many: a host that is disturbed is so for some of them, and the median looks past these.
+//! Turns are short and rounds are many: a disturbance affects only some of the rounds, and the median ignores these.
 //!
-//! TCP_CRR is closed by the endpoint, with all contenders. Closed by the client, as netperf does it, the client would have each of its ports in
-//! TIME_WAIT for a minute, and run out of them after some seconds; the endpoints take a SYN from a port that they have in TIME_WAIT.
+//! With all contenders, the endpoint closes the connections of TCP_CRR. If the client closed them, as netperf does, it
+//! would keep each of its ports in TIME_WAIT for a minute and run out of ports after some seconds. The endpoints accept
+//! a SYN from a port that they have in TIME_WAIT.
 //!
-//! "routed" has no balancer: it is the ceiling for the others, and an unfair one in two ways. Its connections all go to one endpoint, and
-//! nothing is translated; but its packets pass the whole IP stack of the balancer's host, which a redirect in eBPF goes around.
+//! "routed" has no balancer. It is an upper bound for the others, and an unfair one in two ways: its connections all go
+//! to one endpoint, without translation; but its packets pass through the whole IP stack of the balancer's host, which
+//! a redirect in eBPF avoids.
 
 mod contender;
 mod host;
@@ -34,16 +37,17 @@ use row::{ROWS, Row};
 
 const USAGE: &str = "usage: cargo xtask bench l4 [--rounds N] [--seconds N] [--only ROW[,ROW]] [--binary PATH]";
 
-/// Port of each kind of endpoint, which is also its vip's: requests, an echo, a sink, an echo that closes after one answer.
+/// The port of each kind of endpoint, which is also the port of its vip: requests, an echo, a sink, and an echo that
+/// closes after one answer.
 pub const HTTP: u16 = 2020;
 pub const ECHO: u16 = 2021;
 pub const SINK: u16 = 2022;
 pub const CLOSE: u16 = 2023;
 
-/// The CPU of the load is `tools::CPU`.
+/// The load runs on the CPU `tools::CPU`.
 const ENDPOINT_CPU: usize = 1;
 
-/// All that the rows need.
+/// What the rows need.
 pub struct Bench {
     steelyard: PathBuf,
     contenders: Vec<Contender>,
@@ -52,14 +56,14 @@ pub struct Bench {
     seconds: u64,
 }
 
-/// Builds the release binary, unless one is named, and runs all rows or those named.
+/// Builds the release binary unless one is named, and runs all rows or the named ones.
 pub fn run(arguments: &[String]) -> Result<(), String> {
     let (options, binary) = parse(arguments)?;
     if !is_root() {
-        return Err("namespaces and eBPF are root's".into());
+        return Err("namespaces and eBPF need root".into());
     }
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return Err("a CPU for the load and one for the endpoints are needed, and there is only one".into());
+        return Err("this needs one CPU for the load and one for the endpoints, but there is only one".into());
     }
     setup::install_for("bench")?;
     for tool in ["wrk", "taskset", "nsenter", "ip"] {
@@ -76,7 +80,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         }
     };
     let directory = target.join("bench");
-    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
+    std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
     let _cubic = CubicAllowed::new()?;
     let (contenders, gaps) = contender::find_all();
     let bench = Bench { steelyard, contenders, directory, rounds: options.rounds, seconds: options.seconds };
@@ -98,7 +102,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
 
 impl Bench {
     fn run_rows(&self, rows: &[&Row], csv: &mut String) -> Result<(), String> {
-        // The namespaces of the rows that need all contenders side by side, made once, warm for all.
+        // The namespaces for the rows that need all contenders at once are created only once and are warm for all rows.
         let mut field = None;
         for row in rows {
             println!("\n== {}: {}\n", row.name, row.about);
@@ -117,23 +121,23 @@ impl Bench {
                     println!("\n{}", samples.ratios(row.headline));
                     samples.append_csv(row.name, csv);
                 }
-                // The others are worth having all the same.
+                // The other rows are still useful.
                 Err(why) => println!("GAP {why}"),
             }
         }
         Ok(())
     }
 
-    /// The contenders in the order of one round: everybody is first once.
+    /// The contenders in the order of a round: each comes first once.
     fn order(&self, round: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.contenders.len();
         (0..count).map(move |position| (position + round) % count.max(1))
     }
 }
 
-/// All contenders side by side, each at work in its own namespace.
+/// All contenders, each running in its own namespace.
 pub struct Field {
-    // Dropped in this order: who is in a namespace leaves it before it is gone.
+    // The fields are dropped in this order: a process leaves its namespace before the namespace disappears.
     _running: Vec<Running>,
     _origins: Vec<Child>,
     fan: Fan,
@@ -177,7 +181,7 @@ impl Field {
         Ok(Self { _running: running, _origins: origins, fan })
     }
 
-    /// Where a contender is asked.
+    /// The address at which a contender is measured.
     pub fn address(&self, bench: &Bench, way: usize) -> String {
         match bench.contenders.get(way) {
             Some(Contender::Routed) => Fan::endpoint(way, 0),
@@ -186,7 +190,7 @@ impl Field {
     }
 }
 
-/// The options, and the binary that is measured, where one is named.
+/// The options, and the binary to measure if one is named.
 fn parse(arguments: &[String]) -> Result<(Options<&'static Row>, Option<PathBuf>), String> {
     let options = Options { rounds: 9, seconds: 1, only: ROWS.iter().collect() };
     let by_name = |name: &str| row::by_name(name).map(|row| vec![row]);

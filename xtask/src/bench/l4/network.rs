@@ -1,17 +1,18 @@
-//! Where the kernel plane is measured: namespaces joined by veth pairs, every way through its own.
+//! The network of the measurement: namespaces joined by veth pairs, with a separate path for each contender.
 
 use testkit::netns::{Netns, join};
 
-/// Endpoints behind every balancer.
+/// The number of endpoints behind every balancer.
 pub const ENDPOINTS: usize = 3;
 
-/// The MTU of all links: Ethernet's, as between hosts.
+/// The MTU of all links: that of Ethernet, as between hosts.
 pub const MTU: u32 = 1500;
 
-/// One client, three endpoints, and between them as many balancers side by side as there are contenders.
+/// One client and three endpoints, and between them one balancer for each contender.
 ///
-/// Each contender has a namespace, links and a client address of its own: nothing that one installs costs another, and a connection through
-/// one never meets what TIME_WAIT remembers of another (its timestamps would have another offset, and the SYN be dropped: PAWS).
+/// Each contender has its own namespace, links and client address. So what one installs does not slow down another, and
+/// a connection through one never meets another's TIME_WAIT: its timestamps would have another offset, and the SYN
+/// would be dropped (PAWS).
 pub struct Fan {
     pub client: Netns,
     pub balancers: Vec<Netns>,
@@ -19,7 +20,7 @@ pub struct Fan {
 }
 
 impl Fan {
-    /// A way for each of `count` contenders.
+    /// Creates a path for each of `count` contenders.
     pub fn new(count: usize) -> Result<Self, String> {
         let balancers = (0..count).map(|_| netns("balancer")).collect::<Result<_, _>>()?;
         let endpoints = (0..ENDPOINTS).map(|_| netns("endpoint")).collect::<Result<_, _>>()?;
@@ -47,7 +48,7 @@ impl Fan {
         format!("20.20.{way}.1")
     }
 
-    /// An endpoint's address on a contender's way.
+    /// The address of an endpoint on a contender's path.
     pub fn endpoint(way: usize, index: usize) -> String {
         format!("10.{}.{way}.1", 31 + index)
     }
@@ -58,7 +59,7 @@ impl Fan {
     }
 }
 
-/// A client and an endpoint, and so many hops in a row between them.
+/// A client and an endpoint with this many hops in a row between them.
 pub struct Chain {
     pub client: Netns,
     pub hops: Vec<Netns>,
@@ -77,7 +78,7 @@ impl Chain {
             link((right, "left0"), (left, "right0"), &format!("10.60.{index}"))?;
         }
         for (index, node) in nodes.iter().enumerate() {
-            // To the right is the rest of the world, to the left the client.
+            // The rest of the network is to the right, the client to the left.
             if index + 1 < nodes.len() {
                 node.ip(&format!("route add default via 10.60.{index}.254")).map_err(text)?;
             }
@@ -106,14 +107,14 @@ fn netns(name: &str) -> Result<Netns, String> {
     Ok(netns)
 }
 
-/// `net`.254 at one end and `net`.1 at the other.
+/// Gives one end the address `net`.254 and the other `net`.1.
 fn link(one: (&Netns, &str), other: (&Netns, &str), net: &str) -> Result<(), String> {
     join(one, other, MTU).map_err(text)?;
     one.0.ip(&format!("addr add {net}.254/24 dev {}", one.1)).map_err(text)?;
     other.0.ip(&format!("addr add {net}.1/24 dev {}", other.1)).map_err(text)
 }
 
-/// New connections come faster than the default range of ports is free again.
+/// Connections open faster than the ports of the default range become free again.
 fn ports_for_load(client: &Netns) -> Result<(), String> {
     client.sysctl("net.ipv4.ip_local_port_range", "1024 65535").map_err(text)
 }
@@ -122,7 +123,7 @@ pub fn text(failure: testkit::Failure) -> String {
     failure.0
 }
 
-/// Cubic for all namespaces, as long as this lives: where the host's own choice is another, a namespace may only choose what the host allows.
+/// Allows cubic in all namespaces while this exists: a namespace may choose only what the host allows.
 pub struct CubicAllowed {
     before: String,
 }
@@ -142,7 +143,7 @@ impl CubicAllowed {
 
 impl Drop for CubicAllowed {
     fn drop(&mut self) {
-        // It could be written a moment ago; and one name more on that list does no harm.
+        // It could be written a moment ago, and one more name on that list does no harm.
         let _ = std::fs::write(ALLOWED, &self.before);
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured: the rows of the published comparisons of kernel balancers, and what each cost.
+//! The measurements: the rows of the published comparisons of kernel balancers, and the cost of each.
 
 use std::path::Path;
 
@@ -18,14 +18,14 @@ use testkit::netns::Netns;
 pub struct Row {
     pub name: &'static str,
     pub about: &'static str,
-    /// The figure by which Steelyard is set against the others.
+    /// The figure by which Steelyard is compared with the others.
     pub headline: &'static str,
     pub kind: Kind,
 }
 
-/// How a row comes about.
+/// How a row is measured.
 pub enum Kind {
-    /// Each contender in turn is put under one load.
+    /// Each contender in turn gets one load.
     Turns(fn(&LoadRun) -> Result<Figures, String>),
     /// Several of a contender in a row.
     Hops,
@@ -40,19 +40,20 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "cps",
-        about: "HTTP requests a second, each on a new connection, 64 at once",
+        about: "HTTP requests a second, each on a new connection, 64 at a time",
         headline: CPS,
         kind: Kind::Turns(cps),
     },
     Row {
         name: "crr",
-        about: "TCP_CRR: connect, one byte there and back, closed by the endpoint, which keeps the TIME_WAIT; 16 at once",
+        about: "TCP_CRR: connect, one byte in each direction, closed by the endpoint, which keeps the TIME_WAIT; 16 at \
+                a time",
         headline: CPS,
         kind: Kind::Turns(crr),
     },
     Row {
         name: "rr",
-        about: "TCP_RR: one byte there and back on one connection",
+        about: "TCP_RR: one byte in each direction on one connection",
         headline: "min us",
         kind: Kind::Turns(rr),
     },
@@ -76,7 +77,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "hop",
-        about: "0, 1, 2 and 4 in a row, TCP_RR on 16 connections, all on one CPU that never sleeps: what one more costs",
+        about: "0, 1, 2 and 4 in a row, TCP_RR on 16 connections, all on one CPU that never sleeps: the cost of one \
+                more",
         headline: PER_HOP,
         kind: Kind::Hops,
     },
@@ -89,14 +91,14 @@ const PER_HOP: &str = "CPU-us/transaction for a hop";
 const IDLE: &str = "idle %";
 const ERRORS: &str = "errors";
 
-/// Of no hop: the client is next to the endpoint, whoever is measured.
+/// The chain without a hop: the client is next to the endpoint. It is the same for every contender.
 const DIRECT: &str = "0: CPU-us/transaction";
-/// Hops in a row.
+/// The numbers of hops.
 const LENGTHS: [(usize, &str); 3] =
     [(1, "1: CPU-us/transaction"), (2, "2: CPU-us/transaction"), (4, "4: CPU-us/transaction")];
-/// Of each look at a chain, for each second that a turn shall last.
+/// The duration of one measurement of a chain, for each second of the turn.
 const CELL_MS: u64 = 500;
-/// Before each, so that neither starting the load nor its connections are measured.
+/// The pause before each, so that the start of the load and of its connections is not measured.
 const WARM_UP: &str = "100ms";
 
 pub fn by_name(name: &str) -> Result<&'static Row, String> {
@@ -105,7 +107,7 @@ pub fn by_name(name: &str) -> Result<&'static Row, String> {
     found.ok_or_else(|| format!("no row `{name}`; there are {}", names.join(", ")))
 }
 
-/// One run of load: which address, from which namespace, for how long.
+/// One run of load: the address, the namespace it comes from, and the duration.
 pub struct LoadRun<'b> {
     steelyard: &'b Path,
     client: &'b Netns,
@@ -113,10 +115,10 @@ pub struct LoadRun<'b> {
     seconds: u64,
 }
 
-/// Names and values of one turn.
+/// The names and values of one turn.
 type Figures = Vec<(&'static str, f64)>;
 
-/// Each contender in turn, round by round.
+/// Runs each contender in turn, round by round.
 pub fn turns(
     bench: &Bench,
     field: &Field,
@@ -130,7 +132,7 @@ pub fn turns(
         seconds,
     };
     for way in 0..bench.contenders.len() {
-        // Neighbours, code and tables: warm for everybody before the first round.
+        // Neighbour tables, code and tables are warm for every contender before the first round.
         measure(&load_run(way, 1))?;
     }
     for round in 0..bench.rounds {
@@ -181,7 +183,7 @@ fn rr(load_run: &LoadRun) -> Result<Figures, String> {
 
 fn bulk(load_run: &LoadRun, connections: &str) -> Result<Figures, String> {
     let (said, busy) = with_busy(|| load_run.load("stream", SINK, &["--direction", "send", "-c", connections]))?;
-    // One core for one second, over one Gbit/s for one second.
+    // One core for one second, divided by one Gbit/s for one second.
     let cores = busy * 1e9 / (figure(&said, "/sent_bytes")? * 8.0);
     Ok(vec![(GBPS, figure(&said, "/gbit_per_s")?), ("cores per Gbit/s", cores), (ERRORS, tools::failures(&said))])
 }
@@ -203,22 +205,24 @@ impl LoadRun<'_> {
         command.args([&format!("--net={}", self.client.path()), "--"]).arg(self.steelyard);
         command.args(["load", kind, &format!("{}:{port}", self.address), "-d", duration]);
         let said = capture(command.args(words).arg("--json"))?;
-        serde_json::from_str(&said).map_err(|error| format!("steelyard load said {said:?}: {error}"))
+        serde_json::from_str(&said)
+            .map_err(|error| format!("the report of steelyard load, {said:?}, cannot be parsed: {error}"))
     }
 }
 
-/// What was measured, and for how many seconds CPUs of this host were busy meanwhile.
+/// What was measured, and the seconds for which CPUs of this host were busy meanwhile.
 fn with_busy<T>(measure: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
     let meter = Meter::start(None)?;
     let measured = measure()?;
     Ok((measured, meter.busy_seconds()?))
 }
 
-/// Chains of every length of every contender, all at work at once and measured in turn.
+/// Runs chains of every length of every contender, all at once, and measures them in turn.
 ///
-/// Load, endpoint and whatever a contender runs share one CPU, and so does the kernel's work for their packets, which is done on the CPU that sent
-/// them. Sixteen connections always have something to do there: the CPU never sleeps, no other one is woken, and as many requests wait for each look
-/// as there are connections, however long the chain is. So a transaction costs what it takes, and a hop what it adds.
+/// The load, the endpoint and the contender share one CPU, as does the kernel's work for their packets, which happens
+/// on the CPU that sent them. With sixteen connections there is always work: the CPU never sleeps and wakes no other
+/// one, and as many requests are waiting in each measurement as there are connections, however long the chain is. So
+/// the figures are the cost of a transaction, and what a hop adds to it.
 pub fn hops(bench: &Bench) -> Result<Samples, String> {
     let direct = Hops::start(bench, Contender::Routed, 0)?;
     let mut rows = Vec::new();
@@ -241,7 +245,7 @@ pub fn hops(bench: &Bench) -> Result<Samples, String> {
     Ok(samples)
 }
 
-/// From no hop to four and back again, so that a host that becomes slower on the way does so for all lengths.
+/// From no hop to four and back again, so that a host that becomes slower meanwhile affects all lengths alike.
 fn turn(
     bench: &Bench,
     contender: &str,
@@ -264,16 +268,16 @@ fn turn(
     Ok(())
 }
 
-/// What one look at a chain found.
+/// The result of one measurement of a chain.
 struct Cell {
     transaction_us: f64,
-    /// Of the CPU, starting the load included.
+    /// CPU time, including the start of the load.
     idle_share: f64,
 }
 
-/// A chain with a contender at every hop, each balancing over the next alone.
+/// A chain with a contender at every hop, each of which balances over the next one only.
 struct Hops {
-    // Dropped in this order: who is in a namespace leaves it before it is gone.
+    // The fields are dropped in this order: a process leaves its namespace before the namespace disappears.
     _running: Vec<super::Running>,
     _origin: super::Child,
     chain: Chain,
@@ -290,7 +294,7 @@ impl Hops {
         let mut running = Vec::new();
         for (index, netns) in chain.hops.iter().enumerate() {
             let next = if index + 1 < length { Chain::vip(index + 1) } else { chain.endpoint() };
-            let next = format!("{next}:{ECHO}").parse().map_err(|_| format!("{next} is no address"))?;
+            let next = format!("{next}:{ECHO}").parse().map_err(|_| format!("{next} is not an address"))?;
             let testbed = Testbed {
                 netns,
                 vip: Chain::vip(index),
