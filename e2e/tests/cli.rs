@@ -119,7 +119,7 @@ fn filters_of_the_log() {
         |log: &str| ["proxy", "--listen", "192.0.2.1:8080", "--to", "127.0.0.1:9", "--log", log].map(str::to_owned);
     let words = proxy("foo");
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    check(&words, 64, &["--log foo: \"foo\" is not a level; write off, error,", "as in proxy=debug"]);
+    check(&words, 64, &["--log foo: \"foo\" is not a level; write off, error,", "such as proxy=debug"]);
 
     // One module logs more, and the others as much as before.
     let origin = Origin::start("x");
@@ -137,15 +137,15 @@ fn a_file_that_is_not_watched_changes_on_reload_alone() {
     let mut balancer = Steelyard::serve(&minimal(&listen, "{admin}"), 1);
     balancer
         .program
-        .says("watching: a change that is saved is served within two seconds (`watch: false` turns this off)")
+        .says("watching the files: a saved change takes effect within two seconds (`watch: false` turns this off)")
         .unwrap();
     // The file is still watched, so its `watch: false` is seen and applies from then on.
     balancer.write(&format!("{}watch: false\n", minimal(&listen, "{admin}")));
     balancer.until("not watched", |status| status["generation"] == 2);
-    balancer.program.says("not watching: a change is served on `steelyard reload` or SIGHUP").unwrap();
+    balancer.program.says("not watching the files: a change takes effect on `steelyard reload` or SIGHUP").unwrap();
     balancer.write(&minimal(&other, "{admin}"));
     assert_eq!(balancer.ask(&["reload"]).stdout, "reloaded: generation 3");
-    balancer.program.says("watching: a change that is saved").unwrap();
+    balancer.program.says("watching the files: a saved change").unwrap();
     balancer.write(&minimal(&listen, "{admin}"));
     balancer.until("watched again", |status| status["generation"] == 4);
     let help = run(&["serve", "--help"]);
@@ -167,7 +167,7 @@ fn the_admin_address_by_name() {
     check(
         &["status", "--admin", "localhost"],
         2,
-        &["it has no port; write an address and port, such as 127.0.0.1:9900"],
+        &["the port is missing; write an address and port, such as 127.0.0.1:9900"],
     );
 }
 
@@ -185,7 +185,7 @@ fn two_signals_to_end_at_once_are_one() {
     balancer.program.says("draining").unwrap();
     balancer.program.signal(Signal::TERM).unwrap();
     balancer.program.signal(Signal::INT).unwrap();
-    balancer.program.says("came twice at once").unwrap();
+    balancer.program.says("ignoring a second signal to end").unwrap();
     at_origin.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     assert_eq!(client.response(ResponseTo::Other).unwrap().status, 200);
     assert_eq!(balancer.program.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0));
@@ -244,8 +244,8 @@ fn nobody_at_the_admin_address() {
     check(&["trace", "--vip", "web", "--from", "10.0.0.1", "--admin", &nobody], 1, &hint);
 
     let origin = Origin::start("x");
-    check(&["status", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
-    check(&["top", "--admin", &origin.address.to_string()], 1, &["is it the address of `admin:`?"]);
+    check(&["status", "--admin", &origin.address.to_string()], 1, &["is this the address of `admin:`?"]);
+    check(&["top", "--admin", &origin.address.to_string()], 1, &["is this the address of `admin:`?"]);
 }
 
 #[test]
@@ -353,12 +353,12 @@ fn commands_about_vips_where_there_are_none() {
         let said = format!("{}{}", finished.stdout, finished.stderr);
         assert!(said.contains(expect), "{words:?}: {said}");
     };
-    says(&["vip", "list"], 0, "no vips: the file has none, and none was added");
+    says(&["vip", "list"], 0, "no vips: the file has none and none was added");
     says(&["vip", "list", "--json"], 0, r#""vips":[]"#);
     says(&["flows"], 1, "there are no vips");
     says(&["flows", "--vip", "web"], 1, "no such vip: web");
     says(&["trace", "--vip", "web", "--from", "10.0.0.1"], 1, "no such vip: web");
-    says(&["vip", "remove", "web"], 64, "no vip web was added; none was added");
+    says(&["vip", "remove", "web"], 64, "no vip web was added by a command; none was added");
     // Errors about the vip are the same as in a file.
     let add = ["vip", "add", "web", "--interface", "eth0", "--address"];
     says(&[add.as_slice(), &["192.0.2.1:80"]].concat(), 64, "has no protocol; write 192.0.2.1:80/tcp");

@@ -154,7 +154,7 @@ fn asked_twice_for_a_successor_it_starts_one_and_drains() {
     balancer.program.signal(Signal::USR2).unwrap();
     balancer.program.says("successor started").unwrap();
     balancer.program.signal(Signal::USR2).unwrap();
-    balancer.program.says("successor is starting already").unwrap();
+    balancer.program.says("successor is already starting").unwrap();
     server.answer(2);
     assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.program.log());
     assert_eq!(balancer.program.log().matches("successor started").count(), 1, "{}", balancer.program.log());
@@ -231,5 +231,5 @@ clusters:
     silent.recv_from(&mut [0; 512]).expect("a query");
     balancer.program.signal(Signal::TERM).unwrap();
     assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0));
-    assert!(balancer.program.log().contains("told to end before"), "{}", balancer.program.log());
+    assert!(balancer.program.log().contains("asked to end before"), "{}", balancer.program.log());
 }

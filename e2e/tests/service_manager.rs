@@ -234,7 +234,7 @@ fn connections_are_taken_in_the_delay() {
         let counted = until(PATIENCE, || {
             let log = balancer.program.log();
             let is_another = log.contains("received another signal to end");
-            (is_another || log.matches("counts as one").count() >= sent).then_some(is_another)
+            (is_another || log.matches("ignoring a second signal to end").count() >= sent).then_some(is_another)
         });
         if counted.expect("the signal is taken") {
             break;

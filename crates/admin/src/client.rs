@@ -1,4 +1,5 @@
-//! Asking a running Steelyard, from a command that has nothing else to do meanwhile: blocking, one request a connection.
+//! The client of the control API. It is blocking and uses one connection per request, because the commands that use it
+//! have nothing else to do meanwhile.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,45 +12,45 @@ use model::AdminAddress;
 use crate::query::path;
 use crate::{ADMIN_HEADER, TraceQuestion, Within};
 
-/// For the TCP handshake.
+/// The timeout of the TCP handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest silence. Longer than a server gives itself for the longest answer, a reload.
+/// The longest time without data. It is longer than the server allows for its slowest response, a reload.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(65);
-/// Bytes of an answer. The metrics of 10,000 routes are some 100 MiB.
+/// The limit on a response, in bytes. The metrics of 10,000 routes take about 100 MiB.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Why there is no answer, or none that says yes.
+/// Why there is no response, or none with status 200.
 #[derive(Debug)]
 pub enum ClientError {
-    /// No connection.
+    /// The connection failed.
     Connect {
-        /// To where.
+        /// The address.
         address: AdminAddress,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The connection broke, or fell silent.
+    /// The connection broke, or there was no data for too long.
     Broken {
-        /// To where.
+        /// The address.
         address: AdminAddress,
-        /// How.
+        /// The cause.
         source: io::Error,
     },
-    /// What listens there does not answer as Steelyard does.
+    /// What listens there does not respond as Steelyard does.
     Foreign {
-        /// Where.
+        /// The address.
         address: AdminAddress,
     },
-    /// The answer is no: a status other than 200.
+    /// Steelyard responded with a status other than 200.
     Refused {
         /// The status.
         status: u16,
-        /// What it says, for people: one line or more.
+        /// The reason for people, in one or more lines.
         why: String,
     },
 }
 
-/// What a `GET` of `path` tells.
+/// Sends a `GET` for `path` and returns the body of the response.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -57,7 +58,7 @@ pub fn get(address: &AdminAddress, path: &str) -> Result<Vec<u8>, ClientError> {
     ask(address, "GET", path, "")
 }
 
-/// What a `POST` of `body` to `path` tells.
+/// Sends a `POST` of `body` to `path` and returns the body of the response.
 ///
 /// # Errors
 /// See [`ClientError`].
@@ -65,7 +66,7 @@ pub fn post(address: &AdminAddress, path: &str, body: &str) -> Result<Vec<u8>, C
     ask(address, "POST", path, body)
 }
 
-/// The path that drains an endpoint, or takes it back; for [`post`].
+/// The path that drains an endpoint or puts it back in service, for [`post`].
 pub fn endpoint_path(within: Within<'_>, endpoint: &str, draining: bool) -> String {
     let (cluster, vip) = match within {
         Within::All => (None, None),
@@ -76,22 +77,22 @@ pub fn endpoint_path(within: Within<'_>, endpoint: &str, draining: bool) -> Stri
     path(verb, &[("endpoint", Some(endpoint)), ("cluster", cluster), ("vip", vip)])
 }
 
-/// The path that adds a vip, with its description as the body; for [`post`].
+/// The path that adds a vip, for [`post`]. The body is the vip's description.
 pub fn vip_add_path(name: &str) -> String {
     path("/vip/add", &[("name", Some(name))])
 }
 
-/// The path that removes a vip; for [`post`].
+/// The path that removes a vip, for [`post`].
 pub fn vip_remove_path(name: &str) -> String {
     path("/vip/remove", &[("name", Some(name))])
 }
 
-/// The path that lists flows; for [`get`].
+/// The path that lists flows, for [`get`].
 pub fn flows_path(vip: Option<&str>, limit: usize) -> String {
     path("/flows", &[("vip", vip), ("limit", Some(&limit.to_string()))])
 }
 
-/// The path that traces a packet; for [`get`].
+/// The path that traces a packet, for [`get`].
 pub fn trace_path(question: &TraceQuestion) -> String {
     let TraceQuestion { vip, from, interface, flags } = question;
     let optional = [("interface", interface.as_deref()), ("flags", flags.as_deref())];
@@ -120,7 +121,7 @@ fn ask(address: &AdminAddress, method: &str, path: &str, body: &str) -> Result<V
 }
 
 fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
-    // HTTP/1.0: the answer comes whole, never in chunks, and its end is that of the connection.
+    // A response to HTTP/1.0 is never chunked and ends with the connection.
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{ADMIN_HEADER}: 1\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -131,7 +132,7 @@ fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str)
     Ok(answer)
 }
 
-/// Status and body of a whole answer; `None`: it is not HTTP, or was cut.
+/// Returns status and body of a complete response; `None` if it is not HTTP or was cut short.
 fn read(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (std::str::from_utf8(answer.get(..end)?).ok()?, answer.get(end + 4..)?);
@@ -143,7 +144,8 @@ fn read(answer: &[u8]) -> Option<(u16, &[u8])> {
     (length.trim().parse() == Ok(body.len())).then_some((status, body))
 }
 
-/// A socket whose process is gone refuses, and one that was removed is not found.
+/// Whether nothing listens: a socket whose process has ended refuses connections, and a socket that was removed is not
+/// found.
 fn is_nobody_there(address: &AdminAddress, error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => true,
@@ -164,19 +166,22 @@ impl fmt::Display for ClientError {
             Self::Connect { address: address @ AdminAddress::Path(_), source }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                write!(f, "no connection to {address}: only root and the user that steelyard runs as may ask it")
+                write!(f, "cannot connect to {address}: only root and the user that steelyard runs as may connect")
             }
-            Self::Connect { address, source } => write!(f, "no connection to {address}: {source}"),
+            Self::Connect { address, source } => write!(f, "cannot connect to {address}: {source}"),
             Self::Broken { address, source } => {
                 write!(
                     f,
-                    "{address} took the connection and then did not answer: {source}; is it the address of `admin:`?"
+                    "{address} accepted the connection but did not respond: {source}; is this the address of `admin:`?"
                 )
             }
             Self::Foreign { address } => {
-                write!(f, "what listens on {address} does not answer as steelyard does: is it the address of `admin:`?")
+                write!(
+                    f,
+                    "what listens on {address} does not respond as steelyard does: is this the address of `admin:`?"
+                )
             }
-            Self::Refused { status: 404, why } if why.is_empty() => f.write_str("there is no such thing"),
+            Self::Refused { status: 404, why } if why.is_empty() => f.write_str("not found"),
             Self::Refused { status, why } if why.is_empty() => write!(f, "refused with status {status}"),
             Self::Refused { why, .. } => f.write_str(why),
         }

@@ -1,8 +1,11 @@
-//! Counters as they stand, as `/counters` tells them in JSON, for clients that compute rates of their own: `steelyard top` is one.
+//! The current counters as `/counters` returns them in JSON, for clients that compute their own rates, such as
+//! `steelyard top`.
 //!
-//! Job: the form, and what came between two readings ([`rates_between`]). Not its job: judging them (`findings`), and showing them (`show`).
+//! Job: the form of the counters, and the difference of two readings ([`rates_between`]). Not its job: judging them
+//! (`findings`) and showing them (`show`).
 //!
-//! Times are histograms rather than quantiles, since quantiles of the last second cannot be had from those of all time.
+//! Durations are histograms rather than quantiles, because the quantiles of the last second cannot be computed from
+//! total quantiles.
 
 use std::collections::HashMap;
 
@@ -13,35 +16,37 @@ use telemetry::{Distribution, ReasonTotals, Totals};
 use crate::status::{EndpointState, Quantiles, quantiles, target};
 use crate::vip::VipStatus;
 
-/// The version of the JSON. It grows when a field changes its meaning or goes; new fields may come without that.
+/// The version of the JSON. It grows when the meaning of a field changes or a field is removed. New fields may appear
+/// without a new version.
 pub const COUNTERS_VERSION: u32 = 1;
 
-/// Counters since the start of the process, or since the thing came into the configuration.
+/// Counters since the start of the process, or since the object came into the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// [`COUNTERS_VERSION`].
     pub version: u32,
     /// The version of the program.
     pub steelyard: String,
-    /// The process.
+    /// The process ID.
     pub pid: u32,
     /// Threads that carry traffic.
     pub workers: usize,
-    /// Since the process began, in milliseconds: the clock of rates.
+    /// Milliseconds since the process started. Rates are computed with this clock.
     pub uptime_ms: u64,
     /// The snapshot in force.
     pub generation: u64,
-    /// The process finishes what is under way and then ends.
+    /// The process finishes what is in progress and then exits.
     pub draining: bool,
-    /// The greatest duration of each bucket of a histogram, in microseconds. The bucket after the last one holds longer durations.
+    /// The longest duration of each bucket of a histogram, in microseconds. The bucket after the last one holds longer
+    /// durations.
     pub bounds_us: Vec<u64>,
     /// In the order of the file.
     pub listeners: Vec<ListenerCounts>,
-    /// Routes that were hit, in the order of the file.
+    /// Routes that have served requests, in the order of the file.
     pub routes: Vec<RouteCounts>,
     /// In the order of the file.
     pub endpoints: Vec<EndpointCounts>,
-    /// Those of the file in its order, then those that were added.
+    /// The vips of the file in its order, then those that a command added.
     pub vips: Vec<VipCounts>,
 }
 
@@ -58,7 +63,7 @@ pub struct ListenerCounts {
     pub connections: u64,
     /// Requests, or TCP connections given to a cluster.
     pub requests: u64,
-    /// What was refused, failed or closed before its end.
+    /// What was refused, failed or cut short.
     pub refused: u64,
 }
 
@@ -73,13 +78,13 @@ pub struct RouteCounts {
     pub cluster: String,
     /// Requests answered.
     pub requests: u64,
-    /// Those answered with 400 to 499.
+    /// Requests answered with 400 to 499.
     pub client_errors: u64,
-    /// Those answered with 500 to 599.
+    /// Requests answered with 500 to 599.
     pub errors: u64,
-    /// The time that Steelyard itself added: requests in each bucket.
+    /// The time that Steelyard itself added: the number of requests in each bucket.
     pub added: Vec<u64>,
-    /// The time until the endpoint's response head: requests in each bucket.
+    /// The time until the endpoint's response head: the number of requests in each bucket.
     pub upstream: Vec<u64>,
 }
 
@@ -88,19 +93,19 @@ pub struct RouteCounts {
 pub struct EndpointCounts {
     /// Its cluster's name.
     pub cluster: String,
-    /// Where.
+    /// Its address.
     pub address: String,
     /// Whether it takes new work.
     pub state: EndpointState,
-    /// Requests under way.
+    /// Requests in progress.
     pub in_flight: u64,
     /// Connections open to it.
     pub connections: u64,
     /// Requests, or TCP connections, sent to it.
     pub requests: u64,
-    /// Those that failed.
+    /// Those of them that failed.
     pub failures: u64,
-    /// The time until its response head: requests in each bucket.
+    /// The time until its response head: the number of requests in each bucket.
     pub upstream: Vec<u64>,
 }
 
@@ -113,13 +118,13 @@ pub struct VipCounts {
     pub address: String,
     /// Flows open now.
     pub flows: u64,
-    /// Flows made.
+    /// Flows created.
     pub flows_total: u64,
     /// Packets that were not forwarded.
     pub dropped: u64,
-    /// Packets of both directions in a second, of late.
+    /// Packets per second in both directions, in the last seconds.
     pub packets_per_second: f64,
-    /// Bits of both directions in a second, of late.
+    /// Bits per second in both directions, in the last seconds.
     pub bits_per_second: f64,
 }
 
@@ -128,23 +133,23 @@ pub struct VipCounts {
 pub struct Rates {
     /// [`COUNTERS_VERSION`].
     pub version: u32,
-    /// The version of the program that was asked.
+    /// The version of the program that answered.
     pub steelyard: String,
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
     /// Threads that carry traffic.
     pub workers: usize,
-    /// Since the process began.
+    /// Seconds since the process started.
     pub uptime_seconds: u64,
     /// The snapshot in force.
     pub generation: u64,
-    /// The process finishes what is under way and then ends.
+    /// The process finishes what is in progress and then exits.
     pub draining: bool,
-    /// Between the readings.
+    /// The time between the readings.
     pub interval_seconds: f64,
     /// Listeners.
     pub listeners: Vec<ListenerRates>,
-    /// Routes that were hit since the start of the process.
+    /// Routes that have served requests since the start of the process.
     pub routes: Vec<RouteRates>,
     /// Endpoints of clusters.
     pub endpoints: Vec<EndpointRates>,
@@ -152,7 +157,7 @@ pub struct Rates {
     pub vips: Vec<VipRow>,
 }
 
-/// Of a listener, in a second.
+/// The rates of a listener.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ListenerRates {
     /// Its name.
@@ -165,11 +170,11 @@ pub struct ListenerRates {
     pub connections_per_second: f64,
     /// Requests, or TCP connections given to a cluster.
     pub requests_per_second: f64,
-    /// What was refused, failed or closed before its end.
+    /// What was refused, failed or cut short.
     pub refused_per_second: f64,
 }
 
-/// Of a route, in a second.
+/// The rates of a route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteRates {
     /// Its listener's name.
@@ -180,38 +185,38 @@ pub struct RouteRates {
     pub cluster: String,
     /// Requests answered.
     pub requests_per_second: f64,
-    /// Those answered with 400 to 499.
+    /// Requests answered with 400 to 499.
     pub client_errors_per_second: f64,
-    /// Those answered with 500 to 599.
+    /// Requests answered with 500 to 599.
     pub errors_per_second: f64,
-    /// The time that Steelyard itself added; `None`: nothing was measured.
+    /// The time that Steelyard itself added; `None` if nothing was measured.
     pub added_us: Option<Quantiles>,
-    /// The time until the endpoint's response head; `None`: nothing was measured.
+    /// The time until the endpoint's response head; `None` if nothing was measured.
     pub upstream_us: Option<Quantiles>,
 }
 
-/// Of an endpoint, in a second.
+/// The rates of an endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EndpointRates {
     /// Its cluster's name.
     pub cluster: String,
-    /// Where.
+    /// Its address.
     pub address: String,
     /// Whether it takes new work.
     pub state: EndpointState,
-    /// Requests under way.
+    /// Requests in progress.
     pub in_flight: u64,
     /// Connections open to it.
     pub connections: u64,
     /// Requests, or TCP connections, sent to it.
     pub requests_per_second: f64,
-    /// Those that failed.
+    /// Those of them that failed.
     pub failures_per_second: f64,
-    /// The time until its response head; `None`: nothing was measured.
+    /// The time until its response head; `None` if nothing was measured.
     pub upstream_us: Option<Quantiles>,
 }
 
-/// Of a vip, in a second.
+/// The rates of a vip.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VipRow {
     /// Its name.
@@ -220,27 +225,28 @@ pub struct VipRow {
     pub address: String,
     /// Flows open now.
     pub flows: u64,
-    /// Flows made.
+    /// Flows created.
     pub flows_per_second: f64,
     /// Packets that were not forwarded.
     pub dropped_per_second: f64,
-    /// Packets of both directions.
+    /// Packets in both directions.
     pub packets_per_second: f64,
-    /// Bits of both directions.
+    /// Bits in both directions.
     pub bits_per_second: f64,
 }
 
 impl Counters {
-    /// Reads what `/counters` told.
+    /// Parses a response of `/counters`.
     ///
     /// # Errors
-    /// It is of another version, or not of a Steelyard; in a sentence.
+    /// Says in a sentence that the counters have another version, or that this is not a response of Steelyard.
     pub fn parse(json: &[u8]) -> Result<Self, String> {
-        let foreign = |error| format!("this is not the answer of a Steelyard: {error}; is it the address of `admin:`?");
+        let foreign = |error| format!("this is not a response of Steelyard: {error}; is this the address of `admin:`?");
         let counters: Self = serde_json::from_slice(json).map_err(foreign)?;
         if counters.version != COUNTERS_VERSION {
             return Err(format!(
-                "the running Steelyard tells its counters in version {}, and this program reads version {COUNTERS_VERSION}: use the same binary for both",
+                "the running Steelyard reports its counters in version {}, but this program reads version \
+                 {COUNTERS_VERSION}: use the same binary for both",
                 counters.version
             ));
         }
@@ -248,7 +254,7 @@ impl Counters {
     }
 }
 
-/// What configuration and counters say about the listeners.
+/// Returns what the configuration and the counters say about the listeners.
 pub fn listener_counts(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerCounts> {
     let counts = |listener: &model::Listener| {
         let total = totals.listeners.get(&listener.name);
@@ -265,7 +271,7 @@ pub fn listener_counts(snapshot: &Snapshot, totals: &Totals) -> Vec<ListenerCoun
     snapshot.listeners.iter().map(counts).collect()
 }
 
-/// What configuration and counters say about the routes that were hit.
+/// Returns what the configuration and the counters say about the routes that have served requests.
 pub fn route_counts(snapshot: &Snapshot, totals: &Totals) -> Vec<RouteCounts> {
     let mut counts = Vec::new();
     for listener in &snapshot.listeners {
@@ -302,7 +308,7 @@ impl From<&VipStatus> for VipCounts {
     }
 }
 
-/// What happened between two readings; `None`: they are of two processes, or of one moment.
+/// Returns what happened between two readings; `None` if they are of two processes or of the same moment.
 pub fn rates_between(before: &Counters, now: &Counters) -> Option<Rates> {
     let passed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|ms| *ms > 0 && before.pid == now.pid)?;
     let seconds = passed_ms as f64 / 1000.0;
@@ -322,7 +328,7 @@ pub fn rates_between(before: &Counters, now: &Counters) -> Option<Rates> {
     })
 }
 
-/// A series that was not there before began within the interval, and so did one that has become less.
+/// A series that did not exist before started within the interval, and so did a series whose count has gone down.
 fn rate(before: Option<u64>, now: u64, seconds: f64) -> f64 {
     now.checked_sub(before.unwrap_or(0)).unwrap_or(now) as f64 / seconds
 }
@@ -406,7 +412,8 @@ fn vip_rates(before: &[VipCounts], now: &[VipCounts], seconds: f64) -> Vec<VipRo
 pub(crate) mod tests {
     use super::*;
 
-    /// Two seconds apart: 200 requests, of which 10 answered 503 and 5 answered 404; one endpoint of two failed some.
+    /// Two readings, two seconds apart, with 200 requests between them: 10 were answered with 503 and 5 with 404, and
+    /// one of two endpoints failed some.
     pub(crate) fn before_and_now() -> [Counters; 2] {
         let listener = |requests| ListenerCounts {
             name: "web".into(),
@@ -488,7 +495,8 @@ pub(crate) mod tests {
         let route = &rates.routes[0];
         assert_eq!((route.requests_per_second, route.errors_per_second), (100.0, 5.0));
         assert_eq!(route.client_errors_per_second, 2.5);
-        // Half of the requests of the interval in the bucket up to 2 us, where all of those before it are; the others up to 4 us.
+        // Half of the requests of the interval are in the bucket up to 2 us, which also has all earlier ones. The other
+        // half took up to 4 us.
         assert_eq!(route.added_us, Some(Quantiles { p50: 2.0, p99: 3.98 }));
         assert!(route.upstream_us.is_some_and(|upstream| upstream.p50 > 6.0), "{route:?}");
         let endpoints: Vec<_> =
@@ -522,7 +530,7 @@ pub(crate) mod tests {
         assert_eq!(Counters::parse(&json).as_ref(), Ok(&counters));
         let json = serde_json::to_vec(&Counters { version: 9, ..counters }).unwrap();
         let error = Counters::parse(&json).unwrap_err();
-        assert!(error.contains("in version 9, and this program reads version 1"), "{error}");
-        assert!(Counters::parse(b"<html>").unwrap_err().contains("not the answer of a Steelyard"));
+        assert!(error.contains("in version 9, but this program reads version 1"), "{error}");
+        assert!(Counters::parse(b"<html>").unwrap_err().contains("not a response of Steelyard"));
     }
 }

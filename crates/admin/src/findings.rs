@@ -1,6 +1,8 @@
-//! What an operator should look at, judged from a status: outcomes of the last minute and of the last seconds before counts since the start. Pure.
+//! Judges from a status what an operator should look at. Failures in the last minute or the last few seconds count for
+//! more than totals since the start. This module does no I/O.
 //!
-//! A finding says what happened, to what, the figure, and what to do. Its text is for people and may change; its kind is for programs.
+//! A finding says what happened, to what, the figure, and what to do. The text is for people and may change; the kind
+//! is for programs.
 
 use std::collections::BTreeMap;
 
@@ -14,35 +16,37 @@ use crate::status::{
 };
 use crate::vip::{KernelPlaneStatus, VipEndpointRecent, VipEndpointStatus, VipStatus};
 
-/// A share of failures below this needs no look, in percent.
+/// A share of failures below this is not reported, in percent.
 const SHARE_PERCENT: u64 = 1;
-/// Failures that need a look if they are a share worth one. Fewer do only where they are [`FEW_PERCENT`] of all.
+/// The number of failures from which a sufficient share is reported. A smaller number is reported only if it is at
+/// least [`FEW_PERCENT`] of all.
 const FAILURES_MIN: u64 = 5;
 /// See [`FAILURES_MIN`].
 const FEW_PERCENT: u64 = 20;
-/// The share of refused requests from which an operator should know, in percent.
+/// The share of refused requests from which a listener is reported, in percent.
 const REFUSED_PERCENT: u64 = 50;
-/// Nearly all, in percent: the rest may be under way.
+/// Stands for "all", in percent: some requests may still be in progress.
 const NEARLY_ALL_PERCENT: u64 = 90;
-/// The share of a table or a limit from which it needs a look, in percent.
+/// The share of a table or a limit that may be in use before it is reported, in percent.
 const FULL_PERCENT: u64 = 80;
-/// The same of file descriptors, which run out at once.
+/// The same for file descriptors.
 const OPEN_FILES_PERCENT: u64 = 90;
-/// Packets in a minute that an endpoint of a vip has to leave unanswered. One may be on its way.
+/// The number of packets that an endpoint of a vip must leave unanswered in a minute before it is reported. A single
+/// packet may still be in flight.
 const UNANSWERED_MIN: u64 = 2;
-/// Dropped packets in a minute that need a look.
+/// The number of dropped packets in a minute from which a vip is reported.
 const DROPS_MIN: u64 = 5;
 
 /// Something that an operator should look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Whether something is wrong.
+    /// Whether this is a problem or only worth knowing.
     pub severity: Severity,
-    /// What kind of finding it is, for programs. Never changes its meaning.
+    /// The kind of finding, for programs. The meaning of a kind never changes.
     pub kind: String,
-    /// The name of the listener, cluster, vip or file; empty: the whole process.
+    /// The name of the listener, cluster, vip or file. Empty for the whole process.
     pub about: String,
-    /// For people; may have several lines.
+    /// For people. May have several lines.
     pub text: String,
 }
 
@@ -50,13 +54,13 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Something is wrong: `steelyard status --check` exits with 1.
+    /// A problem: `steelyard status --check` exits with 1.
     Wrong,
-    /// Somebody wanted it so, or it may be meant to be so.
+    /// An operator asked for this, or it may be intended.
     Notice,
 }
 
-/// Judges a status.
+/// Returns the findings for a status.
 pub fn findings(status: &Status) -> Vec<Finding> {
     let mut found = Found::default();
     of_process(status, &mut found);
@@ -92,19 +96,19 @@ impl Found {
 
 fn of_process(status: &Status, found: &mut Found) {
     if status.ending {
-        let text = "steelyard was told to end: /readyz fails, and new connections are taken until drain_delay is over";
+        let text = "steelyard is ending: /readyz fails, and listeners accept new connections until drain_delay is over";
         found.notice("ending", "", text.to_owned());
     }
     if status.draining {
-        let text = "steelyard is draining: it takes no new connections, and ends when the old ones are done";
+        let text = "steelyard is draining: it accepts no new connections and exits when the open ones are done";
         found.notice("draining", "", text.to_owned());
     }
     if let Some(reload) = status.last_reload.as_ref().filter(|reload| !reload.ok) {
         found.wrong("reload_refused", "", refused_reload(status, reload));
     }
     if status.vips_left {
-        let text = "vips of an earlier process go on forwarding, and no process checks their endpoints: `steelyard vip \
-                    detach` takes them down";
+        let text = "vips of an earlier process still forward packets, and no process checks their endpoints: \
+                    `steelyard vip detach` removes them";
         found.wrong("vips_left", "", text.to_owned());
     }
     for file in &status.missing_files {
@@ -127,9 +131,9 @@ fn of_process(status: &Status, found: &mut Found) {
     let refused: u64 = status.listeners.iter().filter_map(refused).sum();
     if refused > 0 {
         let text = format!(
-            "memory is short: new connections and requests were refused {} in the last minute ({} MiB of memory_max, \
-             {} MiB, are in use now); raise memory_max if the host has more, or lower limits.connections and \
-             limits.streams_per_connection of the listeners",
+            "steelyard is short of memory: new connections and requests were refused {} in the last minute ({} of the \
+             {} MiB of memory_max are in use now); raise memory_max if the host has more, or lower limits.connections \
+             and limits.streams_per_connection of the listeners",
             times(refused),
             status.memory >> 20,
             status.memory_max.unwrap_or_default() >> 20
@@ -138,7 +142,8 @@ fn of_process(status: &Status, found: &mut Found) {
     }
 }
 
-/// Requests that the clients gave up. Some always are; but where not a single one of a listener was answered, it is not the clients' doing.
+/// Reports requests that clients abandoned. Some clients always do; but if a listener answered no request at all, the
+/// clients are not the cause.
 fn of_left_requests(listener: &ListenerStatus, routes: &[RouteStatus], found: &mut Found) {
     let own = || routes.iter().filter(|route| route.listener == listener.name);
     let answered = [
@@ -150,13 +155,13 @@ fn of_left_requests(listener: &ListenerStatus, routes: &[RouteStatus], found: &m
     let is_unanswered = |(left, answered)| (left >= FAILURES_MIN && answered == 0).then_some(left);
     let spans = [(left[0], answered[0]), (left[1], answered[1])];
     let Some((left, span)) = first_span(spans, is_unanswered) else { return };
-    // A relay knows of no responses.
+    // TCP listeners do not count responses.
     if !matches!(listener.protocol.as_str(), "http" | "https") {
         return;
     }
     let text = format!(
-        "clients of {} gave up {} in the {span} before a response came, and none got one: find out why the endpoints do \
-         not answer",
+        "clients of {} gave up {} in the {span} before a response came, and no client got a response: find out why the \
+         endpoints do not answer",
         listener.name,
         counted(left, "request")
     );
@@ -174,8 +179,8 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
     let count = |reason: Reason| recent.refused.get(reason.name()).copied().unwrap_or_default();
     if recent.accept_failures > 0 {
         let text = format!(
-            "{name} failed to accept connections {} in the last minute for want of file descriptors or memory: raise \
-             LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+            "{name} failed to accept connections {} in the last minute because file descriptors or memory ran out: \
+             raise LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
             times(recent.accept_failures)
         );
         found.wrong("accept_failures", name, text);
@@ -183,8 +188,8 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
     let turned_away = count(Reason::ConnectionsFull);
     if turned_away > 0 {
         let text = format!(
-            "{name} turned away {} in the last minute: as many were open as its limits.connections allows ({} are \
-             now); raise it, or find out who holds them",
+            "{name} turned away {} in the last minute because its limits.connections was reached ({} are open now); \
+             raise it, or find out which clients hold them",
             counted(turned_away, "connection"),
             listener.connections_open
         );
@@ -213,7 +218,7 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
         let all = all.max(refused);
         if is_worth_a_look(refused, all) && is_percent(refused, all, REFUSED_PERCENT) {
             let text = format!(
-                "{name} refused {refused} of {} in the last minute: {}; docs/reasons.md explains each",
+                "{name} refused {refused} of {} in the last minute: {}; see docs/reasons.md",
                 counted(all, what),
                 by_reason(&refusals)
             );
@@ -226,12 +231,13 @@ fn of_listener(listener: &ListenerStatus, found: &mut Found) {
     refusals(is_refusal_of_request, recent.requests, "request", found);
 }
 
-/// Handshakes of TLS that failed. Scanners make some of them fail; but where not a single client gets through, it is not the clients' doing. True: so it is.
+/// Reports failed TLS handshakes. Scanners cause some of them; but if no client gets through at all, the clients are
+/// not the cause. Returns whether it reported something.
 fn of_handshakes(listener: &ListenerStatus, found: &mut Found) -> bool {
     let failing = first_span([&listener.recent, &listener.latest], |of| {
         let failures = only(&of.refused, |reason| matches!(reason, Reason::TlsHandshake | Reason::TlsHandshakeTimeout));
         let failed: u64 = failures.values().sum();
-        // A connection over which nothing came is a probe's. A handshake may be under way.
+        // A connection that sent nothing was a probe. A few handshakes may still be in progress.
         let probes = of.refused.get(Reason::ClientEof.name()).copied().unwrap_or_default();
         let connections = of.connections.saturating_sub(probes).max(failed);
         let has_none =
@@ -240,9 +246,9 @@ fn of_handshakes(listener: &ListenerStatus, found: &mut Found) -> bool {
     });
     let Some(((failures, failed, connections), span)) = failing else { return false };
     let text = format!(
-        "{failed} of {} to {} failed in the TLS handshake in the {span}, and no request came: {}; find out whether its \
-         certificate has expired and whether clients believe it (`openssl s_client -connect`); `--log proxy=debug` tells \
-         why each failed",
+        "{failed} of {} to {} failed in the TLS handshake in the {span}, and no request arrived: {}; find out whether \
+         its certificate has expired and whether clients trust it (`openssl s_client -connect`); `--log proxy=debug` \
+         shows why each failed",
         counted(connections, "connection"),
         listener.name,
         by_reason(&failures)
@@ -251,30 +257,30 @@ fn of_handshakes(listener: &ListenerStatus, found: &mut Found) -> bool {
     true
 }
 
-/// What is found in the last minute, else in the last seconds, and the name of the span in which it was found.
+/// Returns what `find` gives for the last minute, or else for the last few seconds, with the name of that span.
 fn first_span<S, T>([minute, latest]: [S; 2], find: impl Fn(S) -> Option<T>) -> Option<(T, &'static str)> {
     let in_minute = find(minute).map(|found| (found, "last minute"));
-    in_minute.or_else(|| find(latest).map(|found| (found, "last seconds")))
+    in_minute.or_else(|| find(latest).map(|found| (found, "last few seconds")))
 }
 
-/// Those for which `is_wanted` holds.
+/// The reasons for which `is_wanted` holds, with their counts.
 fn only(reasons: &BTreeMap<String, u64>, is_wanted: fn(Reason) -> bool) -> BTreeMap<Reason, u64> {
     let reason = |name: &str| Reason::ALL.iter().copied().find(|reason| reason.name() == name);
     let wanted = reasons.iter().filter_map(|(name, count)| Some((reason(name)?, *count)));
     wanted.filter(|(reason, _)| is_wanted(*reason)).collect()
 }
 
-/// The client did nothing wrong, and did not get what it asked for.
+/// The client did nothing wrong and did not get what it asked for.
 fn is_failure(reason: Reason) -> bool {
     match reason {
         Reason::Draining | Reason::TunnelIdle => false,
-        // Of copies, which no client waits for.
+        // These concern copies, which no client waits for.
         Reason::MirrorTooLarge | Reason::MirrorFull | Reason::MirrorFailed => false,
         reason => !matches!(reason.group(), ReasonGroup::Downstream | ReasonGroup::Routing),
     }
 }
 
-/// A connection that ended before a request could come over it.
+/// The connection ended before a request could arrive on it.
 fn is_refusal_of_connection(reason: Reason) -> bool {
     matches!(
         reason,
@@ -288,7 +294,7 @@ fn is_refusal_of_connection(reason: Reason) -> bool {
     )
 }
 
-/// The client's doing, or that of the configuration; but not that a client went away.
+/// The client or the configuration caused the refusal. A client that only went away does not count.
 fn is_refusal_of_request(reason: Reason) -> bool {
     match reason {
         reason if is_refusal_of_connection(reason) => false,
@@ -297,20 +303,20 @@ fn is_refusal_of_request(reason: Reason) -> bool {
     }
 }
 
-/// What to do about requests that fail for this reason.
+/// What an operator can do about requests that fail for this reason.
 fn advice(reason: Reason) -> &'static str {
     match reason {
         Reason::NoLocalResources => "raise LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
         Reason::MemoryFull => "memory_max is used up: raise it if the host has more, or lower the listeners' limits",
-        Reason::ConnectRefused => "start what should listen on the endpoint's port",
+        Reason::ConnectRefused => "start the service on the endpoint's port",
         Reason::ConnectTimeout => {
             "find out whether the endpoint's host is up and whether a firewall drops packets to it"
         }
         Reason::ConnectFailed => "find out whether this host has a route to the endpoint",
-        Reason::NoEndpoint => "all endpoints are unhealthy, ejected, draining or of weight 0: mend or add one",
-        Reason::ClusterMissing => "what the route leads to does not exist, or may not be used",
+        Reason::NoEndpoint => "all endpoints are unhealthy, ejected, draining or of weight 0: repair or add one",
+        Reason::ClusterMissing => "the route's target does not exist or may not be used",
         Reason::PendingFull | Reason::PendingTimeout => "raise the limits of the cluster, or add endpoints",
-        Reason::UpstreamReset | Reason::UpstreamEof => "the endpoint's own log tells why it closes connections",
+        Reason::UpstreamReset | Reason::UpstreamEof => "the endpoint's own log says why it closes connections",
         Reason::ResponseTimeout | Reason::RequestTimeout | Reason::PerTryTimeout => {
             "find out why the endpoint is slow, or raise the timeout"
         }
@@ -320,9 +326,9 @@ fn advice(reason: Reason) -> &'static str {
         }
         Reason::UpstreamTlsExpired => "renew the endpoint's certificate, or set the clock of this host",
         Reason::UpstreamTlsCertificate => "the endpoint needs another certificate",
-        Reason::UpstreamTlsAlert => "the endpoint may want the `certificate` of the cluster's `tls`; its own log tells",
+        Reason::UpstreamTlsAlert => "the endpoint may require the `certificate` of the cluster's `tls`; see its log",
         Reason::UpstreamH2 => "find out whether the endpoint speaks HTTP/2 on this port",
-        _ => "docs/reasons.md explains each",
+        _ => "see docs/reasons.md",
     }
 }
 
@@ -335,7 +341,7 @@ fn of_routes(routes: &[RouteStatus], found: &mut Found) {
     failing.sort_by_key(|(_, (of, _))| std::cmp::Reverse(of.errors));
     let Some((first, _)) = failing.first() else { return };
     let each = failing.iter().map(|(route, (of, span))| {
-        format!("{} of {} {} of {} in the {span}", route.name, route.listener, of.errors, of.responses)
+        format!("{} of {} ({} of {} requests in the {span})", route.name, route.listener, of.errors, of.responses)
     });
     let text = format!(
         "{} answered with 5xx: {}",
@@ -352,11 +358,11 @@ fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
         found.wrong("no_endpoint", name, format!("{name} has no endpoint now: do its names resolve?"));
     } else if cluster.panic {
         let text = format!(
-            "{name} is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too"
+            "{name} is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests too"
         );
         found.wrong("panic", name, text);
     } else if cluster.endpoints.iter().filter(usable).count() == 0 {
-        found.wrong("no_usable_endpoint", name, format!("{name} takes no requests: none of its endpoints is usable"));
+        found.wrong("no_usable_endpoint", name, format!("{name} gets no requests: none of its endpoints is usable"));
     }
     let states =
         cluster.endpoints.iter().map(|endpoint| (endpoint.state, endpoint.address.as_str(), endpoint.why.as_deref()));
@@ -364,7 +370,7 @@ fn of_cluster(cluster: &ClusterStatus, found: &mut Found) {
     of_failures(cluster, found);
 }
 
-/// What real requests met at the endpoints.
+/// Reports endpoints at which requests failed.
 fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
     let failing = cluster.endpoints.iter().filter_map(|endpoint| {
         let is_failing = |of: EndpointRecent| {
@@ -382,7 +388,12 @@ fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
         let kinds = kinds(of).into_iter().filter(|(_, count, _)| *count > 0);
         let kinds: Vec<String> = kinds.map(|(kind, count, _)| format!("{count} {kind}")).collect();
         let failures = of.failures();
-        format!("{} {failures} of {} in the {span} ({})", endpoint.address, of.requests.max(failures), kinds.join(", "))
+        format!(
+            "{failures} of {1} at {0} in the {span} ({2})",
+            endpoint.address,
+            of.requests.max(failures),
+            kinds.join(", ")
+        )
     });
     let mut all = EndpointRecent::default();
     for (_, (of, _)) in &failing {
@@ -392,37 +403,37 @@ fn of_failures(cluster: &ClusterStatus, found: &mut Found) {
         all.timeouts += of.timeouts;
     }
     let what_to_do = kinds(&all).into_iter().max_by_key(|(_, count, _)| *count).map_or("", |(.., what)| what);
-    // It runs and listens, and what it said is known.
+    // After a failed handshake, the endpoint is known to listen, and the TLS error says more.
     let unreachable = failing.iter().filter(|(_, (of, _))| of.unreachable > 0);
     let why = |endpoint: &'_ EndpointStatus| endpoint.why.clone().filter(|why| why.starts_with("TLS: "));
     let tls = unreachable.map(|(endpoint, _)| *endpoint).find_map(why);
     let is_unchecked = failing.iter().any(|(endpoint, _)| endpoint.state == EndpointState::Unchecked);
     let unchecked = match tls.is_none() && is_unchecked {
-        true => "; nothing checks it: give the cluster a `health_check`",
+        true => "; no health check covers it: give the cluster a `health_check`",
         false => "",
     };
     let what_to_do = tls.as_deref().unwrap_or(what_to_do);
-    let text = format!("requests to {} failed at {}; {what_to_do}{unchecked}", cluster.name, shortened(each, ", "));
+    let text = format!("requests to {} failed: {}; {what_to_do}{unchecked}", cluster.name, shortened(each, ", "));
     found.wrong("endpoint_failures", &cluster.name, text);
 }
 
-/// Each with what is said of it, its count, and what to do.
+/// For each kind of failure: its name in the message, its count, and what to do.
 fn kinds(of: &EndpointRecent) -> [(&'static str, u64, &'static str); 4] {
     [
         ("not connected", of.unreachable, "find out whether it runs and listens there"),
-        ("answered 5xx", of.errors, "its own log tells why"),
-        ("cut short", of.resets, "its own log tells why"),
+        ("answered 5xx", of.errors, "its own log says why"),
+        ("cut short", of.resets, "its own log says why"),
         ("timed out", of.timeouts, "find out why it is slow, or raise the timeout"),
     ]
 }
 
-/// Of the endpoints of one cluster or vip, each with its state, its address and the reason.
+/// Reports the states of the endpoints of one cluster or vip. Each endpoint has a state, an address and a reason.
 fn of_states(name: &str, endpoints: &[(EndpointState, &str, Option<&str>)], found: &mut Found) {
     use Severity::{Notice, Wrong};
     let states = [
         (EndpointState::Unhealthy, "endpoint_unhealthy", Wrong),
         (EndpointState::Ejected, "endpoint_ejected", Wrong),
-        // Somebody wanted it so.
+        // An operator asked for it.
         (EndpointState::Draining, "endpoint_draining", Notice),
     ];
     for (state, kind, severity) in states {
@@ -448,8 +459,7 @@ fn of_vips(status: &Status, found: &mut Found) {
         && *entries > 0
     {
         let text = format!(
-            "the table of flows has {entries} of at most {entries_max} entries: raise `kernel_plane.flows_max`, or look \
-             for a flood"
+            "the table of flows has {entries} of at most {entries_max} entries: raise `kernel_plane.flows_max`, or look for a flood"
         );
         found.wrong("flow_table", "", text);
     }
@@ -457,7 +467,7 @@ fn of_vips(status: &Status, found: &mut Found) {
         let name = &vip.name;
         let usable = |endpoint: &VipEndpointStatus| endpoint.state.takes_work() && endpoint.weight > 0;
         if vip.mode != "local" && !vip.endpoints.iter().any(usable) {
-            let text = format!("{name} takes no connections: none of its endpoints is usable");
+            let text = format!("{name} gets no connections: none of its endpoints is usable");
             found.wrong("no_usable_endpoint", name, text);
         }
         let states =
@@ -465,8 +475,8 @@ fn of_vips(status: &Status, found: &mut Found) {
         of_states(name, &states.collect::<Vec<_>>(), found);
         if vip.interfaces.is_empty() {
             let text = format!(
-                "{name} is attached to no interface: this host has neither a default route nor a route to an endpoint of it; \
-                 add one, or name the interfaces in `interfaces`"
+                "{name} is not attached to any interface: this host has neither a default route nor a route to one of \
+                 its endpoints; add a route, or name the interfaces in `interfaces`"
             );
             found.wrong("vip_not_attached", name, text);
         }
@@ -477,7 +487,7 @@ fn of_vips(status: &Status, found: &mut Found) {
     }
 }
 
-/// Endpoints on the balancer itself.
+/// Reports endpoints that run on the balancer itself.
 fn of_endpoints_here(vip: &VipStatus, found: &mut Found) {
     let here: Vec<_> = vip.endpoints.iter().filter(|endpoint| endpoint.is_here).collect();
     if here.is_empty() {
@@ -492,14 +502,14 @@ fn of_endpoints_here(vip: &VipStatus, found: &mut Found) {
     found.wrong("vip_endpoint_here", &vip.name, text);
 }
 
-/// Endpoints that got packets and sent none back.
+/// Reports endpoints that got packets and sent none back.
 fn of_silence(vip: &VipStatus, found: &mut Found) {
-    // With dsr, answers do not come this way.
+    // With dsr, the answers do not pass through this host.
     if vip.mode == "dsr" {
         return;
     }
     let is_silent = |of: &VipEndpointRecent| of.flows > 0 && of.packets_to >= UNANSWERED_MIN && of.packets_from == 0;
-    // One that has answered within the minute may have fallen silent since.
+    // An endpoint that answered within the minute may have become silent since.
     let silent = vip.endpoints.iter().filter_map(|endpoint| {
         let find = |of: VipEndpointRecent| is_silent(&of).then_some(of);
         Some((endpoint, first_span([endpoint.recent, endpoint.latest], find)?))
@@ -510,26 +520,26 @@ fn of_silence(vip: &VipStatus, found: &mut Found) {
     }
     let each = silent.iter().map(|(endpoint, (of, span))| {
         let (flows, packets) = (counted(of.flows, "new flow"), counted(of.packets_to, "packet"));
-        format!("{} {packets} of {flows} in the {span}", endpoint.address)
+        format!("{} ({packets} of {flows} in the {span})", endpoint.address)
     });
     let text = format!(
-        "endpoints of {} answered no packet: {}; find out whether they run, whether packets reach \
-         them, and whether their answers come back through this host (`tcpdump` on both)",
+        "endpoints of {} do not answer: {}; find out whether they run, whether packets reach them, and whether their \
+         answers come back through this host (`tcpdump` on both)",
         vip.name,
         shortened(each, ", ")
     );
-    // Some protocols over UDP never answer; no connection over TCP begins without an answer.
+    // Some UDP protocols never answer. A TCP connection never starts without an answer.
     let severity = if vip.address.ends_with("/udp") { Severity::Notice } else { Severity::Wrong };
     found.add(severity, "vip_unanswered", &vip.name, text);
 }
 
-/// Endpoints over TCP to which most new flows had no second packet: nobody listens there and its host refuses, or the clients never acknowledge.
-/// A connection that comes about takes three or more.
+/// Reports TCP endpoints where most new flows got no second packet: nothing listens on the port and the host refuses,
+/// or the clients never acknowledge. A connection that is established takes three packets or more from the client.
 fn of_unmade_connections(vip: &VipStatus, found: &mut Found) {
     if vip.mode == "dsr" || !vip.address.ends_with("/tcp") {
         return;
     }
-    // One may be on its way.
+    // One packet may be in flight.
     let is_unmade = |of: &VipEndpointRecent| {
         of.flows >= 2 && of.packets_from > 0 && of.packets_to.saturating_mul(2) <= of.flows.saturating_mul(3)
     };
@@ -541,11 +551,11 @@ fn of_unmade_connections(vip: &VipStatus, found: &mut Found) {
     if unmade.is_empty() {
         return;
     }
-    let each = unmade
-        .iter()
-        .map(|(endpoint, (of, span))| format!("{} {} in the {span}", endpoint.address, counted(of.flows, "new flow")));
+    let each = unmade.iter().map(|(endpoint, (of, span))| {
+        format!("{} ({} in the {span})", endpoint.address, counted(of.flows, "new flow"))
+    });
     let text = format!(
-        "most connections of {} were refused by the endpoint, or not completed by the client: {}; find out whether \
+        "most connections of {} were refused by the endpoint or not completed by the client: {}; find out whether \
          something listens on the endpoint's port",
         vip.name,
         shortened(each, ", ")
@@ -554,7 +564,7 @@ fn of_unmade_connections(vip: &VipStatus, found: &mut Found) {
 }
 
 fn of_drops(vip: &VipStatus, found: &mut Found) {
-    /// The host or the configuration is to blame, and not the client. Names of `docs/drops.md`.
+    /// The reasons that the host or the configuration causes, not the client, as named in `docs/drops.md`.
     const OURS: [&str; 6] =
         ["no_endpoint", "flow_table_full", "ports_exhausted", "flow_collision", "no_route", "redirect_failed"];
     let drops = vip.recent_drops.iter().filter(|(reason, _)| OURS.contains(&reason.as_str()));
@@ -572,7 +582,7 @@ fn of_drops(vip: &VipStatus, found: &mut Found) {
     found.wrong("vip_drops", &vip.name, text);
 }
 
-/// Our own faults, which are few enough to be told of as long as the process runs.
+/// Reports our own faults. They are rare enough to be shown for as long as the process runs.
 fn of_faults(status: &Status, found: &mut Found) {
     let internal = Reason::Internal.name();
     let sum = |of: fn(&ListenerStatus) -> &BTreeMap<String, u64>| -> u64 {
@@ -582,8 +592,8 @@ fn of_faults(status: &Status, found: &mut Found) {
     if all > 0 {
         let severity = if recent > 0 { Severity::Wrong } else { Severity::Notice };
         let text = format!(
-            "something failed by a fault of steelyard itself {} since its start, {} in the last minute: please report \
-             it, with its log",
+            "steelyard itself failed {} since its start and {} in the last minute because of a bug: please report it, \
+             with the log",
             times(all),
             times(recent)
         );
@@ -591,7 +601,7 @@ fn of_faults(status: &Status, found: &mut Found) {
     }
 }
 
-/// Most frequent first.
+/// Formats the counts, most frequent first.
 fn by_reason<R: std::fmt::Display>(reasons: &BTreeMap<R, u64>) -> String {
     let mut reasons: Vec<_> = reasons.iter().collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Answers a request.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,16 +12,17 @@ use serde::Serialize;
 use crate::query::Query;
 use crate::{ADMIN_HEADER, ChangeRefused, Control, Pages, TraceQuestion, VipChange, Within};
 
-/// Bytes of a request's body: the description of one vip, as long as that of the longest that a person would write.
+/// The limit on the body of a request, in bytes. A body describes one vip, and no description written by a person is
+/// this long.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Flows in one answer. More are of no use to a person, and machines read the metrics.
+/// The maximum number of flows in one response. A person cannot use more, and programs read the metrics.
 const FLOWS_MAX: usize = 100_000;
 
-/// Flows in one answer where the request does not say.
+/// The number of flows in one response if the request does not say.
 const FLOWS_DEFAULT: usize = 1000;
 
-/// What there is.
+/// The pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Index,
@@ -43,14 +44,18 @@ enum Page {
 const PAGES: &[(&str, Page, &str)] = &[
     ("/", Page::Index, "this page"),
     ("/metrics", Page::Metrics, "Prometheus text"),
-    ("/healthz", Page::Health, "200 while the process lives"),
-    ("/readyz", Page::Ready, "200 while traffic is taken, else 503 and why"),
-    ("/status", Page::Status, "how things are, as JSON: what `steelyard status` shows"),
-    ("/counters", Page::Counters, "counters and histograms as JSON: what `steelyard top` computes rates from"),
-    ("/reload", Page::Reload, "reads the configuration again"),
-    ("/endpoint/drain", Page::Drain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: no new work for it"),
-    ("/endpoint/ready", Page::Undrain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: takes it back"),
-    ("/flows", Page::Flows, "?[vip=NAME][&limit=N]: connections of the kernel plane, as JSON"),
+    ("/healthz", Page::Health, "200 while the process runs"),
+    ("/readyz", Page::Ready, "200 while it accepts traffic, else 503 and the reason"),
+    ("/status", Page::Status, "the state of the process as JSON: what `steelyard status` shows"),
+    ("/counters", Page::Counters, "counters and histograms as JSON: `steelyard top` computes its rates from them"),
+    ("/reload", Page::Reload, "reloads the configuration"),
+    ("/endpoint/drain", Page::Drain, "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: gives the endpoint no new work"),
+    (
+        "/endpoint/ready",
+        Page::Undrain,
+        "?endpoint=ADDRESS[&cluster=NAME | &vip=NAME]: puts the endpoint back in service",
+    ),
+    ("/flows", Page::Flows, "?[vip=NAME][&limit=N]: flows of the kernel plane, as JSON"),
     (
         "/trace",
         Page::Trace,
@@ -59,10 +64,10 @@ const PAGES: &[(&str, Page, &str)] = &[
     (
         "/vip/add",
         Page::VipAdd,
-        "?name=NAME, and as the body what the file would have under it: a vip until the process ends",
+        "?name=NAME: adds a vip until the process ends; the body is what the file would have under its name",
     ),
-    ("/vip/remove", Page::VipRemove, "?name=NAME: removes a vip that was added"),
-    ("/vip/detach", Page::VipDetach, "takes the kernel plane down until the next reload"),
+    ("/vip/remove", Page::VipRemove, "?name=NAME: removes a vip that a command added"),
+    ("/vip/detach", Page::VipDetach, "detaches the kernel plane until the next reload"),
 ];
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -70,7 +75,7 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Answers. A body is read only for the one page that has one.
+/// Answers a request. It reads the body only for `/vip/add`, the one page that has one.
 pub(crate) async fn handle(
     control: &dyn Control,
     request: Request<Incoming>,
@@ -84,15 +89,15 @@ pub(crate) async fn handle(
     })
 }
 
-/// Why a request gets no page.
+/// Why a request is refused.
 struct Refusal {
     status: StatusCode,
     why: String,
-    /// The methods that would be taken, with 405 (RFC 9110 section 15.5.6).
+    /// The methods that the page takes, which a 405 must list (RFC 9110 section 15.5.6).
     allow: Option<&'static str>,
 }
 
-/// The page that is asked for, if this request may have it.
+/// Returns the requested page if this request may have it.
 fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<Page, Refusal> {
     let refusal = |status, why| Err(Refusal { status, why, allow: None });
     let path = request.uri().path();
@@ -102,7 +107,8 @@ fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<P
         return refusal(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there are {}", paths.join(" ")));
     };
     if (page.changes_state() || over_loopback) && !host_is_ours(request) {
-        let why = "the Host is not this host: ask for 127.0.0.1 or localhost, so that no web page can ask in your name";
+        let why = "the Host header does not name this host: use 127.0.0.1 or localhost, so that web pages cannot send \
+                   requests in your name";
         return refusal(StatusCode::MISDIRECTED_REQUEST, why.into());
     }
     let (allowed, allow): (&[Method], _) =
@@ -112,7 +118,7 @@ fn admit<B>(request: &Request<B>, pages: Pages, over_loopback: bool) -> Result<P
         return Err(Refusal { status: StatusCode::METHOD_NOT_ALLOWED, why, allow: Some(allow) });
     }
     if page.changes_state() && request.headers().get(ADMIN_HEADER).is_none_or(|value| value != "1") {
-        let why = format!("send the header `{ADMIN_HEADER}: 1`, so that no web page can ask in your name");
+        let why = format!("send the header `{ADMIN_HEADER}: 1`, so that web pages cannot send requests in your name");
         return refusal(StatusCode::FORBIDDEN, why);
     }
     Ok(*page)
@@ -152,7 +158,7 @@ async fn answer(control: &dyn Control, page: Page, query: &str) -> Response<Full
             Err(why) => text(StatusCode::BAD_REQUEST, why + "\n"),
         },
         Page::VipDetach => change_vips(control, VipChange::Detach).await,
-        // Answered where its body is.
+        // This page is answered where the body is read.
         Page::VipAdd => text(StatusCode::BAD_REQUEST, "this request needs a body\n".into()),
     }
 }
@@ -169,13 +175,13 @@ fn set_draining(control: &dyn Control, query: &str, draining: bool) -> Response<
         (Some(_), Some(_)) => {
             return text(
                 StatusCode::BAD_REQUEST,
-                "an endpoint is in a cluster or in a vip: write one of them\n".into(),
+                "an endpoint belongs to a cluster or to a vip: name one of them, not both\n".into(),
             );
         }
     };
     let Some(endpoint) = query.get("endpoint") else {
-        let why =
-            "say which endpoint: `?endpoint=10.0.0.7:8080`, and `&cluster=NAME` or `&vip=NAME` for one of them only\n";
+        let why = "name the endpoint: `?endpoint=10.0.0.7:8080`, with `&cluster=NAME` or `&vip=NAME` to restrict it to \
+                   one of them\n";
         return text(StatusCode::BAD_REQUEST, why.into());
     };
     match control.set_draining(within, endpoint, draining) {
@@ -188,7 +194,7 @@ fn flows(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, St
     let query = Query::parse(query, &["vip", "limit"])?;
     let limit = query.get("limit").map_or(Ok(FLOWS_DEFAULT), |limit| {
         let limit = limit.parse().ok().filter(|limit| (1..=FLOWS_MAX).contains(limit));
-        limit.ok_or_else(|| format!("`limit` is a number from 1 to {FLOWS_MAX}"))
+        limit.ok_or_else(|| format!("`limit` must be a number from 1 to {FLOWS_MAX}"))
     })?;
     Ok(match control.flows(query.get("vip"), limit) {
         Ok(flows) => json(&flows),
@@ -198,7 +204,7 @@ fn flows(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, St
 
 fn trace(control: &dyn Control, query: &str) -> Result<Response<Full<Bytes>>, String> {
     let query = Query::parse(query, &["vip", "from", "interface", "flags"])?;
-    let needed = |name| query.get(name).ok_or_else(|| format!("say `{name}`: `?vip=web&from=10.0.0.7:40000`"));
+    let needed = |name| query.get(name).ok_or_else(|| format!("`{name}` is missing: `?vip=web&from=10.0.0.7:40000`"));
     let question = TraceQuestion {
         vip: needed("vip")?.to_owned(),
         from: needed("from")?.to_owned(),
@@ -222,7 +228,7 @@ where
     };
     let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(error) => return text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("cannot read the body: {error}\n")),
     };
     match String::from_utf8(body.to_vec()) {
         Ok(document) => change_vips(control, VipChange::Add { name, document }).await,
@@ -232,7 +238,7 @@ where
 
 fn name_of(query: &str) -> Result<String, String> {
     let query = Query::parse(query, &["name"])?;
-    query.get("name").map(str::to_owned).ok_or_else(|| "say which vip: `?name=NAME`".to_owned())
+    query.get("name").map(str::to_owned).ok_or_else(|| "name the vip: `?name=NAME`".to_owned())
 }
 
 async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Full<Bytes>> {
@@ -247,12 +253,12 @@ async fn change_vips(control: &dyn Control, change: VipChange) -> Response<Full<
 fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_string(value) {
         Ok(json) => response(StatusCode::OK, JSON, json + "\n"),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be written: {error}\n")),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the response: {error}\n")),
     }
 }
 
 impl Page {
-    /// It changes nothing, and tells nothing of the configuration but names.
+    /// The page changes nothing and shows nothing of the configuration but names.
     fn is_for_anyone(self) -> bool {
         matches!(self, Page::Metrics | Page::Health | Page::Ready)
     }
@@ -260,7 +266,7 @@ impl Page {
     fn changes_state(self) -> bool {
         match self {
             Page::Reload | Page::Drain | Page::Undrain | Page::VipAdd | Page::VipRemove | Page::VipDetach => true,
-            // A trace runs the program over a packet that goes nowhere.
+            // A trace runs the program over a packet that is not sent.
             Page::Index
             | Page::Metrics
             | Page::Health
@@ -273,7 +279,8 @@ impl Page {
     }
 }
 
-/// Whether every name that the request gives us is a loopback address or `localhost`. A request without one (HTTP/1.0) is not a browser's.
+/// Whether every host that the request names is a loopback address or `localhost`. A request that names none (HTTP/1.0)
+/// does not come from a browser.
 fn host_is_ours<B>(request: &Request<B>) -> bool {
     let target = request.uri().authority().is_none_or(|authority| is_ours(authority.as_str()));
     target && request.headers().get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_ours))
@@ -344,7 +351,7 @@ mod tests {
         check("[evil.example]", false);
         check("[::1", false);
         check("", false);
-        // Browsers read these as addresses; we do not, and refuse them.
+        // Browsers accept these as addresses. We do not, and refuse them.
         check("127.1", false);
         check("2130706433", false);
     }
@@ -373,12 +380,12 @@ mod tests {
         check("POST", "/vip/remove?name=a", &[ours, admin], true, 200);
         check("GET", "/trace?vip=a&from=b", &[ours], true, 200);
         check("OPTIONS", "/reload", &[ours], true, 405);
-        // A form, or fetch without leave: no header.
+        // A form, or a fetch without permission, has no such header.
         check("POST", "/reload", &[ours], true, 403);
         check("POST", "/endpoint/drain?endpoint=a", &[ours], false, 403);
         check("POST", "/reload", &[ours, (ADMIN_HEADER, "0")], true, 403);
         check("POST", "/reload", &[ours, admin], true, 200);
-        // DNS rebinding: the header can be sent, the name gives it away.
+        // DNS rebinding: the page can send the header, but the name gives it away.
         check("POST", "/reload", &[foreign, admin], true, 421);
         check("POST", "/reload", &[foreign, admin], false, 421);
         check("POST", "/reload", &[ours, foreign, admin], false, 421);

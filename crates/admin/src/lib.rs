@@ -1,10 +1,12 @@
-//! The control API: what an operator asks of a running Steelyard, and how.
+//! The control API: what an operator can ask a running Steelyard to do, and how.
 //!
-//! Job: serve metrics, readiness and status over HTTP, pass on reloads and drains, show a status to people, and ask for all that from the
-//! command line. Not its job: what is behind the answers: that is whoever implements [`Control`].
+//! Job: serve metrics, readiness and status over HTTP, pass on reloads and drains, show a status to people, and send
+//! these requests from the command line. Not its job: producing the answers, which an implementation of [`Control`]
+//! does.
 //!
-//! The control API has no authentication, so it is served on loopback only; what other hosts may read has an address of its own. What is held against web pages, which reach loopback through the browser
-//! of an operator, is told at `server`.
+//! The control API has no authentication, so it is served on loopback only. Pages for other hosts have an address of
+//! their own. Web pages can reach loopback through an operator's browser; `server` describes the protection against
+//! them.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -43,64 +45,64 @@ pub use vip::{
     VipEndpointRecent, VipEndpointStatus, VipRates, VipStatus,
 };
 
-/// What answers. Called on the control runtime, where a slow answer delays the next one and nothing else.
+/// Answers the requests. It is called on the control runtime, where a slow answer delays only the next one.
 pub trait Control: Send + Sync + 'static {
     /// Prometheus text, format 0.0.4.
     fn metrics(&self) -> String;
 
-    /// How things are.
+    /// Returns the status.
     fn status(&self) -> Status;
 
-    /// The counters as they stand, for clients that compute rates of their own.
+    /// Returns the current counters, for clients that compute their own rates.
     fn counters(&self) -> Counters;
 
-    /// Whether traffic is taken.
+    /// Whether the process accepts traffic.
     ///
     /// # Errors
-    /// Why not, in a sentence.
+    /// Says in a sentence why not.
     fn ready(&self) -> Result<(), String>;
 
-    /// Reads the configuration again; gives the new generation.
+    /// Reloads the configuration and returns the new generation.
     ///
     /// # Errors
-    /// Everything that is wrong with it. Then nothing has changed.
+    /// Returns everything that is wrong with the configuration. Then nothing has changed.
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>>;
 
-    /// Drains the endpoints with this address, or takes them back; gives how many there are.
+    /// Drains the endpoints with this address, or puts them back in service. Returns how many there are.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such endpoint.
     fn set_draining(&self, within: Within<'_>, endpoint: &str, draining: bool) -> Result<usize, String>;
 
-    /// Changes the vips beyond what the file says, until the process ends; gives the new generation.
+    /// Adds or removes vips in addition to those of the file, until the process ends. Returns the new generation.
     ///
     /// # Errors
-    /// Why not. Then nothing has changed.
+    /// Says why not. Then nothing has changed.
     fn change_vips(&self, change: VipChange) -> Pin<Box<dyn Future<Output = Result<u64, ChangeRefused>> + Send + '_>>;
 
-    /// At most `limit` flows of the kernel plane, of one vip or of all.
+    /// Returns at most `limit` flows of the kernel plane, of one vip or of all.
     ///
     /// # Errors
-    /// There is no such vip, or the table cannot be read; in a sentence.
+    /// Says in a sentence that there is no such vip, or that the table cannot be read.
     fn flows(&self, vip: Option<&str>, limit: usize) -> Result<Flows, String>;
 
-    /// What the kernel plane would do with a packet; nothing is sent.
+    /// Returns what the kernel plane would do with a packet, without sending one.
     ///
     /// # Errors
-    /// The question makes no sense, or cannot be answered; in a sentence.
+    /// Says in a sentence that the question makes no sense or cannot be answered.
     fn trace(&self, question: &TraceQuestion) -> Result<TraceReport, String>;
 }
 
-/// What an address answers.
+/// The pages that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Everything. There are no passwords, so only programs on this host may reach it.
+    /// All pages. There are no passwords, so only programs on this host may reach them.
     All,
     /// `/metrics`, `/healthz` and `/readyz`.
     ForAnyone,
 }
 
-/// Where an endpoint is looked for.
+/// Where to look for an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within<'n> {
     /// In every cluster and every vip.

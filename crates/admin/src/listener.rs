@@ -1,24 +1,24 @@
-//! Where the control API takes connections: an address, or a path.
+//! The sockets on which the control API accepts connections: TCP, or a Unix socket.
 
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
-/// A socket that listens, not blocking.
+/// A listening, non-blocking socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// At an address.
+    /// A TCP socket.
     Tcp(std::net::TcpListener),
-    /// At a path.
+    /// A Unix socket.
     Unix(std::os::unix::net::UnixListener),
 }
 
 impl Listener {
-    /// The same socket again.
+    /// Returns a second descriptor of the same socket.
     ///
     /// # Errors
-    /// The process is out of descriptors.
+    /// The process has no descriptor left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
@@ -36,7 +36,7 @@ impl AsFd for Listener {
     }
 }
 
-/// The same, watched by a runtime.
+/// The same sockets, registered with a runtime.
 pub(crate) enum Watched {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
@@ -69,9 +69,9 @@ impl Watched {
 }
 
 impl Stream {
-    /// Ends the connection, and gives its descriptor, still open.
+    /// Shuts the connection down and returns its descriptor, still open.
     pub(crate) fn end(self) -> Option<OwnedFd> {
-        // Shutting down fails where the client has closed its end already.
+        // The shutdown fails if the client has already closed its end.
         match self {
             Self::Tcp(stream) => {
                 let stream = stream.into_std().ok()?;

@@ -1,21 +1,24 @@
-//! The queries of requests, read and written.
+//! Reads and writes the queries of requests.
 
 use std::fmt::Write;
 
-/// The parameters of a query, each of them once.
+/// The parameters of a query. Each appears once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(&'static str, String)>);
 
 impl Query {
-    /// Reads a query whose parameters are among `known`.
+    /// Parses a query whose parameters must be among `known`.
     pub(crate) fn parse(query: &str, known: &[&'static str]) -> Result<Self, String> {
         let mut found: Vec<(&'static str, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Some(name) = known.iter().find(|known| **known == name) else {
                 let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
-                let there =
-                    if known.is_empty() { "there are none".into() } else { format!("there are {}", known.join(", ")) };
+                let there = if known.is_empty() {
+                    "none are known".into()
+                } else {
+                    format!("the known ones are {}", known.join(", "))
+                };
                 return Err(format!("unknown parameter `{name}`: {there}"));
             };
             let value = decode(value).ok_or_else(|| format!("the value of `{name}` is not percent-encoded UTF-8"))?;
@@ -27,13 +30,13 @@ impl Query {
         Ok(Self(found))
     }
 
-    /// The value of a parameter; `None` where it is missing or empty.
+    /// The value of a parameter; `None` if it is missing or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, value)| *known == name && !value.is_empty()).map(|(_, value)| value.as_str())
     }
 }
 
-/// A path and its query; parameters without a value are left out.
+/// A path with its query. Parameters without a value are left out.
 pub(crate) fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encode((*value)?))));
     match given.collect::<Vec<_>>().join("&") {
@@ -42,7 +45,7 @@ pub(crate) fn path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     }
 }
 
-/// RFC 3986 section 2.1. A `+` is a `+`: no address has a space.
+/// Percent-decoding (RFC 3986 section 2.1). A `+` stays a `+`, because no address has a space.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -53,14 +56,14 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Everything but what RFC 3986 section 2.3 calls unreserved is encoded.
+/// Encodes everything except the unreserved characters of RFC 3986 section 2.3.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(encoded, "%{byte:02X}");
         }
     }
@@ -87,11 +90,11 @@ mod tests {
         check("", Ok((None, None)));
         check("endpoint", Ok((None, None)));
         check("endpoint=a&endpoint=b", Err("`endpoint` is given twice"));
-        check("endpoint=a&node=b", Err("unknown parameter `node`: there are `endpoint`, `cluster`"));
+        check("endpoint=a&node=b", Err("unknown parameter `node`: the known ones are `endpoint`, `cluster`"));
         check("endpoint=%4", Err("the value of `endpoint` is not"));
         check("endpoint=%zz", Err("the value of `endpoint` is not"));
         check("endpoint=%ff", Err("the value of `endpoint` is not"));
-        assert_eq!(Query::parse("a", &[]), Err("unknown parameter `a`: there are none".to_owned()));
+        assert_eq!(Query::parse("a", &[]), Err("unknown parameter `a`: none are known".to_owned()));
     }
 
     #[test]

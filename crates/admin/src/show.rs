@@ -1,4 +1,5 @@
-//! A status for people: what needs a look first, then tables. Bounded, so that it fits one screen of 80 columns; `--json` has all of it.
+//! Renders a status for people: first the findings, then tables. The output is bounded so that it fits one screen of 80
+//! columns; `--json` shows everything.
 
 mod table;
 mod top;
@@ -17,9 +18,9 @@ pub use vips::{render_flows_text, render_trace_text, render_vips_text};
 
 /// Columns of the screen.
 const WIDTH: usize = 80;
-/// Rows of a table. What needs a look, or is used most, comes first.
+/// The maximum number of rows of a table. Rows with a problem, or the most used ones, come first.
 const ROWS_MAX: usize = 20;
-/// Endpoints named in one sentence, reasons in one cell, errors of one reload.
+/// The maximum number of endpoints in a sentence, of reasons in a cell, and of errors of a reload.
 const NAMED_MAX: usize = 5;
 
 const RED: &str = "\x1b[31m";
@@ -27,7 +28,7 @@ const GREEN: &str = "\x1b[32m";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
-/// What `steelyard status` prints; with colours of the terminal where `color` asks for them.
+/// Returns what `steelyard status` prints, in colour if `color` is set.
 pub fn render_status_text(status: &Status, color: bool) -> String {
     let paint = |style: &str, text: &str| if color { format!("{style}{text}{PLAIN}") } else { text.to_owned() };
     let mut text = paint(BOLD, &visible(&title(status))) + "\n\n";
@@ -60,7 +61,7 @@ pub fn render_status_text(status: &Status, color: bool) -> String {
     text
 }
 
-/// One list item for each finding of this severity.
+/// Returns one list item for each finding of this severity.
 fn listed(findings: &[Finding], severity: Severity, paint: impl Fn(&str) -> String) -> String {
     let mut text = String::new();
     for finding in findings.iter().filter(|finding| finding.severity == severity) {
@@ -158,7 +159,7 @@ fn endpoints(clusters: &[ClusterStatus]) -> String {
         cluster.endpoints.clone().into_iter().map(move |endpoint| (name.clone(), endpoint))
     };
     let mut endpoints: Vec<(String, EndpointStatus)> = clusters.iter().flat_map(of_cluster).collect();
-    // A stable sort: otherwise as in the file.
+    // The sort is stable, so that equal endpoints stay in the order of the file.
     endpoints.sort_by_key(|(_, endpoint)| endpoint.state.takes_work());
     let row = |(cluster, endpoint): &(String, EndpointStatus)| {
         let cells = [
@@ -177,7 +178,7 @@ fn endpoints(clusters: &[ClusterStatus]) -> String {
     table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
 }
 
-/// Counts by what is counted, most frequent first; empty where there are none.
+/// Formats counts by kind, most frequent first. Returns an empty string if there are none.
 fn note(title: &str, counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return String::new();
@@ -187,11 +188,11 @@ fn note(title: &str, counts: &BTreeMap<String, u64>) -> String {
     format!("{title}: {}", shortened(counts.iter().map(|(what, count)| format!("{count} {what}")), ", "))
 }
 
-/// Empty where there is no row; at most [`ROWS_MAX`] rows.
+/// Renders at most [`ROWS_MAX`] rows. Returns an empty string if there is no row.
 fn table<const N: usize>(head: [&str; N], layout: &Layout<'_>, rows: impl ExactSizeIterator<Item = Row<N>>) -> String {
     let more = rows.len().saturating_sub(ROWS_MAX);
     let lines = table::render(WIDTH, head, layout, rows.take(ROWS_MAX));
-    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` shows all of them\n") }
+    if more == 0 { lines } else { format!("{lines}and {more} more: `--json` shows them all\n") }
 }
 
 pub(crate) fn state_name(state: EndpointState) -> &'static str {
@@ -204,7 +205,7 @@ pub(crate) fn state_name(state: EndpointState) -> &'static str {
     }
 }
 
-/// The first few, and how many there are besides.
+/// Joins the first few items and says how many more there are.
 pub(crate) fn shortened<T: Into<String>>(items: impl ExactSizeIterator<Item = T>, between: &str) -> String {
     let more = items.len().saturating_sub(NAMED_MAX);
     let mut named: Vec<String> = items.take(NAMED_MAX).map(Into::into).collect();
@@ -226,7 +227,7 @@ fn time(us: f64) -> String {
     }
 }
 
-/// In its two greatest units.
+/// Formats a duration in its two largest units.
 pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -237,7 +238,7 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// Without what a terminal would obey: names and errors may hold anything.
+/// Replaces control characters, which a terminal would act on: names and errors may contain anything.
 fn visible(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }

@@ -1,7 +1,7 @@
-//! How things are, as `/status` tells it in JSON.
+//! The status as `/status` returns it in JSON.
 //!
-//! [`STATUS_VERSION`] grows when a field changes its meaning or goes; new fields may come without that, and readers pass over those that they
-//! do not know.
+//! [`STATUS_VERSION`] grows when the meaning of a field changes or a field is removed. New fields may appear without a
+//! new version, and readers ignore fields that they do not know.
 
 use std::collections::BTreeMap;
 
@@ -15,67 +15,68 @@ use telemetry::{
 use crate::findings::Finding;
 use crate::vip::{KernelPlaneStatus, VipStatus};
 
-/// The version of the JSON. 2: an endpoint that nothing has checked is `unchecked`, where version 1 called it `healthy`.
+/// The version of the JSON. Since version 2, an endpoint that nothing has checked is `unchecked`; version 1 called it
+/// `healthy`.
 pub const STATUS_VERSION: u32 = 2;
 
-/// How things are. Counts are since the start of the process, or since the thing came into the configuration.
+/// The status. Counts start with the process, or when the object came into the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`STATUS_VERSION`].
     pub version: u32,
     /// The version of the program.
     pub steelyard: String,
-    /// The process.
+    /// The process ID.
     pub pid: u32,
     /// Threads that carry traffic.
     pub workers: usize,
-    /// When this was told, seconds since 1970.
+    /// When the status was taken, in seconds since 1970.
     pub unix_seconds: u64,
-    /// Since the process began.
+    /// Seconds since the process started.
     pub uptime_seconds: u64,
     /// The snapshot in force.
     pub generation: u64,
-    /// The process was told to end and is not ready; it takes new connections until `drain_delay` is over.
+    /// The process has been asked to end and is not ready. It accepts new connections until `drain_delay` is over.
     #[serde(default)]
     pub ending: bool,
-    /// The process finishes what is under way and then ends.
+    /// The process finishes what is in progress and then exits.
     pub draining: bool,
-    /// What an operator should look at, the widest first.
+    /// What an operator should look at. Findings about the whole process come first.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// The last time that the configuration was read again; `None`: never.
+    /// The last reload; `None` if there was none.
     pub last_reload: Option<Reload>,
-    /// Files of the configuration that are no longer there: a restart would fail.
+    /// Files of the configuration that no longer exist: a restart would fail.
     #[serde(default)]
     pub missing_files: Vec<String>,
-    /// File descriptors in use; `None`: the host does not tell.
+    /// File descriptors in use; `None` if the host does not say.
     #[serde(default)]
     pub open_files: Option<u64>,
-    /// File descriptors that this process may have open; `None`: as many as it likes.
+    /// The limit on open file descriptors; `None` if there is none.
     #[serde(default)]
     pub open_files_max: Option<u64>,
-    /// Memory of its own that this process uses, in bytes; 0: it has no listeners.
+    /// The memory that this process uses, in bytes; 0 if it has no listeners.
     #[serde(default)]
     pub memory: u64,
-    /// Memory that it may use: `memory_max`; `None`: without limit.
+    /// The memory that it may use, `memory_max`; `None` if there is no limit.
     #[serde(default)]
     pub memory_max: Option<u64>,
     /// In the order of the file.
     pub listeners: Vec<ListenerStatus>,
-    /// Routes that were hit, in the order of the file.
+    /// Routes that have served requests, in the order of the file.
     pub routes: Vec<RouteStatus>,
-    /// Methods of gRPC that were called, by listener, service and name.
+    /// gRPC methods that were called, by listener, service and name.
     #[serde(default)]
     pub methods: Vec<MethodStatus>,
     /// In the order of the file.
     pub clusters: Vec<ClusterStatus>,
-    /// `None`: there is none, since there are no vips.
+    /// The state of the kernel plane; `None` if there are no vips.
     #[serde(default)]
     pub kernel_plane: Option<KernelPlaneStatus>,
-    /// Those of the file in its order, then those that were added.
+    /// The vips of the file in its order, then those that a command added.
     #[serde(default)]
     pub vips: Vec<VipStatus>,
-    /// This process serves no vips, and those of an earlier process still forward, with no process that looks after them.
+    /// This process serves no vips, but the vips of an earlier process still forward, and no process manages them.
     #[serde(default)]
     pub vips_left: bool,
 }
@@ -85,9 +86,9 @@ pub struct Status {
 pub struct Reload {
     /// Seconds since 1970.
     pub unix_seconds: u64,
-    /// Whether the file was taken.
+    /// Whether the new configuration was accepted.
     pub ok: bool,
-    /// What was wrong with it, as `steelyard check` says it.
+    /// What was wrong with it, in the words of `steelyard check`.
     pub errors: Vec<String>,
 }
 
@@ -98,7 +99,7 @@ pub struct ListenerStatus {
     pub name: String,
     /// Where it listens.
     pub bind: String,
-    /// `http` or `tcp`.
+    /// `http`, `https`, `tcp` or `tls_passthrough`.
     pub protocol: String,
     /// Connections open now.
     pub connections_open: u64,
@@ -106,7 +107,7 @@ pub struct ListenerStatus {
     pub connections_total: u64,
     /// Requests, or TCP connections given to a cluster.
     pub requests: u64,
-    /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
+    /// What was refused, failed or closed, by reason. Reasons that did not occur are absent.
     pub refused: BTreeMap<String, u64>,
     /// The last minute.
     #[serde(default)]
@@ -116,16 +117,16 @@ pub struct ListenerStatus {
     pub latest: ListenerRecent,
 }
 
-/// What happened at a listener in a span of time.
+/// What happened at a listener in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerRecent {
     /// Connections accepted.
     pub connections: u64,
     /// Requests, or TCP connections, that ended.
     pub requests: u64,
-    /// Attempts to accept a connection that failed for want of descriptors or memory.
+    /// Attempts to accept a connection that failed because descriptors or memory ran out.
     pub accept_failures: u64,
-    /// What was refused, failed or closed, by reason; reasons that did not occur are not there.
+    /// What was refused, failed or closed, by reason. Reasons that did not occur are absent.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -136,7 +137,7 @@ pub struct RouteStatus {
     pub listener: String,
     /// Its name.
     pub name: String,
-    /// Its cluster's name; of a split `v1 95, v2 5`, of a redirect `redirect`.
+    /// The name of its cluster. For a split, the shares, such as `v1 95, v2 5`; for a redirect, `redirect`.
     pub cluster: String,
     /// Requests answered.
     pub requests: u64,
@@ -146,42 +147,43 @@ pub struct RouteStatus {
     /// The last 5 to 10 seconds.
     #[serde(default)]
     pub latest: RouteRecent,
-    /// The time that Steelyard itself added; `None`: nothing measured yet.
+    /// The time that Steelyard itself added; `None` if nothing was measured yet.
     pub added_us: Option<Quantiles>,
-    /// The time until the endpoint's response head; `None`: nothing measured yet.
+    /// The time until the endpoint's response head; `None` if nothing was measured yet.
     pub upstream_us: Option<Quantiles>,
 }
 
-/// What happened at a route in a span of time.
+/// What happened at a route in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRecent {
     /// Requests answered.
     pub responses: u64,
-    /// Those answered with 500 to 599.
+    /// Requests answered with 500 to 599.
     pub errors: u64,
 }
 
-/// A method of gRPC.
+/// A gRPC method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MethodStatus {
     /// Its listener's name.
     pub listener: String,
     /// With its package: `helloworld.Greeter`.
     pub service: String,
-    /// `SayHello`; `*` stands for those beyond the number that are counted apart, or that no endpoint knows.
+    /// The name, such as `SayHello`. `*` stands for the methods beyond the limit on counted names, and for methods that
+    /// no endpoint knows.
     pub method: String,
-    /// Calls that ended, by their status; those that did not occur are not there.
+    /// Calls that ended, by status. Statuses that did not occur are absent.
     pub codes: BTreeMap<String, u64>,
-    /// From the head of a call to the end of its response; `None`: nothing measured yet.
+    /// The time from the head of a call to the end of its response; `None` if nothing was measured yet.
     pub duration_us: Option<Quantiles>,
 }
 
-/// Of durations, in microseconds.
+/// Quantiles of durations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// Half took no longer.
+    /// The median.
     pub p50: f64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
@@ -190,38 +192,38 @@ pub struct Quantiles {
 pub struct ClusterStatus {
     /// Its name.
     pub name: String,
-    /// As in the file.
+    /// The algorithm, as in the file.
     pub algorithm: String,
     /// Requests, or TCP connections, given to it.
     pub requests: u64,
     /// Requests sent again.
     pub retries: u64,
-    /// So little is usable that health and ejection are ignored.
+    /// So few endpoints are usable that health and ejection are ignored.
     pub panic: bool,
-    /// In the order of the file; the addresses of a name where the name stands.
+    /// In the order of the file. The addresses of a name are where the name is.
     pub endpoints: Vec<EndpointStatus>,
 }
 
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
-    /// Where.
+    /// Its address.
     pub address: String,
-    /// Relative to the others; 0 takes no new work.
+    /// The weight relative to the others. An endpoint of weight 0 gets no new work.
     pub weight: u32,
     /// Whether it takes new work.
     pub state: EndpointState,
-    /// What led to that state, or the last failure.
+    /// What led to the state, or the last failure.
     pub why: Option<String>,
-    /// Requests under way.
+    /// Requests in progress.
     pub in_flight: u64,
     /// Connections open to it.
     pub connections: u64,
     /// Requests, or TCP connections, sent to it.
     pub requests: u64,
-    /// Those that failed.
+    /// Those of them that failed.
     pub failures: u64,
-    /// The time until its response head; `None`: nothing measured yet.
+    /// The time until its response head; `None` if nothing was measured yet.
     #[serde(default)]
     pub upstream_us: Option<Quantiles>,
     /// The last minute.
@@ -232,34 +234,35 @@ pub struct EndpointStatus {
     pub latest: EndpointRecent,
 }
 
-/// What happened at an endpoint in a span of time.
+/// What happened at an endpoint in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointRecent {
     /// Requests, or TCP connections, sent to it.
     pub requests: u64,
-    /// No connection came about.
+    /// Requests for which no connection could be made.
     pub unreachable: u64,
-    /// It answered with 500 to 599.
+    /// Requests that it answered with 500 to 599.
     pub errors: u64,
-    /// It closed or reset the connection before the end of its answer, or its answer was malformed.
+    /// Requests for which it closed or reset the connection before the end of the response, or sent a malformed
+    /// response.
     pub resets: u64,
-    /// It was silent for too long.
+    /// Requests for which it was silent for too long.
     pub timeouts: u64,
 }
 
-/// Whether an endpoint takes new work, and who says so.
+/// Whether an endpoint takes new work, and what decides that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointState {
-    /// It does: its health check says so.
+    /// It takes work: its health check succeeds.
     Healthy,
-    /// It does, and nothing has checked whether it can: its cluster has no health check, or no probe has ended yet.
+    /// It takes work, but nothing has checked it: its cluster has no health check, or no probe has finished yet.
     Unchecked,
-    /// Active probes fail.
+    /// Its health check fails.
     Unhealthy,
-    /// Taken out for a while by what real requests met there.
+    /// Outlier ejection has taken it out for a while because of what requests met there.
     Ejected,
-    /// The operator wants no new work there.
+    /// An operator wants it to get no new work.
     Draining,
 }
 
@@ -271,7 +274,7 @@ impl EndpointState {
 }
 
 impl EndpointRecent {
-    /// All that failed.
+    /// All failures.
     pub fn failures(&self) -> u64 {
         self.unreachable + self.errors + self.resets + self.timeouts
     }
@@ -291,21 +294,22 @@ impl From<EndpointOutcomes> for EndpointRecent {
 }
 
 impl Status {
-    /// Reads what `/status` told.
+    /// Parses a response of `/status`.
     ///
     /// # Errors
-    /// It is of another version, or no status at all; in a sentence.
+    /// Says in a sentence that the status has another version, or is no status at all.
     pub fn parse(json: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
         let no_status =
-            |error| format!("this is not the status of a Steelyard: {error}; is it the address of `admin:`?");
+            |error| format!("this is not the status of a Steelyard: {error}; is this the address of `admin:`?");
         let Version { version } = serde_json::from_slice(json).map_err(no_status)?;
         if version != STATUS_VERSION {
             return Err(format!(
-                "the running Steelyard tells its status in version {version}, this program knows {STATUS_VERSION}: use the same binary for both"
+                "the running Steelyard reports its status in version {version}, but this program reads version \
+                 {STATUS_VERSION}: use the same binary for both"
             ));
         }
         serde_json::from_slice(json).map_err(no_status)
@@ -313,7 +317,7 @@ impl Status {
 }
 
 impl ClusterStatus {
-    /// What configuration and counters say about a cluster; the rest is for who knows the state of its endpoints.
+    /// Builds what the configuration and the counters say about a cluster. The caller knows the state of the endpoints.
     pub fn new(cluster: &model::Cluster, totals: &Totals, panic: bool, endpoints: Vec<EndpointStatus>) -> Self {
         let (requests, retries) =
             totals.clusters.get(&cluster.name).map_or((0, 0), |total| (total.requests, total.retries));
@@ -329,7 +333,7 @@ impl ClusterStatus {
     }
 }
 
-/// What configuration and counters say about the listeners.
+/// Returns what the configuration and the counters say about the listeners.
 pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Outcomes>) -> Vec<ListenerStatus> {
     let nothing = ListenerTotals::default();
     let counted = |reasons: &ReasonTotals| -> BTreeMap<String, u64> {
@@ -367,7 +371,7 @@ pub fn listener_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<
     snapshot.listeners.iter().map(status).collect()
 }
 
-/// What configuration and counters say about the routes that were hit.
+/// Returns what the configuration and the counters say about the routes that have served requests.
 pub fn route_statuses(snapshot: &Snapshot, totals: &Totals, outcomes: &Spans<Outcomes>) -> Vec<RouteStatus> {
     let mut statuses = Vec::new();
     for listener in &snapshot.listeners {
@@ -405,7 +409,7 @@ pub(crate) fn target(snapshot: &Snapshot, to: &RouteAction) -> String {
     }
 }
 
-/// What counters say about the methods of gRPC that were called.
+/// Returns what the counters say about the gRPC methods that were called.
 pub fn method_statuses(totals: &Totals) -> Vec<MethodStatus> {
     let status = |(key, total): (&MethodKey, &MethodTotals)| MethodStatus {
         listener: key.listener.clone(),
@@ -417,7 +421,7 @@ pub fn method_statuses(totals: &Totals) -> Vec<MethodStatus> {
     totals.methods.iter().map(status).collect()
 }
 
-/// The median and the 99th percentile; `None`: nothing was measured.
+/// The median and the 99th percentile; `None` if nothing was measured.
 pub fn quantiles(distribution: &Distribution) -> Option<Quantiles> {
     Some(Quantiles { p50: distribution.quantile(0.5)?, p99: distribution.quantile(0.99)? })
 }
@@ -505,7 +509,7 @@ mod tests {
             latest: recent,
         };
         assert_eq!(listeners.first(), Some(&web));
-        // Nothing was counted there yet.
+        // The database has not served anything yet.
         let db =
             listeners.get(1).map(|listener| (listener.name.as_str(), listener.protocol.as_str(), listener.requests));
         assert_eq!(db, Some(("db", "tcp", 0)));

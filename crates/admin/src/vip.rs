@@ -1,6 +1,6 @@
-//! How the kernel plane is, as `/status`, `/flows` and `/trace` tell it in JSON.
+//! The state of the kernel plane as `/status`, `/flows` and `/trace` return it in JSON.
 //!
-//! Versioned with the status: [`crate::STATUS_VERSION`].
+//! It has the version of the status: [`crate::STATUS_VERSION`].
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::status::EndpointState;
 /// The kernel plane as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelPlaneStatus {
-    /// Entries of the table of flows; a flow has two, one for each direction, and with mode dsr one.
+    /// Entries in the flow table. A flow has two, one for each direction; with mode dsr it has one.
     pub entries: u64,
-    /// Entries that the table holds.
+    /// The capacity of the table.
     pub entries_max: u64,
-    /// It is so full that connections which are opening or closing are forgotten sooner.
+    /// The table is so full that connections which are opening or closing expire sooner.
     pub pressure: bool,
-    /// Packets that belong to no vip and were not forwarded, by reason; reasons that did not occur are not there.
+    /// Packets that belong to no vip and were not forwarded, by reason. Reasons that did not occur are absent.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -28,24 +28,24 @@ pub struct VipStatus {
     pub name: String,
     /// As in the file: `192.0.2.1:80/tcp`.
     pub address: String,
-    /// As in the file.
+    /// The mode, as in the file.
     pub mode: String,
-    /// As in the file.
+    /// The algorithm, as in the file.
     pub algorithm: String,
-    /// Where its packets arrive, and the programs are attached.
+    /// The interfaces where its packets arrive, and where the programs are attached.
     pub interfaces: Vec<String>,
-    /// The file names no interfaces: they were found along the routes.
+    /// The file names no interfaces, so they were found from the routes.
     #[serde(default)]
     pub along_routes: bool,
-    /// It was added by a command, and is gone when the process ends.
+    /// A command added it, and it lasts until the process ends.
     pub added: bool,
     /// Flows open now.
     pub flows: u64,
-    /// Flows made.
+    /// Flows created.
     pub flows_total: u64,
-    /// Of late.
+    /// Its rates in the last seconds.
     pub rates: VipRates,
-    /// Packets that were not forwarded, by reason; reasons that did not occur are not there.
+    /// Packets that were not forwarded, by reason. Reasons that did not occur are absent.
     pub drops: BTreeMap<String, u64>,
     /// The same in the last minute.
     #[serde(default)]
@@ -54,41 +54,41 @@ pub struct VipStatus {
     pub endpoints: Vec<VipEndpointStatus>,
 }
 
-/// Over the last seconds.
+/// Rates over the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VipRates {
-    /// Flows made in a second.
+    /// Flows created per second.
     pub flows_per_second: f64,
-    /// Packets of both directions in a second.
+    /// Packets per second in both directions.
     pub packets_per_second: f64,
-    /// Bits of both directions in a second, link layer included.
+    /// Bits per second in both directions, including the link layer.
     pub bits_per_second: f64,
 }
 
 /// An endpoint of a vip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VipEndpointStatus {
-    /// Where; without a port where the client's is kept.
+    /// Its address, without a port if the client's port is kept.
     pub address: String,
-    /// Relative to the others; 0 takes no new flows.
+    /// The weight relative to the others. An endpoint of weight 0 gets no new flows.
     pub weight: u32,
     /// Whether it takes new flows.
     pub state: EndpointState,
-    /// What led to that state, or the last failure.
+    /// What led to the state, or the last failure.
     pub why: Option<String>,
     /// Flows open now.
     pub flows: u64,
-    /// Flows made.
+    /// Flows created.
     pub flows_total: u64,
     /// Packets to the endpoint.
     pub packets_to: u64,
-    /// Packets from the endpoint; none of them in mode dsr, where they do not come this way.
+    /// Packets from the endpoint. In mode dsr there are none, because they do not pass through this host.
     pub packets_from: u64,
-    /// Bytes to the endpoint, link layer included.
+    /// Bytes to the endpoint, including the link layer.
     pub bytes_to: u64,
-    /// Bytes from the endpoint, link layer included.
+    /// Bytes from the endpoint, including the link layer.
     pub bytes_from: u64,
-    /// This host has the address itself, so that the kernel plane cannot serve it.
+    /// This host has the address itself, so the kernel plane cannot serve it.
     #[serde(default)]
     pub is_here: bool,
     /// The last minute.
@@ -99,14 +99,14 @@ pub struct VipEndpointStatus {
     pub latest: VipEndpointRecent,
 }
 
-/// A time just past of an endpoint of a vip.
+/// What an endpoint of a vip did in a period just past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VipEndpointRecent {
-    /// Flows made.
+    /// Flows created.
     pub flows: u64,
     /// Packets to the endpoint.
     pub packets_to: u64,
-    /// Packets from the endpoint; none of them in mode dsr.
+    /// Packets from the endpoint. In mode dsr there are none.
     pub packets_from: u64,
 }
 
@@ -115,9 +115,9 @@ pub struct VipEndpointRecent {
 pub struct Flows {
     /// [`crate::STATUS_VERSION`].
     pub version: u32,
-    /// In no order.
+    /// The flows, in no particular order.
     pub flows: Vec<FlowStatus>,
-    /// There are more than were asked for.
+    /// There are more flows than were asked for.
     pub more: bool,
 }
 
@@ -128,17 +128,17 @@ pub struct FlowStatus {
     pub vip: String,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// Where it comes from.
+    /// The address of the client.
     pub client: String,
-    /// Where the client sends it.
+    /// The address to which the client sends.
     pub address: String,
-    /// Where it goes.
+    /// The endpoint that the flow goes to.
     pub endpoint: String,
-    /// How far the connection is: `opening`, `established`, `closing`.
+    /// The state of the connection: `opening`, `established` or `closing`.
     pub state: String,
-    /// Since its first packet.
+    /// Seconds since its first packet.
     pub age_seconds: u64,
-    /// Since its last packet, of either side.
+    /// Seconds since its last packet in either direction.
     pub idle_seconds: u64,
 }
 
@@ -147,11 +147,11 @@ pub struct FlowStatus {
 pub struct TraceReport {
     /// [`crate::STATUS_VERSION`].
     pub version: u32,
-    /// In the order of the stages.
+    /// The steps, in the order of the stages.
     pub steps: Vec<TraceStep>,
     /// Whether the packet would reach an endpoint, or a listener of this host.
     pub forwarded: bool,
-    /// All of it in one sentence.
+    /// A summary in one sentence.
     pub verdict: String,
 }
 
@@ -160,49 +160,49 @@ pub struct TraceReport {
 pub struct TraceStep {
     /// Its name.
     pub stage: String,
-    /// What it finds, in a sentence.
+    /// What it finds, as a sentence.
     pub text: String,
 }
 
-/// The packet that a trace is about, as the operator wrote it.
+/// The packet to trace, as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceQuestion {
-    /// The name of a vip, or the address and port it is sent to.
+    /// The name of a vip, or the destination address and port.
     pub vip: String,
     /// `IP`, or `IP:PORT`.
     pub from: String,
-    /// Where it arrives; `None`: the first interface of the vip.
+    /// The interface where it arrives; `None` for the first interface of the vip.
     pub interface: Option<String>,
-    /// Of TCP: `syn`, `ack`, `fin`, `rst`, joined by commas; `None`: a SYN.
+    /// TCP flags: `syn`, `ack`, `fin`, `rst`, separated by commas; `None` for a SYN.
     pub flags: Option<String>,
 }
 
-/// A change of the vips that a command asks for.
+/// A change of the vips that a command requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VipChange {
-    /// One more.
+    /// Adds a vip.
     Add {
         /// Its name.
         name: String,
-        /// What the file would have under that name.
+        /// The vip as the file would have it under that name.
         document: String,
     },
-    /// One less, of those that were added.
+    /// Removes a vip that was added.
     Remove {
         /// Its name.
         name: String,
     },
-    /// The kernel plane is taken down, until the next reload.
+    /// Detaches the kernel plane until the next reload.
     Detach,
 }
 
-/// Why a change was not made. Then nothing has changed.
+/// Why a change was not made. If it fails, nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeRefused {
-    /// What was asked for is wrong.
+    /// The request is wrong.
     Bad(String),
     /// This host cannot do it.
     HostCannot(String),
-    /// There are too many orders, or the process is ending.
+    /// There are too many requests, or the process is ending.
     Busy(String),
 }

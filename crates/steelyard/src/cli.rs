@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 pub(crate) use cluster::ControllerArgs;
 use model::{AdminAddress, UNIX_PREFIX};
 
-/// Where the control API of a process listens, and where commands look for it, unless they are told otherwise.
+/// The default address of the control API, both for the process that serves it and for the commands that use it.
 pub(crate) const ADMIN_DEFAULT: AdminAddress =
     AdminAddress::Socket(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900));
 
@@ -28,9 +28,9 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   steelyard demo
-      Try it: a balancer, three origins and load, for some seconds
+      Try it: a balancer and three origins under load, for a few seconds
   steelyard proxy --listen :8080 --to 127.0.0.1:9001,127.0.0.1:9002
-      Balance port 8080 over two servers
+      Balance port 8080 over two endpoints
   steelyard serve -c steelyard.yaml
       Run a configuration file
   steelyard load http://localhost:8080/
@@ -56,21 +56,21 @@ a request; ENDPOINT is the time from the request's head to the response's head."
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start three origins and a balancer, put load through them, kill one origin meanwhile, and print what the balancer costs
+    /// Start a balancer and three origins, put load on them, kill one origin, and print what the balancer costs
     Demo(lab::demo::DemoArgs),
-    /// Balance one address over some endpoints, without a configuration file
+    /// Balance one address over a list of endpoints, without a configuration file
     Proxy(ProxyArgs),
     /// Run a configuration file
     ///
-    /// Steelyard watches the file, and the certificates and keys that it names: it serves a saved change within two seconds, and ignores a
-    /// file with an error. With `watch: false` in the file, it reads changes on `steelyard reload` or SIGHUP only.
-    /// SIGTERM and SIGINT drain, after `drain_delay`. A second signal, a second or more later, goes on to the next step: it ends the delay, or
-    /// closes the connections that are left.
+    /// Steelyard watches the file, and the certificates and keys that it names: it serves a saved change within two
+    /// seconds, and ignores a file with an error. With `watch: false` in the file, it reads changes on `steelyard
+    /// reload` or SIGHUP only. SIGTERM and SIGINT drain, after `drain_delay`. Another signal, a second or more later,
+    /// skips to the next step: it ends the delay, or closes the remaining connections.
     Serve(ServeArgs),
     /// Serve a Kubernetes cluster: Gateways and their routes, Ingresses, and Services of type LoadBalancer
     #[cfg(feature = "controller")]
     Controller(Box<ControllerArgs>),
-    /// Check a configuration file and report every error in it; open nothing
+    /// Check a configuration file and report every error in it, without opening any port
     Check(FileArgs),
     /// Print the JSON schema of the configuration file, for editors
     Schema,
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     /// Manage virtual IPs, which the kernel balances
     #[command(subcommand)]
     Vip(VipCommand),
-    /// List connections of the kernel plane
+    /// List the flows of the kernel plane
     Flows(FlowsArgs),
     /// Show what the kernel plane would do with a packet, stage by stage; exit with 0 if it would forward it
     Trace(TraceArgs),
@@ -100,7 +100,7 @@ pub(crate) enum Command {
     /// The options of `load URL` are those of `load http`: `steelyard load http --help` lists them.
     #[command(subcommand, after_long_help = lab::load::EXAMPLES)]
     Load(lab::load::LoadCommand),
-    /// Measure Steelyard beside other load balancers, and write reports
+    /// Compare Steelyard with other load balancers, and write reports
     #[command(subcommand)]
     Lab(lab::command::LabCommand),
     /// Print shell completions
@@ -116,7 +116,7 @@ pub(crate) enum Command {
     },
 }
 
-// Help texts are for terminals: brackets are those of IPv6 addresses, not links.
+// Help texts are for terminals: the brackets belong to IPv6 addresses and are not links.
 #[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
 #[derive(Debug, Args)]
 pub(crate) struct ProxyArgs {
@@ -156,7 +156,8 @@ pub(crate) struct RunArgs {
     /// Number of worker threads [default: one for each CPU that this process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
-    /// Log this to standard error: off, error, warn, info, debug or trace; and for single modules, as in warn,proxy=debug
+    /// Log to standard error at this level: off, error, warn, info, debug or trace; or per module, as in
+    /// warn,proxy=debug
     #[arg(long, value_name = "LEVEL", env = "STEELYARD_LOG", default_value = "info")]
     pub(crate) log: String,
 }
@@ -168,8 +169,8 @@ pub(crate) struct AdminArgs {
     pub(crate) admin: AdminAddress,
 }
 
-/// A Unix socket; an address and port; or a name and port: the first address of the name counts, IPv4 before IPv6, since that is what `admin:` most
-/// often is.
+/// Parses a Unix socket, an address and port, or a name and port. Of a name's addresses it takes the first IPv4 one if
+/// there is one, because `admin:` is mostly an IPv4 address.
 fn admin_address(text: &str) -> Result<AdminAddress, String> {
     if text.starts_with(UNIX_PREFIX) {
         return config::parse_admin(text);
@@ -178,11 +179,11 @@ fn admin_address(text: &str) -> Result<AdminAddress, String> {
         return Ok(address.into());
     }
     let example = "write an address and port, such as 127.0.0.1:9900";
-    let (name, port) = text.rsplit_once(':').ok_or_else(|| format!("it has no port; {example}"))?;
+    let (name, port) = text.rsplit_once(':').ok_or_else(|| format!("the port is missing; {example}"))?;
     if port.parse::<u16>().is_err() || name.contains('/') {
         return Err(example.to_owned());
     }
-    // `:9900` is how the file writes every address of this host.
+    // In the file, `:9900` means every address of this host.
     let name = if name.is_empty() { "localhost" } else { name };
     let found = (name, port.parse().unwrap_or_default())
         .to_socket_addrs()
@@ -203,7 +204,7 @@ pub(crate) struct AskArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Exit with 1 if something is wrong; findings that only deserve a look do not count
+    /// Exit with 1 if something is wrong; things that are only worth a look do not count
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
@@ -212,13 +213,13 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Refresh after this time: 2s, 500ms, or 2 for seconds
+    /// Refresh at this interval: 2s, 500ms, or 2 for seconds
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
     /// Exit after this many refreshes
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Print one interval as plain text and exit: the same as -n 1 without a terminal
+    /// Print one interval as plain text and exit, like -n 1 without a terminal
     #[arg(long, conflicts_with = "count")]
     pub(crate) once: bool,
     /// Sort rows by this
@@ -291,7 +292,7 @@ impl From<TopView> for admin::TopView {
     }
 }
 
-/// Rates over less are of too few requests, and asking more often costs the control API more than it tells.
+/// Rates over a shorter interval rest on too few requests, and the load on the control API would not be worth it.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
@@ -315,9 +316,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EndpointCommand {
-    /// Send an endpoint no new work, and let it finish what it has
+    /// Give an endpoint no new work, and let it finish what it has
     Drain(EndpointArgs),
-    /// Send an endpoint work again
+    /// Put an endpoint back in service
     Ready(EndpointArgs),
 }
 
@@ -343,11 +344,11 @@ pub(crate) enum VipCommand {
     List(AskArgs),
     /// Remove a vip that `vip add` added
     Remove(VipRemoveArgs),
-    /// Take the kernel plane down, whether or not Steelyard runs: it serves no vip any more
+    /// Detach the kernel plane, whether or not Steelyard runs; then no vip is served
     Detach(AskArgs),
 }
 
-// Help texts are for terminals: brackets are those of IPv6 addresses, not links.
+// Help texts are for terminals: the brackets belong to IPv6 addresses and are not links.
 #[expect(rustdoc::broken_intra_doc_links, reason = "see above")]
 #[derive(Debug, Args)]
 pub(crate) struct VipAddArgs {
@@ -392,7 +393,7 @@ pub(crate) struct VipRemoveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FlowsArgs {
-    /// List connections of this vip only
+    /// List the flows of this vip only
     #[arg(long, value_name = "NAME")]
     pub(crate) vip: Option<String>,
     /// List at most this many
@@ -424,7 +425,7 @@ pub(crate) struct TraceArgs {
 pub(crate) fn with_kind_of_load(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let text = |at: usize| arguments.get(at).and_then(|argument| argument.to_str()).unwrap_or_default();
     let is_help = |argument: &str| matches!(argument, "-h" | "--help" | "-V" | "--version");
-    // A bare word is a kind of load, or a misspelt one. Options of all kinds stand behind the kind.
+    // A bare word is a kind of load, perhaps misspelt. Options are placed after the kind.
     let is_url = |argument: &str| argument.contains([':', '/', '.']) || argument == "localhost";
     let begins = is_url(text(2)) || (text(2).starts_with('-') && !is_help(text(2)));
     if text(1) == "load" && begins {
@@ -488,8 +489,8 @@ mod tests {
         check("unix:admin.sock", "\"admin.sock\" is not an absolute path; write unix:/run/steelyard/admin.sock");
         check("localhost:9900", "127.0.0.1:9900");
         check(":9900", "127.0.0.1:9900");
-        check("9900", "it has no port; write an address and port, such as 127.0.0.1:9900");
-        check("localhost", "it has no port; write an address and port, such as 127.0.0.1:9900");
+        check("9900", "the port is missing; write an address and port, such as 127.0.0.1:9900");
+        check("localhost", "the port is missing; write an address and port, such as 127.0.0.1:9900");
         check("http://localhost:9900", "write an address and port, such as 127.0.0.1:9900");
         check("localhost:x", "write an address and port, such as 127.0.0.1:9900");
     }

@@ -1,7 +1,7 @@
-//! `controller`: a cluster of Kubernetes as the source, and the same loop as for a file.
+//! `controller`: a Kubernetes cluster as the source, with the same main loop as for a file.
 //!
-//! Job: the command's arguments as settings; the cluster's snapshots into the loop, and what became of them back. Not its job: what objects
-//! mean, which is crate `controller`'s.
+//! Job: turn the command's arguments into settings, pass the cluster's snapshots to the loop, and pass the outcome
+//! back. Not its job: what objects mean; that is the job of the crate `controller`.
 
 pub(crate) use controller::{Handle, Update};
 use controller::{Options, Outcome, Refusal, Settings};
@@ -12,7 +12,7 @@ use crate::exit::{Exit, Refused};
 use crate::handover;
 use crate::run::{self, Running, Source};
 
-/// Nothing but the control API: what is served before the cluster has been read.
+/// Serves nothing but the control API until the cluster has been read.
 fn nothing_yet(settings: &Settings) -> Snapshot {
     Snapshot {
         generation: Generation(1),
@@ -77,12 +77,13 @@ fn options(args: ControllerArgs) -> (Options, crate::cli::RunArgs) {
     (options, args.run)
 }
 
-/// A name that no other replica has: that of the host, which is the pod's, and the number of the process.
+/// A name that no other replica has: the host name, which is that of the pod, and the process ID.
 fn own_name() -> String {
     format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }
 
-/// The next snapshot of the cluster; waits for ever where there is no cluster. `None`: it is followed no longer.
+/// Returns the next snapshot of the cluster, or waits forever if there is no cluster. `None` if the cluster is no
+/// longer watched.
 pub(crate) async fn next(cluster: &mut Option<Handle>) -> Option<Update> {
     match cluster {
         Some(handle) => handle.next().await,
@@ -91,8 +92,8 @@ pub(crate) async fn next(cluster: &mut Option<Handle>) -> Option<Update> {
 }
 
 impl Running {
-    /// Puts the first snapshot to use. Without a predecessor that is one that serves nothing and answers the control API; with one, which serves
-    /// all that the cluster asks for, it is the cluster's.
+    /// Puts the first snapshot to use. Without a predecessor, this is one that serves nothing and answers the control
+    /// API. A predecessor already serves the cluster, so with one the first snapshot is that of the cluster.
     pub(crate) async fn begin_with_cluster(&mut self) -> Result<(), Refused> {
         self.control.wait_for_source(true);
         if !handover::has_predecessor() {
@@ -104,11 +105,11 @@ impl Running {
         };
         match update {
             Some(update) => self.follow_cluster(update).await,
-            None => Err("the cluster could not be read; the old process goes on".to_owned().into()),
+            None => Err("cannot read the cluster; the old process continues".to_owned().into()),
         }
     }
 
-    /// Puts a snapshot of the cluster to use, and says what became of it.
+    /// Puts a snapshot of the cluster to use and reports the outcome.
     pub(crate) async fn follow_cluster(&mut self, update: Update) -> Result<(), Refused> {
         let Update { snapshot, endpoints_only, keep_vips, wants_no_vip, outcome } = update;
         self.keep_vips = keep_vips;
@@ -135,16 +136,17 @@ impl Running {
         if !endpoints_only {
             self.control.note_reload(adopted.as_ref().err().map(|refused| refused.why.clone()));
         }
-        // Whoever asked may be gone, which changes nothing here.
+        // The receiver may be gone, which does not matter here.
         let _ = outcome.send(answer);
         if !endpoints_only {
-            // Objects come in as text and as trees, both several times as large as what is kept of them.
+            // Objects arrive as text and are parsed into trees. Both are several times as large as what is kept of
+            // them.
             net::memory::give_back();
         }
         adopted
     }
 
-    /// Certificates, names and sockets are those that are in use already.
+    /// Changes only endpoints. Certificates, names and sockets stay those that are in use.
     async fn exchange_endpoints(&mut self, wanted: Snapshot) -> Result<(), Refused> {
         let (keys, addresses, overlay) = (self.keys.clone(), self.resolver.addresses(), self.overlay.clone());
         self.put_to_use(&wanted, &keys, &addresses, &overlay).await?;

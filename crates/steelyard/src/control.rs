@@ -1,4 +1,5 @@
-//! What the control API is answered from: the snapshot in use, the health checks, the kernel plane, and the way to the main loop.
+//! The state that the control API reads: the snapshot in use, the health checks, the kernel plane, and the channel to
+//! the main loop.
 
 pub(crate) mod answers;
 mod trace;
@@ -27,26 +28,27 @@ use crate::vips::VipPlan;
 
 /// What the control API asks the main loop to do.
 pub(crate) enum Order {
-    /// Read the configuration again, and answer with the generation or with every error.
+    /// Reload the configuration, and answer with the generation or with every error.
     Reload(oneshot::Sender<Result<u64, String>>),
     /// Change the vips, and answer with the generation or with the reason why not.
     ChangeVips(VipChange, oneshot::Sender<Result<u64, Refused>>),
 }
 
-/// Shared by the main loop, which writes, and the control API, which reads. Both are on the main thread; the lock is for the compiler.
+/// State that the main loop writes and the control API reads. Both are on the main thread; the lock only satisfies the
+/// compiler.
 pub(crate) struct Control {
     registry: Arc<Registry>,
     workers: usize,
     started_ms: u64,
     orders: mpsc::Sender<Order>,
-    /// The last number given to a snapshot, used or refused.
+    /// The last number given to a snapshot, whether it was used or refused.
     generation: AtomicU64,
     reloads_good: AtomicU64,
     reloads_refused: AtomicU64,
-    /// Told to end, and not yet draining.
+    /// The process has been asked to end and does not drain yet.
     ending: AtomicBool,
     draining: AtomicBool,
-    /// The source has not said anything yet.
+    /// The source has not delivered anything yet.
     waiting: AtomicBool,
     state: Mutex<State>,
     kernel: Mutex<KernelPlane>,
@@ -59,28 +61,29 @@ struct State {
     access_log: Option<Arc<AccessLog>>,
     admin: Option<Server>,
     metrics: Option<Server>,
-    /// The last minute.
+    /// The outcomes of the last minute.
     recent: Recent,
-    /// What the snapshot in use was read from.
+    /// The files from which the snapshot in use was read.
     files: Vec<PathBuf>,
 }
 
-/// The control API or the metrics, listening.
+/// A listening server of the control API or of the metrics.
 struct Server {
     address: AdminAddress,
     listener: Arc<admin::Listener>,
     task: JoinHandle<()>,
-    /// Of a Unix socket: removed when this is dropped.
+    /// The file of a Unix socket, which is removed when this is dropped.
     file: Option<SocketFile>,
 }
 
-/// Pages as a snapshot wants them.
+/// Where a snapshot wants pages to be served.
 pub(crate) enum Listen {
-    /// As it is.
+    /// The address does not change.
     Unchanged,
-    /// Nowhere.
+    /// The pages are not served.
     Nowhere,
-    /// Here, from now on. The file is that of a Unix socket that this process has opened: if nothing comes of it, it is removed.
+    /// The pages are served here from now on. The file belongs to a Unix socket that this process has opened; it is
+    /// removed if the snapshot is not put to use.
     Here(AdminAddress, admin::Listener, Option<SocketFile>),
 }
 
@@ -116,12 +119,12 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel plane. Not to be asked for while it is held.
+    /// The kernel plane. The caller must not call this again while it holds the guard.
     pub(crate) fn kernel(&self) -> MutexGuard<'_, KernelPlane> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes after each probe: then the kernel plane may have to hear something about its endpoints.
+    /// Changes after each probe. The kernel plane may then need new states of its endpoints.
     pub(crate) fn probes(&self) -> watch::Receiver<u64> {
         self.state().checker.results()
     }
@@ -134,7 +137,7 @@ impl Control {
         Generation(self.generation.fetch_add(1, Relaxed) + 1)
     }
 
-    /// Lets the health checks probe the endpoints of `compiled` and `vips`, which are about to be used.
+    /// Starts probing the endpoints of `compiled` and `vips`, which are about to be used.
     pub(crate) fn check_health(&self, compiled: &Compiled, vips: &[Arc<VipPlan>]) {
         let of_vips = vips.iter().flat_map(|plan| plan.targets());
         let targets = compiled.clusters.iter().flat_map(targets).chain(of_vips).collect();
@@ -145,17 +148,17 @@ impl Control {
         self.state().compiled = Some(compiled);
     }
 
-    /// Not ready as long as the source has not said what to serve.
+    /// The process is not ready as long as the source has not said what to serve.
     pub(crate) fn wait_for_source(&self, waits: bool) {
         self.waiting.store(waits, Relaxed);
     }
 
-    /// Takes note of what has happened. To be called about once a second.
+    /// Samples the counters. The caller calls this about once a second.
     pub(crate) fn sample(&self) {
         self.state().recent.sample(&self.registry, clock::now_ms());
     }
 
-    /// From now on the status says when one of these is missing.
+    /// Sets the files whose absence the status reports from now on.
     pub(crate) fn set_files(&self, files: Vec<PathBuf>) {
         self.state().files = files;
     }
@@ -164,7 +167,7 @@ impl Control {
         self.state().access_log = log;
     }
 
-    /// Takes note of how a reload went.
+    /// Records the outcome of a reload.
     pub(crate) fn note_reload(&self, errors: Option<String>) {
         let ok = errors.is_none();
         let counter = if ok { &self.reloads_good } else { &self.reloads_refused };
@@ -176,7 +179,7 @@ impl Control {
     /// Opens the socket that a snapshot wants for these pages.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The socket cannot be opened.
     pub(crate) fn listen(
         &self,
         pages: Pages,
@@ -200,7 +203,7 @@ impl Control {
                 Ok(Listen::Here(address, admin::Listener::Tcp(listener), None))
             }
             AdminAddress::Path(path) => {
-                // The file of one that was handed over is its old owner's until this process serves.
+                // The file of an inherited socket belongs to the old process until this one serves.
                 if let Some(listener) = inherited.take_path(path) {
                     return Ok(Listen::Here(address, admin::Listener::Unix(listener), None));
                 }
@@ -211,7 +214,7 @@ impl Control {
         }
     }
 
-    /// Serves these pages where they are wanted from now on.
+    /// Serves these pages where the new snapshot wants them.
     pub(crate) fn serve(self: &Arc<Self>, pages: Pages, listen: Listen) {
         let server = match listen {
             Listen::Unchanged => return,
@@ -251,12 +254,13 @@ impl Control {
         state.admin.iter().chain(&state.metrics).map(|server| server.listener.clone()).collect()
     }
 
-    /// From now on not ready, though connections are taken as before.
+    /// Makes the process not ready. It still accepts connections.
     pub(crate) fn begin_ending(&self) {
         self.ending.store(true, Relaxed);
     }
 
-    /// From now on not ready, and no new connections are taken. A successor answers for itself: our control API closes, and is not asked in its place.
+    /// Makes the process not ready and accepts no new connections. A successor answers for itself: our control API
+    /// closes, so that nobody asks the wrong process.
     pub(crate) fn begin_drain(&self, handed_over: bool) {
         self.draining.store(true, Relaxed);
         if !handed_over {
@@ -265,12 +269,12 @@ impl Control {
         let mut state = self.state();
         for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
             server.task.abort();
-            // It is the successor's.
+            // The file belongs to the successor.
             server.file.into_iter().for_each(SocketFile::leave);
         }
     }
 
-    /// Nobody is answered from now on, and the file of a Unix socket is removed.
+    /// Stops answering, and removes the file of a Unix socket.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         for server in [state.admin.take(), state.metrics.take()].into_iter().flatten() {
@@ -280,7 +284,7 @@ impl Control {
 }
 
 impl State {
-    /// Who answers these pages.
+    /// The server of these pages.
     fn server(&mut self, pages: Pages) -> &mut Option<Server> {
         match pages {
             Pages::All => &mut self.admin,
@@ -289,7 +293,7 @@ impl State {
     }
 }
 
-/// A socket that no second Steelyard can share by accident: SO_REUSEPORT would let both answer in turns.
+/// Binds a socket that a second Steelyard cannot share by accident: with SO_REUSEPORT, both would answer in turns.
 fn bind_alone(address: SocketAddr) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
@@ -319,7 +323,7 @@ fn targets(plan: &Arc<ClusterPlan>) -> Vec<health::ProbeTarget> {
     plan.state.endpoints().iter().enumerate().map(target).collect()
 }
 
-/// Probes speak TLS as requests do.
+/// Probes use the same TLS as requests.
 struct Probing(Arc<ClientKeys>);
 
 impl Handshake for Probing {

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All went well.
+    /// Success.
     Good,
-    /// What was asked for failed.
+    /// The command failed.
     Failed,
     /// The configuration is bad (EX_USAGE of sysexits.h has the same number).
     BadConfig,
-    /// This host cannot do it, and what was printed says why.
+    /// This host cannot do it; the message says why.
     HostCannot,
-    /// A gate did not hold.
+    /// A gate of `lab gate` was not passed.
     GateDoesNotHold,
 }
 
@@ -30,34 +30,34 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why something was not done, and how the process ends where it cannot go on without.
+/// Why something was not done, and the exit code if the process cannot continue without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) exit: Exit,
-    /// For people: what, and what to do.
+    /// A message for people: what failed, and what to do.
     pub(crate) why: String,
-    /// Where nothing can listen, if that is the reason.
+    /// The addresses on which nothing can listen, if that is the reason, each with the cause.
     pub(crate) places: Vec<(SocketAddr, String)>,
-    /// It is the kernel plane that cannot.
+    /// The kernel plane is what failed.
     pub(crate) by_kernel_plane: bool,
-    /// The vips that it cannot serve while it could serve the others, if that is the reason.
+    /// The vips that the kernel plane cannot serve, if it could serve the others, each with the cause.
     pub(crate) vips: Vec<(String, String)>,
 }
 
 impl Refused {
-    /// What the configuration asks for, and cannot be.
+    /// The configuration asks for something that is not possible.
     pub(crate) fn bad(why: String) -> Self {
         Self::new(Exit::BadConfig, why)
     }
 
-    /// Ends so, for this reason.
+    /// Exits with this code, for this reason.
     pub(crate) fn new(exit: Exit, why: String) -> Self {
         Self { exit, why, places: Vec::new(), by_kernel_plane: false, vips: Vec::new() }
     }
 }
 
 impl From<String> for Refused {
-    /// What a configuration that reads well asks for, and the host does not give.
+    /// The configuration is valid, but the host cannot do what it asks for.
     fn from(why: String) -> Self {
         Self::new(Exit::HostCannot, why)
     }

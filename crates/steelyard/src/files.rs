@@ -1,4 +1,4 @@
-//! The configuration file: read, checked, and watched for changes.
+//! The configuration file: reading, checking, and watching it for changes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::exit::Exit;
 
-/// Between two looks at the file. Looking, not watching: an editor replaces a file and Kubernetes a link, and both are seen this way.
+/// The interval between two looks at the file. It is polled rather than watched, because editors replace the file and
+/// Kubernetes replaces a link, and polling sees both.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Larger files are refused before they are read.
@@ -22,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Reads a file.
 ///
 /// # Errors
-/// Every error in it, each with its place; or why it cannot be read.
+/// Returns every error in the file with its location, or why the file cannot be read.
 pub(crate) fn load(path: &Path, generation: Generation) -> Result<config::File, String> {
     let name = path.display().to_string();
     let text = read(path).map_err(|error| format!("{name}: {error}"))?;
@@ -36,10 +37,10 @@ fn read(path: &Path) -> std::io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// The certificates and keys that a snapshot names. Those of `previous` that have not changed are kept.
+/// Loads the certificates and keys that a snapshot names. Unchanged ones are taken from `previous`.
 ///
 /// # Errors
-/// What is wrong with them, each where the file names it.
+/// Says what is wrong with them, at the location where the file names them.
 pub(crate) fn keys(snapshot: &Snapshot, written: &Written, previous: Option<&Keys>) -> Result<Keys, String> {
     Keys::load(snapshot, previous).map_err(|faults| {
         let wrong = |(owner, Fault { file, message, hint })| WrongFile { owner, file, message, hint };
@@ -47,15 +48,15 @@ pub(crate) fn keys(snapshot: &Snapshot, written: &Written, previous: Option<&Key
     })
 }
 
-/// The file, if the certificates and keys that it names are there and belong together.
+/// Returns the file if the certificates and keys that it names exist and match.
 ///
 /// # Errors
-/// As [`keys`].
+/// Same as [`keys`].
 pub(crate) fn with_good_keys(file: config::File) -> Result<config::File, String> {
     keys(&file.snapshot, &file.written, None).map(|_| file)
 }
 
-/// `steelyard check`.
+/// Runs `steelyard check`.
 pub(crate) fn check(path: &Path) -> Exit {
     match load(path, Generation(1)).and_then(with_good_keys) {
         Ok(config::File { snapshot, .. }) => {
@@ -78,38 +79,40 @@ pub(crate) fn check(path: &Path) -> Exit {
     }
 }
 
-/// "1 listener", "2 listeners".
+/// For example "1 listener" or "2 listeners".
 fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Tells when the configuration file, or one of those that it names, has changed.
+/// Detects changes of the configuration file and of the files that it names.
 pub(crate) struct Watch {
-    /// The file wants it.
+    /// Whether the file asks to be watched.
     on: bool,
     /// The configuration file, then those that it names.
     paths: Vec<PathBuf>,
-    /// The files that were read last: `seen.len() == paths.len()`. `None`: never there.
+    /// The files as they were last read: `seen.len() == paths.len()`. `None` if a file never existed.
     seen: Vec<Option<Mark>>,
-    /// Others, which may still be being written.
+    /// A different state, in which files may still be being written.
     pending: Option<Vec<Option<Mark>>>,
-    // Here and not in `changed`, as is `pending`: whoever waits for other things as well begins to wait anew each time that one happens.
+    // The timer is here and not in `changed`, and so is `pending`: a caller that also waits for other events starts
+    // `changed` anew after each of them.
     look: Interval,
 }
 
-/// What changes when a file is written or replaced, be it behind a symbolic link.
+/// What changes when a file is written or replaced, also behind a symbolic link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
     device: u64,
     inode: u64,
     size: u64,
     modified: (i64, i64),
-    /// When the kernel noted the last change. A program can set the time of modification back (`cp -p`, `rsync`, `tar`), but not this one.
+    /// The change time, which the kernel sets. A program can set back the modification time (`cp -p`, `rsync`, `tar`),
+    /// but not this one.
     changed: (i64, i64),
 }
 
 impl Watch {
-    /// Watches a file from its present state on; nothing, if there is none.
+    /// Watches a file from its present state on. Watches nothing if there is none.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         let paths: Vec<_> = path.into_iter().collect();
         let seen = paths.iter().map(|path| mark(path)).collect();
@@ -118,20 +121,26 @@ impl Watch {
         Self { on: true, paths, seen, pending: None, look }
     }
 
-    /// Whether to watch at all; says so where that is new, or for the first time.
+    /// Turns watching on or off, and logs it if that is new or `is_first`.
     pub(crate) fn turn(&mut self, on: bool, is_first: bool) {
         let was_on = std::mem::replace(&mut self.on, on);
         let Some(file) = self.paths.first().filter(|_| is_first || was_on != on) else { return };
         let file = file.display();
         if on {
-            tracing::info!(%file, "watching: a change that is saved is served within two seconds (`watch: false` turns this off)");
+            tracing::info!(
+                %file,
+                "watching the files: a saved change takes effect within two seconds (`watch: false` turns this off)"
+            );
         } else {
-            tracing::info!(%file, "not watching: a change is served on `steelyard reload` or SIGHUP (`watch: false`)");
+            tracing::info!(
+                %file,
+                "not watching the files: a change takes effect on `steelyard reload` or SIGHUP (`watch: false`)"
+            );
         }
     }
 
-    /// Watches these too, in place of those that the configuration file named before. Called before they are read, so that a change while they
-    /// are is seen as one.
+    /// Watches these files too, instead of those that the configuration file named before. The caller calls this before
+    /// it reads them, so that a change during the read is noticed.
     pub(crate) fn also(&mut self, files: impl Iterator<Item = PathBuf>) {
         if self.paths.is_empty() {
             return;
@@ -143,14 +152,15 @@ impl Watch {
         self.pending = None;
     }
 
-    /// The configuration file is about to be read, whatever the reason. Called before, so that a change while it is read is seen as one.
+    /// Notes that the configuration file is about to be read, for whatever reason. The caller calls this before it
+    /// reads, so that a change during the read is noticed.
     pub(crate) fn reading(&mut self) {
         self.seen = self.now();
         self.pending = None;
     }
 
-    /// Waits until a file is another, and has stopped changing: none is read while it is being written. Waiting may be given up and begun
-    /// again at any time; nothing is lost.
+    /// Waits until a file has changed and is stable again, so that no file is read while it is being written. The
+    /// future can be dropped and created again at any time without losing a change.
     pub(crate) async fn changed(&mut self) {
         if self.paths.is_empty() || !self.on {
             return std::future::pending().await;
@@ -169,7 +179,8 @@ impl Watch {
         }
     }
 
-    /// As they are. One that is missing is as it was: it is about to come back, and removing it is no way to say anything.
+    /// The present state. A missing file counts as unchanged: it is about to come back, and nobody removes a file to
+    /// request something.
     fn now(&self) -> Vec<Option<Mark>> {
         self.paths.iter().zip(&self.seen).map(|(path, seen)| mark(path).or(*seen)).collect()
     }
@@ -204,7 +215,7 @@ fn mark(path: &Path) -> Option<Mark> {
 mod tests {
     use super::*;
 
-    /// A file of this test's own, gone with it.
+    /// A temporary file of one test, which is removed with it.
     struct File(PathBuf);
 
     impl File {
@@ -214,7 +225,7 @@ mod tests {
             file
         }
 
-        /// Another file in its place: another inode, whatever the clock of the file system says.
+        /// Replaces the file, so that the inode changes whatever the clock of the file system says.
         fn write(&self, text: &str) {
             let new = self.0.with_extension("new");
             fs::write(&new, text).unwrap();
@@ -228,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Looks so many times, and gives up waiting within each interval twice.
+    /// Looks this many times, and drops and restarts the wait twice in each interval.
     async fn is_seen(watch: &mut Watch, looks: u32) -> bool {
         for _ in 0..looks * 3 {
             if tokio::time::timeout(LOOK_EVERY / 3, watch.changed()).await.is_ok() {
@@ -286,9 +297,9 @@ mod tests {
         let mut watch = Watch::new(Some(file.0.clone()));
         let before = fs::metadata(&file.0).unwrap();
         let changed = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
-        // The clock of the file system moves in steps of some milliseconds.
+        // The clock of the file system advances in steps of some milliseconds.
         while changed(&fs::metadata(&file.0).unwrap()) == changed(&before) {
-            // In place: the inode stays.
+            // Writes in place, so that the inode stays.
             fs::write(&file.0, "other").unwrap();
         }
         fs::File::options().write(true).open(&file.0).unwrap().set_modified(before.modified().unwrap()).unwrap();

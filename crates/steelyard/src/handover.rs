@@ -1,12 +1,13 @@
-//! One process after another on the same sockets: those that a service manager passes on, and those that an old Steelyard passes to a
-//! new one on SIGUSR2.
+//! Passing listening sockets to this process: from a service manager, or from an old Steelyard to a new one on SIGUSR2.
 //!
-//! The old process starts the new one with its listening sockets. When the new one serves, it sends the old one SIGTERM, which drains.
-//! If the new one fails, the old one has changed nothing. Connections that the kernel has queued are in sockets that both hold.
+//! The old process starts the new one with its listening sockets. Once the new process serves, it sends SIGTERM to the
+//! old one, which drains. If the new process fails, nothing has changed for the old one. Queued connections are not
+//! lost, because both processes hold the sockets.
 //!
-//! A service manager is told by the old process that the new one is the main process from then on ([`crate::manager`]). systemd treats a main process that
-//! is not its child as a stranger: it does not wait for it when it stops the service, but kills it at once (seen with systemd 252). So under a
-//! manager the new process is started by a launcher, which ends at once: then the manager is its parent.
+//! The old process tells the service manager that the new one is the main process from then on ([`crate::manager`]). If
+//! a main process is not systemd's child, systemd does not wait for it when it stops the service, but kills it at once
+//! (seen with systemd 252). Under a manager, a launcher therefore starts the new process and exits at once, which makes
+//! the manager its parent.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,13 +25,14 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::control::Control;
 use crate::exit::Exit;
 
-/// Asks a process to start the one that is meant, to write its id to standard input, and to end.
+/// Tells a process to start the intended program, to write its process ID to standard input, and to exit.
 const LAUNCH: &str = "STEELYARD_LAUNCH";
 
-/// Names the process that the new one takes over from: its id, and when it was started, so that no other process is taken for it.
+/// Names the predecessor by process ID and start time, so that another process with the same ID is not mistaken for it.
 const PREDECESSOR: &str = "STEELYARD_PREDECESSOR";
 
-/// The id of the process that was started by this one and has not failed; 0: there is none. The SIGTERM that comes is its.
+/// The process ID of the successor that this process has started and that has not failed; 0 if there is none. A SIGTERM
+/// that arrives then comes from it.
 static SUCCESSOR: AtomicU32 = AtomicU32::new(0);
 
 /// The sockets that were passed to this process.
@@ -38,11 +40,11 @@ pub(crate) fn inherited() -> Inherited {
     Inherited::from_environment()
 }
 
-/// Starts a new process from the same program file (or what has replaced it) with all listening sockets. One at a time: the SIGTERM of a
-/// second one would end this process before it has drained.
+/// Starts a new process from the same program file, or from what has replaced it, with all listening sockets. There is
+/// only one at a time: the SIGTERM of a second one would end this process before it has drained.
 pub(crate) fn start(plane: &Plane, control: &Control, under_manager: bool) {
     if successor().is_some() {
-        tracing::warn!("a successor is starting already: no other is started");
+        tracing::warn!("a successor is already starting: no second one is started");
         return;
     }
     let started = command(plane, &control.listeners()).and_then(|command| match under_manager {
@@ -64,7 +66,7 @@ pub(crate) fn start(plane: &Plane, control: &Control, under_manager: bool) {
 }
 
 fn command(plane: &Plane, own: &[Arc<admin::Listener>]) -> io::Result<Command> {
-    // Not /proc/self/exe: that names the old file even after a new one has been put in its place.
+    // Not /proc/self/exe, which still names the old file after it has been replaced.
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_else(|| "steelyard".into());
     let mut command = Command::new(program);
@@ -76,10 +78,10 @@ fn command(plane: &Plane, own: &[Arc<admin::Listener>]) -> io::Result<Command> {
     Ok(command)
 }
 
-/// A successor that runs.
+/// A running successor.
 struct Started {
     pid: u32,
-    /// `None`: another process is its parent.
+    /// `None` if the successor is not a child of this process.
     child: Option<Child>,
 }
 
@@ -89,11 +91,11 @@ impl Started {
         Ok(Self { pid: child.id(), child: Some(child) })
     }
 
-    /// Returns when the launcher has ended, which takes as long as starting two programs.
+    /// Returns when the launcher has exited, which takes as long as starting two programs.
     fn by_launcher(mut command: Command) -> io::Result<Self> {
         let (mut reader, writer) = io::pipe()?;
         let mut launcher = command.env(LAUNCH, "1").stdin(writer).spawn()?;
-        // It holds a writing end, too: the pipe would never end.
+        // The command holds a writing end too, which would keep the pipe open.
         drop(command);
         let mut said = String::new();
         reader.read_to_string(&mut said)?;
@@ -102,7 +104,7 @@ impl Started {
         Ok(Self { pid, child: None })
     }
 
-    /// Waits for its end. A child that has failed would stay as a zombie otherwise.
+    /// Waits for its end. A failed child would otherwise remain as a zombie.
     fn wait(self) -> io::Result<String> {
         if let Some(mut child) = self.child {
             return Ok(child.wait()?.to_string());
@@ -114,7 +116,8 @@ impl Started {
     }
 }
 
-/// Does what a launcher is for, if this process is one. To be called before anything looks at the descriptors, which are for the successor.
+/// Acts as the launcher if this process is one. It must run before anything looks at the descriptors, which are meant
+/// for the successor.
 pub(crate) fn launch() -> Option<Exit> {
     std::env::var_os(LAUNCH)?;
     let mut arguments = std::env::args_os();
@@ -127,7 +130,7 @@ pub(crate) fn launch() -> Option<Exit> {
     Some(told.map_or_else(|error| crate::fail(&format!("cannot start a successor: {error}")), |()| Exit::Good))
 }
 
-/// Tells the process that this one takes over from to drain. Called when this one serves.
+/// Tells the predecessor to drain. The caller calls this once this process serves.
 pub(crate) fn take_over() {
     let Some(predecessor) = predecessor() else { return };
     tracing::info!(predecessor = predecessor.as_raw_nonzero().get(), "taking over");
@@ -136,7 +139,7 @@ pub(crate) fn take_over() {
     }
 }
 
-/// Whether there is a process that serves as long as this one does not.
+/// Whether another process serves until this one does.
 pub(crate) fn has_predecessor() -> bool {
     predecessor().is_some()
 }
@@ -144,22 +147,22 @@ pub(crate) fn has_predecessor() -> bool {
 fn predecessor() -> Option<Pid> {
     let named = std::env::var(PREDECESSOR).ok()?;
     let (pid, started) = named.split_once(' ')?;
-    // The variable may be older than the process that has the number now.
+    // The variable may be older than the process that has this ID now.
     if start_time(pid.parse().ok()?).to_string() != started {
         return None;
     }
     Pid::from_raw(pid.parse().ok()?)
 }
 
-/// When a process was started, in ticks since the boot (proc(5)); 0: it is gone, or the kernel does not tell.
+/// The start time of a process in ticks since the boot (proc(5)); 0 if the process is gone or the kernel does not say.
 fn start_time(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold spaces and parentheses; what follows it begins with the third field, and the start time is the 22nd.
+    // The name, in parentheses, may contain spaces and parentheses. Field 3 follows it, and the start time is field 22.
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     behind_name.split_whitespace().nth(22 - 3).and_then(|ticks| ticks.parse().ok()).unwrap_or_default()
 }
 
-/// The process that is to follow this one, if one is on its way: a SIGTERM now is its.
+/// The successor of this process, if one is starting. A SIGTERM that arrives now comes from it.
 pub(crate) fn successor() -> Option<u32> {
     Some(SUCCESSOR.load(Relaxed)).filter(|pid| *pid != 0)
 }

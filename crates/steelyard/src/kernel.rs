@@ -1,7 +1,8 @@
-//! The kernel plane beside the proxy plane: opened with the first vip, told what snapshots and probes say, asked how it is.
+//! The kernel plane in this process: it opens with the first vip and follows the snapshots and the probes.
 //!
-//! Job: one process at a time, a snapshot in two steps (judged, then put to use), verdicts that have changed, the collection at intervals,
-//! rates. Not its job: what is in the kernel, which is crate `l4`'s.
+//! Job: make sure that only one process uses it, apply a snapshot in two steps (judge it, then put it to use), pass on
+//! changed verdicts, run the collection at intervals, and compute rates. Not its job: the contents of the kernel; that
+//! is the job of the crate `l4`.
 
 mod status;
 
@@ -23,29 +24,31 @@ use crate::sole::Sole;
 use crate::vips::VipPlan;
 use status::{Rates, Recent, occurred, transport, vip_status};
 
-/// Between two collections: how long a finished connection may stay in the table, if that is not a large one.
+/// The interval between two collections. A finished connection stays in the table for up to this long, or longer if the
+/// table is large.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(2);
 
-/// Between two steps of one. A step takes some milliseconds of this thread, so that it has most of its time for everything else.
+/// The interval between two steps of a collection. A step takes some milliseconds of this thread, which needs most of
+/// its time for everything else.
 pub(crate) const COLLECT_ON: Duration = Duration::from_millis(25);
 
-/// Vips named to one who asks for another.
+/// The maximum number of vips that an error names when the requested one does not exist.
 const NAMES_MAX: usize = 20;
 
 /// The kernel plane of this process.
 pub(crate) struct KernelPlane {
-    /// `None`: there are no vips, and nothing needs a privilege.
+    /// `None` if there are no vips. Then no privilege is needed.
     plane: Option<Plane>,
-    /// There was nothing in the kernel before this process opened the plane.
+    /// The kernel held nothing before this process opened the plane.
     fresh: bool,
     sole: Option<Sole>,
-    /// What the plane was opened with, and what the file says now.
+    /// The size with which the plane was opened, and the size in the file now.
     flows_max: (u32, u32),
-    /// In force.
+    /// The vips in force.
     vips: Vec<Arc<VipPlan>>,
-    /// The epochs of their states when the kernel was told last.
+    /// The epochs of their states that were last sent to the kernel.
     told: Vec<u64>,
-    /// Addresses of their endpoints that this host has itself. No packet is forwarded there.
+    /// The addresses of their endpoints that this host has itself. No packet is forwarded to them.
     here: BTreeSet<IpAddr>,
     rates: Rates,
     recent: Recent,
@@ -76,7 +79,7 @@ impl KernelPlane {
         &self.vips
     }
 
-    /// Finds out whether the kernel plane can serve these vips. Changes nothing that serves.
+    /// Finds out whether the kernel plane can serve these vips, without changing what is being served.
     ///
     /// # Errors
     /// It cannot.
@@ -87,7 +90,7 @@ impl KernelPlane {
         if self.sole.is_none() {
             match Sole::take() {
                 Ok(sole) => self.sole = Some(sole),
-                // It has the right as long as it serves, and this process takes over from it.
+                // The predecessor holds the right as long as it serves, and this process takes over from it.
                 Err(_) if handover::has_predecessor() => {}
                 Err(taken) => {
                     let refused = Refused::new(Exit::HostCannot, taken.to_string());
@@ -115,10 +118,10 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Serves these vips from now on, and no others. Without any the kernel plane is taken down.
+    /// Serves exactly these vips from now on. If there are none, the kernel plane is detached.
     ///
     /// # Errors
-    /// It cannot; the old ones stay.
+    /// The kernel plane cannot serve them; the old vips stay.
     pub(crate) fn put_to_use(&mut self, vips: Vec<Arc<VipPlan>>) -> Result<(), Refused> {
         if vips.is_empty() {
             return self.detach();
@@ -132,7 +135,7 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// The kernel plane forwards packets between interfaces, and hands none to this host's own sockets.
+    /// The kernel plane forwards packets between interfaces, and cannot deliver any to this host's own sockets.
     fn find_endpoints_here(&mut self) {
         let addresses: BTreeSet<IpAddr> =
             self.vips.iter().flat_map(|plan| plan.state.endpoints()).map(|endpoint| endpoint.address().ip()).collect();
@@ -146,7 +149,7 @@ impl KernelPlane {
         self.here = here;
     }
 
-    /// The snapshot that was judged is not put to use. A plane that serves nothing is closed again, and leaves what it has found.
+    /// Discards the judged snapshot. A plane that serves nothing is closed again, and leaves what it found.
     pub(crate) fn give_up(&mut self) {
         if !self.vips.is_empty() {
             return;
@@ -154,23 +157,23 @@ impl KernelPlane {
         if let Some(plane) = self.plane.take().filter(|_| self.fresh)
             && let Err(error) = plane.detach_all()
         {
-            tracing::warn!(%error, "the kernel plane was opened for nothing, and cannot be removed");
+            tracing::warn!(%error, "cannot remove the kernel plane, which was opened but is not used");
         }
         *self = Self::new();
     }
 
-    /// Takes everything out of the kernel.
+    /// Removes everything from the kernel.
     pub(crate) fn detach(&mut self) -> Result<(), Refused> {
         if let Some(plane) = self.plane.take() {
             plane.detach_all()?;
-            tracing::info!("no vips: the kernel plane is taken down");
+            tracing::info!("no vips: detaching the kernel plane");
         }
         *self = Self::new();
         Ok(())
     }
 
-    /// Removes the vips that an earlier process left in the kernel, if no process looks after them. For a source that wants no vips: the old ones would
-    /// go on forwarding to addresses that may belong to others by now.
+    /// Removes the vips that an earlier process left in the kernel, if no process manages them. This is for a source
+    /// that wants no vips: the old ones would keep forwarding to addresses that may belong to somebody else by now.
     pub(crate) fn remove_leftovers(&self) {
         let options = l4::Options::default();
         if self.plane.is_some() || !l4::pinned(&options) {
@@ -179,32 +182,37 @@ impl KernelPlane {
         let Ok(_sole) = Sole::take() else { return };
         match l4::detach(&options) {
             Ok(_) => tracing::info!("no vips: removed those that an earlier process left in the kernel"),
-            // Tried again with the next snapshot.
+            // The next snapshot tries again.
             Err(error) => {
-                tracing::error!(%error, "vips of an earlier process go on forwarding, because removing them failed: run `steelyard vip detach`");
+                tracing::error!(
+                    %error,
+                    "vips of an earlier process still forward packets, because removing them failed: run `steelyard \
+                     vip detach`"
+                );
             }
         }
     }
 
-    /// Lets go of everything and leaves it in the kernel, where it goes on. Gives the number of vips.
+    /// Releases the plane and leaves it running in the kernel. Returns the number of vips.
     pub(crate) fn leave(&mut self) -> usize {
         let vips = self.vips.len();
         *self = Self::new();
         vips
     }
 
-    /// Tells the kernel which endpoints have become usable or unusable.
+    /// Sends the kernel the endpoints that have become usable or unusable.
     pub(crate) fn follow_verdicts(&mut self) {
         let now = epochs(&self.vips);
         let Some(plane) = self.plane.as_mut().filter(|_| now != self.told) else { return };
         match tell(plane, &self.vips) {
             Ok(()) => self.told = now,
-            // Tried again after the next collection.
-            Err(error) => tracing::error!(%error, "the kernel plane was not told which endpoints are usable"),
+            // The next collection tries again.
+            Err(error) => tracing::error!(%error, "cannot send the kernel plane the states of endpoints"),
         }
     }
 
-    /// Lets the kernel plane forget what is over, a step at a time, and takes note of how much it does. True: there is more to go over.
+    /// Runs one step of the collection, which removes finished flows, and records how much there was. Returns true if
+    /// there is more to go over.
     pub(crate) fn collect(&mut self) -> bool {
         if self.sole.is_none() {
             // The predecessor may be gone by now.
@@ -213,20 +221,20 @@ impl KernelPlane {
         let Some(plane) = &mut self.plane else { return false };
         match plane.collect() {
             Ok(None) => return true,
-            // Told again, below.
+            // Makes the call below send all states again.
             Ok(Some(collected)) if collected.reach_differs => self.told.clear(),
             Ok(Some(_)) => {}
-            Err(error) => tracing::error!(%error, "the kernel plane cannot forget old connections"),
+            Err(error) => tracing::error!(%error, "cannot remove finished connections from the kernel plane"),
         }
         match plane.counters() {
             Ok(counters) => {
                 self.recent.sample(&counters, clock::now_ms());
                 self.rates.note(counters, Instant::now());
             }
-            Err(error) => tracing::error!(%error, "the counters of the kernel plane cannot be read"),
+            Err(error) => tracing::error!(%error, "cannot read the counters of the kernel plane"),
         }
         self.follow_verdicts();
-        // The host may have got an address since, or lost one.
+        // The host may have gained or lost an address.
         self.find_endpoints_here();
         false
     }
@@ -254,7 +262,7 @@ impl KernelPlane {
         Ok(Flows { version: STATUS_VERSION, flows: flows.into_iter().map(flow).collect(), more })
     }
 
-    /// The plane, for questions that change nothing.
+    /// The plane, for queries that change nothing.
     pub(crate) fn plane(&self) -> Result<&Plane, String> {
         self.plane.as_ref().ok_or_else(no_vips)
     }
@@ -267,11 +275,11 @@ impl KernelPlane {
         })
     }
 
-    /// How the plane is, and its vips.
+    /// The state of the plane and of its vips.
     pub(crate) fn status(&self, probes: &Probes) -> (Option<KernelPlaneStatus>, Vec<VipStatus>) {
         let Some(plane) = &self.plane else { return (None, Vec::new()) };
         let counters = plane.counters().unwrap_or_else(|error| {
-            tracing::error!(%error, "the counters of the kernel plane cannot be read");
+            tracing::error!(%error, "cannot read the counters of the kernel plane");
             Counters::default()
         });
         let told = KernelPlaneStatus {
@@ -299,21 +307,22 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// The usual place, and this size of the table.
+/// The default paths, with this size of the table.
 fn options(flows_max: u32) -> l4::Options {
     l4::Options { flows_max, ..l4::Options::default() }
 }
 
-/// Whether an earlier process has left vips in the kernel that no process looks after.
+/// Whether an earlier process has left vips in the kernel that no process manages.
 pub(crate) fn are_vips_left() -> bool {
     l4::pinned(&l4::Options::default()) && !Sole::is_taken()
 }
 
-/// Says so where there are such.
+/// Logs a warning if an earlier process has left vips.
 pub(crate) fn warn_of_leftovers() {
     if are_vips_left() {
         tracing::warn!(
-            "vips of an earlier process go on forwarding unattended; `steelyard vip detach` takes them down"
+            "vips of an earlier process still forward packets, and no process manages them: `steelyard vip detach` \
+             removes them"
         );
     }
 }
@@ -364,9 +373,9 @@ mod tests {
             earlier.judge(&vips, 1024).unwrap_or_else(|refused| panic!("{}", refused.why));
             earlier.put_to_use(vips).unwrap_or_else(|refused| panic!("{}", refused.why));
             KernelPlane::new().remove_leftovers();
-            assert!(l4::pinned(&options), "the process that looks after them is still there");
+            assert!(l4::pinned(&options), "the process that manages them is still there");
             earlier.leave();
-            assert!(l4::pinned(&options), "they go on without it");
+            assert!(l4::pinned(&options), "they stay without it");
             KernelPlane::new().remove_leftovers();
             assert!(!l4::pinned(&options));
         });

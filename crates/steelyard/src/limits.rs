@@ -1,31 +1,31 @@
-//! What the operating system allows this process.
+//! The limit that the operating system sets on open files.
 
 use model::Snapshot;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How many files (sockets, above all) this process may have open.
+/// How many files, mostly sockets, this process may have open.
 pub(crate) struct OpenFiles {
-    /// `None`: as many as it likes.
+    /// `None` if there is no limit.
     max: Option<u64>,
     told: bool,
 }
 
 impl OpenFiles {
-    /// Raises the limit as far as this process may: the usual 1,024 is for programs that use select(2).
+    /// Raises the limit as far as this process may. The usual limit of 1,024 exists for programs that use select(2).
     pub(crate) fn raise() -> Self {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: limit.maximum, ..limit };
         let max = match setrlimit(Resource::Nofile, raised) {
             Ok(()) => limit.maximum,
             Err(error) => {
-                tracing::info!(%error, "the limit of open files stays as it is");
+                tracing::info!(%error, "cannot raise the limit on open files");
                 limit.current
             }
         };
         Self { max, told: false }
     }
 
-    /// Says, once, that a snapshot allows more connections than the limit does.
+    /// Logs, once, that a snapshot allows more connections than the limit.
     pub(crate) fn warn_if_short(&mut self, snapshot: &Snapshot) {
         let needed = needed(snapshot);
         if let Some(max) = self.max.filter(|max| needed > *max)
@@ -35,13 +35,15 @@ impl OpenFiles {
             tracing::info!(
                 max,
                 needed,
-                "the listeners' limits.connections may need more open files than are allowed: raise LimitNOFILE, or lower them"
+                "the listeners' limits.connections may need more open files than the limit allows: raise LimitNOFILE, \
+                 or lower limits.connections"
             );
         }
     }
 }
 
-/// A downstream connection and its upstream one, for all that the listeners allow. What else is open is little beside that.
+/// Two files for each connection that the listeners allow: the downstream and the upstream one. Other files are few by
+/// comparison.
 fn needed(snapshot: &Snapshot) -> u64 {
     let connections = snapshot.listeners.iter().map(|listener| listener.connections_max as u64);
     connections.fold(0, u64::saturating_add).saturating_mul(2)

@@ -1,4 +1,4 @@
-//! The log on standard error: what is written, and in which form.
+//! The log on standard error: its filter and its format.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -7,13 +7,14 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-/// What is logged where the filter speaks of single modules alone: a line about start-up must not vanish because one module is looked at.
+/// The level of all other modules if the filter names only single modules. A line about the start must not vanish
+/// because somebody debugs one module.
 const LEVEL_DEFAULT: &str = "info";
 
-/// The words for how much.
+/// The levels, from the least to the most output.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The modules that a filter may name: the crates of this program. What its dependencies log can be asked for, too, by their own names.
+/// The modules that a filter may name: the crates of this program. A filter may also name a dependency, to see its log.
 const MODULES: [&str; 13] = [
     "admin",
     "balance",
@@ -30,10 +31,10 @@ const MODULES: [&str; 13] = [
     "wire",
 ];
 
-/// Logs from now on.
+/// Starts logging.
 ///
 /// # Errors
-/// What is wrong with the filter, and what would be right.
+/// Says what is wrong with the filter and what would be right.
 pub(crate) fn begin(filter: &str) -> Result<(), String> {
     let complete = complete(filter)?;
     let filter = EnvFilter::builder().parse(&complete).map_err(|error| error.to_string())?;
@@ -42,18 +43,21 @@ pub(crate) fn begin(filter: &str) -> Result<(), String> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
     log.fmt_fields(fields).init();
     for module in unknown(&complete) {
-        tracing::warn!("--log names {module}, which is no module of steelyard; these are: {}", MODULES.join(", "));
+        tracing::warn!(
+            "--log names {module}, which is not a module of steelyard; its modules are {}",
+            MODULES.join(", ")
+        );
     }
     Ok(())
 }
 
-/// The modules in a filter that are not of this program: mistyped, or of a dependency.
+/// Returns the modules of a filter that this program does not have: they are mistyped, or belong to a dependency.
 fn unknown(filter: &str) -> impl Iterator<Item = &str> {
     let modules = filter.split(',').filter_map(|part| Some(part.rsplit_once('=')?.0));
     modules.filter(|module| module.split("::").next().is_none_or(|first| !MODULES.contains(&first)))
 }
 
-/// The filter with a level for everything that it does not name.
+/// Adds a level for everything that the filter does not name.
 fn complete(filter: &str) -> Result<String, String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let levels = || format!("{} or {}", LEVELS[..5].join(", "), LEVELS[5]);
@@ -62,16 +66,16 @@ fn complete(filter: &str) -> Result<String, String> {
     for part in &parts {
         match part.rsplit_once('=') {
             None if is_level(part) => has_level_for_all = true,
-            // To the library, a word that is no level is a module, of which everything is wanted, and of all others nothing.
+            // The library would take the word for a module, log all of that module, and nothing else.
             None => {
                 return Err(format!(
-                    "{part:?} is not a level; write {}, or a module and its level, as in proxy=debug",
+                    "{part:?} is not a level; write {}, or a module and its level, such as proxy=debug",
                     levels()
                 ));
             }
             Some((module, level)) if module.is_empty() || !is_level(level) => {
                 return Err(format!(
-                    "{part:?} is not a module and its level; write one as in proxy=debug, with {}",
+                    "{part:?} is not a module and its level; write it like proxy=debug, with {}",
                     levels()
                 ));
             }
@@ -84,7 +88,7 @@ fn complete(filter: &str) -> Result<String, String> {
     }
 }
 
-/// As `name=value`, where a value that would not be seen to end is in quotes.
+/// Writes `name=value`. A value whose end would not be clear is in quotes.
 fn write_field(to: &mut Writer<'_>, name: &str, value: &dyn fmt::Debug) -> fmt::Result {
     let text = format!("{value:?}");
     if name == "message" {
@@ -111,19 +115,19 @@ mod tests {
         check("warn,proxy::h2=debug", "warn,proxy::h2=debug");
         check("", "info");
         let levels = "off, error, warn, info, debug or trace";
-        check("foo", &format!("\"foo\" is not a level; write {levels}, or a module and its level, as in proxy=debug"));
+        check(
+            "foo",
+            &format!("\"foo\" is not a level; write {levels}, or a module and its level, such as proxy=debug"),
+        );
         check(
             "info,proxy",
-            &format!("\"proxy\" is not a level; write {levels}, or a module and its level, as in proxy=debug"),
+            &format!("\"proxy\" is not a level; write {levels}, or a module and its level, such as proxy=debug"),
         );
         check(
             "proxy=loud",
-            &format!("\"proxy=loud\" is not a module and its level; write one as in proxy=debug, with {levels}"),
+            &format!("\"proxy=loud\" is not a module and its level; write it like proxy=debug, with {levels}"),
         );
-        check(
-            "=debug",
-            &format!("\"=debug\" is not a module and its level; write one as in proxy=debug, with {levels}"),
-        );
+        check("=debug", &format!("\"=debug\" is not a module and its level; write it like proxy=debug, with {levels}"));
         assert!(EnvFilter::builder().parse("info,proxy=debug,l4=trace").is_ok());
     }
 

@@ -1,8 +1,9 @@
 //! `steelyard`: the command line, and the only place where sources, planes, health checks and the control API meet.
 //!
-//! `serve` and `proxy` end up in [`run`], which wires them; every other command is a short call into the crate that does the job.
+//! `serve`, `proxy` and `controller` end up in [`run`], which connects them. Every other command is a short call into
+//! the crate that does the job.
 #![forbid(unsafe_code)]
-#![cfg_attr(not(feature = "controller"), allow(dead_code, reason = "some of this is for the controller alone"))]
+#![cfg_attr(not(feature = "controller"), allow(dead_code, reason = "only the controller uses some of this"))]
 
 mod cli;
 #[cfg_attr(not(feature = "controller"), path = "no_cluster.rs")]
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
     .into()
 }
 
-/// Writes a page for each command; makes the directory where there is none.
+/// Writes a page for each command, and creates the directory if necessary.
 fn man(directory: &std::path::Path) -> Exit {
     let written = std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory));
     written.map_or_else(|error| fail(&format!("cannot write to {}: {error}", directory.display())), |()| Exit::Good)
@@ -74,7 +75,7 @@ fn man(directory: &std::path::Path) -> Exit {
 fn demo(args: &lab::demo::DemoArgs) -> Exit {
     let exe = match std::env::current_exe() {
         Ok(exe) => exe,
-        Err(error) => return fail(&format!("cannot find this program's own file: {error}")),
+        Err(error) => return fail(&format!("cannot find the file of this program: {error}")),
     };
     match lab::demo::run(args, &exe) {
         Ok(lab::Verdict::Good) => Exit::Good,
@@ -95,7 +96,7 @@ fn load(command: lab::load::LoadCommand) -> Exit {
 fn laboratory(command: lab::command::LabCommand) -> Exit {
     let exe = match std::env::current_exe() {
         Ok(exe) => exe,
-        Err(error) => return fail(&format!("cannot find this program's own file: {error}")),
+        Err(error) => return fail(&format!("cannot find the file of this program: {error}")),
     };
     match lab::command::run(command, &exe, env!("CARGO_PKG_VERSION")) {
         Ok(lab::command::Outcome::Good) => Exit::Good,
@@ -103,7 +104,7 @@ fn laboratory(command: lab::command::LabCommand) -> Exit {
         Ok(lab::command::Outcome::GateDoesNotHold) => Exit::GateDoesNotHold,
         Err(error) => {
             fail(&error.to_string());
-            // What was asked for is wrong, as against what the host refused.
+            // The request is wrong, as opposed to refused by the host.
             if error.kind() == std::io::ErrorKind::InvalidInput { Exit::BadConfig } else { Exit::Failed }
         }
     }
@@ -118,7 +119,7 @@ fn fail(message: &str) -> Exit {
     Exit::Failed
 }
 
-/// Prints to standard output; a reader that has gone away (`| head`) is no failure.
+/// Prints to standard output. It is not an error if the reader has gone away (`| head`).
 fn print_line(text: &str) -> Exit {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{text}");

@@ -1,7 +1,7 @@
-//! What the service manager is told (sd_notify(3)): that the process is ready, reloads, ends, is followed by another one, and is alive.
+//! Messages to the service manager (sd_notify(3)): the process is ready, reloads, ends, has a successor, or is alive.
 //!
-//! The watchdog is told that all is well only if every worker has made progress since it was told last, and it is told by the main thread: a
-//! thread that hangs ends the messages, and the manager starts the process anew.
+//! The main thread sends the watchdog's messages, and only if every worker has made progress since the last one. If a
+//! thread hangs, the messages stop and the manager restarts the process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,21 @@ use net::clock;
 use net::notify::Manager;
 use proxy::Progress;
 
-/// Of the interval in which the manager expects a sign of life: two may be missed.
+/// The number of messages in the interval in which the manager expects one, so that two may be lost.
 const SIGNS_PER_INTERVAL: u32 = 3;
 
-/// Workers beat ten times a second, and a host may stall: asked more often than this, a healthy worker could seem to hang.
+/// Workers report progress ten times a second, and a host may stall. With a shorter interval, a healthy worker could
+/// seem to hang.
 const SIGN_EVERY_MIN: Duration = Duration::from_millis(500);
 
-/// What may take longer than planned once the process is told to end: closing files, writing the last lines.
+/// Extra time for what may be slow at the end: closing files, writing the last lines.
 const END_MARGIN: Duration = Duration::from_secs(5);
 
-/// The service manager, and what it knows.
+/// The service manager, and what it has been sent.
 pub(crate) struct Told {
     manager: Arc<Manager>,
-    /// It was told that the process ends, or that another one has taken over. What else is said of readiness would contradict that.
+    /// The manager knows that this process ends or that a successor has taken over. Further messages about readiness
+    /// would contradict that.
     is_leaving: bool,
 }
 
@@ -33,25 +35,25 @@ impl Told {
         Self { manager: Arc::new(Manager::from_environment()), is_leaving: false }
     }
 
-    /// There is a manager.
+    /// Whether there is a manager.
     pub(crate) fn is_heard(&self) -> bool {
         self.manager.is_there()
     }
 
-    /// This process serves.
+    /// Reports that this process serves.
     pub(crate) fn ready(&self, snapshot: &Snapshot) {
         self.manager.tell(&format!("READY=1\nSTATUS={}", serving(snapshot)));
     }
 
-    /// A new configuration is being read.
+    /// Reports that a new configuration is being read.
     pub(crate) fn reloading(&self) {
         if !self.is_leaving {
-            // `Type=notify-reload` compares the time with that of its signal.
+            // `Type=notify-reload` compares this time with the time of its signal.
             self.manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=reloading", clock::now_us()));
         }
     }
 
-    /// It is in use, or (`refused`) the old one goes on.
+    /// Reports that the new configuration is in use or, with `refused`, that the old one stays.
     pub(crate) fn reloaded(&self, snapshot: &Snapshot, refused: Option<&str>) {
         if self.is_leaving {
             return;
@@ -66,32 +68,34 @@ impl Told {
         self.manager.tell(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// This process ends: its listeners close after `delay`, and connections are cut `timeout` later.
+    /// Reports that this process ends: its listeners close after `delay`, and connections are cut `timeout` later.
     pub(crate) fn stopping(&mut self, delay: Duration, timeout: Duration) {
         self.is_leaving = true;
         let max = delay.saturating_add(timeout).saturating_add(END_MARGIN).as_micros();
-        // Without it a unit whose TimeoutStopSec= is shorter than the configuration would have the process killed in the middle.
+        // Without this, a unit whose TimeoutStopSec= is shorter than the configured times would have the process killed
+        // before it is done.
         self.manager.tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={max}\nSTATUS={}", leaving(delay)));
     }
 
-    /// The listeners are closed from now on.
+    /// Reports that the listeners are closed.
     pub(crate) fn draining(&self) {
         self.manager.tell(&format!("STATUS={}", leaving(Duration::ZERO)));
     }
 
-    /// The process `successor` serves in the place of this one, and is the main process of the service from now on. It cannot say so itself: by
-    /// default (`NotifyAccess=main`) the manager listens to the main process alone. The same holds for its first sign of life.
+    /// Reports that the process `successor` has taken over and is the main process of the service. It cannot do so
+    /// itself: by default (`NotifyAccess=main`) the manager accepts messages only from the main process. The same holds
+    /// for its first watchdog message.
     pub(crate) fn handed_over(&mut self, successor: u32) {
         self.is_leaving = true;
         self.manager.tell(&format!("MAINPID={successor}\nWATCHDOG=1\nSTATUS=process {successor} has taken over"));
     }
 
-    /// Tells the watchdog that all is well, as long as it is. To be called when the process serves.
+    /// Sends watchdog messages as long as all workers make progress. The caller calls this once the process serves.
     pub(crate) fn keep_watchdog(&self, progress: Progress) -> Option<tokio::task::AbortHandle> {
         let interval = self.manager.watchdog()?;
         let every = (interval / SIGNS_PER_INTERVAL).max(SIGN_EVERY_MIN);
         if every * 2 > interval {
-            tracing::warn!(?interval, "WatchdogSec= is too short: give it at least a second, better ten");
+            tracing::warn!(?interval, "WatchdogSec= is too short: set it to at least a second, better ten");
         }
         Some(tokio::spawn(give_signs(self.manager.clone(), progress, every)).abort_handle())
     }
@@ -104,7 +108,7 @@ async fn give_signs(manager: Arc<Manager>, mut progress: Progress, every: Durati
         if workers.is_empty() {
             manager.tell("WATCHDOG=1");
         } else {
-            tracing::error!(?workers, "workers hang: the service manager is not told that all is well");
+            tracing::error!(?workers, "workers make no progress: no watchdog message was sent to the service manager");
         }
     }
 }
@@ -117,9 +121,9 @@ fn serving(snapshot: &Snapshot) -> String {
 
 fn leaving(delay: Duration) -> String {
     if delay.is_zero() {
-        return "draining: finishes what is under way and takes no new connections".to_owned();
+        return "draining: accepts no new connections and finishes the open ones".to_owned();
     }
-    format!("ending: not ready, and takes new connections for another {delay:?}")
+    format!("ending: not ready, and accepts new connections for another {delay:?}")
 }
 
 #[cfg(test)]
@@ -133,7 +137,7 @@ mod tests {
         assert_eq!(serving(&snapshot), "serving generation 1, listeners: 1");
         assert_eq!(
             leaving(Duration::from_millis(1500)),
-            "ending: not ready, and takes new connections for another 1.5s"
+            "ending: not ready, and accepts new connections for another 1.5s"
         );
     }
 }

@@ -1,12 +1,13 @@
-//! Stands in the place of `cluster` in a build without the feature `controller`: there is no cluster, so none of this is ever called.
+//! Replaces `cluster` in a build without the feature `controller`. There is no cluster then, so none of this is ever
+//! called.
 
 use crate::exit::Refused;
 use crate::run::Running;
 
-/// A cluster that is followed.
+/// A cluster that is watched.
 pub(crate) enum Handle {}
 
-/// What it says.
+/// An update from it.
 pub(crate) enum Update {}
 
 impl Handle {
@@ -15,7 +16,7 @@ impl Handle {
     }
 }
 
-/// Waits for ever.
+/// Waits forever.
 pub(crate) async fn next(_: &mut Option<Handle>) -> Option<Update> {
     std::future::pending().await
 }

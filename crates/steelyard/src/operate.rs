@@ -1,4 +1,4 @@
-//! Commands that ask a running Steelyard: `status`, `reload`, `endpoint`, `vip`, `flows`, `trace`.
+//! The commands that talk to a running Steelyard: `status`, `reload`, `endpoint`, `vip`, `flows`, `trace`.
 
 use std::io::IsTerminal;
 
@@ -11,10 +11,10 @@ use crate::cli::{
 use crate::exit::{Exit, Refused};
 use crate::sole::{Sole, Taken};
 
-/// What is said of a change that no file has.
+/// Appended to the message about a change that is not in the file.
 const NOT_KEPT: &str = "until this process ends";
 
-/// `steelyard status`. With `--check`, something that is wrong fails the command.
+/// Runs `steelyard status`. With `--check`, the command fails if something is wrong.
 pub(crate) fn status(args: &StatusArgs) -> Exit {
     let json = match admin::get(&args.ask.admin.admin, "/status") {
         Ok(json) => json,
@@ -22,7 +22,7 @@ pub(crate) fn status(args: &StatusArgs) -> Exit {
     };
     let status = match Status::parse(&json) {
         Ok(status) => status,
-        // Another version, which a program may know better than this one.
+        // The status has another version, which the program that reads the JSON may know.
         Err(_) if args.ask.json && !args.check => return crate::print_line(String::from_utf8_lossy(&json).trim_end()),
         Err(error) => return crate::fail(&error),
     };
@@ -38,7 +38,7 @@ fn wants_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// `steelyard reload`. A refused file exits with the code of `steelyard check`.
+/// Runs `steelyard reload`. If the file is refused, the exit code is that of `steelyard check`.
 pub(crate) fn reload(args: &AskArgs) -> Exit {
     changed(args, "/reload", "", |answer| format!("reloaded: generation {}", number(answer, "generation")))
 }
@@ -80,7 +80,7 @@ pub(crate) fn vip(command: &VipCommand) -> Exit {
     }
 }
 
-/// What the file would have under the name of the vip.
+/// Returns what the file would have under the name of the vip.
 fn description(args: &VipAddArgs) -> Value {
     let mut vip = Map::new();
     let mut put = |key: &str, value: Value| drop(vip.insert(key.to_owned(), value));
@@ -115,20 +115,20 @@ fn endpoint_value(written: &str) -> Value {
     }
 }
 
-/// Asks the process that serves the vips, where there is one; takes the plane down itself where there is none.
+/// Asks the process that serves the vips to detach the plane, or detaches it itself if there is no such process.
 fn detach(args: &AskArgs) -> Exit {
     let _sole = match Sole::take() {
         Ok(sole) => sole,
         Err(Taken::By(_)) => {
             return changed(args, "/vip/detach", "", |_| {
-                "detached: no vip is served until the next `steelyard reload`, or a restart".to_owned()
+                "detached: no vip is served until the next `steelyard reload` or a restart".to_owned()
             });
         }
         Err(taken) => return crate::fail(&taken.to_string()),
     };
     match l4::detach(&l4::Options::default()) {
         Ok(was) if args.json => crate::print_line(&json!({ "detached": was }).to_string()),
-        Ok(true) => crate::print_line("detached: no vip is served any more"),
+        Ok(true) => crate::print_line("detached: no vip is served now"),
         Ok(false) => crate::print_line("there is nothing to detach"),
         Err(refusal) => {
             let Refused { exit, why, .. } = refusal.into();
@@ -145,7 +145,7 @@ pub(crate) fn flows(args: &FlowsArgs) -> Exit {
     told(&args.ask, &path, of_json::<Flows>, admin::render_flows_text)
 }
 
-/// `steelyard trace`: 0 where the packet would be forwarded, 1 where not.
+/// Runs `steelyard trace`. The exit code is 0 if the packet would be forwarded, else 1.
 pub(crate) fn trace(args: &TraceArgs) -> Exit {
     let TraceArgs { vip, from, interface, flags, ask } = args;
     let question =
@@ -165,7 +165,7 @@ pub(crate) fn trace(args: &TraceArgs) -> Exit {
     if report.forwarded { Exit::Good } else { Exit::Failed }
 }
 
-/// Asks, and prints the answer: as it is, or for people.
+/// Sends a request and prints the response: as it is with `--json`, else formatted for people.
 fn told<T>(
     args: &AskArgs,
     path: &str,
@@ -185,12 +185,12 @@ fn told<T>(
     }
 }
 
-/// Asks for a change, and says what it came to.
+/// Requests a change and reports the result.
 fn changed(args: &AskArgs, path: &str, body: &str, show: impl FnOnce(&[u8]) -> String) -> Exit {
     match admin::post(&args.admin.admin, path, body) {
         Ok(answer) if args.json => crate::print_line(String::from_utf8_lossy(&answer).trim_end()),
         Ok(answer) => crate::print_line(&show(&answer)),
-        // The statuses that the control API has for what is wrong with the request, and with the host.
+        // The control API uses these statuses if the request is wrong, and if the host cannot do it.
         Err(ClientError::Refused { status: status @ (422 | 501), why }) => {
             eprintln!("{why}");
             if status == 422 { Exit::BadConfig } else { Exit::HostCannot }
@@ -200,11 +200,15 @@ fn changed(args: &AskArgs, path: &str, body: &str, show: impl FnOnce(&[u8]) -> S
 }
 
 fn of_json<T: serde::de::DeserializeOwned>(json: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(json)
-        .map_err(|error| format!("the running Steelyard answers in another way: {error}; use the same binary for both"))
+    serde_json::from_slice(json).map_err(|error| {
+        format!(
+            "the running Steelyard has another version, and this program cannot read its response: {error}; use the \
+             same binary for both"
+        )
+    })
 }
 
-/// A number of a JSON answer.
+/// Returns a number from a JSON response, or 0.
 fn number(answer: &[u8], field: &str) -> u64 {
     let answer: Option<Value> = serde_json::from_slice(answer).ok();
     answer.and_then(|answer| answer.get(field)?.as_u64()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `docs/cli.md`: every command with its arguments, made from the definitions in `cli`.
+//! `docs/cli.md`: every command with its arguments, generated from the definitions in `cli`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,14 +8,14 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::cli::Cli;
 
-/// Set to write the page instead of comparing it.
+/// If this variable is set, the test writes the page instead of comparing it.
 const WRITE: &str = "STEELYARD_WRITE_DOCS";
 
-const HEAD: &str = "# Commands\n\n\
-<!-- Made from crates/steelyard/src/cli.rs and the crates that it uses. To write it again: STEELYARD_WRITE_DOCS=1 cargo test --workspace --bin steelyard \
-the_page_of_commands -->\n\n\
-`steelyard help COMMAND` prints the same for one command. `steelyard completions SHELL` prints completions, and `steelyard man DIRECTORY` writes man \
-pages. [Operating](operate.md#exit-codes) lists the exit codes.\n";
+const HEAD: &str = "# Commands\n\n<!-- Generated from crates/steelyard/src/cli.rs and the crates that it uses. To \
+                    regenerate it: STEELYARD_WRITE_DOCS=1 cargo test --workspace --bin steelyard the_page_of_commands \
+                    -->\n\n`steelyard help COMMAND` prints the same for one command. `steelyard completions SHELL` \
+                    prints completions, and `steelyard man DIRECTORY` writes man pages. \
+                    [Operating](operate.md#exit-codes) lists the exit codes.\n";
 
 fn page() -> String {
     let mut command = Cli::command().disable_help_subcommand(true);
@@ -62,7 +62,7 @@ fn is_everywhere(arg: &Arg) -> bool {
     ["help", "version"].contains(&arg.get_id().as_str())
 }
 
-/// `-c`, `--config FILE`.
+/// For example `-c`, `--config FILE`.
 fn name(arg: &Arg) -> String {
     let takes = arg.get_action().takes_values();
     let value =
@@ -109,7 +109,7 @@ fn meaning(arg: &Arg) -> String {
 }
 
 fn text(help: Option<&StyledStr>) -> String {
-    // A line that begins with four spaces would be code, and a `<` outside of code a tag.
+    // A line that begins with four spaces would be code, and a `<` outside code would be a tag.
     let text = help.map(ToString::to_string).unwrap_or_default();
     let text = text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let parts = text.split('`').enumerate();
@@ -119,7 +119,7 @@ fn text(help: Option<&StyledStr>) -> String {
         .join("`")
 }
 
-/// In one line, with nothing that ends a cell.
+/// Joins the text into one line without characters that would end a cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace("\n\n", " ").replace('\n', " ")
 }
@@ -134,6 +134,6 @@ fn the_page_of_commands_is_current() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         page == written,
-        "docs/cli.md is not what the program says: run {WRITE}=1 cargo test --workspace --bin steelyard the_page_of_commands"
+        "docs/cli.md is out of date: run {WRITE}=1 cargo test --workspace --bin steelyard the_page_of_commands"
     );
 }

@@ -1,6 +1,7 @@
-//! Names among the endpoints: looked up, and looked up again when their TTL is over.
+//! Resolves the names among the endpoints, and resolves them again when their TTL is over.
 //!
-//! A name that cannot be resolved keeps its last addresses (RFC 8767 gives the reasons); one that never could has none.
+//! A name that can no longer be resolved keeps its last addresses (RFC 8767 gives the reasons). A name that never could
+//! has none.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +16,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long a lookup may take, all servers and attempts together.
+/// The limit on a lookup, with all servers and attempts.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After a lookup failed.
+/// The pause after a failed lookup.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The addresses of every name that has been resolved, in ascending order.
@@ -26,31 +27,31 @@ pub(crate) type Addresses = HashMap<String, Vec<IpAddr>>;
 
 /// Resolves the names of one snapshot in the background, until it is dropped.
 ///
-/// Each snapshot has a resolver of its own: one that is refused takes with it what it wanted, and the one in use has not noticed.
+/// Each snapshot has a resolver of its own, so a refused snapshot does not disturb the one in use.
 pub(crate) struct Resolver {
     names: Arc<BTreeSet<String>>,
     dns: Dns,
     found: watch::Receiver<Found>,
-    /// The one task. Dropping the set ends it.
+    /// The only task. Dropping the set ends it.
     _task: JoinSet<()>,
 }
 
 #[derive(Clone, Default)]
 struct Found {
     addresses: Addresses,
-    /// When each name is to be asked for again. A name that is not here has not been asked for, be it with or without success.
+    /// When each name is due again. A name that is absent has not been asked for yet, whether successfully or not.
     due: HashMap<String, Instant>,
 }
 
 impl Resolver {
-    /// Has nothing to do.
+    /// A resolver that has nothing to do.
     pub(crate) fn idle() -> Self {
         let (_, found) = watch::channel(Found::default());
         Self { names: Arc::default(), dns: Dns::default(), found, _task: JoinSet::new() }
     }
 
-    /// Starts with the names of a snapshot. What `previous` has found is known from the start; names that it has asked for in the same way are
-    /// asked for again when they are due, all others at once.
+    /// Starts with the names of a snapshot and with the addresses that `previous` has found. Names that `previous` has
+    /// asked for in the same way are asked for again when they are due, all others at once.
     pub(crate) fn start(snapshot: &Snapshot, previous: Option<&Self>) -> Self {
         let names: Arc<BTreeSet<String>> = Arc::new(names(snapshot).map(str::to_owned).collect());
         let dns = snapshot.dns.clone();
@@ -66,7 +67,7 @@ impl Resolver {
     /// Waits until each name has been asked for once.
     pub(crate) async fn asked(&mut self) {
         let names = &self.names;
-        // An error means that the task has ended, which it does only where there is nothing to ask for.
+        // An error means that the task has ended, which happens only if there is nothing to ask for.
         let _ = self.found.wait_for(|found| names.iter().all(|name| found.due.contains_key(name))).await;
     }
 
@@ -75,7 +76,7 @@ impl Resolver {
         self.found.borrow_and_update().addresses.clone()
     }
 
-    /// Waits for other addresses than those that [`Resolver::addresses`] gave last.
+    /// Waits until the addresses differ from those that [`Resolver::addresses`] last returned.
     pub(crate) async fn changed(&mut self) {
         if self.found.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -91,7 +92,8 @@ fn names(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The snapshot with every name replaced by its addresses, each an endpoint of the name's weight.
+/// Returns the snapshot with every name replaced by its addresses. Each becomes an endpoint with the weight of the
+/// name.
 pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
     let mut expanded = snapshot.clone();
     let is_name = |endpoint: &Endpoint| matches!(endpoint.address, EndpointAddress::Name { .. });
@@ -114,7 +116,7 @@ pub(crate) fn expand(snapshot: &Snapshot, addresses: &Addresses) -> Snapshot {
     expanded
 }
 
-/// A cluster that has endpoints in the snapshot, and none of whose names has an address.
+/// Returns a cluster that has endpoints in the snapshot, but none of whose names has an address.
 pub(crate) fn unreachable<'s>(snapshot: &'s Snapshot, addresses: &Addresses) -> Option<&'s str> {
     let has_address = |endpoint: &Endpoint| match &endpoint.address {
         EndpointAddress::Name { host, .. } => addresses.get(host).is_some_and(|ips| !ips.is_empty()),
@@ -129,11 +131,11 @@ async fn run(names: Arc<BTreeSet<String>>, dns: Dns, found: watch::Sender<Found>
     if names.is_empty() {
         return;
     }
-    let resolver = make(&dns).inspect_err(|error| tracing::error!(error, "no name can be resolved")).ok();
+    let resolver = make(&dns).inspect_err(|error| tracing::error!(error, "cannot resolve any name")).ok();
     loop {
         let next = {
             let due = &found.borrow().due;
-            // A name that was never asked for has been due for ever.
+            // A name that was never asked for is due at once.
             names.iter().map(|name| due.get(name).copied()).min().flatten()
         };
         if let Some(at) = next {
@@ -167,7 +169,7 @@ fn make(dns: &Dns) -> Result<TokioResolver, String> {
         let config = ResolverConfig::from_name_servers(servers.collect());
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
     };
-    // We keep what we found ourselves: a second memory would only make it older.
+    // We keep the results ourselves, and a second cache would only make them older.
     builder.options_mut().cache_size = 0;
     builder.build().map_err(|error| error.to_string())
 }
@@ -177,7 +179,8 @@ async fn look_up(resolver: &TokioResolver, names: &[String]) -> Vec<(String, Ans
     for name in names {
         let (resolver, name) = (resolver.clone(), name.clone());
         lookups.spawn(async move {
-            // The dot keeps the search list of resolv.conf out: an endpoint's name is a whole name, unless it is a single label.
+            // The trailing dot disables the search list of resolv.conf: an endpoint's name is complete, unless it is a
+            // single label.
             let asked = if name.contains('.') { format!("{name}.") } else { name.clone() };
             let answer = match tokio::time::timeout(LOOKUP_TIMEOUT, resolver.lookup_ip(asked)).await {
                 Ok(Ok(found)) => {
@@ -214,7 +217,7 @@ fn publish(found: &watch::Sender<Found>, dns: &Dns, answers: Vec<(String, Answer
                     RETRY_AFTER
                 }
             };
-            // The first answer, even if it is none, is one that `Resolver::asked` waits for.
+            // `Resolver::asked` waits for the first answer, even if it is an error.
             changed |= due.insert(name, Instant::now() + wait).is_none();
         }
         changed
@@ -258,7 +261,8 @@ mod tests {
         assert_eq!(got, [(at("1.1.1.1:80"), 3), (at("[::1]:80"), 3)]);
     }
 
-    /// Answers every A query with the address that `next` gives and a TTL of one second, every other query with nothing.
+    /// Answers every A query with the address that `next` gives and a TTL of one second, and every other query with no
+    /// address.
     async fn serve(socket: tokio::net::UdpSocket, mut next: impl FnMut() -> [u8; 4]) {
         let mut query = [0; 512];
         loop {
@@ -295,7 +299,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_without_an_answer_does_not_hold_up_the_start() {
-        // A port on which nothing answers: bound, and never read.
+        // A port on which nothing answers: it is bound but never read.
         let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let wanted = snapshot(&[("api.example.com", 1)], vec![silent.local_addr().unwrap()]);
         let mut resolver = Resolver::start(&wanted, None);
@@ -314,14 +318,14 @@ mod tests {
         serving.abort();
         let found = in_use.addresses();
 
-        // Nobody answers any more. One that wants other names forgets them for itself alone...
+        // No server answers any more. A resolver that wants other names forgets these only for itself...
         tokio::time::pause();
         let mut refused = Resolver::start(&snapshot(&[("b.example.com", 1)], vec![server]), Some(&in_use));
         refused.asked().await;
         assert!(refused.addresses().is_empty());
         assert_eq!(in_use.addresses(), found);
         drop(refused);
-        // ... and one that wants the same ones has them, even if it asks elsewhere and in vain.
+        // ... and one that wants the same names has them, even if it asks another server in vain.
         let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         for servers in [vec![server], vec![silent]] {
             let mut next = Resolver::start(&snapshot(&[("a.example.com", 1)], servers), Some(&in_use));

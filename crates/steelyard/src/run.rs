@@ -1,8 +1,8 @@
-//! `serve`, `proxy` and `controller`: sources on one side, planes on the other, and the loop between them.
+//! `serve`, `proxy` and `controller`: the loop between the sources and the planes.
 //!
-//! Whatever happens (a signal, a changed file, an order by the control API, a name that moved, an endpoint of a vip that died) comes to this
-//! one loop on the main thread, one at a time. A new snapshot is compiled, judged by the kernel plane, its sockets are opened, and only then
-//! does anything change.
+//! Every event (a signal, a changed file, a request to the control API, a name with new addresses, a dead endpoint of a
+//! vip) comes to this one loop on the main thread, one at a time. A new snapshot is compiled, the kernel plane judges
+//! it, and its sockets are opened. Only then does anything change.
 
 mod orders;
 
@@ -34,19 +34,20 @@ use crate::resolve::{self, Addresses, Resolver};
 use crate::signals::{Ending, Signals};
 use crate::vips::{self, VipPlan};
 
-/// Orders that wait for the loop; the control API answers "busy" beyond that.
+/// The maximum number of orders that wait for the loop. Beyond it, the control API answers "busy".
 const ORDERS_MAX: usize = 16;
 
-/// Between two looks at whether a burst has left memory that nobody uses, and at the counters.
+/// The interval at which the loop gives back memory that a burst has left unused, and samples the counters.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
-/// Where snapshots come from.
+/// The source of the snapshots.
 pub(crate) enum Source {
     /// A configuration file.
     File(PathBuf),
-    /// The command line: it says the same for ever. Whether that includes an address of the control API, which is the usual one otherwise.
+    /// The command line, which never changes. The flag says whether it includes an address of the control API;
+    /// otherwise the default is used.
     Fixed(Box<Snapshot>, bool),
-    /// A cluster of Kubernetes, which says by itself what is new; what is served before it has said anything.
+    /// A Kubernetes cluster, which sends updates by itself. The snapshot is what is served before the first update.
     Cluster(Box<Snapshot>),
 }
 
@@ -67,18 +68,19 @@ impl Source {
         }
     }
 
-    /// Nobody asked for the control API: that another process has its address is no reason not to serve.
+    /// The control API is optional if the command line did not ask for it: another process may have its address, and
+    /// this one still serves.
     fn can_do_without_admin(&self) -> bool {
         matches!(self, Self::Fixed(_, false))
     }
 }
 
-/// `steelyard serve`.
+/// Runs `steelyard serve`.
 pub(crate) fn serve(args: ServeArgs) -> Exit {
     log_and_run(Source::File(args.file.config), &args.run)
 }
 
-/// `steelyard proxy`.
+/// Runs `steelyard proxy`.
 pub(crate) fn proxy(args: ProxyArgs) -> Exit {
     let mut snapshot = config::proxy_snapshot(args.listen, &args.to, args.tcp);
     let is_wanted = args.admin.is_some();
@@ -93,10 +95,10 @@ fn log_and_run(source: Source, args: &RunArgs) -> Exit {
     }
 }
 
-/// Logs from now on.
+/// Starts logging.
 ///
 /// # Errors
-/// The filter is none; it has been said.
+/// The filter is invalid, and the reason has been printed.
 pub(crate) fn log_to_stderr_or_say(filter: &str) -> Result<(), Exit> {
     crate::logging::begin(filter).map_err(|error| {
         eprintln!("steelyard: --log {filter}: {error}");
@@ -104,11 +106,11 @@ pub(crate) fn log_to_stderr_or_say(filter: &str) -> Result<(), Exit> {
     })
 }
 
-/// Runs what a source says until told to end.
+/// Runs with the snapshots of a source until the process is asked to end.
 pub(crate) fn run(source: Source, cluster: Option<Handle>, args: &RunArgs) -> Exit {
-    // First of all: nothing else may own the descriptors that were passed to us.
+    // This comes first: nothing else may own the descriptors that were passed to us.
     let inherited = handover::inherited();
-    // The file is judged before anything is opened.
+    // The file is checked before anything is opened.
     let file = match source.read(Generation(1)).and_then(files::with_good_keys) {
         Ok(file) => file,
         Err(errors) => {
@@ -141,20 +143,20 @@ fn cannot(refused: Refused) -> Exit {
     refused.exit
 }
 
-/// All that runs.
+/// Everything that runs.
 pub(crate) struct Running {
     pub(crate) source: Source,
-    /// The cluster, where that is the source.
+    /// The cluster, if it is the source.
     pub(crate) cluster: Option<Handle>,
-    /// The newest snapshot as the source gave it, names and all.
+    /// The newest snapshot as the source gave it, with names.
     pub(crate) wanted: Snapshot,
-    /// Certificates and keys that it names.
+    /// The certificates and keys that it names.
     pub(crate) keys: Arc<Keys>,
     /// What commands have added to it.
     pub(crate) overlay: Overlay,
-    /// A command has taken the kernel plane down; a reload brings it back.
+    /// A command has detached the kernel plane. A reload attaches it again.
     detached: bool,
-    /// The kernel plane has refused the vips that are wanted: it goes on with those that it has, until the source asks again.
+    /// The kernel plane has refused the wanted vips. It keeps those that it has until the source asks again.
     pub(crate) keep_vips: bool,
     plane: Plane,
     pub(crate) resolver: Resolver,
@@ -168,16 +170,16 @@ pub(crate) struct Running {
     signals: Signals,
     pub(crate) ending: Ending,
     told: Told,
-    /// What tells the watchdog of the service manager that all is well.
+    /// The task that sends the watchdog messages to the service manager.
     signs: Option<AbortHandle>,
-    /// Told to end, this process takes new connections until then.
+    /// When the process was asked to end, it accepts new connections until this time.
     close_at: Option<tokio::time::Instant>,
     inherited: Inherited,
     open_files: OpenFiles,
     begun: Instant,
 }
 
-/// What the loop is woken by.
+/// The events that wake the loop.
 enum Event {
     End,
     DelayOver,
@@ -201,7 +203,7 @@ impl Running {
         inherited: Inherited,
     ) -> Result<Self, String> {
         let begun = Instant::now();
-        // For the whole process, and the successor that it may start.
+        // For the whole process, and for a successor that it may start.
         let open_files = OpenFiles::raise();
         let signals = Signals::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
         let ending = Ending::new().map_err(|error| format!("cannot listen for signals: {error}"))?;
@@ -211,7 +213,7 @@ impl Running {
         let (orders_tx, orders) = mpsc::channel(ORDERS_MAX);
         let watch = Watch::new(source.file());
         let control = Arc::new(Control::new(registry, workers, orders_tx));
-        // What happens from now on is of the last minute.
+        // The last minute starts here.
         control.sample();
         let mut collect = tokio::time::interval(COLLECT_EVERY);
         collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -245,14 +247,14 @@ impl Running {
         })
     }
 
-    /// Puts the first snapshot to use, and takes over from whoever serves now.
+    /// Puts the first snapshot to use, and takes over from the process that serves now.
     async fn begin(&mut self, file: config::File) -> Result<(), Refused> {
         if self.cluster.is_some() {
             self.begin_with_cluster().await?;
         } else {
             self.adopt(file).await?;
         }
-        // Of a cluster it is not known yet whether it has any.
+        // A cluster has not said yet whether it wants vips.
         if self.wanted.vips.is_empty() && self.cluster.is_none() {
             kernel::warn_of_leftovers();
         }
@@ -265,7 +267,8 @@ impl Running {
             let address = if asked.port() == 0 { bound } else { asked };
             tracing::info!(%address, workers = self.plane.workers(), "listening");
         }
-        // One that takes over is not the main process yet: the old one, which was told to drain, tells the service manager.
+        // A successor is not the main process yet: the old process, which was told to drain, informs the service
+        // manager.
         if !handover::has_predecessor() {
             self.told.ready(&self.wanted);
         }
@@ -274,26 +277,30 @@ impl Running {
         Ok(())
     }
 
-    /// Makes what a source says the snapshot in use, all of it or none.
+    /// Puts what a source says to use, completely or not at all.
     pub(crate) async fn adopt(&mut self, file: config::File) -> Result<(), Refused> {
         let config::File { snapshot, watch, written } = file;
         let is_first = self.control.compiled().is_none();
         self.watch.also(files::named(&snapshot));
         let keys = Arc::new(files::keys(&snapshot, &written, Some(&self.keys)).map_err(Refused::bad)?);
         let mut resolver = Resolver::start(&snapshot, Some(&self.resolver));
-        // Names may take seconds, and whoever ends this process does not wait for them. Told to end, it still follows what comes in drain_delay.
+        // Resolving names may take seconds, and a process that has been asked to end does not wait for it. It still
+        // follows changes during drain_delay.
         let in_delay = self.close_at.is_some();
         tokio::select! {
             () = resolver.asked() => {}
-            () = self.ending.told(), if !in_delay => return Err("told to end before every name had been looked up".to_owned().into()),
+            () = self.ending.told(), if !in_delay => return Err("asked to end before all names were resolved".to_owned().into()),
         }
         let addresses = resolver.addresses();
-        // The process that serves now has found its endpoints: this one, which has not, would be no better.
+        // The process that serves now has the addresses of its endpoints. This one does not, so it would be no
+        // improvement.
         if self.control.compiled().is_none()
             && handover::has_predecessor()
             && let Some(cluster) = resolve::unreachable(&snapshot, &addresses)
         {
-            return Err(format!("cluster {cluster}: none of its names has an address; the old process goes on").into());
+            return Err(
+                format!("cluster {cluster}: none of its names has an address; the old process continues").into()
+            );
         }
         let access_log = if self.access_log.is_some() && snapshot.access_log == self.wanted.access_log {
             None
@@ -302,7 +309,10 @@ impl Running {
         };
         let admin = match self.control.listen(Pages::All, snapshot.admin.clone(), &mut self.inherited) {
             Err(error) if self.source.can_do_without_admin() => {
-                tracing::warn!(error, "`steelyard status` cannot ask this process: give it another address by --admin");
+                tracing::warn!(
+                    error,
+                    "`steelyard status` cannot reach this process: give it another address with --admin"
+                );
                 Listen::Nowhere
             }
             listen => listen?,
@@ -312,7 +322,7 @@ impl Running {
         let (overlay, gone) = self.overlay.beside(&snapshot);
         self.put_to_use(&snapshot, &keys, &addresses, &overlay).await?;
         for why in gone {
-            tracing::warn!(why, "a vip that was added is gone: the file is right");
+            tracing::warn!(why, "a vip that a command added was removed: it conflicts with the file");
         }
         self.overlay = overlay;
         self.resolver = resolver;
@@ -322,7 +332,8 @@ impl Running {
             self.plane.log_to(|| access_log.as_deref().map(AccessLog::logger));
             self.control.set_access_log(access_log.clone());
             if let Some(old) = std::mem::replace(&mut self.access_log, access_log) {
-                // Waits for the last lines, which may take seconds where nobody reads them: not on this thread.
+                // The drop waits for the last lines of the log, which may take seconds if nothing reads them. This
+                // thread must not wait.
                 std::thread::spawn(move || drop(old));
             }
         }
@@ -335,7 +346,8 @@ impl Running {
         Ok(())
     }
 
-    /// Gives the planes a snapshot with the addresses of its names, and the vips of the overlay. All of it or none.
+    /// Gives the planes a snapshot with the addresses of its names, and the vips of the overlay, completely or not at
+    /// all.
     pub(crate) async fn put_to_use(
         &mut self,
         snapshot: &Snapshot,
@@ -353,12 +365,13 @@ impl Running {
             (false, true) => old_vips.clone(),
             (false, false) => vips::plans(overlay.over(snapshot), &old_vips, now_ms),
         };
-        // Judged first: a proxy plane that cannot listen must not have changed the kernel, nor the other way round.
+        // Judged first: if the proxy plane cannot listen, the kernel must not have changed, and vice versa.
         let judged = match self.keep_vips {
             true => Ok(()),
             false => self.control.kernel().judge(&vips, snapshot.flows_max),
         };
-        // Before the workers use it: they must not find an endpoint healthy that is known not to be.
+        // Before the workers use the snapshot, so that they do not take an endpoint for healthy that is known not to
+        // be.
         self.control.check_health(&compiled, &vips);
         let outcome = match judged {
             Ok(()) => self.apply(compiled.clone(), previous.as_ref(), vips).await,
@@ -391,20 +404,21 @@ impl Running {
             return Ok(());
         }
         let outcome = self.control.kernel().put_to_use(vips);
-        // What was judged to be possible and then was not: the kernel ran out of memory, or somebody else takes things away.
+        // The snapshot was judged to be possible and then was not: the kernel ran out of memory, or another program
+        // removed something.
         if outcome.is_err()
             && let Some(previous) = previous
             && let Err(errors) = self.plane.apply(previous.clone(), &mut self.inherited).await
         {
-            tracing::error!(?errors, "the proxy plane does not go back to the old configuration");
+            tracing::error!(?errors, "cannot return the proxy plane to the old configuration");
         }
         outcome
     }
 
-    /// Carries out what comes until the process is to end. True: a new process has taken over.
+    /// Handles events until the process has to end. Returns true if a new process has taken over.
     async fn until_told_to_end(&mut self) -> bool {
         loop {
-            // A successor that is starting writes the same tables: two would undo each other's work.
+            // A starting successor writes the same tables, and two processes would undo each other's work.
             let serves_vips = self.control.kernel().serves() && handover::successor().is_none();
             let (signals, close_at) = (&mut self.signals, self.close_at);
             let event = tokio::select! {
@@ -412,7 +426,7 @@ impl Running {
                 () = self.ending.asked(close_at.is_some()) => Event::End,
                 () = until(close_at) => Event::DelayOver,
                 _ = signals.reload.recv() => Event::Reload("SIGHUP"),
-                () = self.watch.changed() => Event::Reload("the file changed"),
+                () = self.watch.changed() => Event::Reload("a file changed"),
                 _ = signals.reopen.recv() => Event::ReopenLog,
                 _ = signals.hand_over.recv() => Event::HandOver,
                 () = self.resolver.changed() => Event::NamesMoved,
@@ -420,13 +434,13 @@ impl Running {
                 Some(order) = self.orders.recv() => Event::Order(order),
                 _ = self.collect.tick(), if serves_vips => Event::Collect,
                 _ = self.tidy.tick() => Event::Tidy,
-                // Last, since there is no end of it where many endpoints are probed.
+                // This comes last, because there are always such events if many endpoints are probed.
                 Ok(()) = self.probes.changed(), if serves_vips => Event::ProbeEnded,
             };
             match event {
                 Event::End if handover::successor().is_some() => return true,
                 Event::End if self.close_at.is_some() => {
-                    tracing::info!("received another signal to end: drain_delay is over");
+                    tracing::info!("received another signal to end: skipping the rest of drain_delay");
                     return false;
                 }
                 Event::End if self.wanted.drain_delay.is_zero() => return false,
@@ -443,10 +457,10 @@ impl Running {
                 }
                 Event::HandOver => handover::start(&self.plane, &self.control, self.told.is_heard()),
                 Event::NamesMoved => self.follow_names().await,
-                // Refused ones have been told why, and what serves goes on serving.
+                // A refused update has been answered, and what serves keeps serving.
                 Event::Cluster(Some(update)) => drop(self.follow_cluster(*update).await),
                 Event::Cluster(None) => {
-                    tracing::error!("the cluster is followed no longer; what serves goes on as it is");
+                    tracing::error!("the cluster is no longer watched; what is served stays as it is");
                     self.cluster = None;
                 }
                 Event::ProbeEnded => self.control.kernel().follow_verdicts(),
@@ -464,12 +478,12 @@ impl Running {
         }
     }
 
-    /// Others are told that this process ends. It serves as before until they have taken notice.
+    /// Fails readiness, so that others notice that this process ends. It serves as before until they have.
     fn begin_delay(&mut self) {
         let delay = self.wanted.drain_delay;
         self.control.begin_ending();
         self.told.stopping(delay, self.wanted.drain_timeout);
-        tracing::info!(?delay, "told to end: not ready from now on, and draining when drain_delay is over");
+        tracing::info!(?delay, "asked to end: not ready from now on, and draining when drain_delay is over");
         self.close_at = Some(tokio::time::Instant::now() + delay);
     }
 
@@ -479,33 +493,33 @@ impl Running {
         let overlay = self.overlay.clone();
         let keys = self.keys.clone();
         if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
-            tracing::error!(error = refused.why, "addresses changed, and cannot be used");
+            tracing::error!(error = refused.why, "cannot use the changed addresses");
         }
     }
 
-    /// Drains, and ends at once when told again, a second or more later.
+    /// Drains. Another signal, a second or more later, ends the process at once.
     async fn end(mut self, handed_over: bool) -> Exit {
         self.control.begin_drain(handed_over);
         match handover::successor().filter(|_| handed_over) {
             Some(successor) => {
                 self.told.handed_over(successor);
-                // From now on the signs of the successor count.
+                // From now on, the successor sends the watchdog messages.
                 self.signs.iter().for_each(AbortHandle::abort);
             }
             None if self.close_at.is_none() => self.told.stopping(Duration::ZERO, self.wanted.drain_timeout),
             None => self.told.draining(),
         }
-        // Another replica may write statuses from now on.
+        // From now on, another replica may write statuses.
         let cluster = self.cluster.take().map(|cluster| std::thread::spawn(move || cluster.end()));
         let vips = self.control.kernel().leave();
         if vips > 0 && !handed_over {
-            tracing::info!(vips, "the kernel plane stays and goes on forwarding; `steelyard vip detach` takes it down");
+            tracing::info!(vips, "the kernel plane stays and keeps forwarding; `steelyard vip detach` removes it");
         }
         let timeout = self.wanted.drain_timeout;
         tracing::info!(?timeout, handed_over, "draining");
         let plane = self.plane;
         let (done, drained) = oneshot::channel();
-        // A thread of its own: waiting for the workers blocks, and this thread still answers the control API.
+        // Waiting for the workers blocks, and this thread still has to answer the control API, so another thread waits.
         let waiter = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
             plane.drain(timeout);
             let _ = done.send(());
@@ -524,24 +538,24 @@ impl Running {
             let _ = cluster.join();
         }
         self.control.close();
-        // The last one to hold it writes the last lines.
+        // The last owner writes the last lines.
         self.control.set_access_log(None);
         drop(self.access_log);
         Exit::Good
     }
 }
 
-/// Waits until whoever ends the process does not want to wait for the drain any longer. The successor's SIGTERM does not count: one that the service
-/// manager sends to all processes of the service, as it stops it, is the first.
+/// Waits for a signal that means not to wait for the drain any longer. The successor's SIGTERM does not count: if a
+/// service manager signals all processes of the service to stop it, that signal is the first.
 async fn told_to_cut(ending: &mut Ending, handed_over: bool) {
     if handed_over {
         ending.told_again().await;
-        tracing::info!("received a signal to end: draining already");
+        tracing::info!("received a signal to end: already draining");
     }
     ending.told_again().await;
 }
 
-/// Waits for this time; for ever where there is none.
+/// Waits until this time, or forever if there is none.
 async fn until(time: Option<tokio::time::Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
@@ -558,6 +572,6 @@ fn open_access_log(snapshot: &Snapshot) -> Result<Option<Arc<AccessLog>>, String
 }
 
 fn told_twice() -> Exit {
-    tracing::warn!("received another signal to end: closing the connections that are left now");
+    tracing::warn!("received another signal to end: closing the remaining connections now");
     Exit::Failed
 }

@@ -1,15 +1,16 @@
-//! Signals, and what each asks for.
+//! The signals that the process handles.
 
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// Signals to end that come within this time of the last that counted are the same one: a supervisor that signals the process and its group sends two,
-/// and so does a terminal beside a wrapper that passes its signals on.
+/// Signals to end that arrive within this time of the last one that counted are the same request: a supervisor that
+/// signals the process and its group sends two, and so does a terminal together with a wrapper that forwards its
+/// signals.
 const SAME_WITHIN: Duration = Duration::from_secs(1);
 
-/// The signals that ask for something.
+/// The signals for the main loop.
 pub(crate) struct Signals {
     pub(crate) reload: Signal,
     pub(crate) reopen: Signal,
@@ -20,9 +21,9 @@ pub(crate) struct Signals {
 pub(crate) struct Ending {
     terminate: Signal,
     interrupt: Signal,
-    /// One of them has come.
+    /// One of them has arrived.
     pub(crate) told: bool,
-    /// When the last that counted did.
+    /// When the last one that counted arrived.
     last: Option<Instant>,
 }
 
@@ -46,12 +47,12 @@ impl Ending {
         })
     }
 
-    /// Waits until this process is told to end, or (`again`) told again.
+    /// Waits until the process is asked to end or, with `again`, is asked again.
     pub(crate) async fn asked(&mut self, again: bool) {
         if again { self.told_again().await } else { self.told().await }
     }
 
-    /// Waits until this process is told to end. That is not forgotten: asked again, it is so at once.
+    /// Waits until the process is asked to end. After that, it always returns at once.
     pub(crate) async fn told(&mut self) {
         if !self.told {
             self.signal().await;
@@ -60,7 +61,7 @@ impl Ending {
         }
     }
 
-    /// Waits until it is told again, and not only twice at once.
+    /// Waits for another signal, not counting duplicates of the first.
     pub(crate) async fn told_again(&mut self) {
         loop {
             self.signal().await;
@@ -69,7 +70,7 @@ impl Ending {
                 self.last = Some(now);
                 return;
             }
-            tracing::info!("a signal to end came twice at once, and counts as one");
+            tracing::info!("ignoring a second signal to end within a second of the first");
         }
     }
 

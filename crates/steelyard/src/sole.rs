@@ -1,35 +1,37 @@
-//! One process at a time changes the kernel plane of a network namespace: two would undo each other's work.
+//! Makes sure that only one process at a time changes the kernel plane of a network namespace: two would undo each
+//! other's work.
 //!
-//! The right to do so is a socket with an abstract name (unix(7)): such names belong to a network namespace, as the kernel plane does, and
-//! are free again when the process ends, however it ends.
+//! The lock is a Unix socket with an abstract name (unix(7)). Such names belong to a network namespace, as the kernel
+//! plane does, and are free again when the process ends, however it ends.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 const NAME: &[u8] = b"steelyard/kernel-plane";
 
-/// The right, until it is dropped.
+/// The lock, which is held until this is dropped.
 pub(crate) struct Sole(#[expect(dead_code, reason = "held for its name")] UnixListener);
 
-/// Why there is no right.
+/// Why the lock was not taken.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// Another process has it. Its id, where the kernel tells it.
+    /// Another process holds it. The ID of that process, if the kernel gives it.
     By(Option<i32>),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     No(std::io::Error),
 }
 
 impl Sole {
-    /// Takes the right.
+    /// Takes the lock.
     ///
     /// # Errors
-    /// Somebody else has it, or it cannot be taken.
+    /// Another process holds it, or it cannot be taken.
     pub(crate) fn take() -> Result<Self, Taken> {
         Self::take_as(NAME)
     }
 
-    /// Whether a process has the right. Takes it from nobody, not even for a moment. False where the host does not tell.
+    /// Whether a process holds the lock. This never takes it, not even for a moment. Returns false if the host does not
+    /// say.
     pub(crate) fn is_taken() -> bool {
         is_bound(NAME)
     }
@@ -44,7 +46,7 @@ impl Sole {
     }
 }
 
-/// From the table of this network namespace's sockets, in which abstract names begin with `@`.
+/// Looks in the list of this network namespace's sockets, in which abstract names begin with `@`.
 fn is_bound(name: &[u8]) -> bool {
     let table = std::fs::read("/proc/net/unix").unwrap_or_default();
     let path = [b"@", name].concat();
@@ -61,11 +63,11 @@ impl std::fmt::Display for Taken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::By(Some(pid)) => {
-                write!(f, "process {pid} serves the vips of this network namespace, and only one can")
+                write!(f, "process {pid} already serves the vips of this network namespace, and only one process can")
             }
-            Self::By(None) => {
-                f.write_str("another process serves the vips of this network namespace, and only one can")
-            }
+            Self::By(None) => f.write_str(
+                "another process already serves the vips of this network namespace, and only one process can",
+            ),
             Self::No(error) => write!(f, "cannot make sure that no other process serves the vips: {error}"),
         }
     }
@@ -82,8 +84,10 @@ mod tests {
         assert!(is_bound(name.as_bytes()));
         assert!(!is_bound(&name.as_bytes()[..name.len() - 1]), "another name");
         let Err(taken) = Sole::take_as(name.as_bytes()) else { panic!("two at a time") };
-        let expect =
-            format!("process {} serves the vips of this network namespace, and only one can", std::process::id());
+        let expect = format!(
+            "process {} already serves the vips of this network namespace, and only one process can",
+            std::process::id()
+        );
         assert_eq!(taken.to_string(), expect);
         drop(sole);
         assert!(Sole::take_as(name.as_bytes()).is_ok());

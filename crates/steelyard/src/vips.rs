@@ -1,7 +1,7 @@
-//! What is known of the endpoints of vips: the operator's will and the verdicts of probes, kept over snapshots.
+//! The state of the endpoints of vips: what operators requested and what probes found. It survives a new snapshot.
 //!
-//! A vip is to the health checks a cluster like any other, named `vip/NAME`; no name of a cluster has a `/`. Not its job: the kernel plane
-//! itself, which is told by [`crate::kernel`].
+//! To the health checks, a vip is a cluster with the name `vip/NAME`; the name of a real cluster never contains a `/`.
+//! Not its job: the kernel plane itself, which gets the state from [`crate::kernel`].
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -11,15 +11,15 @@ use balance::{ClusterState, EndpointState, EndpointStatus};
 use l4::EndpointVerdict;
 use model::{Cluster, EndpointAddress, Vip};
 
-/// A vip, and what is known of its endpoints.
+/// A vip and the state of its endpoints.
 pub(crate) struct VipPlan {
     pub(crate) vip: Vip,
-    /// By a command, and not by the file.
+    /// Whether a command added the vip, rather than the file.
     pub(crate) added: bool,
     pub(crate) state: Arc<ClusterState>,
 }
 
-/// Plans for vips. What `previous` knows of endpoints, by the name of the vip and the address, is kept.
+/// Makes plans for vips. The state of endpoints in `previous` is kept, by the name of the vip and the address.
 pub(crate) fn plans<'v>(
     vips: impl Iterator<Item = (&'v Vip, bool)>,
     previous: &[Arc<VipPlan>],
@@ -46,7 +46,7 @@ pub(crate) fn plans<'v>(
     vips.map(plan).collect()
 }
 
-/// Addresses and weights of the endpoints, in their order. A configuration gives no names.
+/// The addresses and weights of the endpoints, in their order. The configuration ensures that there are no names.
 fn addresses(vip: &Vip) -> impl Iterator<Item = (SocketAddr, u32)> {
     vip.endpoints.iter().filter_map(|endpoint| match endpoint.address {
         EndpointAddress::Socket(address) => Some((address, endpoint.weight)),
@@ -59,7 +59,7 @@ fn cluster_name(vip: &Vip) -> String {
 }
 
 impl VipPlan {
-    /// What is to be probed.
+    /// The endpoints to probe.
     pub(crate) fn targets(&self) -> Vec<health::ProbeTarget> {
         let Some(check) = &self.vip.health_check else { return Vec::new() };
         let target = |(index, endpoint): (usize, &Arc<EndpointState>)| health::ProbeTarget {
@@ -73,13 +73,15 @@ impl VipPlan {
         self.state.endpoints().iter().enumerate().map(target).collect()
     }
 
-    /// Where an endpoint without a port of its own is probed, unless the check says another port: where clients ask.
+    /// The address at which to probe an endpoint. Without a port of its own, and unless the check sets another port, it
+    /// is the port that clients use.
     fn probed(&self, endpoint: SocketAddr) -> SocketAddr {
         let port = if endpoint.port() == 0 { self.vip.ports.first } else { endpoint.port() };
         SocketAddr::new(endpoint.ip(), port)
     }
 
-    /// Endpoints that an earlier process found dead are dead until a probe says otherwise. Without probes nothing ever would.
+    /// Marks endpoints that an earlier process found dead as dead until a probe says otherwise. Without a health check
+    /// no probe would ever do so, so they are not marked.
     pub(crate) fn begin(&self, dead: &BTreeSet<SocketAddr>) {
         if self.vip.health_check.is_none() {
             return;
@@ -91,29 +93,29 @@ impl VipPlan {
         }
     }
 
-    /// Each endpoint with what it may get.
+    /// Each endpoint with its verdict.
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = (SocketAddr, EndpointVerdict)> {
         self.state.endpoints().iter().enumerate().map(|(index, endpoint)| (endpoint.address(), self.verdict(index)))
     }
 
     fn verdict(&self, index: usize) -> EndpointVerdict {
-        // A dead endpoint is dead, be it draining or not: connections that wait for it are better told so.
+        // A dead endpoint counts as dead even if it also drains: waiting connections should learn that it is dead.
         if self.state.probes_fail(index) {
             return EndpointVerdict::Down;
         }
-        // Nothing ejects an endpoint of a vip, so that time plays no part.
+        // Nothing ejects an endpoint of a vip, so time does not matter.
         match self.state.status(index, 0) {
             Some(EndpointStatus::Draining) => EndpointVerdict::Draining,
             _ => EndpointVerdict::Active,
         }
     }
 
-    /// The place of an endpoint, told as `steelyard status` shows it.
+    /// The index of an endpoint, given as `steelyard status` shows it.
     pub(crate) fn find(&self, endpoint: &str) -> Option<usize> {
         self.state.endpoints().iter().position(|state| shown(state.address()) == endpoint)
     }
 
-    /// Whether a probe has told how an endpoint is.
+    /// Whether a probe has judged an endpoint.
     pub(crate) fn is_checked(&self, endpoint: SocketAddr, unproven: &HashSet<(String, SocketAddr)>) -> bool {
         self.vip.health_check.is_some() && !unproven.contains(&(cluster_name(&self.vip), self.probed(endpoint)))
     }
@@ -128,7 +130,7 @@ impl VipPlan {
     }
 }
 
-/// An endpoint as people write it: without a port where it has none of its own.
+/// An endpoint as people write it, without a port if it has none of its own.
 pub(crate) fn shown(endpoint: SocketAddr) -> String {
     match endpoint.port() {
         0 => endpoint.ip().to_string(),

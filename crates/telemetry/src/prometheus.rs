@@ -81,7 +81,7 @@ fn listeners(text: &mut Text, totals: &BTreeMap<String, ListenerTotals>) {
     });
     family("steelyard_listener_received_bytes_total", Counter, "Bytes from clients.", |total| total.bytes_received);
     family("steelyard_listener_sent_bytes_total", Counter, "Bytes to clients.", |total| total.bytes_sent);
-    let help = "Requests and connections that were refused, failed or closed before their end, by reason.";
+    let help = "Requests and connections that were refused, failed or cut short, by reason.";
     text.family("steelyard_refused_total", Counter, help, totals, |name, total, emit| {
         for reason in Reason::ALL {
             emit(&[("listener", name), ("reason", reason.name())], total.reasons.of(*reason));
@@ -152,20 +152,25 @@ fn clusters(text: &mut Text, totals: &BTreeMap<String, ClusterTotals>) {
     family(
         "steelyard_cluster_redispatches_total",
         Counter,
-        "Unreachable endpoints that were passed over at once.",
+        "Endpoints passed over at once because they could not be reached.",
         |total| total.redispatches,
     );
-    family("steelyard_cluster_connects_total", Counter, "Attempted upstream connections.", |total| total.connects);
+    family("steelyard_cluster_connects_total", Counter, "Attempts to open an upstream connection.", |total| {
+        total.connects
+    });
     family(
         "steelyard_cluster_connect_failures_total",
         Counter,
-        "Upstream connections that did not come about.",
+        "Upstream connections that could not be opened.",
         |total| total.connect_failures,
     );
-    family("steelyard_cluster_reused_total", Counter, "Requests sent on a kept connection.", |total| total.reused);
-    family("steelyard_cluster_stale_reuse_total", Counter, "Kept connections that were closed when reused.", |total| {
-        total.stale_reuse
-    });
+    family("steelyard_cluster_reused_total", Counter, "Requests sent on a reused connection.", |total| total.reused);
+    family(
+        "steelyard_cluster_stale_reuse_total",
+        Counter,
+        "Kept connections that turned out to be closed when reused.",
+        |total| total.stale_reuse,
+    );
     family("steelyard_cluster_pending", Gauge, "Requests that are waiting for a connection.", |total| total.pending);
     family(
         "steelyard_cluster_panic_picks_total",
@@ -191,7 +196,7 @@ fn endpoints(text: &mut Text, totals: &BTreeMap<(String, std::net::SocketAddr), 
         total.requests
     });
     family("steelyard_endpoint_failures_total", "Failed requests or TCP connections.", EndpointTotals::failures);
-    family("steelyard_endpoint_ejections_total", "How often outlier ejection removed the endpoint.", |total| {
+    family("steelyard_endpoint_ejections_total", "Times that outlier ejection removed the endpoint.", |total| {
         total.ejections
     });
 }

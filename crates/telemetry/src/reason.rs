@@ -216,10 +216,10 @@ impl std::fmt::Display for Reason {
 const PAGE_HEAD: &str = "\
 # Reasons
 
-Whatever Steelyard refuses, fails to do or closes before its end is counted under one of these, by listener, in
-`steelyard_refused_total{listener,reason}`, and stands as `reason=` in the access log.
+Everything that Steelyard refuses, fails to do or cuts short is counted under one of these reasons, by listener, in
+`steelyard_refused_total{listener,reason}`. The access log has it as `reason=`.
 
-This page is made from the list in `crates/telemetry/src/reason.rs`:
+This page is generated from the list in `crates/telemetry/src/reason.rs`:
 `cargo run -p telemetry --example reasons > docs/reasons.md`.
 ";
 

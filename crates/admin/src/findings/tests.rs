@@ -1,9 +1,9 @@
-//! Each finding, and what is none.
+//! Each finding, and cases that give none.
 
 use super::*;
 use crate::show::tests::{endpoint, status, vip};
 
-/// Kind, severity and text of each finding.
+/// Compares kind, severity and text of each finding.
 fn check(status: &Status, expect: &[(&str, Severity, &str)]) {
     let found = findings(status);
     let found: Vec<(&str, Severity, &str)> =
@@ -20,7 +20,7 @@ fn counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
 #[test]
 fn nothing() {
     check(&status(), &[]);
-    // Clients that go away, and copies that nobody waits for.
+    // Clients that go away, and copies that no client waits for.
     let mut status = status();
     status.listeners[0].recent.requests = 100;
     status.listeners[0].recent.refused = counts(&[("client_reset", 90), ("mirror_failed", 90), ("tunnel_idle", 9)]);
@@ -53,8 +53,8 @@ fn the_process() {
             (
                 "memory_full",
                 Wrong,
-                "memory is short: new connections and requests were refused 3 times in the last minute (901 MiB of \
-                 memory_max, 1024 MiB, are in use now); raise memory_max if the host has more, or lower \
+                "steelyard is short of memory: new connections and requests were refused 3 times in the last minute \
+                 (901 of the 1024 MiB of memory_max are in use now); raise memory_max if the host has more, or lower \
                  limits.connections and limits.streams_per_connection of the listeners",
             ),
         ],
@@ -93,8 +93,8 @@ fn requests_that_fail() {
             (
                 "accept_failures",
                 Wrong,
-                "web failed to accept connections 3 times in the last minute for want of file descriptors or memory: raise \
-                 LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
+                "web failed to accept connections 3 times in the last minute because file descriptors or memory ran \
+                 out: raise LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
             ),
             (
                 "listener_failures",
@@ -102,7 +102,7 @@ fn requests_that_fail() {
                 "web failed 17122 of 17137 requests in the last minute: 17120 no_local_resources, 2 connect_refused; raise \
                  LimitNOFILE (`ulimit -n`), or lower limits.connections of the listeners",
             ),
-            ("route_errors", Wrong, "a route answered with 5xx: / of web 17122 of 17122 in the last minute"),
+            ("route_errors", Wrong, "a route answered with 5xx: / of web (17122 of 17122 requests in the last minute)"),
         ],
     );
 }
@@ -115,16 +115,16 @@ fn requests_that_clients_give_up() {
     check(&status, &[]);
     let recent = &mut status.listeners[0].recent;
     (recent.requests, recent.refused) = (5, counts(&[("client_reset", 5)]));
-    let text = "clients of web gave up 5 requests in the last minute before a response came, and none got one: find out why \
-                the endpoints do not answer";
+    let text = "clients of web gave up 5 requests in the last minute before a response came, and no client got a \
+                response: find out why the endpoints do not answer";
     check(&status, &[("listener_unanswered", Wrong, text)]);
-    // Those of a minute ago were answered.
+    // The requests of a minute ago were answered.
     status.routes[0].recent.responses = 1;
     status.listeners[0].latest.refused = counts(&[("client_reset", 5)]);
-    let text = text.replace("minute", "seconds");
+    let text = text.replace("minute", "few seconds");
     check(&status, &[("listener_unanswered", Wrong, &text)]);
     status.listeners[0].latest.refused.clear();
-    // What a client leaves in the middle has been answered.
+    // A request whose client leaves during the response has been answered.
     status.routes[0].recent.responses = 1;
     check(&status, &[]);
     status.routes[0].recent.responses = 0;
@@ -156,19 +156,19 @@ fn requests_that_fail_since_a_few_seconds() {
             (
                 "listener_failures",
                 Wrong,
-                "web failed 5 of 5 requests in the last seconds: 5 connect_refused; start what should listen on the \
+                "web failed 5 of 5 requests in the last few seconds: 5 connect_refused; start the service on the \
                  endpoint's port",
             ),
-            ("route_errors", Wrong, "a route answered with 5xx: / of web 5 of 5 in the last seconds"),
+            ("route_errors", Wrong, "a route answered with 5xx: / of web (5 of 5 requests in the last few seconds)"),
             (
                 "endpoint_failures",
                 Wrong,
-                "requests to shop failed at 127.0.0.1:9002 5 of 5 in the last seconds (5 not connected); find out whether \
-                 it runs and listens there; nothing checks it: give the cluster a `health_check`",
+                "requests to shop failed: 5 of 5 at 127.0.0.1:9002 in the last few seconds (5 not connected); find out \
+                 whether it runs and listens there; no health check covers it: give the cluster a `health_check`",
             ),
         ],
     );
-    // Once they are enough, the minute says more.
+    // When the minute has enough failures, it is reported instead.
     let texts: Vec<String> = findings(&with(40, 40)).into_iter().map(|finding| finding.text).collect();
     assert!(texts.iter().all(|text| text.contains("40 of 3010") && text.contains("last minute")), "{texts:?}");
 }
@@ -185,13 +185,13 @@ fn connections_and_requests_that_are_refused() {
             (
                 "connections_full",
                 Wrong,
-                "web turned away 1 connection in the last minute: as many were open as its limits.connections allows (12 \
-                 are now); raise it, or find out who holds them",
+                "web turned away 1 connection in the last minute because its limits.connections was reached (12 are \
+                 open now); raise it, or find out which clients hold them",
             ),
             (
                 "listener_refusals",
                 Notice,
-                "web refused 10 of 20 requests in the last minute: 9 no_route, 1 bad_host; docs/reasons.md explains each",
+                "web refused 10 of 20 requests in the last minute: 9 no_route, 1 bad_host; see docs/reasons.md",
             ),
         ],
     );
@@ -205,23 +205,23 @@ fn handshakes_that_fail() {
         (recent.requests, recent.connections, recent.refused) = (requests, connections, counts(refused));
         status
     };
-    let text = "18 of 18 connections to web failed in the TLS handshake in the last minute, and no request came: 17 \
-                tls_handshake, 1 tls_handshake_timeout; find out whether its certificate has expired and whether clients \
-                believe it (`openssl s_client -connect`); `--log proxy=debug` tells why each failed";
+    let text = "18 of 18 connections to web failed in the TLS handshake in the last minute, and no request arrived: 17 \
+                tls_handshake, 1 tls_handshake_timeout; find out whether its certificate has expired and whether \
+                clients trust it (`openssl s_client -connect`); `--log proxy=debug` shows why each failed";
     // Probes send nothing.
     let refused = [("tls_handshake", 17), ("tls_handshake_timeout", 1), ("client_eof", 12)];
     check(&with(0, 30, &refused), &[("listener_handshakes", Wrong, text)]);
-    // One client gets through: the others are to blame.
-    let text = "web refused 18 of 19 connections in the last minute: 17 tls_handshake, 1 tls_handshake_timeout; \
-                docs/reasons.md explains each";
+    // One client gets through, so the other clients are the cause.
+    let text = "web refused 18 of 19 connections in the last minute: 17 tls_handshake, 1 tls_handshake_timeout; see \
+                docs/reasons.md";
     check(&with(1, 19, &refused[..2]), &[("listener_refusals", Notice, text)]);
-    // A few say nothing, nor do those that connect and send nothing.
+    // A few failures are not reported, nor are connections that send nothing.
     check(&with(0, 400, &[("tls_handshake", 4)]), &[]);
     check(&with(0, 400, &[("client_eof", 400)]), &[]);
     let mut latest = with(1_000, 1_000, &[("tls_handshake", 5)]);
     latest.listeners[0].latest = with(0, 5, &[("tls_handshake", 5)]).listeners[0].recent.clone();
     let found = findings(&latest);
-    assert!(found.len() == 1 && found[0].text.contains("in the last seconds"), "{found:?}");
+    assert!(found.len() == 1 && found[0].text.contains("in the last few seconds"), "{found:?}");
 }
 
 #[test]
@@ -229,15 +229,15 @@ fn endpoints_that_fail() {
     let mut status = status();
     let endpoints = &mut status.clusters[0].endpoints;
     endpoints[1].recent = EndpointRecent { requests: 12, unreachable: 11, timeouts: 1, ..EndpointRecent::default() };
-    // One in a thousand is none.
+    // One in a thousand is not reported.
     endpoints[0].recent = EndpointRecent { requests: 10_000, errors: 10, ..EndpointRecent::default() };
     check(
         &status,
         &[(
             "endpoint_failures",
             Wrong,
-            "requests to shop failed at 127.0.0.1:9002 12 of 12 in the last minute (11 not connected, 1 timed out); find \
-             out whether it runs and listens there; nothing checks it: give the cluster a `health_check`",
+            "requests to shop failed: 12 of 12 at 127.0.0.1:9002 in the last minute (11 not connected, 1 timed out); \
+             find out whether it runs and listens there; no health check covers it: give the cluster a `health_check`",
         )],
     );
     status.clusters[0].endpoints[1].state = EndpointState::Healthy;
@@ -247,7 +247,8 @@ fn endpoints_that_fail() {
         &[(
             "endpoint_failures",
             Wrong,
-            "requests to shop failed at 127.0.0.1:9002 3 of 9 in the last minute (3 answered 5xx); its own log tells why",
+            "requests to shop failed: 3 of 9 at 127.0.0.1:9002 in the last minute (3 answered 5xx); its own log says \
+             why",
         )],
     );
 }
@@ -258,8 +259,8 @@ fn endpoints_that_fail_in_tls() {
     let endpoint = &mut status.clusters[0].endpoints[1];
     endpoint.recent = EndpointRecent { requests: 3, unreachable: 3, ..EndpointRecent::default() };
     endpoint.why = Some("TLS: invalid peer certificate: UnknownIssuer".into());
-    let text = "requests to shop failed at 127.0.0.1:9002 3 of 3 in the last minute (3 not connected); TLS: invalid peer \
-                certificate: UnknownIssuer";
+    let text = "requests to shop failed: 3 of 3 at 127.0.0.1:9002 in the last minute (3 not connected); TLS: invalid \
+                peer certificate: UnknownIssuer";
     check(&status, &[("endpoint_failures", Wrong, text)]);
 }
 
@@ -274,7 +275,7 @@ fn states_of_endpoints() {
         status.clusters[0].endpoints = endpoints.collect();
         check(&status, expect);
     };
-    let none_usable = ("no_usable_endpoint", Wrong, "shop takes no requests: none of its endpoints is usable");
+    let none_usable = ("no_usable_endpoint", Wrong, "shop gets no requests: none of its endpoints is usable");
     check(false, &[(1, Healthy), (1, Unchecked)], &[]);
     check(false, &[], &[("no_endpoint", Wrong, "shop has no endpoint now: do its names resolve?")]);
     check(false, &[(0, Healthy)], &[none_usable]);
@@ -295,7 +296,7 @@ fn states_of_endpoints() {
             (
                 "panic",
                 Wrong,
-                "shop is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests, too",
+                "shop is in panic: too few of its endpoints are usable, so unhealthy and ejected ones get requests too",
             ),
             ("endpoint_unhealthy", Wrong, "2 of 3 endpoints of shop are unhealthy: a, a"),
             ("endpoint_ejected", Wrong, "1 of 3 endpoints of shop is ejected: a"),
@@ -319,7 +320,7 @@ fn states_of_endpoints_of_a_vip() {
         status.vips = vec![vip];
         check(&status, expect);
     };
-    let none_usable = ("no_usable_endpoint", Wrong, "dns takes no connections: none of its endpoints is usable");
+    let none_usable = ("no_usable_endpoint", Wrong, "dns gets no connections: none of its endpoints is usable");
     check("nat", &[Healthy, Healthy], &[]);
     check("local", &[], &[]);
     check(
@@ -345,14 +346,14 @@ fn packets_without_an_answer() {
         status
     };
     let silent = VipEndpointRecent { flows: 1, packets_to: 6, packets_from: 0 };
-    let text = "endpoints of dns answered no packet: 10.0.0.1 6 packets of 1 new flow in the last minute; find out \
+    let text = "endpoints of dns do not answer: 10.0.0.1 (6 packets of 1 new flow in the last minute); find out \
                 whether they run, whether packets reach them, and whether their answers come back through this host \
                 (`tcpdump` on both)";
     check(&with("192.0.2.1:80/tcp", "nat", silent), &[("vip_unanswered", Wrong, text)]);
     check(&with("192.0.2.1:53/udp", "full_nat", silent), &[("vip_unanswered", Notice, text)]);
     check(&with("192.0.2.1:80/tcp", "dsr", silent), &[]);
     check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { packets_from: 1, ..silent }), &[]);
-    // The first may be on its way; and one that is silent on old connections may have nothing to say.
+    // A single packet may be in flight, and an endpoint that is silent on old connections may have nothing to send.
     check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { packets_to: 1, ..silent }), &[]);
     check(&with("192.0.2.1:80/tcp", "nat", VipEndpointRecent { flows: 0, ..silent }), &[]);
 }
@@ -368,21 +369,21 @@ fn connections_that_do_not_come_about() {
         status
     };
     let none = VipEndpointRecent::default();
-    // A SYN and the answer to it for each.
+    // Each flow has a SYN and the answer to it.
     let refused = VipEndpointRecent { flows: 8, packets_to: 8, packets_from: 8 };
     let text = |span| {
         format!(
-            "most connections of dns were refused by the endpoint, or not completed by the client: 10.0.0.1 8 new flows in \
-             the last {span}; find out whether something listens on the endpoint's port"
+            "most connections of dns were refused by the endpoint or not completed by the client: 10.0.0.1 (8 new \
+             flows in the last {span}); find out whether something listens on the endpoint's port"
         )
     };
     let tcp = "192.0.2.1:80/tcp";
     check(&with(tcp, "nat", refused, none), &[("vip_refused", Wrong, &text("minute"))]);
-    // Connections of half a minute ago were served.
+    // The connections of half a minute ago were served.
     let served = VipEndpointRecent { flows: 50, packets_to: 500, packets_from: 500 };
-    check(&with(tcp, "full_nat", served, refused), &[("vip_refused", Wrong, &text("seconds"))]);
+    check(&with(tcp, "full_nat", served, refused), &[("vip_refused", Wrong, &text("few seconds"))]);
     check(&with(tcp, "nat", served, served), &[]);
-    // The shortest that come about: SYN, ACK, and the packet that ends them. Half of the others are refused.
+    // The shortest established connections: SYN, ACK and the packet that ends them. Half of the others are refused.
     check(&with(tcp, "nat", VipEndpointRecent { packets_to: 16, ..refused }, none), &[]);
     check(&with(tcp, "nat", VipEndpointRecent { flows: 1, packets_to: 1, packets_from: 1 }, none), &[]);
     check(&with(tcp, "dsr", refused, none), &[]);
@@ -393,8 +394,8 @@ fn connections_that_do_not_come_about() {
 fn vips_that_nobody_looks_after() {
     let mut status = status();
     status.vips_left = true;
-    let text = "vips of an earlier process go on forwarding, and no process checks their endpoints: `steelyard vip detach` \
-                takes them down";
+    let text = "vips of an earlier process still forward packets, and no process checks their endpoints: `steelyard \
+                vip detach` removes them";
     check(&status, &[("vips_left", Wrong, text)]);
 }
 
@@ -425,7 +426,7 @@ fn packets_that_are_dropped() {
 fn faults_of_our_own_are_remembered() {
     let mut status = status();
     status.listeners[0].refused = counts(&[("internal", 1)]);
-    let text = "something failed by a fault of steelyard itself once since its start, 0 times in the last minute: please \
-                report it, with its log";
+    let text = "steelyard itself failed once since its start and 0 times in the last minute because of a bug: please \
+                report it, with the log";
     check(&status, &[("internal_faults", Notice, text)]);
 }

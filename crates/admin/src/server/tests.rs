@@ -1,4 +1,4 @@
-//! A real server on loopback, asked by the real client and by bare sockets.
+//! A real server on loopback, with the real client and with bare sockets.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::{
     TraceStep, VipChange, Within, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path,
 };
 
-/// Says yes or no as it is told, and remembers what it was asked.
+/// Answers as the test configured it, and records the requests.
 #[derive(Default)]
 struct Scripted {
     not_ready: Option<&'static str>,
@@ -127,7 +127,7 @@ fn status() -> Status {
     }
 }
 
-/// A server on a thread of its own, gone when this is dropped.
+/// A server on a thread of its own, which ends when this is dropped.
 struct Server {
     address: SocketAddr,
     control: Arc<Scripted>,
@@ -155,7 +155,7 @@ impl Server {
         Self { address: address.recv().unwrap(), control, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// All bytes of the answer to these bytes.
+    /// Returns all bytes of the response to these bytes.
     fn raw(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -213,7 +213,7 @@ fn other_statuses_are_told_apart() {
         let error = Status::parse(json.as_bytes()).unwrap_err();
         assert!(error.starts_with(expect), "{json}: {error}");
     };
-    check("{\"version\":1}", "the running Steelyard tells its status in version 1, this program knows 2");
+    check("{\"version\":1}", "the running Steelyard reports its status in version 1, but this program reads version 2");
     check("{\"version\":2}", "this is not the status of a Steelyard: missing field");
     check("<html>", "this is not the status of a Steelyard: ");
     let newer = serde_json::to_string(&status()).unwrap().replacen('{', "{\"mood\":\"good\",", 1);
@@ -250,7 +250,7 @@ fn endpoints_are_drained_and_taken_back() {
     assert_eq!(ask(Within::Cluster("a&b"), false), Ok("{\"endpoints\":2}\n".into()));
     assert_eq!(ask(Within::Vip("web"), true), Ok("{\"endpoints\":2}\n".into()));
     let both = "/endpoint/drain?endpoint=10.0.0.7:80&cluster=a&vip=b";
-    assert!(text(post(&server.address.into(), both, "")).unwrap_err().contains("write one of them"));
+    assert!(text(post(&server.address.into(), both, "")).unwrap_err().contains("name one of them"));
     let asked = server.control.drained.lock().unwrap();
     let expect = [("All", true), (r#"Cluster("a&b")"#, false), (r#"Vip("web")"#, true)];
     assert_eq!(*asked, expect.map(|(within, draining)| (within.to_owned(), "10.0.0.7:80".to_owned(), draining)));
@@ -289,7 +289,7 @@ fn flows_and_traces() {
     let report: TraceReport =
         serde_json::from_slice(&get(&server.address.into(), &trace_path(&question)).unwrap()).unwrap();
     assert_eq!(report.steps.iter().map(|step| step.text.as_str()).collect::<Vec<_>>(), [format!("{question:?}")]);
-    assert!(text(get(&server.address.into(), "/trace?vip=web")).unwrap_err().contains("say `from`"));
+    assert!(text(get(&server.address.into(), "/trace?vip=web")).unwrap_err().contains("`from` is missing"));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_client_that_says_nothing_loses_its_place() {
     let limits = Limits { connections_max: 1, header_timeout: Duration::from_millis(20), ..LIMITS };
     let server = Server::start(Scripted::default(), limits);
     let mut silent = server.connect();
-    // Waits for its place, and gets it only after the other is gone.
+    // This connection waits for a slot and gets it only after the other one is closed.
     assert_eq!(text(get(&server.address.into(), "/healthz")), Ok("ok\n".into()));
     silent.set_nonblocking(true).unwrap();
     let mut rest = Vec::new();
@@ -343,7 +343,7 @@ fn what_is_not_steelyard_is_told_apart() {
     let error = text(get(&address.into(), "/status")).unwrap_err();
     assert_eq!(
         error,
-        format!("what listens on {address} does not answer as steelyard does: is it the address of `admin:`?")
+        format!("what listens on {address} does not respond as steelyard does: is this the address of `admin:`?")
     );
     other.join().unwrap();
     // The listener is gone with its thread.

@@ -1,32 +1,33 @@
 //! Tables that fit a screen.
 //!
-//! Names are cut in the middle until a table fits. Addresses are not cut, since a person copies them: one that is too long for its column stands
-//! on a line of its own, above its row where it is what the row is about (the first column), else below it.
+//! Names are shortened in the middle until a table fits. Addresses are not shortened, because people copy them. An
+//! address that is too long for its column gets a line of its own: above its row if it is in the first column, which
+//! the row is about, and below it otherwise.
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{PLAIN, visible};
 
-/// A column of names is not made narrower than this.
+/// A column of names does not become narrower than this.
 const NAME_MIN: usize = 8;
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
-/// Columns by their place.
+/// What the columns hold, by index.
 pub(super) struct Layout<'a> {
-    /// Those that may be cut.
+    /// Columns that may be shortened.
     pub names: &'a [usize],
-    /// Those that must not be cut.
+    /// Columns that must not be shortened.
     pub addresses: &'a [usize],
-    /// Those that are set to the right.
+    /// Columns that are aligned to the right.
     pub numbers: &'a [usize],
 }
 
-/// A row of a table, and what stands in lines of its own below it.
+/// A row of a table, and a note that is printed in lines of its own below it.
 pub(super) struct Row<const N: usize> {
     pub cells: [String; N],
     pub note: String,
-    /// What makes the terminal show it in another way; empty for nothing.
+    /// The terminal style of the row. Empty for none.
     pub style: &'static str,
 }
 
@@ -40,13 +41,14 @@ impl<const N: usize> Row<N> {
     }
 }
 
-/// A row as it is laid out.
+/// A row with the address that is printed above it.
 struct Laid<const N: usize> {
     above: Option<String>,
     row: Row<N>,
 }
 
-/// The lines of a table, at most `width` characters each unless the numbers alone are wider; empty where there is no row.
+/// Renders the lines of a table, at most `width` characters each unless the numbers alone are wider. Returns an empty
+/// string if there is no row.
 pub(super) fn render<const N: usize>(
     width: usize,
     head: [&str; N],
@@ -81,12 +83,12 @@ pub(super) fn render<const N: usize>(
     text
 }
 
-/// A cell with a line break would be a row of several lines.
+/// Removes line breaks, which would make one row span several lines.
 fn single_lines<const N: usize>(row: Row<N>) -> Row<N> {
     Row { cells: row.cells.map(|cell| visible(&cell).replace('\n', "\u{fffd}")), ..row }
 }
 
-/// Gives addresses a line of their own where the table would not fit even with the shortest names.
+/// Moves addresses to a line of their own if the table would not fit even with the shortest names.
 fn move_out_addresses<const N: usize>(width: usize, head: &[&str; N], layout: &Layout<'_>, rows: &mut [Laid<N>]) {
     let widths = widths(head, rows);
     let is_address = |index: &usize| layout.addresses.contains(index);
@@ -100,7 +102,7 @@ fn move_out_addresses<const N: usize>(width: usize, head: &[&str; N], layout: &L
     if needed <= left {
         return;
     }
-    // Short ones stay where they are.
+    // Addresses that fit their share stay in their column.
     let share = left / layout.addresses.len().max(1);
     for Laid { above, row } in rows {
         for &index in layout.addresses {
@@ -118,7 +120,7 @@ fn move_out_addresses<const N: usize>(width: usize, head: &[&str; N], layout: &L
     }
 }
 
-/// Cuts the longest names until the table fits the screen.
+/// Shortens the longest names until the table fits the screen.
 fn cut_names<const N: usize>(width: usize, head: &[&str; N], names: &[usize], rows: &mut [Laid<N>]) {
     let mut widths = widths(head, rows);
     while widths.iter().sum::<usize>() + GAP * (N - 1) > width {
@@ -145,7 +147,7 @@ fn widths<const N: usize>(head: &[&str; N], rows: &[Laid<N>]) -> [usize; N] {
     widths
 }
 
-/// Beginning and end, where the middle does not fit.
+/// Returns the beginning and the end of a name whose middle does not fit.
 pub(super) fn cut(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {
@@ -155,7 +157,8 @@ pub(super) fn cut(name: &str, width: usize) -> String {
     name.chars().take(first).chain(['\u{2026}']).chain(name.chars().skip(count - last)).collect()
 }
 
-/// Lines of at most `width` characters, broken at spaces. A further line begins where the first one does.
+/// Breaks a line at spaces into lines of at most `width` characters. The following lines have the indentation of the
+/// first.
 pub(super) fn wrapped(line: &str, width: usize) -> Vec<String> {
     if line.chars().count() <= width {
         return vec![line.to_owned()];

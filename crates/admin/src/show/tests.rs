@@ -1,4 +1,4 @@
-//! What stands on the screen, to the letter.
+//! The exact text on the screen.
 
 use super::*;
 use crate::findings;
@@ -163,8 +163,8 @@ fn a_bad_night() {
   second
 - 1 of 3 endpoints of shop is unhealthy: 127.0.0.1:9002 connect refused
 - 1 of 3 endpoints of shop is ejected: 127.0.0.1:9003
-- something failed by a fault of steelyard itself 3 times since its start, once
-  in the last minute: please report it, with its log
+- steelyard itself failed 3 times since its start and once in the last minute
+  because of a bug: please report it, with the log
 
 ";
     assert!(text.contains(expect), "{text}");
@@ -224,7 +224,7 @@ fn much_is_cut_and_nothing_is_obeyed() {
     cluster.endpoints[29] = endpoint("10.0.0.8:1", EndpointState::Unhealthy, Some("\x1b[2Jgone"));
     status.findings = findings(&status);
     let text = render_status_text(&status, false);
-    assert!(text.contains("\n10.0.0.8:1 ") && text.ends_with("and 10 more: `--json` shows all of them\n"), "{text}");
+    assert!(text.contains("\n10.0.0.8:1 ") && text.ends_with("and 10 more: `--json` shows them all\n"), "{text}");
     assert!(text.contains("- steelyard is draining: ") && !text.contains('\x1b'), "{text}");
 }
 
@@ -313,7 +313,7 @@ dns  192.0.2.1:53/udp  nat   maglev   a command
     let list = render_vips_text(&crate::status::Status { vips: vec![unattached.clone()], ..status.clone() });
     assert!(list.contains("    interfaces  along the routes: none\n"), "{list}");
     let told = crate::findings(&crate::status::Status { vips: vec![unattached], ..status.clone() });
-    assert!(told.iter().any(|finding| finding.text.contains("is attached to no interface")), "{told:?}");
+    assert!(told.iter().any(|finding| finding.text.contains("is not attached to any interface")), "{told:?}");
     status.vips[0].address = "20.20.20.1:2020/tcp".into();
     status.vips[0].algorithm = "least_connections".into();
     status.vips[0].interfaces = ["client0", "ep0", "ep1", "ep2"].map(String::from).into();
@@ -323,7 +323,7 @@ dns  192.0.2.1:53/udp  nat   maglev   a command
     let list = render_vips_text(&status);
     assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
     status.vips = Vec::new();
-    assert_eq!(render_vips_text(&status), "no vips: the file has none, and none was added\n");
+    assert_eq!(render_vips_text(&status), "no vips: the file has none and none was added\n");
 }
 
 #[test]

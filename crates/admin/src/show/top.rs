@@ -7,22 +7,22 @@ use super::{BOLD, PLAIN, RED, duration, quantiles, state_name, visible};
 use crate::counters::{EndpointRates, ListenerRates, Rates, RouteRates, VipRow};
 use crate::status::Quantiles;
 
-/// What rows are sorted by; the greatest first, names from A to Z.
+/// What rows are sorted by. The largest comes first; names go from A to Z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopSort {
-    /// Requests in a second.
+    /// Requests per second.
     Rate,
-    /// Errors in a second.
+    /// Errors per second.
     Errors,
-    /// What Steelyard added, at p99.
+    /// The latency that Steelyard added, at p99.
     Added,
-    /// What the endpoint took, at p99.
+    /// The latency of the endpoint, at p99.
     Endpoint,
     /// The name.
     Name,
 }
 
-/// Which tables there are.
+/// Which tables to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopView {
     /// All of them.
@@ -42,23 +42,23 @@ pub enum TopView {
 pub struct TopOptions {
     /// What rows are sorted by.
     pub sort: TopSort,
-    /// Which tables there are.
+    /// Which tables to show.
     pub view: TopView,
     /// Columns of the screen.
     pub width: usize,
-    /// Rows of each table.
+    /// The maximum number of rows of each table.
     pub rows_max: usize,
-    /// Lines of all, where there is a screen to fit.
+    /// The maximum number of lines in total, if a screen limits them.
     pub lines_max: Option<usize>,
-    /// Whether to use the colours of the terminal.
+    /// Whether to use colours.
     pub color: bool,
 }
 
 impl TopSort {
-    /// All, in the order in which a key goes through them.
+    /// All, in the order in which a key cycles through them.
     pub const ALL: [Self; 5] = [Self::Rate, Self::Errors, Self::Added, Self::Endpoint, Self::Name];
 
-    /// As it is called on the screen.
+    /// The name on the screen.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rate => "rate",
@@ -70,7 +70,7 @@ impl TopSort {
     }
 }
 
-/// A thing that has a row, by what it can be sorted by. Where it has no such figure, it is as if that were 0.
+/// The figures of a row that it can be sorted by. A figure that the row does not have counts as 0.
 struct Keys {
     rate: f64,
     errors: f64,
@@ -79,7 +79,7 @@ struct Keys {
     name: String,
 }
 
-/// What `steelyard top` prints for an interval: a line about the whole, and a table of each kind.
+/// Returns what `steelyard top` prints for an interval: a summary line and one table of each kind.
 pub fn render_top_text(rates: &Rates, options: &TopOptions) -> String {
     let title = visible(&title(rates));
     let title: String = title.chars().take(options.width).collect();
@@ -129,7 +129,7 @@ fn title(rates: &Rates) -> String {
     format!("steelyard {steelyard}, pid {pid}, up {up}, {workers}, generation {generation}{draining}")
 }
 
-/// Requests that came, and those that Steelyard or an endpoint failed, over all listeners.
+/// A line with the requests of all listeners and the errors of all routes, per second.
 fn sums(rates: &Rates) -> String {
     let requests = rates.listeners.iter().map(|of| of.requests_per_second).sum();
     let errors = rates.routes.iter().map(|of| of.errors_per_second).sum();
@@ -138,17 +138,17 @@ fn sums(rates: &Rates) -> String {
     format!("last {:.1} s: {requests} requests/s, {errors} errors/s, {open} connections open", rates.interval_seconds)
 }
 
-/// An empty line, a head, and, where a table is cut, a line that says so.
+/// An empty line, a header, and a line that says how many rows are missing if the table is cut.
 const LINES_BESIDE_ROWS: usize = 3;
-/// The places of the tables.
+/// The indices of the tables.
 const LISTENERS: usize = 0;
 const ENDPOINTS: usize = 2;
 const VIPS: usize = 3;
 
-/// Rows for each table, where there is not room for all.
+/// Returns the number of rows for each table if not all rows fit.
 fn shared(mut wanted: [usize; 4], lines: usize) -> [usize; 4] {
     let tables = |wanted: &[usize; 4]| wanted.iter().filter(|count| **count > 0).count();
-    // What matters least goes first, where not even a row of each table fits.
+    // If not even one row of each table fits, the least important tables are dropped first.
     for dropped in [VIPS, LISTENERS, ENDPOINTS] {
         if (LINES_BESIDE_ROWS + 1) * tables(&wanted) > lines
             && tables(&wanted) > 1
@@ -159,7 +159,7 @@ fn shared(mut wanted: [usize; 4], lines: usize) -> [usize; 4] {
     }
     let mut left = lines.saturating_sub(LINES_BESIDE_ROWS * tables(&wanted));
     let mut given = [0; 4];
-    // One row to each in turn, so that a long table does not crowd out a short one.
+    // Each table gets one row in turn, so that a long table does not crowd out a short one.
     while left > 0 && given != wanted {
         for (given, wanted) in given.iter_mut().zip(wanted) {
             if *given < wanted && left > 0 {
@@ -272,14 +272,14 @@ fn vips(rates: &Rates, options: &TopOptions, rows_max: usize) -> String {
 
 fn sorted<T>(all: &[T], sort: TopSort, keys: impl Fn(&T) -> Keys) -> Vec<&T> {
     let mut all: Vec<(Keys, &T)> = all.iter().map(|of| (keys(of), of)).collect();
-    // Equal ones, such as all that are idle, stay in the order of the file.
+    // The sort is stable: equal rows, such as idle ones, stay in the order of the file.
     all.sort_by(|(left, _), (right, _)| compare(left, right, sort));
     all.into_iter().map(|(_, of)| of).collect()
 }
 
 fn compare(left: &Keys, right: &Keys, sort: TopSort) -> Ordering {
     let p99 = |quantiles: Option<Quantiles>| quantiles.map_or(0.0, |quantiles| quantiles.p99);
-    // The greatest first.
+    // The largest comes first.
     let by = |figure: &dyn Fn(&Keys) -> f64| figure(right).total_cmp(&figure(left));
     match sort {
         TopSort::Rate => by(&|keys| keys.rate),
@@ -290,7 +290,7 @@ fn compare(left: &Keys, right: &Keys, sort: TopSort) -> Ordering {
     }
 }
 
-/// The first rows, and how many there are besides. Rows with errors are red on a terminal.
+/// Shows the first rows, and how many more there are. Rows with errors are red on a terminal.
 fn table_of<T, const N: usize>(
     options: &TopOptions,
     rows_max: usize,
@@ -309,7 +309,7 @@ fn table_of<T, const N: usize>(
     }
 }
 
-/// With a unit prefix of SI where it is long, and with a digit behind the point where it is small.
+/// Formats a rate: large ones with an SI prefix, small ones with one decimal.
 fn per_second(rate: f64) -> String {
     match rate {
         0.0 => "0".to_owned(),
@@ -388,7 +388,7 @@ dns  192.0.2.1:53/udp      8     10      45678   9400M          0
             let text = render_top_text(&rates, &TopOptions { lines_max: Some(lines), rows_max: 1_000, ..PLAIN_TEXT });
             assert!(text.lines().count() <= lines.max(2), "{lines}\n{text}");
             assert!(lines < 18 || text.contains("\nweb "), "{lines}\n{text}");
-            // Routes are the last to go.
+            // The table of routes is dropped last.
             assert!(lines < 6 || text.contains("\n/ "), "{lines}\n{text}");
         }
         let text = render_top_text(&rates, &TopOptions { rows_max: 1, view: TopView::Endpoints, ..PLAIN_TEXT });

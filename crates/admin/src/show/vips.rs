@@ -8,7 +8,7 @@ use crate::vip::{FlowStatus, Flows, TraceReport, VipEndpointStatus, VipStatus};
 /// What `steelyard vip list` prints.
 pub fn render_vips_text(status: &Status) -> String {
     if status.vips.is_empty() {
-        return "no vips: the file has none, and none was added\n".to_owned();
+        return "no vips: the file has none and none was added\n".to_owned();
     }
     let row = |vip: &VipStatus| {
         let cells = [
@@ -25,7 +25,7 @@ pub fn render_vips_text(status: &Status) -> String {
     visible(&table::render(WIDTH, head, &layout, status.vips.iter().map(row)))
 }
 
-/// Names of interfaces and endpoints are lists, for which no column of a terminal is wide enough.
+/// Interfaces and endpoints are lists, and no column of a terminal is wide enough for them.
 fn lists(vip: &VipStatus) -> String {
     let along = if vip.along_routes { "along the routes: " } else { "" };
     let interfaces = match shortened(vip.interfaces.iter(), ", ") {
@@ -50,7 +50,8 @@ pub fn render_flows_text(flows: &Flows) -> String {
             duration(flow.idle_seconds),
         ])
     };
-    // Without the address of the vip, which `vip list` has: with it a line is too long for most terminals.
+    // The table leaves out the address of the vip, which `vip list` shows: a line with it is too long for most
+    // terminals.
     let head = ["VIP", "PROTO", "CLIENT", "ENDPOINT", "STATE", "AGE", "IDLE"];
     let layout = Layout { names: &[0], addresses: &[2, 3], numbers: &[5, 6] };
     let mut text = table::render(WIDTH, head, &layout, flows.flows.iter().map(row));
@@ -93,7 +94,7 @@ pub(super) fn vips(vips: &[VipStatus]) -> String {
 pub(super) fn endpoints(vips: &[VipStatus]) -> String {
     let mut endpoints: Vec<(&str, &VipEndpointStatus)> =
         vips.iter().flat_map(|vip| vip.endpoints.iter().map(|endpoint| (vip.name.as_str(), endpoint))).collect();
-    // A stable sort: otherwise as in the file.
+    // The sort is stable, so that equal endpoints stay in the order of the file.
     endpoints.sort_by_key(|(_, endpoint)| endpoint.state.takes_work());
     let row = |(vip, endpoint): &(&str, &VipEndpointStatus)| {
         let cells = [
@@ -112,7 +113,7 @@ pub(super) fn endpoints(vips: &[VipStatus]) -> String {
     super::table(head, &Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] }, endpoints.iter().map(row))
 }
 
-/// With a unit prefix of SI from a thousand on.
+/// Formats a rate with an SI prefix from a thousand upwards.
 fn rate(rate: f64) -> String {
     match rate {
         rate if rate < 1e3 => format!("{rate:.0}"),

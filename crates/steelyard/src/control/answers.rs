@@ -1,4 +1,4 @@
-//! The answers of the control API.
+//! The responses of the control API.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::exit::Exit;
 use crate::kernel;
 use crate::vips::{self, VipPlan};
 
-/// Endpoints named to one who asks for another.
+/// The maximum number of endpoints that an error names when the requested one does not exist.
 const KNOWN_MAX: usize = 20;
 
 impl admin::Control for Control {
@@ -36,7 +36,8 @@ impl admin::Control for Control {
         let probes = Probes { failures: state.checker.last_failures(), unproven: state.checker.unproven() };
         let (kernel_plane, vips) = {
             let mut kernel = self.kernel();
-            // A probe that has just ended is known here before the main loop has told the kernel. Whoever reads a state may count on it.
+            // The result of a probe that has just finished is known here before the main loop has sent it to the
+            // kernel. A client that reads a state relies on the kernel knowing it.
             kernel.follow_verdicts();
             kernel.status(&probes)
         };
@@ -79,7 +80,7 @@ impl admin::Control for Control {
     fn counters(&self) -> Counters {
         let totals = self.registry.totals();
         let state = self.state();
-        // What probes met is for the state of endpoints, which is not told of vips here.
+        // Failures of probes only matter for the states of endpoints, which this response does not include for vips.
         let (_, vips) = self.kernel().status(&Probes { failures: Vec::new(), unproven: HashSet::new() });
         let probes = Probes { failures: Vec::new(), unproven: state.checker.unproven() };
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
@@ -102,16 +103,16 @@ impl admin::Control for Control {
 
     fn ready(&self) -> Result<(), String> {
         if self.draining.load(Relaxed) {
-            return Err("draining: this process finishes what is under way and takes no new connections".to_owned());
+            return Err("draining: this process accepts no new connections and finishes the open ones".to_owned());
         }
         if self.ending.load(Relaxed) {
             return Err(
-                "ending: this process takes new connections until drain_delay is over, and then drains".to_owned()
+                "ending: this process accepts new connections until drain_delay is over, and then drains".to_owned()
             );
         }
         if self.waiting.load(Relaxed) {
             return Err(
-                "the cluster has not been read yet: is the API server there, and may this process list and watch?"
+                "the cluster has not been read yet: is the API server reachable, and may this process list and watch?"
                     .to_owned(),
             );
         }
@@ -122,7 +123,7 @@ impl admin::Control for Control {
         Box::pin(async {
             let (answer, outcome) = oneshot::channel();
             if self.orders.try_send(Order::Reload(answer)).is_err() {
-                return Err("busy with other orders: ask again".to_owned());
+                return Err("busy with other requests: try again".to_owned());
             }
             outcome.await.unwrap_or_else(|_| Err("the process is ending".to_owned()))
         })
@@ -137,7 +138,7 @@ impl admin::Control for Control {
                 if state.address().to_string() == endpoint {
                     found += 1;
                     if plan.state.set_draining(index, draining, now_ms) {
-                        tracing::info!(cluster = plan.policy.name, endpoint, draining, "set by the control API");
+                        tracing::info!(cluster = plan.policy.name, endpoint, draining, "set through the control API");
                     }
                 }
             }
@@ -146,10 +147,10 @@ impl admin::Control for Control {
             let Some(index) = plan.find(endpoint) else { continue };
             found += 1;
             if plan.state.set_draining(index, draining, now_ms) {
-                tracing::info!(vip = plan.vip.name, endpoint, draining, "set by the control API");
+                tracing::info!(vip = plan.vip.name, endpoint, draining, "set through the control API");
             }
         }
-        // Before the answer: whoever reads that an endpoint drains may count on it.
+        // The kernel must know before the response is sent: a client that reads that an endpoint drains relies on it.
         kernel.follow_verdicts();
         if found > 0 {
             return Ok(found);
@@ -164,7 +165,7 @@ impl admin::Control for Control {
         Box::pin(async {
             let (answer, outcome) = oneshot::channel();
             if self.orders.try_send(Order::ChangeVips(change, answer)).is_err() {
-                return Err(ChangeRefused::Busy("busy with other orders: ask again".to_owned()));
+                return Err(ChangeRefused::Busy("busy with other requests: try again".to_owned()));
             }
             let ending = |_| Err(ChangeRefused::Busy("the process is ending".to_owned()));
             outcome.await.map_or_else(ending, |outcome| {
@@ -185,19 +186,19 @@ impl admin::Control for Control {
     }
 }
 
-/// Whether what is looked for in `asked` is looked for in `here`.
+/// Whether a request for `asked` includes `here`.
 fn is_within(asked: Within<'_>, here: Within<'_>) -> bool {
     asked == Within::All || asked == here
 }
 
-/// What the health checks tell of endpoints.
+/// What the health checks know about endpoints.
 pub(crate) struct Probes {
     pub(crate) failures: Vec<health::LastFailure>,
-    /// Cluster and address of those that are probed, and of which no probe has ended yet.
+    /// Cluster and address of the endpoints that are probed and whose first probe has not finished.
     pub(crate) unproven: HashSet<(String, SocketAddr)>,
 }
 
-/// Gone, as against there and not to be read.
+/// Whether the file is gone, as opposed to unreadable.
 fn is_missing(file: &Path) -> bool {
     std::fs::metadata(file).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
@@ -209,12 +210,12 @@ fn cluster_status(plan: &ClusterPlan, totals: &Totals, outcomes: &Spans<Outcomes
         let address = endpoint.address();
         let key = (name.to_owned(), address);
         let failure = probes.failures.iter().find(|failure| failure.cluster == name && failure.address == address);
-        // What probes met, else what connections for requests met last.
+        // The failure of the last probe, or else of the last connection for a request.
         let mut why = failure.map(|failure| failure.why.clone()).or_else(|| endpoint.last_failure());
         if let Some(balance::EndpointStatus::Ejected { until_ms }) = plan.state.status(index, now_ms) {
             let left = until_ms.saturating_sub(now_ms).div_ceil(1000);
             let cause = why.map_or_else(String::new, |why| format!(" ({why})"));
-            why = Some(format!("failed real requests{cause}; back in {left} s"));
+            why = Some(format!("requests failed there{cause}; back in {left} s"));
         }
         let total = totals.endpoints.get(&key);
         let in_span = |outcomes: &Outcomes| outcomes.endpoints.get(&key).copied().unwrap_or_default().into();
@@ -281,26 +282,26 @@ impl Control {
         let gauge = |name, help, value: f64| Sample { name, help, kind: Kind::Gauge, labels: Vec::new(), value };
         let reloads = |result: &str, count: &AtomicU64| Sample {
             name: "steelyard_reloads_total",
-            help: "Times that the configuration was read again, by outcome.",
+            help: "Reloads of the configuration, by outcome.",
             kind: Kind::Counter,
             labels: vec![("result", result.to_owned())],
             value: count.load(Relaxed) as f64,
         };
         let generation = state.compiled.as_ref().map_or(0, |compiled| compiled.snapshot.generation.0);
         let mut samples = vec![
-            gauge("steelyard_generation", "The snapshot in use.", generation as f64),
+            gauge("steelyard_generation", "The generation of the snapshot in use.", generation as f64),
             gauge("steelyard_workers", "Threads that carry traffic.", self.workers as f64),
-            gauge("steelyard_draining", "1: finishing what is under way.", f64::from(self.draining.load(Relaxed))),
+            gauge("steelyard_draining", "1 if the process is draining.", f64::from(self.draining.load(Relaxed))),
             reloads("good", &self.reloads_good),
             reloads("refused", &self.reloads_refused),
         ];
-        let help = "Memory of its own that the process uses, as memory_max counts it.";
+        let help = "Memory that the process uses, as memory_max counts it.";
         samples.push(gauge("steelyard_memory_bytes", help, net::memory::bytes_used() as f64));
         let help = "Memory that the process may use: memory_max, or its default.";
         samples.extend(net::memory::bytes_max().map(|max| gauge("steelyard_memory_max_bytes", help, max as f64)));
         samples.push(Sample {
             name: "steelyard_rate_limit_forgotten_total",
-            help: "Clients that rate limits forgot too soon, more of them being busy at once than are remembered.",
+            help: "Clients that rate limits forgot too early because more were active at once than are remembered.",
             kind: Kind::Counter,
             labels: Vec::new(),
             value: state.compiled.as_ref().map_or(0, |compiled| compiled.rate_limit_forgotten()) as f64,
@@ -315,7 +316,7 @@ impl Control {
     }
 }
 
-/// One gauge after the other, as the text format wants samples of one name together.
+/// All samples of one gauge, then those of the next: the text format wants samples of one name together.
 fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clone) -> Vec<Sample> {
     let now_ms = clock::now_ms();
     let mut samples = Vec::new();
@@ -328,16 +329,16 @@ fn endpoint_samples<'p>(plans: impl Iterator<Item = &'p Arc<ClusterPlan>> + Clon
             }
         }
     };
-    all("steelyard_endpoint_up", "1: the endpoint takes new work.", &|plan, index, _| {
+    all("steelyard_endpoint_up", "1 if the endpoint takes new work.", &|plan, index, _| {
         f64::from(plan.state.usable(index, now_ms))
     });
-    all("steelyard_endpoint_in_flight", "Requests under way at the endpoint.", &|_, _, endpoint| {
+    all("steelyard_endpoint_in_flight", "Requests in progress at the endpoint.", &|_, _, endpoint| {
         f64::from(endpoint.in_flight())
     });
     for plan in plans.clone() {
         samples.push(Sample {
             name: "steelyard_cluster_panic",
-            help: "1: so little of the cluster is usable that health and ejection are ignored.",
+            help: "1 if so few endpoints of the cluster are usable that health and ejection are ignored.",
             kind: Kind::Gauge,
             labels: vec![("cluster", plan.policy.name.clone())],
             value: f64::from(plan.state.panicking(now_ms)),
@@ -351,7 +352,7 @@ fn vip_endpoint_samples(plans: &[Arc<VipPlan>]) -> Vec<Sample> {
         let plan = plan.clone();
         (0..plan.state.endpoints().len()).map(move |index| Sample {
             name: "steelyard_vip_endpoint_up",
-            help: "1: the endpoint of the vip takes new connections.",
+            help: "1 if the endpoint of the vip takes new connections.",
             kind: Kind::Gauge,
             labels: vec![
                 ("vip", plan.vip.name.clone()),

@@ -1,4 +1,4 @@
-//! `steelyard trace`: what would happen to a packet, against the live tables.
+//! `steelyard trace`: traces a packet against the live tables.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,15 +8,15 @@ use model::{Transport, Vip};
 
 use crate::kernel::KernelPlane;
 
-/// Where a client asks from, when the question does not say: a port that clients use (RFC 6335 section 6).
+/// The client's port if the question does not give one: an ephemeral port (RFC 6335 section 6).
 const CLIENT_PORT: u16 = 50_000;
 
 const FLAGS: &[(&str, u8)] = &[("fin", 0x01), ("syn", 0x02), ("rst", 0x04), ("psh", 0x08), ("ack", 0x10)];
 
-/// What the kernel plane would do.
+/// Returns what the kernel plane would do.
 ///
 /// # Errors
-/// The question makes no sense, or cannot be answered; in a sentence.
+/// Says in a sentence that the question makes no sense or cannot be answered.
 pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<TraceReport, String> {
     let (address, port, transport, interface) = destination(kernel, &question.vip)?;
     let query = TraceQuery {
@@ -35,7 +35,8 @@ pub(super) fn answer(kernel: &KernelPlane, question: &TraceQuestion) -> Result<T
     })
 }
 
-/// Address, port, protocol, and an interface where packets of the vip arrive. An address that no vip has is a good question, too.
+/// Returns address, port, protocol, and an interface where packets of the vip arrive. An address that no vip has is
+/// also a valid question.
 fn destination(kernel: &KernelPlane, vip: &str) -> Result<(IpAddr, u16, Transport, Option<String>), String> {
     let first = |vip: &Vip| kernel.plane().ok()?.interfaces_of(vip).into_iter().next();
     let interface = |address: IpAddr| {
@@ -56,12 +57,12 @@ fn source(from: &str, to: IpAddr) -> Result<SocketAddr, String> {
     let alone = from.strip_prefix('[').and_then(|from| from.strip_suffix(']')).unwrap_or(from);
     let address = match alone.parse::<IpAddr>() {
         Ok(address) => SocketAddr::new(address, CLIENT_PORT),
-        Err(_) => {
-            from.parse().map_err(|_| format!("{from:?} is no address; write one such as 10.0.0.7 or 10.0.0.7:40000"))?
-        }
+        Err(_) => from
+            .parse()
+            .map_err(|_| format!("{from:?} is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000"))?,
     };
     if address.is_ipv4() != to.is_ipv4() {
-        return Err(format!("{} and {to} are of different families", address.ip()));
+        return Err(format!("{} and {to} are of different address families", address.ip()));
     }
     Ok(address)
 }
@@ -70,12 +71,12 @@ fn source(from: &str, to: IpAddr) -> Result<SocketAddr, String> {
 fn flags(written: Option<&str>, transport: Transport) -> Result<u8, String> {
     let Some(written) = written else { return Ok(0x02) };
     if transport == Transport::Udp {
-        return Err("a packet of UDP has no flags".to_owned());
+        return Err("a UDP packet has no flags".to_owned());
     }
     written.split(',').try_fold(0, |bits, word| {
         let found = FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(word.trim()));
         let names = || FLAGS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        found.map(|(_, bit)| bits | bit).ok_or_else(|| format!("{word:?} is no flag of TCP; there are {}", names()))
+        found.map(|(_, bit)| bits | bit).ok_or_else(|| format!("{word:?} is not a TCP flag; the flags are {}", names()))
     })
 }
 
@@ -94,8 +95,8 @@ mod tests {
         check("fd00::7", "fd00::1", Ok("[fd00::7]:50000"));
         check("[fd00::7]", "fd00::1", Ok("[fd00::7]:50000"));
         check("[fd00::7]:5", "fd00::1", Ok("[fd00::7]:5"));
-        check("fd00::7", "10.0.0.1", Err("fd00::7 and 10.0.0.1 are of different families"));
-        check("home", "10.0.0.1", Err(r#""home" is no address; write one such as 10.0.0.7 or 10.0.0.7:40000"#));
+        check("fd00::7", "10.0.0.1", Err("fd00::7 and 10.0.0.1 are of different address families"));
+        check("home", "10.0.0.1", Err(r#""home" is not an address; write one such as 10.0.0.7 or 10.0.0.7:40000"#));
     }
 
     #[test]
@@ -106,7 +107,7 @@ mod tests {
         check(None, Ok(0x02));
         check(Some("syn"), Ok(0x02));
         check(Some("SYN, ack"), Ok(0x12));
-        check(Some("urg"), Err(r#""urg" is no flag of TCP; there are fin, syn, rst, psh, ack"#));
+        check(Some("urg"), Err(r#""urg" is not a TCP flag; the flags are fin, syn, rst, psh, ack"#));
         assert!(flags(Some("syn"), Transport::Udp).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What is told of vips: counters, rates, words of the file.
+//! The status of vips: counters, rates, and their settings as in the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -44,17 +44,17 @@ impl Rates {
     }
 }
 
-/// The last minute of all vips and their endpoints.
+/// What happened to all vips and their endpoints in the last minute.
 #[derive(Default)]
 pub(super) struct Recent {
-    /// Flows made, packets to and from.
+    /// Flows created, packets to the endpoint, packets from it.
     endpoints: Window<(String, SocketAddr), 3>,
     /// Dropped packets, by the name of the reason.
     drops: Window<(String, &'static str), 1>,
 }
 
 impl Recent {
-    /// To be called with each collection.
+    /// Records a sample. The caller calls this with each collection.
     pub(super) fn sample(&mut self, counters: &Counters, now_ms: u64) {
         let endpoints = counters.vips.iter().flat_map(|(name, vip)| {
             vip.endpoints.iter().map(|(address, traffic)| ((name.clone(), *address), of_traffic(traffic)))
@@ -67,7 +67,7 @@ impl Recent {
         self.drops.sample(now_ms, drops);
     }
 
-    /// In the last minute, and in the last seconds.
+    /// What happened in the last minute, and in the last few seconds.
     fn of_endpoint(&self, vip: &str, endpoint: SocketAddr, traffic: &Traffic) -> [VipEndpointRecent; 2] {
         let (key, now) = ((vip.to_owned(), endpoint), of_traffic(traffic));
         [self.endpoints.growth(&key, &now), self.endpoints.latest_growth(&key, &now)]
@@ -87,7 +87,7 @@ fn of_traffic(traffic: &Traffic) -> [u64; 3] {
     [traffic.flows_made, traffic.packets[0], traffic.packets[1]]
 }
 
-/// How a vip is.
+/// The status of a vip.
 pub(super) fn vip_status(
     plan: &VipPlan,
     plane: &Plane,
@@ -144,12 +144,12 @@ pub(super) fn vip_status(
     }
 }
 
-/// Reasons that occurred.
+/// Keeps the reasons that occurred.
 pub(super) fn occurred(drops: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
     drops.iter().filter(|(_, count)| **count > 0).map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
 }
 
-/// The address of a vip as in the file.
+/// The address of a vip, as written in the file.
 fn written(vip: &Vip) -> String {
     let first = SocketAddr::new(vip.address, vip.ports.first);
     let last = if vip.ports.first == vip.ports.last { String::new() } else { format!("-{}", vip.ports.last) };
@@ -207,7 +207,7 @@ mod tests {
         let expect = VipRates { flows_per_second: 10.0, packets_per_second: 15.0, bits_per_second: 600.0 };
         assert_eq!(rates.of("web"), expect);
         assert_eq!(rates.of("dns"), VipRates::default());
-        // Taken down and set up again: nothing went backwards.
+        // The plane was detached and set up again, so no counter went backwards.
         rates.note(counters(0, [0, 0], [0, 0]), start + 3 * COLLECT_EVERY);
         assert_eq!(rates.of("web"), VipRates::default());
     }

@@ -1,4 +1,4 @@
-//! Orders of the control API, and reloads, whoever asks for them.
+//! Orders of the control API, and reloads from any trigger.
 
 use admin::VipChange;
 use model::Snapshot;
@@ -12,7 +12,7 @@ impl Running {
         match order {
             Order::Reload(answer) => {
                 let outcome = self.reload("asked by the control API").await;
-                // Whoever asked may be gone; the reload stands all the same.
+                // The client may be gone; the reload is valid all the same.
                 let _ = answer.send(outcome);
             }
             Order::ChangeVips(change, answer) => {
@@ -22,7 +22,8 @@ impl Running {
         }
     }
 
-    /// Changes what is added to the file, or takes the kernel plane down. All of it or nothing, as a snapshot.
+    /// Changes the vips that commands add to those of the file, or detaches the kernel plane. It succeeds completely or
+    /// changes nothing, like a snapshot.
     async fn change_vips(&mut self, change: VipChange) -> Result<u64, Refused> {
         let was_detached = self.detached;
         let overlay = match &change {
@@ -30,7 +31,7 @@ impl Running {
                 self.detached = true;
                 Ok(self.overlay.clone())
             }
-            _ if self.detached => Err("the kernel plane was taken down: `steelyard reload` brings it back".to_owned()),
+            _ if self.detached => Err("the kernel plane was detached: `steelyard reload` attaches it again".to_owned()),
             VipChange::Add { name, document } => {
                 config::parse_vip(name, document).and_then(|vip| self.overlay.with(vip, &self.wanted))
             }
@@ -40,7 +41,7 @@ impl Running {
         let wanted = Snapshot { generation: self.control.next_generation(), ..self.wanted.clone() };
         let addresses = self.resolver.addresses();
         let keys = self.keys.clone();
-        // Whoever gives an order is told what the kernel plane says to it.
+        // The client must get the refusal of the kernel plane.
         let kept_vips = std::mem::take(&mut self.keep_vips);
         if let Err(refused) = self.put_to_use(&wanted, &keys, &addresses, &overlay).await {
             self.detached = was_detached;
@@ -63,7 +64,7 @@ impl Running {
         self.watch.reading();
         let was_detached = std::mem::take(&mut self.detached);
         let read = match &self.source {
-            // It says by itself what is new: this is what it said last.
+            // A cluster sends updates by itself: this is its last one.
             Source::Cluster(_) => Ok(Snapshot { generation, ..self.wanted.clone() }.into()),
             source => source.read(generation),
         };
@@ -75,7 +76,7 @@ impl Running {
         match &outcome {
             Ok(()) => tracing::info!(why, generation = generation.0, "reloaded"),
             Err(errors) => {
-                tracing::error!(why, "refused, the old configuration stays");
+                tracing::error!(why, "refused; the old configuration stays");
                 eprintln!("{}", errors.trim_end());
             }
         }
