@@ -157,6 +157,9 @@ impl Plane {
     /// The sockets of an address on which this worker accepts: one, or several if there are more sockets than workers, so that each socket
     /// is served. If there are fewer, as with those from a service manager, some workers have none: a socket in several epolls wakes all of
     /// them for each connection. The worker that accepts a connection may hand it over ([`crate::worker::connection_balance`]).
+    ///
+    /// Measured on Linux 6.18 as voluntary context switches per connection, less those of an idle process: one socket in four epolls 4.0;
+    /// four workers and one inherited socket 1.9 (one accepts, and hands over three of four); a socket for each worker 1.9.
     fn share(&self, address: SocketAddr, worker: usize) -> impl Iterator<Item = TcpListener> {
         let sockets = self.sockets.get(&address).map(Vec::as_slice).unwrap_or_default();
         let workers = self.workers.len();
