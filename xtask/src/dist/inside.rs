@@ -84,7 +84,7 @@ fn crates() -> Result<BTreeMap<String, Part>, String> {
             version: text("version"),
             // As old manifests write `OR`.
             licence: text("license").replace('/', " OR "),
-            purl: format!("pkg:cargo/{key}"),
+            purl: purl("cargo", &text("name"), &text("version")),
             sha256: sums.get(&key).cloned(),
             texts: licence::files(&folder, &text("name"))?,
             uses: uses.clone(),
@@ -92,6 +92,19 @@ fn crates() -> Result<BTreeMap<String, Part>, String> {
         parts.insert(key, part);
     }
     Ok(parts)
+}
+
+/// A package URL. In a version, all but these characters are percent-encoded; `+` is the one that occurs.
+fn purl(kind: &str, name: &str, version: &str) -> String {
+    let mut purl = format!("pkg:{kind}/{name}@");
+    for byte in version.bytes() {
+        match byte {
+            b'.' | b'-' | b'_' | b'~' | b':' => purl.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => purl.push(char::from(byte)),
+            _ => purl += &format!("%{byte:02X}"),
+        }
+    }
+    purl
 }
 
 /// Who uses whom, of what `cargo tree --prefix depth` prints: `0 steelyard v0.1.0 (path)`. What was printed before has no lines below it the
@@ -144,9 +157,9 @@ fn materials_of(release: &Release, parts: &[Part]) -> Result<Value, String> {
         }
         component
     };
-    let purl = |key: &String| parts.iter().find(|part| format!("{}@{}", part.name, part.version) == *key);
-    let uses = |part: &Part| part.uses.iter().filter_map(purl).map(|used| used.purl.clone()).collect::<Vec<_>>();
-    let own = format!("pkg:generic/steelyard@{}", release.version);
+    let part_of = |key: &String| parts.iter().find(|part| format!("{}@{}", part.name, part.version) == *key);
+    let uses = |part: &Part| part.uses.iter().filter_map(part_of).map(|used| used.purl.clone()).collect::<Vec<_>>();
+    let own = purl("generic", "steelyard", &release.version);
     let mut dependencies = vec![json!({
         "ref": own,
         "dependsOn": parts.iter().map(|part| &part.purl).collect::<Vec<_>>(),
@@ -183,6 +196,12 @@ mod tests {
         assert_eq!(arrows["http@1.5.0"], ["bytes@1.12.1", "itoa@1.0.18"]);
         assert_eq!(arrows["steelyard@0.1.0"], ["bytes@1.12.1", "http@1.5.0", "lab@0.1.0"]);
         assert!(arrows["bytes@1.12.1"].is_empty());
+    }
+
+    #[test]
+    fn package_urls() {
+        assert_eq!(purl("cargo", "toml", "1.2.1+spec-1.1.0"), "pkg:cargo/toml@1.2.1%2Bspec-1.1.0");
+        assert_eq!(purl("deb", "debian/zlib", "1:1.2.13.dfsg-1"), "pkg:deb/debian/zlib@1:1.2.13.dfsg-1");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::setup;
 pub use chart::render_variants;
 
 /// What is being made.
+#[derive(Clone)]
 struct Release {
     /// Of the workspace, and of every artifact.
     version: String,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::Part;
+use super::{Part, purl};
 use crate::command::{capture, command, root};
 
 /// A library of Debian that the static program contains.
@@ -61,7 +61,8 @@ fn of_debian(library: &Library) -> Result<Part, String> {
         name: library.name.to_owned(),
         version: version.to_owned(),
         licence: library.licence.to_owned(),
-        purl: format!("pkg:deb/debian/{source}@{version}"),
+        // The name is that of the source package, under which Debian tells of vulnerabilities.
+        purl: purl("deb", &format!("debian/{source}"), version) + "?arch=source",
         sha256: None,
         texts,
         uses: Vec::new(),
@@ -74,7 +75,7 @@ fn of_rust() -> Result<Part, String> {
     let version = version.split_whitespace().nth(1).unwrap_or_default().to_owned();
     Ok(Part {
         name: "rust-std".to_owned(),
-        purl: format!("pkg:generic/rust-std@{version}"),
+        purl: purl("generic", "rust-std", &version),
         version,
         licence: "MIT OR Apache-2.0".to_owned(),
         sha256: None,
@@ -89,7 +90,7 @@ fn brought(name: &str, of: &str, licence: &str, crates: &BTreeMap<String, Part>)
     let version = part.version.split_once("+v").map_or(&*part.version, |(_, version)| version).to_owned();
     Ok(Part {
         name: name.to_owned(),
-        purl: format!("pkg:generic/{name}@{version}"),
+        purl: purl("generic", name, &version),
         version,
         licence: licence.to_owned(),
         sha256: None,

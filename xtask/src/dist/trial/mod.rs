@@ -40,6 +40,9 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let made = make(&release, &built)?;
     println!("\n{}\n", list(&release, &made)?);
     say("made", start);
+    let start = Instant::now();
+    made_again(&release, &built, &made)?;
+    say("made again, with the same sums", start);
     if !is_root() {
         eprintln!("SKIP dist: a clean Debian and containers are root's");
         return Ok(());
@@ -59,6 +62,29 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     image::run(&release)?;
     say("image", start);
     Ok(())
+}
+
+/// Makes everything once more of the same programs, and holds the sums against those of the first time.
+fn made_again(release: &Release, built: &binaries::Built, first: &[PathBuf]) -> Result<(), String> {
+    let again = Release { directory: release.directory.join("again"), ..release.clone() };
+    fresh(&again.directory)?;
+    let second = make(&again, built)?;
+    let mut differ = Vec::new();
+    for (first, second) in first.iter().zip(&second) {
+        if pack::sha256(first)? != pack::sha256(second)? {
+            differ.push(first.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+    }
+    if differ.is_empty() {
+        clear(&again.directory);
+        return Ok(());
+    }
+    Err(format!(
+        "made twice of the same programs, these differ: {}; compare {} with {}",
+        differ.join(", "),
+        release.directory.display(),
+        again.directory.display()
+    ))
 }
 
 const BARE: &str = include_str!("bare.sh");
