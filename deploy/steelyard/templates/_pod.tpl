@@ -1,6 +1,10 @@
 {{- /* The pod of either component. */ -}}
 {{- define "steelyard.pod" -}}
 {{- $kernel := eq .Values.component "kernel-plane" -}}
+{{- $grace := add .Values.drainDelaySeconds 25 -}}
+{{- if and (not $kernel) (lt (int .Values.terminationGracePeriodSeconds) (int $grace)) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %v: it must be at least %v, which is drainDelaySeconds and 25 s for the drain" .Values.terminationGracePeriodSeconds $grace) -}}
+{{- end -}}
 metadata:
   labels:
     {{- include "steelyard.selector" . | nindent 4 }}
@@ -107,6 +111,10 @@ spec:
         # Probes and Prometheus come from outside of the pod. The control API stays on the pod's loopback address:
         # `kubectl exec POD -- steelyard status`
         - --metrics=0.0.0.0:9902
+        {{- with .Values.drainDelaySeconds }}
+        # What sends packets learns that the pod ends a moment after the pod does.
+        - --drain-delay={{ . }}s
+        {{- end }}
         {{- end }}
         {{- with .Values.workers }}
         - --workers={{ . }}
@@ -149,12 +157,6 @@ spec:
         httpGet: {path: /healthz, port: metrics}
         {{- end }}
         {{- toYaml .Values.livenessProbe | nindent 8 }}
-      {{- if and (gt (int .Values.drainDelaySeconds) 0) (not $kernel) }}
-      lifecycle:
-        preStop:
-          # What sends packets learns of the end of a pod a moment after the pod does.
-          sleep: {seconds: {{ .Values.drainDelaySeconds }}}
-      {{- end }}
       resources: {{- toYaml .Values.resources | nindent 8 }}
       securityContext:
         {{- if .Values.securityContext }}
