@@ -210,13 +210,15 @@ async fn loops<P: Protocol>(thread: Thread, protocol: P) -> io::Result<()> {
 async fn open_loops<L: Lane>(thread: &Thread, rate: f64, workers: impl Iterator<Item = Worker<L>>) -> io::Result<()> {
     let Run { shape, timeline, .. } = &*thread.run;
     let threads = shape.threads() as u64;
-    let planned = match (shape.until, timeline.deadline) {
-        (Until::Requests(count), _) => share_of(count, thread.index, threads).1,
+    let count = match (shape.until, timeline.deadline) {
+        (Until::Requests(count), _) => count,
+        // Of all threads together: rounded for each, three a second on eight threads would be none. The first is due at once, at any rate.
         (Until::Elapsed(_), deadline) => {
             let last = deadline.map_or(Duration::ZERO, |deadline| deadline - timeline.ramped);
-            (rate / threads as f64 * last.as_secs_f64()).round() as u64
+            ((rate * last.as_secs_f64()).round() as u64).max(1)
         }
     };
+    let planned = share_of(count, thread.index, threads).1;
     // Threads take turns, each a little later than the one before it, rather than sending at the same instant.
     let turn = match shape.pacing {
         crate::record::Pacing::Uniform => Duration::from_secs_f64(thread.index as f64 / rate),

@@ -91,7 +91,12 @@ fn explained(url: &Url, address: SocketAddr, error: &io::Error) -> io::Error {
 fn of_tls(url: &Url, place: &str, error: &Error) -> String {
     let trust = "use --cacert FILE to trust another authority, or --insecure to accept any certificate";
     match error {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // The latter two: an authority of the same name is trusted, and has another key.
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => {
             format!("the certificate of {place} is not signed by an authority that is trusted here: {trust}")
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {

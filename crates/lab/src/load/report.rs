@@ -129,9 +129,10 @@ impl LoadReport {
         let end = timeline.window_end.or(tally.end.max(planned_end)).unwrap_or_else(Instant::now);
         let elapsed = end.saturating_duration_since(timeline.window_start);
         let distribution = |of: &Option<Latencies>| of.as_ref().map(Latencies::distribution);
-        let [origins, origins_after_mark] = tally.origins.each_ref().map(|origins| {
-            origins.iter().map(|(name, count)| (String::from_utf8_lossy(name).into_owned(), *count)).collect()
-        });
+        let [origins, origins_after_mark] = tally
+            .origins
+            .each_ref()
+            .map(|origins| origins.iter().map(|(name, count)| (visible(name), *count)).collect());
         let shares = tally.costs.iter().map(|cost| share(cost.cpu, cost.window));
         Self {
             version: REPORT_VERSION,
@@ -297,6 +298,16 @@ impl fmt::Display for LoadReport {
 
 pub(super) fn per_second(count: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
+}
+
+/// A name as a server told it, without what a terminal would obey and without what would show other text in another order.
+fn visible(name: &[u8]) -> String {
+    let is_hidden = |c: char| {
+        let is_format =
+            matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        c.is_control() || is_format
+    };
+    String::from_utf8_lossy(name).replace(is_hidden, "\u{fffd}")
 }
 
 fn share(part: Duration, whole: Duration) -> f64 {

@@ -35,8 +35,8 @@ impl Url {
     /// Another scheme, characters that do not belong into a request line, no host, a bad port.
     pub(super) fn parse(url: &str) -> io::Result<Self> {
         let (is_secure, rest) = match url.split_once("://") {
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             Some((scheme, _)) => {
                 return Err(unusable(url, &format!("the scheme is {scheme:?}; use http or https")));
             }
@@ -157,6 +157,7 @@ mod tests {
         };
         check("https://a.example/b", (true, "a.example", 443));
         check("https://a.example:8443", (true, "a.example", 8443));
+        check("HTTPS://A.example", (true, "A.example", 443));
         check("http://[2001:db8::1]/", (false, "2001:db8::1", 80));
         check("https://[2001:db8::1]:8443/", (true, "2001:db8::1", 8443));
         check("localhost:8080/", (false, "localhost", 8080));

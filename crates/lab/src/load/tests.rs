@@ -91,6 +91,18 @@ fn a_timed_load_ends_and_counts_what_it_did() {
 }
 
 #[test]
+fn a_low_rate_is_that_of_all_threads_together() {
+    let origin = Running::start("http");
+    for (rate, threads, expect) in [(1.0, 1, 1), (30.0, 8, 3), (50.0, 4, 5), (5.0, 4, 1)] {
+        let load = shaped(load(origin.address, 8, Until::Elapsed(Duration::from_millis(100))), |shape| {
+            (shape.threads, shape.rate) = (threads, Some(rate));
+        });
+        let report = run(&load);
+        assert_eq!(report.answers + report.errors.unsent, expect, "{rate}/s on {threads} threads: {report}");
+    }
+}
+
+#[test]
 fn held_connections_stay_open_and_do_not_count_as_time_of_the_load() {
     let origin = Running::start("http");
     let hold = Duration::from_millis(300);
@@ -176,6 +188,19 @@ fn origins_are_counted_before_and_after_the_mark() {
     let report = run(&load);
     assert!(report.origins.is_empty());
     assert_eq!(report.origins_after_mark.get("a"), Some(&5));
+}
+
+#[test]
+fn what_a_server_calls_itself_gives_the_terminal_no_orders() {
+    // C1 controls and directions of writing, in UTF-8; those below 0x20 are no part of a header.
+    let hostile = server(|_, mut stream| {
+        while read_request(&mut stream) {
+            let name = "a\u{9b}2J\u{202e}b\u{200b}";
+            write!(stream, "HTTP/1.1 200 OK\r\nx-origin: {name}\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+    });
+    let report = run(&load(hostile, 1, Until::Requests(2)));
+    assert_eq!(report.origins, [("a\u{fffd}2J\u{fffd}b\u{fffd}".to_owned(), 2)].into());
 }
 
 /// The mistake that a closed loop makes: the requests that would have come during a stall are never sent, so they are never late.
