@@ -33,7 +33,7 @@ pub use listener::Listener;
 pub use server::serve;
 pub use show::{
     TopOptions, TopSort, TopView, render_flows_text, render_status_text, render_top_text, render_trace_text,
-    render_vips_text,
+    render_vips_text, visible,
 };
 pub use status::{
     ClusterStatus, EndpointRecent, EndpointState, EndpointStatus, ListenerRecent, ListenerStatus, MethodStatus,

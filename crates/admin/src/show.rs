@@ -238,9 +238,15 @@ pub(crate) fn duration(seconds: u64) -> String {
     }
 }
 
-/// Replaces control characters, which a terminal would act on: names and errors may contain anything.
-fn visible(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+/// Replaces control characters, which a terminal would act on, and characters that reorder or hide text: names and errors may contain
+/// anything.
+pub fn visible(text: &str) -> String {
+    text.replace(|c: char| (c.is_control() && c != '\n') || is_format(c), "\u{fffd}")
+}
+
+/// Characters without a width that change how others are shown: directions of writing, joiners, and line separators.
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]

@@ -115,7 +115,8 @@ fn report(outcome: std::io::Result<()>) -> Exit {
 }
 
 fn fail(message: &str) -> Exit {
-    eprintln!("steelyard: {message}");
+    // What another program answered may be in it.
+    eprintln!("steelyard: {}", admin::visible(message));
     Exit::Failed
 }
 

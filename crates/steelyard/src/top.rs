@@ -194,7 +194,7 @@ fn color() -> bool {
 }
 
 fn clipped(line: &str, width: usize) -> String {
-    line.replace(char::is_control, " ").chars().take(width).collect()
+    admin::visible(line).replace('\n', " ").chars().take(width).collect()
 }
 
 #[cfg(test)]
@@ -232,7 +232,7 @@ mod tests {
             }
         }
         let lines = START.lines(None, Some("gone\x1b[2J"), (80, 24));
-        assert_eq!(lines[0], "gone [2J");
+        assert_eq!(lines[0], "gone\u{fffd}[2J");
         assert!(HELP.lines().all(|line| line.len() <= 80));
     }
 }

@@ -83,8 +83,11 @@ impl Distribution {
     pub fn between(before: &[u64], now: &[u64]) -> Self {
         let mut grown = Self::default();
         let before = before.iter().copied().chain(std::iter::repeat(0));
+        // Counts that another process tells: together they may be more than a number can hold.
+        let mut room = u64::MAX;
         for ((grown, now), before) in grown.buckets.iter_mut().zip(now).zip(before) {
-            *grown = now.checked_sub(before).unwrap_or(*now);
+            *grown = now.checked_sub(before).unwrap_or(*now).min(room);
+            room -= *grown;
         }
         grown
     }

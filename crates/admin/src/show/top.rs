@@ -133,7 +133,8 @@ fn title(rates: &Rates) -> String {
 fn sums(rates: &Rates) -> String {
     let requests = rates.listeners.iter().map(|of| of.requests_per_second).sum();
     let errors = rates.routes.iter().map(|of| of.errors_per_second).sum();
-    let open: u64 = rates.listeners.iter().map(|of| of.connections_open).sum();
+    // What answers may be anything that listens there.
+    let open = rates.listeners.iter().fold(0_u64, |open, of| open.saturating_add(of.connections_open));
     let (requests, errors) = (per_second(requests), per_second(errors));
     format!("last {:.1} s: {requests} requests/s, {errors} errors/s, {open} connections open", rates.interval_seconds)
 }
@@ -317,7 +318,8 @@ fn per_second(rate: f64) -> String {
         rate if rate < 99_999.5 => format!("{rate:.0}"),
         rate if rate < 9_999_500.0 => format!("{:.0}k", rate / 1e3),
         rate if rate < 9_999_500_000.0 => format!("{:.0}M", rate / 1e6),
-        rate => format!("{:.0}G", rate / 1e9),
+        rate if rate < 1e15 => format!("{:.0}G", rate / 1e9),
+        rate => format!("{rate:.0e}"),
     }
 }
 
@@ -441,5 +443,20 @@ dns  192.0.2.1:53/udp      8     10      45678   9400M          0
         check(12_345_678.0, "12M");
         check(9.4e9, "9400M");
         check(94e9, "94G");
+        check(1.8e19, "2e19");
+    }
+
+    #[test]
+    fn what_answers_may_tell_any_number_and_any_name() {
+        let [mut before, mut now] = before_and_now();
+        for (counters, count) in [(&mut before, 0), (&mut now, u64::MAX)] {
+            counters.listeners.push(counters.listeners[0].clone());
+            counters.listeners.iter_mut().for_each(|of| (of.connections_open, of.requests) = (count, count));
+            counters.routes[0].added = vec![count; 3];
+            counters.routes[0].name = "\u{1b}[2J\u{9b}2J\u{202e}evil\u{200b}".into();
+        }
+        let text = render_top_text(&rates_between(&before, &now).unwrap(), &PLAIN_TEXT);
+        assert!(text.contains("\u{fffd}[2J\u{fffd}2J\u{fffd}evil\u{fffd} "), "{text}");
+        assert!(!text.contains(|c: char| c != '\n' && c.is_control()), "{text}");
     }
 }

@@ -140,8 +140,10 @@ fn keys() -> mpsc::Receiver<u8> {
         while let Ok(count) = terminal.read(&mut bytes) {
             let pressed = bytes.get(..count).unwrap_or_default();
             // What begins with an escape is an arrow or a function key: none of them means anything here.
-            let Some(&key) = pressed.first() else { return };
-            if key != b'\x1b' && sender.blocking_send(key).is_err() {
+            let is_sequence = pressed.first().is_none_or(|first| *first == b'\x1b');
+            // Over a slow line, several keys come at once.
+            let has_gone = |key: &u8| sender.blocking_send(*key).is_err();
+            if pressed.is_empty() || (!is_sequence && pressed.iter().any(has_gone)) {
                 return;
             }
         }
