@@ -6,7 +6,9 @@ mod support;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -78,13 +80,18 @@ impl Manager {
 
     /// Starts the program under this manager, whose watchdog expects a keep-alive message within this many microseconds.
     fn serve(&self, config: &str, watchdog_us: Option<u32>) -> Steelyard {
+        self.serve_with(Path::new(steelyard().get_program()), config, watchdog_us)
+    }
+
+    /// The same with the program at another place.
+    fn serve_with(&self, program: &Path, config: &str, watchdog_us: Option<u32>) -> Steelyard {
         Steelyard::serve_by(config, |arguments| {
             // WATCHDOG_PID is the pid of the shell, which becomes the program.
             let watched =
                 watchdog_us.map_or_else(String::new, |us| format!("export WATCHDOG_USEC={us} WATCHDOG_PID=$$; "));
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("{watched}exec \"$0\" \"$@\" --workers 2")]);
-            shell.arg(steelyard().get_program()).args(arguments).env("NOTIFY_SOCKET", &self.name);
+            shell.arg(program).args(arguments).env("NOTIFY_SOCKET", &self.name);
             Program::spawn("steelyard", &mut shell).unwrap()
         })
     }
@@ -188,6 +195,68 @@ fn signs_of_life_go_on_in_the_successor() {
     let successor = rustix::process::Pid::from_raw(successor.try_into().unwrap()).unwrap();
     rustix::process::kill_process(successor, Signal::TERM).unwrap();
     manager.hears("STOPPING=1");
+}
+
+/// The program at a place where another one can be put.
+struct Installed {
+    path: PathBuf,
+    scratch: Scratch,
+}
+
+impl Installed {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("steelyard");
+        symlink(steelyard().get_program(), &path).unwrap();
+        Self { path, scratch }
+    }
+
+    fn replace(&self, script: &str) {
+        let script = self.scratch.write("other", &format!("#!/bin/sh\n{script}\n"));
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::rename(script, &self.path).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_hangs_in_the_place_of_this_one_stops_nothing() {
+    let mut manager = Manager::at_path();
+    let (origin, installed, address) = (Origin::start("x"), Installed::new(), local(port()));
+    let mut balancer = manager.serve_with(&installed.path, &config("", address, &origin), Some(1_500_000));
+    installed.replace("exec sleep 600");
+    balancer.program.signal(Signal::USR2).unwrap();
+    let gave_up = || balancer.program.log().contains("its launcher did not end within").then_some(());
+    until(PATIENCE, gave_up).expect("it is not waited for");
+    manager.read();
+    manager.unread.clear();
+    manager.hears("WATCHDOG=1");
+    assert_eq!((get(address, "/").unwrap().status, get(balancer.admin, "/readyz").unwrap().status), (200, 200));
+
+    balancer.program.signal(Signal::TERM).unwrap();
+    manager.hears("STOPPING=1");
+    assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.program.log());
+}
+
+/// The kernel gives a signal for the process to any of its threads where the main thread has another one to take: also to the one that waits for
+/// the successor's end.
+#[test]
+fn signals_do_not_end_the_wait_for_a_successor() {
+    let mut manager = Manager::at_path();
+    let (origin, installed, address) = (Origin::start("x"), Installed::new(), local(port()));
+    let mut balancer = manager.serve_with(&installed.path, &config("", address, &origin), None);
+    // What a launcher does, for a successor that is never ready.
+    installed.replace("sleep 600 </dev/null >/dev/null 2>&1 &\nprintf %s $! >&0");
+    balancer.program.signal(Signal::USR2).unwrap();
+    until(PATIENCE, || balancer.program.log().contains("successor started").then_some(())).expect("it is started");
+    for _ in 0..20_000 {
+        balancer.program.signal(Signal::USR1).unwrap();
+    }
+    balancer.program.signal(Signal::TERM).unwrap();
+    assert_eq!(balancer.program.exit_within(PATIENCE).unwrap(), Exit::Code(0), "{}", balancer.program.log());
+    let told = manager.hears("MAINPID=");
+    assert_eq!(manager.all("STOPPING=1"), 0, "the service goes on: {}", balancer.program.log());
+    let successor = rustix::process::Pid::from_raw(value(&told, "MAINPID").parse().unwrap()).unwrap();
+    rustix::process::kill_process(successor, Signal::TERM).unwrap();
 }
 
 #[test]

@@ -15,11 +15,13 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use net::inherit::{self, Inherited};
 use net::notify;
 use proxy::Plane;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::control::Control;
@@ -27,6 +29,12 @@ use crate::exit::Exit;
 
 /// Tells a process to start the intended program, to write its process ID to standard input, and to exit.
 const LAUNCH: &str = "STEELYARD_LAUNCH";
+
+/// How long a launcher may take to start the successor. It takes milliseconds, and the main thread waits for it.
+const LAUNCH_MAX: Duration = Duration::from_secs(5);
+
+/// Digits of the largest process ID.
+const PID_BYTES_MAX: usize = 10;
 
 /// Names the predecessor by process ID and start time, so that another process with the same ID is not mistaken for it.
 const PREDECESSOR: &str = "STEELYARD_PREDECESSOR";
@@ -97,11 +105,23 @@ impl Started {
         let mut launcher = command.env(LAUNCH, "1").stdin(writer).spawn()?;
         // The command holds a writing end too, which would keep the pipe open.
         drop(command);
-        let mut said = String::new();
-        reader.read_to_string(&mut said)?;
+        // What stands in the place of this program may be any program.
+        let has_ended =
+            is_ready_within(&pidfd_open(Pid::from_child(&launcher), PidfdFlags::empty())?, Some(LAUNCH_MAX))?;
+        if !has_ended {
+            launcher.kill()?;
+        }
         let status = launcher.wait()?;
-        let pid = said.parse().map_err(|_| io::Error::other(format!("its launcher failed ({status})")))?;
-        Ok(Self { pid, child: None })
+        let mut said = [0; PID_BYTES_MAX];
+        let count = if is_ready_within(&reader, Some(Duration::ZERO))? { reader.read(&mut said)? } else { 0 };
+        let said = std::str::from_utf8(said.get(..count).unwrap_or_default()).unwrap_or_default();
+        match said.parse() {
+            Ok(pid) => Ok(Self { pid, child: None }),
+            Err(_) if has_ended => Err(io::Error::other(format!("its launcher failed ({status})"))),
+            Err(_) => Err(io::Error::other(format!(
+                "its launcher did not end within {LAUNCH_MAX:?}: is the program file that of Steelyard?"
+            ))),
+        }
     }
 
     /// Waits for its end. A failed child would otherwise remain as a zombie.
@@ -111,9 +131,16 @@ impl Started {
         }
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?;
+        is_ready_within(&process, None)?;
         Ok("another process is told how".to_owned())
     }
+}
+
+/// Waits until there is something to read, or until a process has exited. A signal does not end the wait: the kernel may
+/// deliver it to any thread.
+fn is_ready_within(what: &impl AsFd, max: Option<Duration>) -> io::Result<bool> {
+    let max = max.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(what, PollFlags::IN)], max.as_ref()))? > 0)
 }
 
 /// Acts as the launcher if this process is one. It must run before anything looks at the descriptors, which are meant

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{Control, Order, trace, unix_seconds};
 use crate::exit::Exit;
+use crate::handover;
 use crate::kernel;
 use crate::vips::{self, VipPlan};
 
@@ -37,8 +38,11 @@ impl admin::Control for Control {
         let (kernel_plane, vips) = {
             let mut kernel = self.kernel();
             // The result of a probe that has just finished is known here before the main loop has sent it to the
-            // kernel. A client that reads a state relies on the kernel knowing it.
-            kernel.follow_verdicts();
+            // kernel. A client that reads a state relies on the kernel knowing it. A successor that is starting writes
+            // the same tables: as in the main loop, two writers would undo each other's work.
+            if handover::successor().is_none() {
+                kernel.follow_verdicts();
+            }
             kernel.status(&probes)
         };
         let OpenFiles { used, max } = telemetry::open_files();
