@@ -25,8 +25,7 @@ pub fn parse_request(buffer: &[u8], fields_max: usize, head: &mut RequestHead) -
     match read_lines(&mut reader, fields_max, head) {
         Ok(()) => {}
         Err(Stop::Partial) => return Ok(Parsed::Partial),
-        // A well-formed version is refused as a version, with 505. Anything else is not a request line.
-        Err(Stop::Refused(HeadError::Version)) if !has_well_formed_version(text) => return Err(HeadError::StartLine),
+        Err(Stop::Refused(HeadError::Version)) => return refuse_version(text),
         Err(Stop::Refused(error)) => return Err(error),
     }
     head.method = Method::of(head.method_name.get(buffer));
@@ -48,8 +47,17 @@ fn read_lines(reader: &mut Reader<'_>, fields_max: usize, head: &mut RequestHead
     reader.fields(fields_max, &mut head.fields)
 }
 
-fn has_well_formed_version(text: &[u8]) -> bool {
-    let line = text.split(|byte| *byte == b'\r').next().unwrap_or_default();
+/// A version that is well formed is refused as a version, with 505; anything else is no request line. Only a whole line can tell them apart, so
+/// that the answer does not depend on the pieces in which the line came.
+fn refuse_version(text: &[u8]) -> Result<Parsed, HeadError> {
+    match memchr::memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)) {
+        None => Ok(Parsed::Partial),
+        Some(line) if has_well_formed_version(line) => Err(HeadError::Version),
+        Some(_) => Err(HeadError::StartLine),
+    }
+}
+
+fn has_well_formed_version(line: &[u8]) -> bool {
     let mut words = line.split(|byte| *byte == b' ').skip(2);
     let (version, rest) = (words.next().unwrap_or_default(), words.next());
     rest.is_none()
@@ -326,6 +334,21 @@ mod tests {
         check("Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b", None);
         check("Connection: upgrade\r\nUpgrade: a, h2c", None);
         check("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 3", None);
+    }
+
+    #[test]
+    fn the_answer_does_not_depend_on_the_pieces() {
+        for version in
+            ["HTTP/2.0", "HTTP/1.2", "HTTP/2.0 ", "HTTP/2.0x", "HTTP/2", "HTTP/22", "HTTP/1.10", "http/1.1", "X"]
+        {
+            let text = format!("GET / {version}\r\nHost: a\r\n\r\n");
+            let whole = parse(&text).unwrap_err();
+            for length in 0..text.len() {
+                let piece = parse(&text[..length]).map(|(parsed, _)| parsed);
+                assert!(piece == Ok(Parsed::Partial) || piece == Err(whole), "{:?}: {piece:?}", &text[..length]);
+            }
+        }
+        check_bad("GET / HTTP/2.0\nHost: a\r\n\r\n", HeadError::Version);
     }
 
     #[test]
