@@ -5,7 +5,8 @@ mod support;
 #[path = "support/tls.rs"]
 mod tls;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 
 use serde_json::Value;
 use support::{Origin, Scratch, Steelyard, local, port, run};
@@ -101,6 +102,46 @@ fn a_load_verifies_certificates_and_says_what_is_wrong() {
     let empty = edge.scratch.write("empty.pem", "");
     fails(&run(&["load", &url, "--cacert", &empty]), 1, "holds no certificate");
     assert_eq!(edge.origin.requests(), 0);
+}
+
+#[test]
+fn grpc_calls_go_over_tls() {
+    let scratch = Scratch::new();
+    let pki = Pki::new(&scratch.path().join("tls"));
+    pki.issue("www", &["localhost"]);
+    let (listen, old, service) = (local(port()), local(port()), local(port()));
+    let words = ["origin", "grpc", "--listen", &service.to_string()];
+    let _origin = Program::spawn("origin", support::steelyard().args(words)).unwrap();
+    let (cert, key) = (pki.path("www.pem"), pki.path("www.key"));
+    let config = format!(
+        "admin: {{admin}}
+listeners:
+  edge: {{bind: '{listen}', protocol: https, tls: {{certificates: [{{cert: {}, key: {}}}]}}, to: calls}}
+clusters:
+  calls: {{protocol: h2c, endpoints: ['{service}'], health_check: {{tcp: true, interval: 200ms}}}}
+",
+        cert.display(),
+        key.display(),
+    );
+    let mut balancer = Steelyard::serve(&config, 1);
+    balancer.until("the service answers", |status| status["clusters"][0]["endpoints"][0]["state"] == "healthy");
+    let (url, ca) = (format!("https://localhost:{}/", listen.port()), pki.path("ca.pem").display().to_string());
+    let calls = report(&run(&["load", "grpc", &url, "-n", "40", "-c", "2", "-s", "4", "--cacert", &ca, "--json"]));
+    assert_eq!((&calls["protocol"], &calls["ok"]), (&"grpc over TLS".into(), &40.into()), "{calls}");
+    assert_eq!(calls["statuses"]["0"], 40, "{calls}");
+
+    fails(&run(&["load", "grpc", &url, "-n", "4"]), 1, "is not signed by an authority that is trusted here");
+    // A server that has HTTP/1.1 alone.
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_server", "-quiet", "-alpn", "http/1.1", "-accept", &old.port().to_string()]);
+    openssl.arg("-cert").arg(&cert).arg("-key").arg(&key);
+    let _old = Program::spawn("openssl", &mut openssl).unwrap();
+    testkit::until(testkit::PATIENCE, || TcpStream::connect(old).ok()).expect("openssl listens");
+    let old = format!("https://localhost:{}/", old.port());
+    fails(&run(&["load", "grpc", &old, "-n", "4", "-k"]), 1, "does not speak HTTP/2 over TLS, which gRPC needs");
+    let nobody = local(port());
+    let refused = format!("cannot connect to {nobody}: nothing listens there (connection refused)");
+    fails(&run(&["load", "grpc", &nobody.to_string(), "-n", "4"]), 1, &refused);
 }
 
 #[test]

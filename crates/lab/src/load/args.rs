@@ -10,12 +10,12 @@ use clap::{Args, Subcommand, ValueHint};
 
 use super::grpc::GrpcLoad;
 use super::http::{HttpLoad, Version};
-use super::reach::{Attempt, reach};
+use super::reach::{Attempt, Reached, reach};
 use super::search::Objective;
 use super::shape::{Shape, Until};
 use super::socket::{Offer, Trust};
 use super::stream::{Direction, StreamLoad};
-use super::target::{self, Target, Url};
+use super::target::{self, Url};
 use super::tcp::TcpLoad;
 use super::threshold::Thresholds;
 use crate::percentiles::Percentiles;
@@ -41,7 +41,7 @@ pub enum LoadCommand {
     #[command(after_long_help = EXAMPLES)]
     Http(Box<HttpLoadArgs>),
     /// Make gRPC calls, of strest.Responder or of any method that takes an empty message
-    Grpc(GrpcLoadArgs),
+    Grpc(Box<GrpcLoadArgs>),
     /// Send requests of a fixed size over TCP connections that stay open
     TcpRr(TcpRrArgs),
     /// Open a TCP connection for each request, and close it
@@ -152,6 +152,18 @@ pub struct OperationArgs {
     pub thresholds: Thresholds,
 }
 
+/// What loads over https have in common.
+#[derive(Clone, Debug, Args)]
+pub struct TlsArgs {
+    /// With https: accept any certificate
+    #[arg(short = 'k', long)]
+    pub insecure: bool,
+
+    /// With https: trust the authorities in this PEM file instead of those of this host
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "insecure")]
+    pub cacert: Option<PathBuf>,
+}
+
 /// The arguments of `load http`.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("connections", |arg| arg.default_value("64")))]
@@ -192,13 +204,9 @@ pub struct HttpLoadArgs {
     #[arg(short, long, value_name = "BYTES", default_value = "0", value_parser = units::size)]
     pub body: u64,
 
-    /// With https: accept any certificate
-    #[arg(short = 'k', long)]
-    pub insecure: bool,
-
-    /// With https: trust the authorities in this PEM file instead of those of this host
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "insecure")]
-    pub cacert: Option<PathBuf>,
+    /// Which certificates to accept.
+    #[command(flatten)]
+    pub tls: TlsArgs,
 
     /// Count an answer that has another length than the first one as failed, as ab does
     #[arg(long)]
@@ -216,7 +224,8 @@ pub struct HttpLoadArgs {
     mut_arg("rate", |arg| arg.alias("totalTargetRps"))
 )]
 pub struct GrpcLoadArgs {
-    /// The server to call: 127.0.0.1:9001, or http://127.0.0.1:9001/package.Service/Method
+    /// The server to call: 127.0.0.1:9001, or https://example.com/package.Service/Method for TLS
+    #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
     /// What all loads have in common.
@@ -226,6 +235,10 @@ pub struct GrpcLoadArgs {
     /// What loads of operations have in common.
     #[command(flatten)]
     pub operations: OperationArgs,
+
+    /// Which certificates to accept.
+    #[command(flatten)]
+    pub tls: TlsArgs,
 
     /// Run this many calls at a time on each connection
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(STREAMS_MAX)))]
@@ -324,6 +337,20 @@ impl CommonArgs {
             ..Shape::closed(1, Until::Requests(1))
         }
     }
+
+    /// Connects once, to find out whether a connection can be had, and what the server speaks.
+    async fn reach(&self, url: &Url, tls: &TlsArgs, offer: Offer) -> io::Result<Reached> {
+        if !url.is_secure && (tls.insecure || tls.cacert.is_some()) {
+            let why = "--insecure and --cacert are for https: the URL says http";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let trust = match &tls.cacert {
+            _ if tls.insecure => Trust::Anything,
+            Some(file) => Trust::File(file),
+            None => Trust::Host,
+        };
+        reach(url, &Attempt { trust, offer, source: self.sources.first().copied(), timeout: self.timeout }).await
+    }
 }
 
 impl OperationArgs {
@@ -349,10 +376,6 @@ impl HttpLoadArgs {
     /// Connects once, to find out what the server speaks.
     pub(super) async fn to_load(&self) -> io::Result<HttpLoad> {
         let url = Url::parse(&self.url)?;
-        if !url.is_secure && (self.insecure || self.cacert.is_some()) {
-            let why = "--insecure and --cacert are for https: the URL says http";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
         let data = self.data.as_deref().map(data).transpose()?;
         let offer = match self.version {
             Some(Version::Http2) => Offer::Http2,
@@ -360,13 +383,7 @@ impl HttpLoadArgs {
             None if !self.close => Offer::Both,
             _ => Offer::Http1,
         };
-        let trust = match &self.cacert {
-            _ if self.insecure => Trust::Anything,
-            Some(file) => Trust::File(file),
-            None => Trust::Host,
-        };
-        let (source, timeout) = (self.common.sources.first().copied(), self.common.timeout);
-        let reached = reach(&url, &Attempt { trust, offer, source, timeout }).await?;
+        let reached = self.common.reach(&url, &self.tls, offer).await?;
         let chosen = if reached.chose_http2 { Version::Http2 } else { Version::Http11 };
         let default_method = if data.is_some() { "POST" } else { "GET" };
         Ok(HttpLoad {
@@ -402,9 +419,13 @@ fn data(text: &str) -> io::Result<Bytes> {
 }
 
 impl GrpcLoadArgs {
-    pub(super) fn to_load(&self) -> io::Result<GrpcLoad> {
+    /// Connects once, as for HTTP.
+    pub(super) async fn to_load(&self) -> io::Result<GrpcLoad> {
+        let url = Url::parse(&self.url)?;
+        let reached = self.common.reach(&url, &self.tls, Offer::Grpc).await?;
         Ok(GrpcLoad {
-            target: Target::resolve(&self.url)?,
+            target: url.at(reached.address),
+            tls: reached.tls,
             length: self.length,
             latency: self.latency_percentiles.clone(),
             error_rate: self.error_rate,

@@ -13,6 +13,7 @@ use super::http::FirstLength;
 use super::payload::Payload;
 use super::report::LoadReport;
 use super::shape::Shape;
+use super::socket::Tls;
 use super::tally::{Met, Outcome};
 use super::target::Target;
 use crate::percentiles::Percentiles;
@@ -24,6 +25,8 @@ use crate::strest::{self, ResponseSpec, StreamingResponseSpec};
 pub struct GrpcLoad {
     /// Where to; its path is the method, as in `/strest.Responder/Get`.
     pub target: Target,
+    /// How the connections are encrypted; `None`: they are not.
+    pub tls: Option<Tls>,
     /// Bytes that each reply is asked for.
     pub length: u32,
     /// How long the origin is asked to wait before each reply, drawn anew for each call; whole ms, as strest-grpc has it.
@@ -48,7 +51,8 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
         (None, "/") => strest::GET,
         (_, path) => path,
     };
-    let request = http::Request::post(format!("http://{}{path}", load.target.host))
+    let scheme = if load.tls.is_some() { "https" } else { "http" };
+    let request = http::Request::post(format!("{scheme}://{}{path}", load.target.host))
         .version(http::Version::HTTP_2)
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -57,14 +61,15 @@ pub async fn run_grpc(load: &GrpcLoad) -> io::Result<LoadReport> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let exchange = Exchange {
         address: load.target.address,
-        tls: None,
+        tls: load.tls.clone(),
         shape: load.shape.clone(),
         request,
         payload: Payload::default(),
         calls: Some(Calls::new(load)),
         body: FirstLength::when(false),
     };
-    engine::run("grpc", Arc::new(exchange), &load.shape, Arc::default()).await
+    let name = if load.tls.is_some() { "grpc over TLS" } else { "grpc" };
+    engine::run(name, Arc::new(exchange), &load.shape, Arc::default()).await
 }
 
 /// What is called.

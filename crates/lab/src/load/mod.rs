@@ -34,6 +34,7 @@ use serde::Serialize;
 
 pub use args::{
     CommonArgs, EXAMPLES, GrpcLoadArgs, HttpLoadArgs, LoadCommand, OperationArgs, StreamArgs, TcpCrrArgs, TcpRrArgs,
+    TlsArgs,
 };
 pub(crate) use engine::burn;
 pub use grpc::{GrpcLoad, run_grpc};
@@ -68,7 +69,7 @@ pub fn run(command: LoadCommand) -> io::Result<Outcome> {
             operate(&args.operations, &args.common, &load.shape, async |shape| run_http(&shaped(shape)).await)
         }
         LoadCommand::Grpc(args) => {
-            let load = args.to_load()?;
+            let load = host::runtime()?.block_on(args.to_load())?;
             if args.strest_report {
                 let report = host::runtime()?.block_on(until_interrupted(&load.shape, run_grpc(&load)))?;
                 print_json(&StrestReport::of(&report))?;

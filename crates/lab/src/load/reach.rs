@@ -40,7 +40,7 @@ pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reache
         let connecting = Socket::connect(address, attempt.source, offered.as_ref());
         let error = match tokio::time::timeout(attempt.timeout, connecting).await {
             Ok(Ok(socket)) => return settle(url, attempt.offer, address, offered, &socket),
-            Ok(Err(error)) => explained(url, address, &error),
+            Ok(Err(error)) => explained(url, attempt.offer, address, &error),
             Err(_) => failed(format!("{} did not answer within {:?}", place(url, address), attempt.timeout)),
         };
         first_error.get_or_insert(error);
@@ -51,12 +51,18 @@ pub(super) async fn reach(url: &Url, attempt: &Attempt<'_>) -> io::Result<Reache
 /// Further connections offer what the first one settled, so that all speak the same.
 fn settle(url: &Url, offer: Offer, address: SocketAddr, tls: Option<Tls>, socket: &Socket) -> io::Result<Reached> {
     let chose_http2 = socket.chose_http2() == Some(true);
-    if tls.is_some() && offer == Offer::Http2 && !chose_http2 {
-        let place = place(url, address);
-        return Err(failed(format!("{place} does not speak HTTP/2 over TLS: leave out --http 2, or enable it there")));
+    if tls.is_some() && matches!(offer, Offer::Http2 | Offer::Grpc) && !chose_http2 {
+        return Err(failed(no_http2(&place(url, address), offer)));
     }
     let settled = if chose_http2 { Offer::Http2 } else { Offer::Http1 };
     Ok(Reached { address, tls: tls.map(|tls| tls.offering(settled)), chose_http2 })
+}
+
+fn no_http2(place: &str, offer: Offer) -> String {
+    match offer {
+        Offer::Grpc => format!("{place} does not speak HTTP/2 over TLS, which gRPC needs: enable it there"),
+        _ => format!("{place} does not speak HTTP/2 over TLS: leave out --http 2, or enable it there"),
+    }
 }
 
 fn failed(why: String) -> io::Error {
@@ -69,11 +75,11 @@ fn place(url: &Url, address: SocketAddr) -> String {
     if address.ip().to_string() == *name { address.to_string() } else { format!("{name}:{port} ({address})") }
 }
 
-fn explained(url: &Url, address: SocketAddr, error: &io::Error) -> io::Error {
+fn explained(url: &Url, offer: Offer, address: SocketAddr, error: &io::Error) -> io::Error {
     let place = place(url, address);
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     let why = match (tls, error.kind()) {
-        (Some(error), _) => of_tls(url, &place, error),
+        (Some(error), _) => of_tls(url, offer, &place, error),
         (None, io::ErrorKind::ConnectionRefused) => {
             format!("cannot connect to {place}: nothing listens there (connection refused)")
         }
@@ -88,7 +94,7 @@ fn explained(url: &Url, address: SocketAddr, error: &io::Error) -> io::Error {
     failed(why)
 }
 
-fn of_tls(url: &Url, place: &str, error: &Error) -> String {
+fn of_tls(url: &Url, offer: Offer, place: &str, error: &Error) -> String {
     let trust = "use --cacert FILE to trust another authority, or --insecure to accept any certificate";
     match error {
         // The latter two: an authority of the same name is trusted, and has another key.
@@ -122,9 +128,10 @@ fn of_tls(url: &Url, place: &str, error: &Error) -> String {
         Error::InvalidMessage(_) => {
             format!("{place} does not answer with TLS: use http:// if it speaks plain HTTP")
         }
-        Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
-            format!("{place} speaks none of the HTTP versions that were offered in the TLS handshake: leave out --http")
-        }
+        Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => match offer {
+            Offer::Http2 | Offer::Grpc => no_http2(place, offer),
+            _ => format!("{place} does not speak HTTP/1.1 over TLS: leave out --http"),
+        },
         _ => format!("the TLS handshake with {place} failed: {error}"),
     }
 }

@@ -226,6 +226,27 @@ impl LoadReport {
     }
 }
 
+/// By their number. HTTP has no status as low as that.
+const GRPC_STATUSES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
 impl fmt::Display for LoadReport {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.elapsed.as_secs_f64();
@@ -236,7 +257,11 @@ impl fmt::Display for LoadReport {
         // All of one status, and of one that says that all went well: nothing to tell.
         let is_plain = self.statuses.keys().all(|status| matches!(status, 0 | 200));
         if !is_plain {
-            let statuses: Vec<_> = self.statuses.iter().map(|(status, count)| format!("{status} x {count}")).collect();
+            let named = |(status, count): (&u16, &u64)| match GRPC_STATUSES.get(usize::from(*status)) {
+                Some(name) => format!("{name} ({status}) x {count}"),
+                None => format!("{status} x {count}"),
+            };
+            let statuses: Vec<_> = self.statuses.iter().map(named).collect();
             writeln!(to, "statuses    {}", statuses.join("  "))?;
         }
         for (reason, count) in &self.reasons {

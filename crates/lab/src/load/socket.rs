@@ -42,6 +42,8 @@ pub(super) enum Offer {
     Both,
     /// HTTP/2 alone.
     Http2,
+    /// HTTP/2 alone, since gRPC has no other way.
+    Grpc,
     /// HTTP/1.1 alone.
     Http1,
 }
@@ -96,7 +98,7 @@ impl Offer {
     fn names(self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match self {
             Self::Both => &[ALPN_H2, ALPN_HTTP1],
-            Self::Http2 => &[ALPN_H2],
+            Self::Http2 | Self::Grpc => &[ALPN_H2],
             Self::Http1 => &[ALPN_HTTP1],
         };
         names.iter().map(|name| name.to_vec()).collect()

@@ -461,6 +461,7 @@ fn h2c_streams_share_a_connection() {
 fn grpc(address: SocketAddr) -> GrpcLoad {
     GrpcLoad {
         target: Target { address, host: "x".to_owned(), path: "/".to_owned() },
+        tls: None,
         length: 10,
         latency: None,
         error_rate: 0.0,
@@ -483,6 +484,7 @@ fn grpc_calls() {
 
     let failing = call(&GrpcLoad { error_rate: 1.0, ..grpc(origin.address) });
     assert_eq!((failing.ok, failing.errors.status, failing.statuses.get(&2)), (0, 60, Some(&60)));
+    assert!(failing.to_string().contains("statuses    UNKNOWN (2) x 60\n"), "{failing}");
 
     let mut unknown = grpc(origin.address);
     unknown.target.path = "/a.B/C".to_owned();
@@ -634,7 +636,11 @@ fn a_target_that_cannot_be_reached_is_an_error_in_a_sentence() {
     let origin = Running::start("http");
     let expect = format!("{} does not answer with TLS: use http:// if it speaks plain HTTP", origin.address);
     assert_eq!(error(&format!("http https://{}/ --insecure", origin.address)), expect);
-    assert!(error(&format!("http http://{}/ --insecure", origin.address)).contains("are for https"));
+    assert_eq!(error(&format!("grpc https://{}/ --insecure", origin.address)), expect);
+    for kind in ["http", "grpc"] {
+        assert!(error(&format!("{kind} http://{}/ --insecure", origin.address)).contains("are for https"));
+    }
+    assert_eq!(error(&format!("grpc {nobody}")), refused);
     let missing = error(&format!("http http://{}/ --data @/nonexistent", origin.address));
     assert!(missing.starts_with("cannot read --data @/nonexistent: "), "{missing}");
     assert_eq!(error("http ftp://a/"), "cannot put load on ftp://a/: the scheme is \"ftp\"; use http or https");
@@ -679,6 +685,8 @@ fn command_lines() {
     check("http https://x/ -k --data a=b -H content-type:text/plain -X PUT", true);
     check("http https://x/ --cacert ca.pem --max-p99 50ms --max-errors 0.1% --min-rate 100", true);
     check("http https://x/ --cacert ca.pem -k", false);
+    check("grpc https://x/a.B/C --cacert ca.pem -s 5", true);
+    check("grpc https://x/ --cacert ca.pem -k", false);
     check("http http://x/ --data a --body 5", false);
     check("http http://x/ --max-p99 50", false);
     check("http http://x/ --max-errors 0.1", false);
