@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod support;
+#[path = "support/terminal.rs"]
+mod terminal;
 #[path = "support/tls.rs"]
 mod tls;
 
@@ -10,6 +12,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::{Origin, Scratch, Steelyard, local, port, run};
+use terminal::Terminal;
 use testkit::{Exit, Finished, Program, Signal};
 use tls::Pki;
 
@@ -225,4 +228,36 @@ fn top_tells_rates_by_listener_route_and_endpoint() {
     let mut top = Program::spawn("top", support::steelyard().args(["top", "--admin", &admin])).unwrap();
     edge.balancer.program.signal(Signal::KILL).unwrap();
     assert_eq!(top.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(1), "{}", top.log());
+}
+
+#[test]
+fn top_on_a_terminal_follows_its_size_and_leaves_it_as_it_was() {
+    let edge = Edge::start();
+    let mut terminal = Terminal::open(80, 24);
+    let modes = format!("{:?}", terminal.modes());
+    let admin = edge.balancer.admin.to_string();
+    // No refresh within the test: whatever is drawn again is drawn for another reason.
+    let mut command = support::steelyard();
+    let mut top = terminal.run("top", command.args(["top", "-i", "1h", "--admin", &admin]).env("TERM", "xterm"));
+    // Shown when the keys and the signals are listened to.
+    let begun = terminal.shows("q quit").to_owned();
+    assert!(begun.contains("\x1b[?1049h") && begun.contains("Waiting for the first interval"), "{begun:?}");
+    assert_ne!(format!("{:?}", terminal.modes()), modes);
+
+    for (columns, lines) in [(40, 10), (132, 50), (10, 3), (1, 1), (80, 24)] {
+        terminal.resize(columns, lines);
+        top.signal(Signal::WINCH).unwrap();
+        let frame = terminal.frame(&format!("{columns}x{lines}"), |frame| frame.len() == usize::from(lines));
+        let status = frame.last().unwrap();
+        assert!(status.chars().count() <= usize::from(columns), "{frame:?}");
+        assert_eq!(status.contains("q quit"), columns >= 80, "{frame:?}");
+    }
+    terminal.press("?");
+    terminal.frame("the help", |frame| frame.len() == 24 && frame[0].starts_with("Sort by"));
+    terminal.press("?");
+    terminal.frame("what it showed before", |frame| frame[0].starts_with("Waiting"));
+    terminal.press("q");
+    terminal.shows("\x1b[?1049l");
+    assert_eq!(top.exit_within(testkit::PATIENCE).unwrap(), Exit::Code(0), "{}", top.log());
+    assert_eq!(format!("{:?}", terminal.modes()), modes);
 }

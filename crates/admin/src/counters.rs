@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use telemetry::{Distribution, ReasonTotals, Totals};
 
 use crate::status::{EndpointState, Quantiles, quantiles, target};
-use crate::vip::VipStatus;
+use crate::vip::{VipEndpointStatus, VipStatus};
 
 /// The version of the JSON. It grows when the meaning of a field changes or a field is removed. New fields may appear
 /// without a new version.
@@ -48,6 +48,9 @@ pub struct Counters {
     pub endpoints: Vec<EndpointCounts>,
     /// The vips of the file in its order, then those that a command added.
     pub vips: Vec<VipCounts>,
+    /// In the order of their vips. A process of an earlier version tells none.
+    #[serde(default)]
+    pub vip_endpoints: Vec<VipEndpointCounts>,
 }
 
 /// A listener.
@@ -128,6 +131,27 @@ pub struct VipCounts {
     pub bits_per_second: f64,
 }
 
+/// An endpoint of a vip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VipEndpointCounts {
+    /// Its vip's name.
+    pub vip: String,
+    /// Where; without a port where the client's is kept.
+    pub address: String,
+    /// Whether it takes new flows.
+    pub state: EndpointState,
+    /// Flows open now.
+    pub flows: u64,
+    /// Flows made.
+    pub flows_total: u64,
+    /// Packets to the endpoint.
+    pub packets_to: u64,
+    /// Packets from the endpoint; none of them in mode dsr.
+    pub packets_from: u64,
+    /// Bytes of both directions, link layer included.
+    pub bytes: u64,
+}
+
 /// What happened between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rates {
@@ -155,6 +179,8 @@ pub struct Rates {
     pub endpoints: Vec<EndpointRates>,
     /// Virtual IPs.
     pub vips: Vec<VipRow>,
+    /// Endpoints of virtual IPs.
+    pub vip_endpoints: Vec<VipEndpointRates>,
 }
 
 /// The rates of a listener.
@@ -235,6 +261,27 @@ pub struct VipRow {
     pub bits_per_second: f64,
 }
 
+/// Of an endpoint of a vip, in a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VipEndpointRates {
+    /// Its vip's name.
+    pub vip: String,
+    /// Where; without a port where the client's is kept.
+    pub address: String,
+    /// Whether it takes new flows.
+    pub state: EndpointState,
+    /// Flows open now.
+    pub flows: u64,
+    /// Flows made.
+    pub flows_per_second: f64,
+    /// Packets to the endpoint.
+    pub packets_to_per_second: f64,
+    /// Packets from the endpoint; none of them in mode dsr.
+    pub packets_from_per_second: f64,
+    /// Bits of both directions, link layer included.
+    pub bits_per_second: f64,
+}
+
 impl Counters {
     /// Parses a response of `/counters`.
     ///
@@ -308,6 +355,21 @@ impl From<&VipStatus> for VipCounts {
     }
 }
 
+/// Returns the counters of the endpoints of the vips.
+pub fn vip_endpoint_counts(vips: &[VipStatus]) -> Vec<VipEndpointCounts> {
+    let counts = |(vip, of): (&VipStatus, &VipEndpointStatus)| VipEndpointCounts {
+        vip: vip.name.clone(),
+        address: of.address.clone(),
+        state: of.state,
+        flows: of.flows,
+        flows_total: of.flows_total,
+        packets_to: of.packets_to,
+        packets_from: of.packets_from,
+        bytes: of.bytes_to.saturating_add(of.bytes_from),
+    };
+    vips.iter().flat_map(|vip| vip.endpoints.iter().map(move |of| (vip, of))).map(counts).collect()
+}
+
 /// Returns what happened between two readings; `None` if they are of two processes or of the same moment.
 pub fn rates_between(before: &Counters, now: &Counters) -> Option<Rates> {
     let passed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|ms| *ms > 0 && before.pid == now.pid)?;
@@ -325,6 +387,7 @@ pub fn rates_between(before: &Counters, now: &Counters) -> Option<Rates> {
         routes: route_rates(&before.routes, &now.routes, seconds),
         endpoints: endpoint_rates(&before.endpoints, &now.endpoints, seconds),
         vips: vip_rates(&before.vips, &now.vips, seconds),
+        vip_endpoints: vip_endpoint_rates(&before.vip_endpoints, &now.vip_endpoints, seconds),
     })
 }
 
@@ -408,6 +471,25 @@ fn vip_rates(before: &[VipCounts], now: &[VipCounts], seconds: f64) -> Vec<VipRo
     now.iter().map(rates).collect()
 }
 
+fn vip_endpoint_rates(before: &[VipEndpointCounts], now: &[VipEndpointCounts], seconds: f64) -> Vec<VipEndpointRates> {
+    let before: HashMap<(&str, &str), &VipEndpointCounts> =
+        before.iter().map(|of| ((of.vip.as_str(), of.address.as_str()), of)).collect();
+    let rates = |of: &VipEndpointCounts| {
+        let before = before.get(&(of.vip.as_str(), of.address.as_str()));
+        VipEndpointRates {
+            vip: of.vip.clone(),
+            address: of.address.clone(),
+            state: of.state,
+            flows: of.flows,
+            flows_per_second: rate(before.map(|of| of.flows_total), of.flows_total, seconds),
+            packets_to_per_second: rate(before.map(|of| of.packets_to), of.packets_to, seconds),
+            packets_from_per_second: rate(before.map(|of| of.packets_from), of.packets_from, seconds),
+            bits_per_second: rate(before.map(|of| of.bytes), of.bytes, seconds) * 8.0,
+        }
+    };
+    now.iter().map(rates).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -464,6 +546,7 @@ pub(crate) mod tests {
                 packets_per_second: 45_678.0,
                 bits_per_second: 9.4e9,
             }],
+            vip_endpoints: vec![vip_endpoint(uptime_ms)],
         };
         let (healthy, ejected) = (EndpointState::Healthy, EndpointState::Ejected);
         [
@@ -485,6 +568,19 @@ pub(crate) mod tests {
         ]
     }
 
+    fn vip_endpoint(uptime_ms: u64) -> VipEndpointCounts {
+        VipEndpointCounts {
+            vip: "dns".into(),
+            address: "192.0.2.53:53".into(),
+            state: EndpointState::Healthy,
+            flows: 8,
+            flows_total: uptime_ms / 100,
+            packets_to: uptime_ms,
+            packets_from: uptime_ms / 2,
+            bytes: uptime_ms * 100,
+        }
+    }
+
     #[test]
     fn rates_are_of_the_interval_alone() {
         let [before, now] = before_and_now();
@@ -503,6 +599,9 @@ pub(crate) mod tests {
             rates.endpoints.iter().map(|of| (of.requests_per_second, of.failures_per_second)).collect();
         assert_eq!(endpoints, [(95.0, 0.0), (5.0, 5.0)]);
         assert_eq!(rates.vips[0].flows_per_second, 10.0);
+        let endpoint = &rates.vip_endpoints[0];
+        assert_eq!((endpoint.flows_per_second, endpoint.bits_per_second), (10.0, 800_000.0));
+        assert_eq!((endpoint.packets_to_per_second, endpoint.packets_from_per_second), (1_000.0, 500.0));
     }
 
     #[test]
@@ -531,6 +630,10 @@ pub(crate) mod tests {
         let json = serde_json::to_vec(&Counters { version: 9, ..counters }).unwrap();
         let error = Counters::parse(&json).unwrap_err();
         assert!(error.contains("in version 9, but this program reads version 1"), "{error}");
+        // A process of a version that did not count the endpoints of vips.
+        let mut value = serde_json::to_value(&before_and_now()[1]).unwrap();
+        value.as_object_mut().unwrap().remove("vip_endpoints");
+        assert_eq!(Counters::parse(value.to_string().as_bytes()).unwrap().vip_endpoints, []);
         assert!(Counters::parse(b"<html>").unwrap_err().contains("not a response of Steelyard"));
     }
 }

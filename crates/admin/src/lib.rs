@@ -26,7 +26,8 @@ use std::pin::Pin;
 pub use client::{ClientError, endpoint_path, flows_path, get, post, trace_path, vip_add_path, vip_remove_path};
 pub use counters::{
     COUNTERS_VERSION, Counters, EndpointCounts, EndpointRates, ListenerCounts, ListenerRates, Rates, RouteCounts,
-    RouteRates, VipCounts, VipRow, listener_counts, rates_between, route_counts,
+    RouteRates, VipCounts, VipEndpointCounts, VipEndpointRates, VipRow, listener_counts, rates_between, route_counts,
+    vip_endpoint_counts,
 };
 pub use findings::{Finding, Severity, findings};
 pub use listener::Listener;

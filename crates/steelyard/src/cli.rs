@@ -98,7 +98,11 @@ pub(crate) enum Command {
     /// Put load on a server and measure it; `load URL` is short for `load http URL`
     ///
     /// The options of `load URL` are those of `load http`: `steelyard load http --help` lists them.
-    #[command(subcommand, after_long_help = lab::load::EXAMPLES)]
+    #[command(
+        subcommand,
+        after_long_help = lab::load::EXAMPLES,
+        override_usage = "steelyard load [OPTIONS] <URL>\n       steelyard load <COMMAND>"
+    )]
     Load(lab::load::LoadCommand),
     /// Compare Steelyard with other load balancers, and write reports
     #[command(subcommand)]
@@ -262,9 +266,9 @@ pub(crate) enum TopView {
     Listeners,
     /// Routes
     Routes,
-    /// Endpoints
+    /// Endpoints, of clusters and of virtual IPs
     Endpoints,
-    /// Virtual IPs
+    /// Virtual IPs and their endpoints
     Vips,
 }
 

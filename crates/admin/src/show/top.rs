@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::table::{self, Layout, Row};
 use super::{BOLD, PLAIN, RED, duration, quantiles, state_name, visible};
-use crate::counters::{EndpointRates, ListenerRates, Rates, RouteRates, VipRow};
+use crate::counters::{EndpointRates, ListenerRates, Rates, RouteRates, VipEndpointRates, VipRow};
 use crate::status::Quantiles;
 
 /// What rows are sorted by. The largest comes first; names go from A to Z.
@@ -31,9 +31,9 @@ pub enum TopView {
     Listeners,
     /// Routes.
     Routes,
-    /// Endpoints.
+    /// Endpoints, of clusters and of virtual IPs.
     Endpoints,
-    /// Virtual IPs.
+    /// Virtual IPs and their endpoints.
     Vips,
 }
 
@@ -87,17 +87,18 @@ pub fn render_top_text(rates: &Rates, options: &TopOptions) -> String {
     let sums = visible(&sums(rates));
     let sums: String = sums.chars().take(options.width).collect();
     let mut text = format!("{title}\n{sums}\n");
-    let shown = |view: TopView, count: usize| match options.view == TopView::All || options.view == view {
+    let shown = |views: &[TopView], count: usize| match options.view == TopView::All || views.contains(&options.view) {
         true => count.min(options.rows_max),
         false => 0,
     };
     let wanted = [
-        shown(TopView::Listeners, rates.listeners.len()),
-        shown(TopView::Routes, rates.routes.len()),
-        shown(TopView::Endpoints, rates.endpoints.len()),
-        shown(TopView::Vips, rates.vips.len()),
+        shown(&[TopView::Listeners], rates.listeners.len()),
+        shown(&[TopView::Routes], rates.routes.len()),
+        shown(&[TopView::Endpoints], rates.endpoints.len()),
+        shown(&[TopView::Vips], rates.vips.len()),
+        shown(&[TopView::Endpoints, TopView::Vips], rates.vip_endpoints.len()),
     ];
-    let [listeners_max, routes_max, endpoints_max, vips_max] = match options.lines_max {
+    let [listeners_max, routes_max, endpoints_max, vips_max, vip_endpoints_max] = match options.lines_max {
         Some(lines) => shared(wanted, lines.saturating_sub(text.lines().count())),
         None => wanted,
     };
@@ -106,12 +107,13 @@ pub fn render_top_text(rates: &Rates, options: &TopOptions) -> String {
         routes(rates, options, routes_max),
         endpoints(rates, options, endpoints_max),
         vips(rates, options, vips_max),
+        vip_endpoints(rates, options, vip_endpoints_max),
     ] {
         if !table.is_empty() {
             text += &format!("\n{table}");
         }
     }
-    if wanted == [0; 4] {
+    if wanted == [0; TABLES] {
         text += match options.view {
             TopView::Routes => "\nNo route has served a request yet.\n",
             TopView::Vips => "\nThere are no vips.\n",
@@ -141,16 +143,18 @@ fn sums(rates: &Rates) -> String {
 
 /// An empty line, a header, and a line that says how many rows are missing if the table is cut.
 const LINES_BESIDE_ROWS: usize = 3;
-/// The indices of the tables.
+/// The number of tables, and the indices of those that may be dropped.
+const TABLES: usize = 5;
 const LISTENERS: usize = 0;
 const ENDPOINTS: usize = 2;
 const VIPS: usize = 3;
+const VIP_ENDPOINTS: usize = 4;
 
 /// Returns the number of rows for each table if not all rows fit.
-fn shared(mut wanted: [usize; 4], lines: usize) -> [usize; 4] {
-    let tables = |wanted: &[usize; 4]| wanted.iter().filter(|count| **count > 0).count();
+fn shared(mut wanted: [usize; TABLES], lines: usize) -> [usize; TABLES] {
+    let tables = |wanted: &[usize; TABLES]| wanted.iter().filter(|count| **count > 0).count();
     // If not even one row of each table fits, the least important tables are dropped first.
-    for dropped in [VIPS, LISTENERS, ENDPOINTS] {
+    for dropped in [VIP_ENDPOINTS, VIPS, LISTENERS, ENDPOINTS] {
         if (LINES_BESIDE_ROWS + 1) * tables(&wanted) > lines
             && tables(&wanted) > 1
             && let Some(count) = wanted.get_mut(dropped)
@@ -159,7 +163,7 @@ fn shared(mut wanted: [usize; 4], lines: usize) -> [usize; 4] {
         }
     }
     let mut left = lines.saturating_sub(LINES_BESIDE_ROWS * tables(&wanted));
-    let mut given = [0; 4];
+    let mut given = [0; TABLES];
     // Each table gets one row in turn, so that a long table does not crowd out a short one.
     while left > 0 && given != wanted {
         for (given, wanted) in given.iter_mut().zip(wanted) {
@@ -271,6 +275,32 @@ fn vips(rates: &Rates, options: &TopOptions, rows_max: usize) -> String {
     table_of(options, rows_max, head, &layout, sorted(&rates.vips, options.sort, keys), row)
 }
 
+fn vip_endpoints(rates: &Rates, options: &TopOptions, rows_max: usize) -> String {
+    let keys = |of: &VipEndpointRates| Keys {
+        rate: of.flows_per_second,
+        errors: 0.0,
+        added: None,
+        endpoint: None,
+        name: of.address.clone(),
+    };
+    let row = |of: &VipEndpointRates| {
+        let cells = [
+            of.address.clone(),
+            of.vip.clone(),
+            state_name(of.state).to_owned(),
+            of.flows.to_string(),
+            per_second(of.flows_per_second),
+            per_second(of.packets_to_per_second),
+            per_second(of.packets_from_per_second),
+            per_second(of.bits_per_second),
+        ];
+        (cells, !of.state.takes_work())
+    };
+    let head = ["VIP ENDPOINT", "VIP", "STATE", "FLOWS", "NEW/s", "PACKETS/s TO", "FROM", "BITS/s"];
+    let layout = Layout { names: &[1], addresses: &[0], numbers: &[3, 4, 5, 6, 7] };
+    table_of(options, rows_max, head, &layout, sorted(&rates.vip_endpoints, options.sort, keys), row)
+}
+
 fn sorted<T>(all: &[T], sort: TopSort, keys: impl Fn(&T) -> Keys) -> Vec<&T> {
     let mut all: Vec<(Keys, &T)> = all.iter().map(|of| (keys(of), of)).collect();
     // The sort is stable: equal rows, such as idle ones, stay in the order of the file.
@@ -355,16 +385,21 @@ ENDPOINT        CLUSTER  STATE    BUSY  REQS/s  FAILED/s  LATENCY p50/p99
 
 VIP  ADDRESS           FLOWS  NEW/s  PACKETS/s  BITS/s  DROPPED/s
 dns  192.0.2.1:53/udp      8     10      45678   9400M          0
+
+VIP ENDPOINT   VIP  STATE    FLOWS  NEW/s  PACKETS/s TO  FROM  BITS/s
+192.0.2.53:53  dns  healthy      8     10          1000   500    800k
 ";
         assert_eq!(render_top_text(&rates(), &PLAIN_TEXT), expect);
     }
 
     #[test]
-    fn a_view_has_one_table_and_the_sort_decides_what_comes_first() {
+    fn a_view_has_its_tables_and_the_sort_decides_what_comes_first() {
         let rates = rates();
         let first = |sort, view| {
             let text = render_top_text(&rates, &TopOptions { sort, view, ..PLAIN_TEXT });
-            assert_eq!(text.matches("\n\n").count(), 1, "{text}");
+            // Endpoints are those of clusters, and those of vips below them.
+            let tables = if view == TopView::Endpoints { 2 } else { 1 };
+            assert_eq!(text.matches("\n\n").count(), tables, "{text}");
             text.lines().nth(4).unwrap().split(' ').next().unwrap().to_owned()
         };
         assert_eq!(first(TopSort::Rate, TopView::Endpoints), "127.0.0.1:9001");
@@ -394,7 +429,7 @@ dns  192.0.2.1:53/udp      8     10      45678   9400M          0
             assert!(lines < 6 || text.contains("\n/ "), "{lines}\n{text}");
         }
         let text = render_top_text(&rates, &TopOptions { rows_max: 1, view: TopView::Endpoints, ..PLAIN_TEXT });
-        assert!(text.ends_with("\nand 101 more\n"), "{text}");
+        assert!(text.contains("\nand 101 more\n\nVIP ENDPOINT "), "{text}");
     }
 
     #[test]
@@ -413,6 +448,11 @@ dns  192.0.2.1:53/udp      8     10      45678   9400M          0
         rates.endpoints[0].cluster = "the-cluster-of-the-shop-in-the-north".into();
         rates.endpoints[0].upstream_us = rates.routes[0].added_us;
         rates.vips[0].address = "[2001:db8:1234:5678:9abc:def0:1234:5678]:5000-5010/udp".into();
+        let endpoint = &mut rates.vip_endpoints[0];
+        endpoint.address = "[2001:db8:1234:5678:9abc:def0:1234:5678]:8443".into();
+        endpoint.vip = "the-vip-of-the-shop-in-the-north".into();
+        (endpoint.flows, endpoint.flows_per_second, endpoint.bits_per_second) = (9_999_999, 99_999.0, 9.4e10);
+        (endpoint.packets_to_per_second, endpoint.packets_from_per_second) = (9_999_999.0, 9_999_999.0);
         let text = render_top_text(&rates, &PLAIN_TEXT);
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{line}\n{text}");
@@ -425,6 +465,7 @@ dns  192.0.2.1:53/udp      8     10      45678   9400M          0
         let mut rates = rates();
         rates.routes.clear();
         rates.vips.clear();
+        rates.vip_endpoints.clear();
         let shown = |view| render_top_text(&rates, &TopOptions { view, ..PLAIN_TEXT });
         assert!(shown(TopView::Routes).ends_with("\nNo route has served a request yet.\n"));
         assert!(shown(TopView::Vips).ends_with("\nThere are no vips.\n"));

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use admin::{
     COUNTERS_VERSION, ChangeRefused, ClusterStatus, Counters, EndpointCounts, EndpointState, EndpointStatus, Flows,
-    STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within,
+    STATUS_VERSION, Status, TraceQuestion, TraceReport, VipChange, VipCounts, Within, vip_endpoint_counts,
 };
 use net::clock;
 use proxy::ClusterPlan;
@@ -84,9 +84,13 @@ impl admin::Control for Control {
     fn counters(&self) -> Counters {
         let totals = self.registry.totals();
         let state = self.state();
-        // Failures of probes only matter for the states of endpoints, which this response does not include for vips.
-        let (_, vips) = self.kernel().status(&Probes { failures: Vec::new(), unproven: HashSet::new() });
+        // This response does not include the failures of probes, only the states of endpoints.
         let probes = Probes { failures: Vec::new(), unproven: state.checker.unproven() };
+        let (_, vips) = {
+            let mut kernel = self.kernel();
+            kernel.follow_verdicts();
+            kernel.status(&probes)
+        };
         let snapshot = state.compiled.as_ref().map(|compiled| compiled.snapshot.clone());
         let plans = state.compiled.iter().flat_map(|compiled| &compiled.clusters);
         Counters {
@@ -102,6 +106,7 @@ impl admin::Control for Control {
             routes: snapshot.iter().flat_map(|snapshot| admin::route_counts(snapshot, &totals)).collect(),
             endpoints: plans.flat_map(|plan| endpoint_counts(plan, &totals, &probes)).collect(),
             vips: vips.iter().map(VipCounts::from).collect(),
+            vip_endpoints: vip_endpoint_counts(&vips),
         }
     }
 
