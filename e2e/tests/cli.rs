@@ -80,11 +80,57 @@ fn a_bad_file() {
     check(&["check", "-c", &good], 0, &["good (1 listener, 1 cluster)"]);
     let missing = scratch.path().join("missing.yaml").display().to_string();
     for command in ["check", "serve"] {
-        check(&[command, "-c", &missing], 64, &[&missing, "No such file"]);
+        check(&[command, "-c", &missing], 64, &["cannot read ", &missing, "No such file"]);
         check(&[command, "-c", &scratch.path().display().to_string()], 64, &["directory"]);
     }
     let empty = scratch.write("empty.yaml", "");
     check(&["check", "-c", &empty], 64, &["empty.yaml:1:1: "]);
+}
+
+#[test]
+fn a_path_that_cannot_be_made() {
+    let scratch = Scratch::new();
+    // A directory of the kernel's, where root cannot make a file either.
+    let good = minimal("127.0.0.1:8080", "127.0.0.1:9900");
+    let log = scratch.write("log.yaml", &format!("access_log: /proc/none/access.log\n{good}"));
+    check(
+        &["serve", "-c", &log],
+        77,
+        &["access_log: cannot write to /proc/none/access.log: ", "make its directory first"],
+    );
+    let socket = scratch.write("socket.yaml", &good.replace("127.0.0.1:9900", "unix:/proc/none/admin.sock"));
+    check(
+        &["serve", "-c", &socket],
+        77,
+        &["admin: cannot listen on unix:/proc/none/admin.sock: ", "make its directory first"],
+    );
+}
+
+#[test]
+fn the_admin_address_of_another_program() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let commands = ["status", "top", "reload", "flows"];
+    let server = std::thread::spawn(move || {
+        for _ in commands {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            let answer =
+                b"HTTP/1.0 501 Not Implemented\r\nContent-Type: text/html\r\nContent-Length: 7\r\n\r\n<p>no\r\n";
+            stream.write_all(answer).unwrap();
+        }
+    });
+    for command in commands {
+        let expect = format!("steelyard: what listens on {address} does not answer as steelyard does");
+        check(&[command, "--admin", &address], 1, &[&expect, "`admin:`"]);
+    }
+    server.join().unwrap();
 }
 
 #[test]

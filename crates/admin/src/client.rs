@@ -132,16 +132,19 @@ fn exchange(mut stream: impl Read + Write, method: &str, path: &str, body: &str)
     Ok(answer)
 }
 
-/// Returns status and body of a complete response; `None` if it is not HTTP or was cut short.
+/// Returns status and body of a complete response; `None` if it is not HTTP, was cut short, or is an error on an HTML page. Errors of
+/// Steelyard are plain text.
 fn read(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (std::str::from_utf8(answer.get(..end)?).ok()?, answer.get(end + 4..)?);
     let mut lines = head.split("\r\n");
-    let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    let length =
-        lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    let (_, length) = length?;
-    (length.trim().parse() == Ok(body.len())).then_some((status, body))
+    let status: u16 = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    let fields: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(':')).collect();
+    let field =
+        |name: &str| fields.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim());
+    let is_page = field("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("text/html"));
+    let is_foreign = is_page && status != 200;
+    (!is_foreign && field("content-length")?.parse() == Ok(body.len())).then_some((status, body))
 }
 
 /// Whether nothing listens: a socket whose process has ended refuses connections, and a socket that was removed is not
@@ -208,6 +211,7 @@ mod tests {
         };
         check("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nok\n", Some((200, "ok\n")));
         check("HTTP/1.1 503 Service Unavailable\r\nA: b\r\nContent-Length:0\r\n\r\n", Some((503, "")));
+        check("HTTP/1.0 404 Not Found\r\nContent-Type: Text/HTML;charset=utf-8\r\nContent-Length: 3\r\n\r\nok\n", None);
         check("HTTP/1.0 200 OK\r\ncontent-length: 4\r\n\r\nok\n", None);
         check("HTTP/1.0 200 OK\r\n\r\nok\n", None);
         check("HTTP/1.0 200 OK\r\ncontent-length: 3\r\n", None);

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::exit::Refused;
+use crate::files;
 use crate::kernel::KernelPlane;
 use crate::vips::VipPlan;
 
@@ -208,7 +209,8 @@ impl Control {
                     return Ok(Listen::Here(address, admin::Listener::Unix(listener), None));
                 }
                 let opened = net::unix::listen(path).and_then(|listener| Ok((listener, SocketFile::at(path)?)));
-                let (listener, file) = opened.map_err(|error| format!("{key}: cannot listen on {address}: {error}"))?;
+                let (listener, file) = opened
+                    .map_err(|error| format!("{key}: cannot listen on {address}: {}", files::cannot_make(&error)))?;
                 Ok(Listen::Here(address, admin::Listener::Unix(listener), Some(file)))
             }
         }

@@ -26,7 +26,7 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Returns every error in the file with its location, or why the file cannot be read.
 pub(crate) fn load(path: &Path, generation: Generation) -> Result<config::File, String> {
     let name = path.display().to_string();
-    let text = read(path).map_err(|error| format!("{name}: {error}"))?;
+    let text = read(path).map_err(|error| format!("cannot read {name}: {}", why(&error)))?;
     config::read_file(&name, &text, generation).map_err(|errors| errors.to_string())
 }
 
@@ -35,6 +35,23 @@ fn read(path: &Path) -> std::io::Result<String> {
         return Err(std::io::Error::other(format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
     }
     fs::read_to_string(path)
+}
+
+/// Says why this process cannot create a file or socket, and what to do about it.
+pub(crate) fn cannot_make(error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::NotFound => "; make its directory first",
+        std::io::ErrorKind::PermissionDenied => "; the user that steelyard runs as must be able to write there",
+        std::io::ErrorKind::ReadOnlyFilesystem => "; name a path where this process can write",
+        _ => "",
+    };
+    format!("{}{hint}", why(error))
+}
+
+/// Returns the error without its number, which does not help the operator.
+fn why(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Loads the certificates and keys that a snapshot names. Unchanged ones are taken from `previous`.
@@ -214,6 +231,17 @@ fn mark(path: &Path) -> Option<Mark> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_cannot_be_made() {
+        let check = |number, expect: &str| {
+            assert_eq!(cannot_make(&std::io::Error::from_raw_os_error(number)), expect);
+        };
+        check(2, "No such file or directory; make its directory first");
+        check(13, "Permission denied; the user that steelyard runs as must be able to write there");
+        check(30, "Read-only file system; name a path where this process can write");
+        check(28, "No space left on device");
+    }
 
     /// A temporary file of one test, which is removed with it.
     struct File(PathBuf);

@@ -568,7 +568,7 @@ fn open_access_log(snapshot: &Snapshot) -> Result<Option<Arc<AccessLog>>, String
     let place = log.path.as_ref().map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
     AccessLog::start(log)
         .map(|log| Some(Arc::new(log)))
-        .map_err(|error| format!("access_log: cannot write to {place}: {error}"))
+        .map_err(|error| format!("access_log: cannot write to {place}: {}", files::cannot_make(&error)))
 }
 
 fn told_twice() -> Exit {
