@@ -413,6 +413,39 @@ mod tests {
         check(Body::Chunked, Body::UntilClose, chunks, Ok("Hhello"), "next");
     }
 
+    /// A sender that writes 32 KiB at a time, as nginx does, fills a small buffer and then half a small buffer's worth of pipe.
+    #[tokio::test]
+    async fn a_pipe_is_kept_while_more_than_a_small_buffer_comes_at_a_time() {
+        let ((mut sender, from), (to, mut receiver)) = (pair().await, pair().await);
+        let (mut from, mut to) = (Stream::Plain(from), Stream::Plain(to));
+        let mut transfer = Transfer::default();
+        let body = Body::Length(10_000_000);
+        let Head::H1(head) = transfer.start(Framing::H1(body), Framing::H1(body), None) else {
+            unreachable!("not HTTP/1")
+        };
+        head.push(b'H');
+        transfer.set_splice(true);
+        let (mut input, mut pipe) = (Buffer::small(), None);
+        let mut got = vec![0; 2 * SMALL_BYTES];
+        for (count, is_kept) in
+            [(2 * SMALL_BYTES, true), (2 * SMALL_BYTES, true), (SMALL_BYTES / 2, false), (100, false)]
+        {
+            sender.write_all(&vec![b'x'; count]).await.unwrap();
+            let mut left = count + usize::from(transfer.sent() == 0);
+            // The kernel may take a moment to deliver it, and the turn must find all of it.
+            while from.plain().unwrap().peek(&mut got).await.unwrap() < count {
+                tokio::task::yield_now().await;
+            }
+            while left > 0 {
+                let polled =
+                    poll_fn(|cx| Poll::Ready(poll(cx, &mut transfer, &mut from, &mut input, &mut to, &mut pipe)));
+                assert!(polled.await.is_pending());
+                left -= receiver.read(&mut got).await.unwrap();
+            }
+            assert_eq!(pipe.is_some(), is_kept, "{count}");
+        }
+    }
+
     #[test]
     fn a_body_that_does_not_end_well_fails() {
         check(Body::Length(6), Body::Length(6), "hello", Err("Body(Truncated)"), "");

@@ -97,7 +97,8 @@ pub(crate) struct Transfer {
     is_unflushed: bool,
     /// [`Transfer::next`] has reached the end: everything is read and written.
     is_over: bool,
-    /// The last read filled its buffer: the body arrives faster than it is read.
+    /// The body arrives faster than it is read: a read filled its buffer, and since then more than a small buffer arrived between any two
+    /// waits.
     is_bulk: bool,
     /// Both sides are plain-text connections, between which the kernel can move bytes.
     may_splice: bool,
@@ -111,6 +112,8 @@ pub(crate) struct Transfer {
     sent: u64,
     /// Bytes of the body in the driver's pipe, which are received and not sent.
     in_pipe: u64,
+    /// Bytes read since the last wait.
+    turn_bytes: usize,
     /// Bytes that were taken from the input since the last call of [`Transfer::take_consumed`].
     consumed: usize,
     /// Bytes of the body, as framed by the sender, that may still arrive; one more is an error.
@@ -531,7 +534,8 @@ impl Transfer {
 
     /// Records that more of the body was read into the input; `filled`: as much as there was room for.
     pub(crate) fn handle_read(&mut self, count: usize, filled: bool) {
-        self.is_bulk = filled || (self.is_bulk && count > SMALL_BYTES);
+        self.is_bulk |= filled;
+        self.turn_bytes += count;
     }
 
     /// Says whether both sides are plain-text connections: see [`Next::FillPipe`].
@@ -557,7 +561,7 @@ impl Transfer {
     /// Those of [`Transfer::next`].
     pub(crate) fn handle_pipe_filled(&mut self, count: usize) -> Result<(), BodyError> {
         self.in_pipe += count as u64;
-        self.is_bulk = count > SMALL_BYTES;
+        self.turn_bytes += count;
         self.count(count)?;
         match &mut self.source {
             Source::Length(left) => {
@@ -622,6 +626,12 @@ impl Transfer {
     pub(crate) fn rest(&mut self) {
         if self.is_forgotten && self.written == self.out.len() {
             self.clear_out();
+        }
+        // A single read does not decide this: nginx writes 32 KiB at a time, and a small buffer takes the first half and a pipe the rest. A download
+        // of 20 MB created 600 pipes when it did.
+        if self.turn_bytes > 0 {
+            self.is_bulk &= self.turn_bytes > SMALL_BYTES;
+            self.turn_bytes = 0;
         }
     }
 

@@ -96,6 +96,8 @@ struct Direction {
     /// Present while the direction is bulk.
     pipe: Option<Pipe>,
     moved: u64,
+    /// Bytes read since the reader had none.
+    turn_bytes: usize,
     state: State,
     mode: Mode,
     /// Both sides are plain text.
@@ -114,7 +116,7 @@ enum State {
 enum Mode {
     /// Reads fit in a small buffer: messages.
     Interactive,
-    /// The last read filled its buffer, so the kernel moves the bytes (splice).
+    /// A read filled its buffer, and since then more than a small buffer arrived at a time, so the kernel moves the bytes (splice).
     Bulk,
     /// Bulk as well, but this process can get no pipe or one side uses TLS, so the bytes go through large buffers.
     BulkWithoutPipe,
@@ -122,7 +124,7 @@ enum Mode {
 
 impl Direction {
     fn new(input: Buffer, can_splice: bool) -> Self {
-        Self { input, pipe: None, moved: 0, state: State::Open, mode: Mode::Interactive, can_splice }
+        Self { input, pipe: None, moved: 0, turn_bytes: 0, state: State::Open, mode: Mode::Interactive, can_splice }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, reader: &mut Stream, writer: &mut Stream) -> Poll<Result<(), Failure>> {
@@ -134,14 +136,18 @@ impl Direction {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                State::Open => match ready!(self.poll_read(cx, reader)) {
-                    Ok(0) => {
+                State::Open => match self.poll_read(cx, reader) {
+                    Poll::Ready(Ok(0)) => {
                         self.input = Buffer::none();
                         self.pipe = None;
                         self.state = State::Ending;
                     }
-                    Ok(_) => {}
-                    Err(error) => return Poll::Ready(Err(Failure::Read(error))),
+                    Poll::Ready(Ok(count)) => self.turn_bytes += count,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::Read(error))),
+                    Poll::Pending => {
+                        self.rest();
+                        return Poll::Pending;
+                    }
                 },
                 State::Ending => {
                     ready!(Pin::new(&mut *writer).poll_shutdown(cx)).map_err(Failure::Write)?;
@@ -150,6 +156,15 @@ impl Direction {
                 State::Ended => return Poll::Ready(Ok(())),
             }
         }
+    }
+
+    /// Notes that nothing is left to read and everything that was read is written.
+    fn rest(&mut self) {
+        if self.turn_bytes > 0 && self.turn_bytes <= SMALL_BYTES {
+            // Give the pipe back, so that a stream with only small messages uses no descriptors for it.
+            (self.pipe, self.mode) = (None, Mode::Interactive);
+        }
+        self.turn_bytes = 0;
     }
 
     /// Passes on everything that was read.
@@ -190,7 +205,6 @@ impl Direction {
                 self.mode = match self.mode {
                     Mode::Interactive if self.input.is_full() && self.can_splice => Mode::Bulk,
                     Mode::Interactive if self.input.is_full() => Mode::BulkWithoutPipe,
-                    Mode::BulkWithoutPipe if count <= SMALL_BYTES => Mode::Interactive,
                     mode => mode,
                 };
                 Poll::Ready(Ok(count))
@@ -211,7 +225,8 @@ impl Direction {
                 Pipe::new().inspect_err(|error| tracing::debug!(%error, "cannot create a pipe for a stream")).ok();
         }
         let (Some(pipe), Some(socket)) = (&mut self.pipe, reader.plain()) else {
-            self.mode = Mode::BulkWithoutPipe;
+            // This is no wait, so the bytes read so far do not count for the new mode.
+            (self.mode, self.turn_bytes) = (Mode::BulkWithoutPipe, 0);
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
@@ -220,10 +235,6 @@ impl Direction {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        if count <= SMALL_BYTES {
-            // Give the pipe back once it is empty, so that a stream with only small messages uses no descriptors for it.
-            self.mode = Mode::Interactive;
-        }
         Poll::Ready(Ok(count))
     }
 }
