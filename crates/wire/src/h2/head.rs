@@ -5,6 +5,7 @@
 
 use super::error::Reason;
 use super::limits::Limits;
+use super::memo::{self, Memo};
 use crate::h1::authority::is_authority;
 use crate::h1::fields::content_length;
 use crate::hpack::{Decoded, Decoder, FIELD_OVERHEAD_BYTES, HpackError, Kind};
@@ -20,6 +21,8 @@ pub(super) struct HeadBuffers {
     pub(super) bytes: Vec<u8>,
     /// Cookie crumbs, joined.
     cookies: Vec<u8>,
+    /// One for heads and one for trailers, because the two alternate on a connection to a gRPC server.
+    memos: [Memo; 2],
 }
 
 /// Why a decoded head is refused.
@@ -46,9 +49,9 @@ impl HeadBuffers {
         limits: &Limits,
         is_end: bool,
     ) -> Outcome<ContentLength> {
-        let Self { request, bytes, cookies, .. } = self;
+        let Self { request, bytes, cookies, memos: [memo, _], .. } = self;
         let mut list = List::new(&mut request.fields, bytes, cookies, limits);
-        let outcome = list.read(decoder, block)?;
+        let outcome = list.read(decoder, block, memo)?;
         let pseudo = list.pseudo;
         Ok(outcome.and_then(|()| {
             fill_request(request, bytes, &pseudo, limits.extended_connect, is_end).map_err(Refusal::Malformed)
@@ -64,9 +67,9 @@ impl HeadBuffers {
         is_end: bool,
         is_bodiless: bool,
     ) -> Outcome<ContentLength> {
-        let Self { response, bytes, cookies, .. } = self;
+        let Self { response, bytes, cookies, memos: [memo, _], .. } = self;
         let mut list = List::new(&mut response.fields, bytes, cookies, limits);
-        let outcome = list.read(decoder, block)?;
+        let outcome = list.read(decoder, block, memo)?;
         let pseudo = list.pseudo;
         Ok(outcome
             .and_then(|()| fill_response(response, bytes, &pseudo, is_end, is_bodiless).map_err(Refusal::Malformed)))
@@ -74,9 +77,9 @@ impl HeadBuffers {
 
     /// Reads trailers.
     pub(super) fn read_trailers(&mut self, decoder: &mut Decoder, block: &[u8], limits: &Limits) -> Outcome<()> {
-        let Self { trailers, bytes, cookies, .. } = self;
+        let Self { trailers, bytes, cookies, memos: [_, memo], .. } = self;
         let mut list = List::new(trailers, bytes, cookies, limits);
-        let outcome = list.read(decoder, block)?;
+        let outcome = list.read(decoder, block, memo)?;
         let pseudo = list.pseudo;
         Ok(outcome.and_then(|()| {
             // No pseudo-header fields (section 8.1), and no field by which a recipient that merges trailers into the head would frame or
@@ -84,6 +87,12 @@ impl HeadBuffers {
             let framing = trailers.iter().any(|field| matches!(field.id, FieldId::ContentLength | FieldId::Host));
             if framing { Err(Refusal::Malformed(Reason::Trailers)) } else { pseudo.none().map_err(Refusal::Malformed) }
         }))
+    }
+
+    /// How many lists were read without decoding their blocks.
+    #[cfg(test)]
+    pub(super) fn recalls(&self) -> u32 {
+        self.memos.iter().map(Memo::recalls).sum()
     }
 
     /// Frees its buffers.
@@ -94,19 +103,20 @@ impl HeadBuffers {
     /// Bytes of memory that it holds.
     pub(super) fn memory_bytes(&self) -> usize {
         let fields = self.request.fields.capacity() + self.response.fields.capacity() + self.trailers.capacity();
-        self.bytes.capacity() + self.cookies.capacity() + fields * size_of::<Field>()
+        let memos: usize = self.memos.iter().map(Memo::memory_bytes).sum();
+        self.bytes.capacity() + self.cookies.capacity() + fields * size_of::<Field>() + memos
     }
 }
 
 /// The maximum of [`HeadBuffers::memory_bytes`], before vectors round up.
 pub(super) fn memory_bytes_max(list_bytes: usize, fields: usize) -> usize {
     // Cookies are held twice: as separate crumbs and joined.
-    2 * list_bytes + 3 * fields * size_of::<Field>()
+    2 * list_bytes + 3 * fields * size_of::<Field>() + 2 * memo::MEMORY_BYTES_MAX
 }
 
 /// The pseudo-header fields of a list.
-#[derive(Default)]
-struct Pseudo {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pseudo {
     method: Option<Span>,
     scheme: Option<Span>,
     authority: Option<Span>,
@@ -160,12 +170,20 @@ impl<'r> List<'r> {
 
     /// Reads a whole block. All kinds of lists share it: it is a lot of code, which then occupies only one place in the cache.
     #[inline(never)]
-    fn read(&mut self, decoder: &mut Decoder, block: &[u8]) -> Outcome<()> {
+    fn read(&mut self, decoder: &mut Decoder, block: &[u8], memo: &mut Memo) -> Outcome<()> {
+        if let Some(pseudo) = memo.recall(decoder, block, self.fields, self.bytes) {
+            self.pseudo = pseudo;
+            return Ok(Ok(()));
+        }
         decoder.decode(block, |field| self.take(&field))?;
         if let Some(cookie) = self.cookie_at.and_then(|at| self.fields.get_mut(at)) {
             cookie.value = push(self.bytes, self.cookies);
         }
-        Ok(self.refusal.map_or(Ok(()), Err))
+        if let Some(refusal) = self.refusal {
+            return Ok(Err(refusal));
+        }
+        memo.note(decoder, block, self.fields, self.bytes, &self.pseudo);
+        Ok(Ok(()))
     }
 
     /// Once the list is refused, its fields are not even looked at. So a block of one-byte references to a large field costs only its own

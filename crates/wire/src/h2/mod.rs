@@ -70,6 +70,7 @@ mod frame;
 mod glitches;
 mod head;
 mod limits;
+mod memo;
 mod output;
 mod receive;
 mod send;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::table::DynamicTable;
+use super::table::{DynamicTable, TableRun};
 use super::{Decoded, HpackError, Kind, huffman, static_table};
 
 /// Bytes of one integer, with its prefix. The largest useful one (a length within a block of a MiB) takes four.
@@ -14,6 +14,30 @@ pub struct Decoder {
     pub(super) table: DynamicTable,
     /// The Huffman-decoded text of the current field.
     scratch: Vec<u8>,
+    /// The effect of the current block.
+    effect: Effect,
+}
+
+/// What a block read from the dynamic table, and how it changed it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Effect {
+    /// A field, or its name, was read from the table.
+    has_read: bool,
+    /// Number of fields that were inserted.
+    inserted: usize,
+    /// The table was resized, or emptied by a field larger than itself.
+    has_resized: bool,
+}
+
+/// The tables on which a block decodes to the same fields again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// On any table, because it reads nothing from the dynamic table. It inserts `inserted` fields.
+    Always { inserted: usize },
+    /// On a table of this version. It does not change the table.
+    WhileVersion(u64),
+    /// Unknown.
+    Never,
 }
 
 impl Decoder {
@@ -25,8 +49,10 @@ impl Decoder {
     /// The tables of the two sides no longer agree, so the connection must be closed.
     pub fn decode(&mut self, block: &[u8], mut emit: impl FnMut(Decoded<'_>)) -> Result<(), HpackError> {
         let mut rest = Reader { bytes: block };
+        self.effect = Effect::default();
         // Section 4.2: only at the beginning of a block.
         while let Some(0x20..=0x3f) = rest.bytes.first() {
+            self.effect.has_resized = true;
             let size = rest.integer(5)?;
             if size > super::TABLE_BYTES_MAX {
                 return Err(HpackError::TableSize);
@@ -35,12 +61,18 @@ impl Decoder {
         }
         while let Some(byte) = rest.bytes.first() {
             match byte {
-                0x80.. => emit(self.field(rest.integer(7)?).ok_or(HpackError::Index)?),
+                0x80.. => {
+                    let index = rest.integer(7)?;
+                    self.effect.has_read |= index > static_table::LENGTH;
+                    emit(self.field(index).ok_or(HpackError::Index)?);
+                }
                 0x40..=0x7f => {
                     let literal = self.literal(6, &mut rest)?;
                     let field = literal.field(&self.scratch);
                     emit(field);
-                    self.table.insert(field.kind, field.name, field.value);
+                    let fits = self.table.insert(field.kind, field.name, field.value);
+                    self.effect.inserted += usize::from(fits);
+                    self.effect.has_resized |= !fits;
                 }
                 0x20..=0x3f => return Err(HpackError::TableSize),
                 first => {
@@ -50,6 +82,31 @@ impl Decoder {
             }
         }
         Ok(())
+    }
+
+    /// On which tables the block that was decoded last, without an error, decodes to the same fields again.
+    pub(crate) fn repeat(&self) -> Repeat {
+        match self.effect {
+            Effect { has_read: false, has_resized: false, inserted } => Repeat::Always { inserted },
+            Effect { has_read: true, has_resized: false, inserted: 0 } => Repeat::WhileVersion(self.table.version()),
+            _ => Repeat::Never,
+        }
+    }
+
+    /// The version of the table, for [`Repeat::WhileVersion`].
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.table.version()
+    }
+
+    /// Copies the `count` fields that were inserted last. False if some of them have left the table.
+    pub(crate) fn copy_last(&self, count: usize, run: &mut TableRun) -> bool {
+        self.table.copy_last(count, run)
+    }
+
+    /// Inserts the fields again, as the block that brought them did. False if the table has become too small for them; it is then unchanged.
+    pub(crate) fn insert_run(&mut self, run: &TableRun) -> bool {
+        self.table.insert_run(run)
     }
 
     /// Bytes of memory that it holds besides its own struct.
@@ -90,6 +147,7 @@ impl Decoder {
             Some((kind, name, _)) => (kind, Text::Plain(name)),
             None => {
                 let age = index - static_table::LENGTH - 1;
+                self.effect.has_read = true;
                 let (kind, name, _) = self.table.field(age).ok_or(HpackError::Index)?;
                 // Copied, because inserting this literal may remove the entry from the table.
                 self.scratch.extend_from_slice(name);

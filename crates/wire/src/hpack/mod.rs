@@ -20,9 +20,11 @@ mod positions;
 mod static_table;
 mod table;
 
+pub(crate) use decoder::Repeat;
 pub use decoder::{Decoder, INTEGER_BYTES_MAX};
 pub use encoder::Encoder;
 pub use kind::Kind;
+pub(crate) use table::TableRun;
 
 /// The size of the dynamic table of either direction, counted as in RFC 7541 section 4.1. This is the standard's default, and no other size
 /// is ever announced or used.

@@ -16,6 +16,25 @@ pub(super) struct DynamicTable {
     /// As the standard counts: `size <= size_max <= TABLE_BYTES_MAX`.
     size: usize,
     size_max: usize,
+    /// Number of changes: as long as it is the same, so is what each index stands for.
+    version: u64,
+}
+
+/// Fields that a table got one after another, to insert them again.
+#[derive(Debug, Default)]
+pub(crate) struct TableRun {
+    /// Each `start` counts from the first byte of `bytes`.
+    entries: Vec<TableEntry>,
+    bytes: Vec<u8>,
+    /// As the standard counts.
+    size: usize,
+}
+
+impl TableRun {
+    /// Bytes of memory that it holds.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +54,7 @@ impl TableEntry {
 
 impl Default for DynamicTable {
     fn default() -> Self {
-        Self { bytes: Vec::new(), entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX }
+        Self { bytes: Vec::new(), entries: VecDeque::new(), size: 0, size_max: TABLE_BYTES_MAX, version: 0 }
     }
 }
 
@@ -70,18 +89,12 @@ impl DynamicTable {
     pub(super) fn insert(&mut self, kind: Kind, name: &[u8], value: &[u8]) -> bool {
         let length = name.len() + value.len();
         let size = length + FIELD_OVERHEAD_BYTES;
+        self.version += 1;
         self.shrink_to(self.size_max.saturating_sub(size));
         if size > self.size_max {
             return false;
         }
-        if self.bytes.len() + length > 2 * TABLE_BYTES_MAX {
-            self.compact();
-        }
-        // By powers of two, so that the last one is the limit.
-        let needed = self.bytes.len() + length;
-        if needed > self.bytes.capacity() {
-            self.bytes.reserve_exact(needed.next_power_of_two() - self.bytes.len());
-        }
+        self.reserve(length);
         let start = self.bytes.len() as u16;
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
@@ -90,8 +103,64 @@ impl DynamicTable {
         true
     }
 
+    /// A number that is another one after each change.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Copies the last `count` fields. False: there are not as many.
+    pub(super) fn copy_last(&self, count: usize, run: &mut TableRun) -> bool {
+        run.entries.clear();
+        run.bytes.clear();
+        run.size = 0;
+        let Some(skipped) = self.entries.len().checked_sub(count) else { return false };
+        let mut from = None;
+        for entry in self.entries.iter().skip(skipped) {
+            let from = *from.get_or_insert(entry.start);
+            run.entries.push(TableEntry { start: entry.start - from, ..*entry });
+            run.size += entry.size();
+        }
+        // The last field ends where the buffer does, and there is nothing between two fields.
+        run.bytes.extend_from_slice(from.and_then(|from| self.bytes.get(usize::from(from)..)).unwrap_or_default());
+        true
+    }
+
+    /// Adds fields as [`Self::insert`] would add them one after another. False: they do not all fit, and nothing has changed.
+    pub(super) fn insert_run(&mut self, run: &TableRun) -> bool {
+        if run.size > self.size_max {
+            return false;
+        }
+        if run.entries.is_empty() {
+            return true;
+        }
+        self.version += 1;
+        // The oldest make room whether the new ones come together or one by one.
+        self.shrink_to(self.size_max - run.size);
+        self.reserve(run.bytes.len());
+        let from = self.bytes.len() as u16;
+        self.bytes.extend_from_slice(&run.bytes);
+        self.entries.extend(run.entries.iter().map(|entry| TableEntry { start: from + entry.start, ..*entry }));
+        self.size += run.size;
+        true
+    }
+
+    /// Makes room for a field, or several, of `length <= TABLE_BYTES_MAX` bytes in all.
+    #[inline]
+    fn reserve(&mut self, length: usize) {
+        if self.bytes.len() + length > 2 * TABLE_BYTES_MAX {
+            self.compact();
+        }
+        // By powers of two, so that the last one is the limit.
+        let needed = self.bytes.len() + length;
+        if needed > self.bytes.capacity() {
+            self.bytes.reserve_exact(needed.next_power_of_two() - self.bytes.len());
+        }
+    }
+
     /// Changes the table's size (section 4.3). `size_max <= TABLE_BYTES_MAX`.
     pub(super) fn set_size_max(&mut self, size_max: usize) {
+        self.version += 1;
         self.size_max = size_max.min(TABLE_BYTES_MAX);
         self.shrink_to(self.size_max);
     }
