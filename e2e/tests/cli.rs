@@ -127,7 +127,7 @@ fn the_admin_address_of_another_program() {
         }
     });
     for command in commands {
-        let expect = format!("steelyard: what listens on {address} does not answer as steelyard does");
+        let expect = format!("steelyard: what listens on {address} does not respond as steelyard does");
         check(&[command, "--admin", &address], 1, &[&expect, "`admin:`"]);
     }
     server.join().unwrap();
