@@ -224,7 +224,7 @@ pub struct HttpLoadArgs {
     mut_arg("rate", |arg| arg.alias("totalTargetRps"))
 )]
 pub struct GrpcLoadArgs {
-    /// The server to call: 127.0.0.1:9001, or https://example.com/package.Service/Method for TLS
+    /// The server to call: 127.0.0.1:9001, or a URL, whose path names the method and whose https means TLS
     #[arg(value_hint = ValueHint::Url)]
     pub url: String,
 
