@@ -61,6 +61,14 @@ pub fn metadata() -> Result<Metadata, String> {
     Ok(Metadata { members, externals, target_directory: PathBuf::from(text_at(&value, "target_directory")) })
 }
 
+/// Where cargo puts what it builds. Unlike [`metadata`], this fetches no crate.
+pub fn target_directory() -> Result<PathBuf, String> {
+    let text = capture(&mut cargo(&["metadata", "--format-version=1", "--no-deps"]))?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| format!("cargo metadata wrote bad JSON: {error}"))?;
+    Ok(PathBuf::from(text_at(&value, "target_directory")))
+}
+
 /// The names of the binaries of one manifest outside the workspace.
 pub fn binaries(manifest: &str) -> Result<Vec<String>, String> {
     let text = capture(&mut cargo(&["metadata", "--format-version=1", "--no-deps", "--manifest-path", manifest]))?;

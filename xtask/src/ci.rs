@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::cargo::binaries;
 use crate::command::{cargo, run as run_command, succeeds};
-use crate::{dist, docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
+use crate::{demo, dist, docs, fuzz, h2, kernels, kube, setup, sim, test, tidy, without_clang};
 
 struct Stage {
     name: &'static str,
@@ -22,6 +22,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "book", run: || docs::run(&[]) },
     Stage { name: "fuzz targets", run: fuzz_targets },
     Stage { name: "without clang", run: without_clang::run },
+    Stage { name: "demo", run: || demo::check(&["--seconds=2".to_owned()]) },
     Stage { name: "tests", run: || test::run(&[]) },
     Stage { name: "simulation", run: || sim::run(&[]) },
     Stage { name: "HTTP/2 suites", run: || h2::run(&[]) },

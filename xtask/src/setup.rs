@@ -29,49 +29,49 @@ const PACKAGES: &[Package] = &[
         name: "gcc",
         sign: Sign::Program("cc"),
         why: "links what Rust compiles, and compiles the allocator",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "build", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "libc6-dev",
         sign: Sign::File("/usr/include/stdio.h"),
         why: "the C library's headers and start files, for the same",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
+        verbs: &["demo", "build", "test", "ci", "dist", "soak", "bench", "fuzz", "kernels"],
     },
     Package {
         name: "clang",
         sign: Sign::Program("clang"),
         why: "compiles the kernel plane's BPF programs",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "libelf-dev",
         sign: Sign::File("/usr/include/libelf.h"),
         why: "libbpf reads BPF programs with it",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "zlib1g-dev",
         sign: Sign::File("/usr/include/zlib.h"),
         why: "libelf decompresses with it",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "make",
         sign: Sign::Program("make"),
         why: "builds libbpf, which is C",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "pkg-config",
         sign: Sign::Program("pkg-config"),
         why: "tells that build where to find libelf",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "linux-libc-dev",
         sign: Sign::File("/usr/include/linux/bpf.h"),
         why: "the kernel's headers, for the same programs",
-        verbs: &["demo", "test", "ci", "dist", "soak", "bench", "kernels"],
+        verbs: &["build", "test", "ci", "dist", "soak", "bench", "kernels"],
     },
     Package {
         name: "iproute2",
@@ -205,7 +205,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
     let verb = match arguments {
         [] => None,
         [verb] if PACKAGES.iter().any(|package| package.verbs.contains(&verb.as_str())) => Some(verb.as_str()),
-        _ => return Err("usage: cargo xtask setup [demo|test|kernels|dist|ci|bench|fuzz|instructions]".into()),
+        _ => return Err("usage: cargo xtask setup [demo|build|test|kernels|dist|ci|bench|fuzz|instructions]".into()),
     };
     install(&missing(verb, is_there))
 }
@@ -286,10 +286,11 @@ mod tests {
             assert_eq!(names, expect, "{verb:?} with {there:?}");
         };
         let kernel_plane = ["clang", "libelf-dev", "zlib1g-dev", "make", "pkg-config", "linux-libc-dev"];
-        check(Some("demo"), &[], &[&["gcc", "libc6-dev"], &kernel_plane[..]].concat());
+        check(Some("demo"), &[], &["gcc", "libc6-dev"]);
+        check(Some("build"), &[], &[&["gcc", "libc6-dev"], &kernel_plane[..]].concat());
         let there =
             ["clang", "/usr/include/libelf.h", "/usr/include/zlib.h", "make", "pkg-config", "/usr/include/linux/bpf.h"];
-        check(Some("demo"), &[&["cc"], &there[..]].concat(), &["libc6-dev"]);
+        check(Some("build"), &[&["cc"], &there[..]].concat(), &["libc6-dev"]);
         check(Some("fuzz"), &["cc", "/usr/include/stdio.h"], &["g++"]);
         check(Some("instructions"), &[], &["valgrind"]);
         check(Some("tidy"), &[], &[]);

@@ -30,7 +30,8 @@ fn without(command: &mut Command) -> &mut Command {
     command.env(NO_CLANG.0, NO_CLANG.1)
 }
 
-fn says(command: &mut Command, code: i32, text: &str) -> Result<(), String> {
+/// Runs it, and holds its exit code and what it says on either stream against what is expected.
+pub fn says(command: &mut Command, code: i32, text: &str) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     if output.status.code() == Some(code) && said.contains(text) {
